@@ -23,6 +23,8 @@ from wstrace.cli import main
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
 from wstrace_os.linux.backend import LinuxPlatform
 from wstrace_os.linux.versions import kernel
+from wstrace_page_faults.linux.account import Account
+from wstrace_page_faults.linux.events import PerfEvents
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -85,6 +87,31 @@ def test_threads_that_make_threads(child: Any, attach: Any) -> None:
     trace.assert_ordered()
     swarm.say()
     assert swarm.process.wait(20) == 0
+
+
+def test_what_goes_on_after_a_stop_is_stopped_again(child: Any, attach: Any, monkeypatch: Any) -> None:
+    """The kernel lets threads go on that are started at that moment, and all that these start; here it lets all."""
+    one = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 100 * mmap.PAGESIZE)\n"
+                "    for i in range(100): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
+    stops, disarm, so_far = list[int](), PerfEvents.disarm, Account.so_far
+
+    def stop(events: PerfEvents) -> None:
+        stops.append(len(events.threads))
+        if len(stops) > 1:
+            disarm(events)
+
+    def tell(account: Account, late: int) -> None:
+        so_far(account, late)
+        if len(stops) == 1:  # the rings have been read
+            one.say()
+            assert one.read() == "done"
+
+    monkeypatch.setattr(PerfEvents, "disarm", stop)
+    monkeypatch.setattr(Account, "so_far", tell)
+    trace = attach(one.pid)
+    trace.stop()
+    assert len(trace.faults()) >= 100
+    trace.assert_balanced()
 
 
 def test_what_is_there_already_is_told_first(child: Any, attach: Any) -> None:

@@ -254,20 +254,16 @@ class PageFaults(Source):
             self._announced = True
             yield Batch(STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
         samples = iter(self._samples)
-        sides = []
         for ring in self._rings:
-            if ring.kind == SIDE:
-                sides.append(ring)
-                continue
             if ring.kind == STACKS:
                 self._dumps.take(ring.read(), self._since, now_ns())
-            else:
+            elif ring.kind != SIDE:
                 next(samples).take(ring.view(), self._since, now_ns(), doubled=self._arming.doubled)
                 ring.free()
         now = now_ns()
         yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
-        for ring in sides:  # after the samples, so that the mappings that these need have been read
-            if len(raw := ring.read()):
+        for ring in self._rings:  # after the samples, so that the mappings that these need have been read
+            if ring.kind == SIDE and len(raw := ring.read()):
                 self._side.take(raw.tobytes())
         for rare in self._watched:
             rare.tell(self._side)
@@ -336,6 +332,8 @@ class PageFaults(Source):
             try:
                 self._titles.look_at_all()
                 yield from self._collect(final=True)
+                while self._events.went_on():
+                    yield from self._collect(final=True)
                 self._peaks.look_at_all(self._side.live, final=True)
                 self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)
                 failed = False
