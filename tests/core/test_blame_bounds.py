@@ -11,6 +11,7 @@ from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_WRITE,
     LOSS_DISCARDED,
+    LOSS_MOVED,
     LOSS_REPLACED,
     LOSS_UNMAPPED,
     PAGE_EXCLUSIVE,
@@ -111,3 +112,29 @@ def test_the_first_line_of_what_was_brought_bears_the_marks():
     script = read_twice()
     script.batches.pop()
     assert brought(script.blame()).startswith("at least 12.0 KiB brought: 8.0 by load_frame")
+
+
+@pytest.mark.parametrize("moves", [20, 4999])
+def test_what_was_moved_too_often_is_not_brought_twice(moves):
+    """GIVEN 64 pages that are moved to and fro THEN whoever brought them, it was once."""
+    script = Script()
+    for page in range(64):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    places = ANON, ANON + 64 * PAGE
+    for turn in range(moves):
+        start, to = places[turn & 1], places[~turn & 1]
+        script.lose(100 + turn, LOSS_MOVED, start=start, end=start + 64 * PAGE, to=to)
+    script.snapshot(10_000, (places[moves & 1], 64, PAGE_EXCLUSIVE))
+    told = script.blame()
+    rows = told.rows("line")
+    assert sum(row.resident for row in rows) == sum(row.brought for row in rows) == 64 * PAGE
+    of_line = next(row for row in rows if row.label == "load_frame app.py:31")
+    assert of_line.brought == 64 * PAGE
+    if moves < 4096:
+        assert (len(rows), of_line.brought_more, of_line.resident) == (1, 0, 64 * PAGE)
+    else:
+        other = next(row for row in rows if row is not of_line)
+        assert (other.reason, other.resident, other.brought) == ("too long a way", 64 * PAGE, 0)
+        assert (of_line.brought_more, of_line.resident) == (0, 0)
+        assert marked(told)["(too long a way)"] == [f"{AT_LEAST}0 B"]
+        assert marked(told)["Total"] == [f"{AT_LEAST}256.0 KiB"]

@@ -74,8 +74,9 @@ class Script:
                             4 if pc >= OWN_CODE else 3, self.stacks.native(native), native_how, sampled,
                             self.strings.code(cgroup)))  # fmt: skip
 
-    def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0):
-        self.losses.append((time, pid, event, start, end, 0, other))
+    def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0,
+             to: int = 0) -> None:  # fmt: skip
+        self.losses.append((time, pid, event, start, end, to, other))
 
     def map_file(self, path: str) -> int:
         """Maps a file of its own. Returns its address."""

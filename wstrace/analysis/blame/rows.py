@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import HOWS
+from wstrace.analysis.blame.bringers import HOWS, TOO_LONG
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.filter import kind_numbers
@@ -32,8 +32,9 @@ class BlameRow:
 
     label as tables show it, whole with the full path. resident, private, shared: of the pages that are there now; pss:
     None where not known. brought: of all pages that arrived, those that are gone included; where one fault maps several
-    pages, of those that are gone only its own. brought_more: the faults that may have brought more than that; where it
-    is not 0, brought is a lower bound. brought_estimated: the part of brought that may be another row's.
+    pages, of those that are gone only its own. brought_more: the faults that may have brought more than that, and pages
+    that were moved too often to be followed back, which other rows brought; where it is not 0, brought is a lower
+    bound. brought_estimated: the part of brought that may be another row's.
     written: of pages that were there when a fault of this row wrote them.
     from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
     estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
@@ -266,14 +267,16 @@ class Blame:
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
         gone = of_label(of.gone.in_all) * size
+        # What was moved too often to be followed back is among what is gone, for the faults that brought it.
+        followed = pages.first != -1 - TOO_LONG
         estimated = counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size
         copier, _, copies = of.copies
         columns: dict[str, NDArray[Any]] = {
             "resident": resident,
             "private": counted(pages.pages * of.private[pages.run]) * size,
-            "brought": resident + gone,
+            "brought": counted(pages.pages * followed) * size + gone,
             "brought_estimated": estimated + of_label(of.gone.zeros) * size,
-            "brought_more": of_label(of.gone.more),
+            "brought_more": of_label(of.gone.more) + counted(pages.pages * ~followed),
             "written": of_label(faults.written) * size,
             "from_disk": counted(pages.pages * pages.major) * size,
             "faults": of_label(faults.faults),
