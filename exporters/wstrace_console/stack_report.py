@@ -167,7 +167,7 @@ class StackReport:
         if counts.native > _MANY or self._sort:
             return ""
         first = next((row for row in self.rows(symbolizer) if row.samples), None)
-        if first is None or first.margin < first.total or first.total == first.samples:
+        if first is None or not first.by_chance:
             return ""
         rests = f"rests on {plural(first.samples, 'sample')} of native stacks"
         return f"the first row, {number(first.total)} +- {number(first.margin)} faults, {rests}"

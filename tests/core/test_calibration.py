@@ -108,3 +108,19 @@ def test_a_sample_of_a_rare_instruction_stands_for_those_that_have_none() -> Non
 def test_where_each_fault_has_a_sample_nothing_is_estimated() -> None:
     faults = [Fault(native=[FILL, PARSE if at % 3 else RENDER], weight=1, pc=FILL[1]) for at in range(30)]
     assert {row.total: row.margin for row in counted(faults).table("stack", native=True)} == {20: 0, 10: 0}
+
+
+@pytest.mark.parametrize(("unseen", "margin"), [(0, 0), (35, 35), (300, 60)])
+def test_the_margin_of_a_function_holds_its_instructions_without_a_sample(unseen: int, margin: int) -> None:
+    """All samples met one instruction. Of 300 faults of another one 15 would have had one: no more than 60 had none."""
+    faults = [Fault(pc=FILL[1])] * 400
+    faults[19::20] = [Fault(native=[FILL, MAIN], weight=20, pc=FILL[1])] * 20
+    row = counted([*faults, *[Fault(pc=FILL[1] + 8)] * unseen]).table("function", native=True)[0]
+    assert (row.total, row.margin, row.certain) == (400, margin, 400)
+
+
+def test_a_row_that_is_certain_is_not_left_to_chance() -> None:
+    faults = [Fault(pc=FILL[1])] * 40
+    faults[39] = Fault(native=[FILL, MAIN], weight=40, pc=FILL[1])
+    row = counted([*faults, *[Fault(pc=FILL[1] + 8)] * 60]).table("function", native=True)[0]
+    assert (row.total, row.margin, row.by_chance) == (40, 60, False)

@@ -103,7 +103,7 @@ def most_of(
         return "", False
     # an own line before a package
     best = own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
-    if best.margin >= best.total > best.samples:
+    if best.by_chance:
         return "", False
     share, told = best.total / max(counts.total, 1), ""
     if 2 * counts.foreign > counts.total and not estimated:  # a script of a shell that ends in a Python program

@@ -62,9 +62,10 @@ class StackRow(NamedTuple):
     label is the name as it came from the target (print it through wstrace.text.printable). total is the number of
     faults, major that of those that read from disk; share is the part of all faults, 0..1. Where total is an estimate,
     samples is the number of stacks that it rests on, and margin the half-width of its 95 % confidence interval, in
-    faults; both are 0 where total was counted. frames are those that the label names, innermost first. has_stack is
-    False in a row of faults without a stack, whose label is the reason. time_ns is how long the kernel took to serve
-    the faults, where that was recorded and these are counted.
+    faults; both are 0 where total was counted. certain is what an estimated row has at the least, as that was counted.
+    frames are those that the label names, innermost first. has_stack is False in a row of faults without a stack, whose
+    label is the reason. time_ns is how long the kernel took to serve the faults, where that was recorded and these are
+    counted.
     """
 
     label: str
@@ -76,6 +77,12 @@ class StackRow(NamedTuple):
     frames: tuple[Frame, ...] = ()
     has_stack: bool = True
     time_ns: int = 0
+    certain: int = 0
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether an estimate may be off by all of it, but for what was sampled and for less than half."""
+        return self.margin >= self.total > max(self.samples, 2 * self.certain)
 
 
 class Sums:
@@ -311,9 +318,9 @@ class StackCounts:
             columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
             samples = Calibration(table.keys >> np.uint64(_OF_STACK + _OF_HOW), *columns)
             innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
-            faults, margins = samples.totals(of, kept, innermost[which], len(number))
-            n, off = faults.tolist(), margins.tolist()
-            rows = [row._replace(total=n[at], share=n[at] / self._whole, margin=off[at])
+            found_ = samples.totals(of, kept, innermost[which], len(number))
+            n, off, least = (column.tolist() for column in found_)
+            rows = [row._replace(total=n[at], share=n[at] / self._whole, margin=off[at], certain=least[at])
                     for row in rows for at in [number[row.label]]]  # fmt: skip
         stood_for = sum(row.total for row in rows)
         if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
