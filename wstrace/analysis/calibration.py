@@ -124,11 +124,12 @@ class Calibration:
         """The most faults of each label that are of instructions without a sample, beyond those told of it already.
 
         A function has more instructions than those with a sample: `memmove` of a postgres had 197 faults beside 3 that
-        were told of it. They are in the same file, and more than a sample stands for have one in most traces.
+        were told of it. They are in the same file, and of more than 3 times what a sample stands for one has a sample.
         """
         labels, files = np.divmod(np.unique(label * len(self._unseen) + file), len(self._unseen))
         most = np.bincount(labels, self._unseen[files], len(told)) - told
-        return np.clip(most, 0, self._gap)
+        unseen: NDArray[np.float64] = np.clip(most, 0, self._gap)
+        return unseen
 
     def _variances(
         self, stratum: NDArray[np.intp], share: NDArray[np.float64], squares: NDArray[Any]
