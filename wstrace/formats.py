@@ -11,7 +11,7 @@ from typing import IO
 
 from wstrace.declarations import Format
 from wstrace.errors import OutputError, UsageError, WstraceError
-from wstrace.output_file import whole_file
+from wstrace.output_file import NO_ROOM, whole_file
 from wstrace.plugins import Plugins, default_plugins, load
 from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest
@@ -96,7 +96,8 @@ def save(
                 waiting(f"{whose} has done nothing for {SILENT_SECONDS:.0f} s; Ctrl-C ends it, and leaves no file")
         error = work.error
         if isinstance(error, OSError):
-            raise OutputError(f"cannot write {path}: {error.strerror or error} ({whose})", "") from None
+            why = f"cannot write {path}: {error.strerror or error} ({whose})"
+            raise OutputError(why, NO_ROOM.get(error.errno or 0, "")) from None
         if isinstance(error, WstraceError):
             raise error
         if error is not None:

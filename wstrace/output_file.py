@@ -28,6 +28,11 @@ _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _HANDED = r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)"
 #: Where Linux has a process's open files; a name for one without a name is made from here.
 _DESCRIPTORS = "/proc/self/fd"
+#: What to do about a disk that has no room.
+NO_ROOM = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choose another disk"),
+    errno.EFBIG: "allow larger files (ulimit -f) or choose another disk",
+}
 _TRIES, _LONGEST_NAME = 100, 255
 _FIFO_SECONDS = 0.02
 
@@ -388,7 +393,7 @@ def _refusal(path: str, error: OSError) -> OutputError:
         errno.ENOENT: "create its directory first",
         errno.EACCES: "choose a directory that you may write to",
         errno.EROFS: "choose a directory that you may write to",
-        errno.ENOSPC: "free some space or choose another disk",
+        **NO_ROOM,
         errno.EISDIR: "name a file in it",
     }
     why = f"cannot write {path}: {error.strerror or error}{whose}"

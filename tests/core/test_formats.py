@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -192,6 +193,26 @@ def test_a_format_that_fails_is_one_line_that_names_its_plugin(
     theirs.__dict__.pop("write")
     with pytest.raises(OutputError, match=r"'their_plugin' cannot be used: .*has no attribute 'write'"):
         trace.save(str(tmp_path / "x.one"))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (errno.ENOSPC, "; free some space or choose another disk"),
+        (errno.EDQUOT, "; free some space or choose another disk"),
+        (errno.EFBIG, "; allow larger files (ulimit -f) or choose another disk"),
+    ],
+)
+def test_a_disk_without_room_for_a_format_has_a_remedy(
+    trace, theirs, tmp_path, plugins_with, capsys, error: int, remedy: str
+) -> None:
+    def write(trace, file) -> int:
+        raise OSError(error, os.strerror(error))
+
+    theirs.write = write
+    plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
+    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one")]) == 123
+    assert capsys.readouterr().err.endswith(remedy + "\n")
 
 
 def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_path, plugins_with, monkeypatch):
