@@ -147,6 +147,21 @@ def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path):
     assert b"standard output is a terminal" in told.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes standard output there no more than this")
+def test_standard_output_that_is_closed_or_without_a_reader_is_named(tmp_path: Path) -> None:
+    """Where standard output is closed, its number is soon another file's, which gets nothing of the trace."""
+    script = "import os, sys\nopened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\nassert opened == 1\n" + STDOUT
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", script, str(tmp_path / "other")]
+    told = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60).stderr
+    assert told.splitlines()[-1].endswith("standard output is closed; pipe it, or write -o FILE"), told
+    assert (tmp_path / "other").read_bytes() == b""
+    read, write = os.pipe()
+    os.close(read)
+    told = subprocess.run([sys.executable, "-c", STDOUT], stdout=write, stderr=subprocess.PIPE, text=True).stderr
+    os.close(write)
+    assert told.splitlines()[-1].endswith("standard output: Broken pipe; its reader has ended; write -o FILE"), told
+
+
 def test_a_session_that_fails_to_start_leaves_no_file(tmp_path):
     exporter, _ = started(tmp_path / "x.wst")
     exporter.cancel()

@@ -12,6 +12,7 @@ import importlib
 import mmap
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,13 +91,19 @@ class OutputFile:
         resume: an existing file is kept; the caller truncates it.
 
     Raises:
-        OutputError: another writer has it, standard output is a terminal, or as wstrace.output_file.open_output().
+        OutputError: another writer has it, standard output is closed or a terminal, or as
+            wstrace.output_file.open_output().
     """
 
     def __init__(self, path: str, *, force: bool = False, resume: bool = False) -> None:
         self.path = path
         self.created = False
         if path == "-":
+            self.path = "standard output"
+            if (
+                sys.__stdout__ is None
+            ):  # It was closed when Python began, so that descriptor 1 is another file's by now.
+                raise OutputError("standard output is closed", "pipe it, or write -o FILE")
             if os.isatty(1):
                 raise OutputError("standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE")
             self.fd = os.dup(1)

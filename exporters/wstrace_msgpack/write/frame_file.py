@@ -7,6 +7,7 @@ frame leaves no gap; a mark `lost` counts its rows.
 
 from __future__ import annotations
 
+import errno
 import time
 from array import array
 from collections import Counter, deque
@@ -176,7 +177,8 @@ class Sink:
         self.error = error.strerror or str(error)
         if error.errno not in osfile.PASSING or (torn and not self.out.regular):
             self.dead = f"{self.out.path}: {self.error}"
-            raise OutputError(self.dead) from None
+            remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
+            raise OutputError(self.dead, remedy) from None
         self.stalls += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
         self._torn = self._torn or torn
