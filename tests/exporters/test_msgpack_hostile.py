@@ -243,3 +243,23 @@ def test_pages_of_a_size_that_no_machine_has_are_of_an_unknown_one(tmp_path, sai
     path = write(tmp_path / "x.wst", [header(page_size=said), faults()])
     with open_trace(path) as trace:
         assert trace.info.page_size == read
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file may have such a name there")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["recover", "{path}", "-o", "{other}"],
+        ["merge", "{path}", "-o", "{other}"],
+        ["convert", "{path}", "-o", "{other}.csv"],
+        ["report", "{path}", "--html", "{other}.html"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_name_of_a_file_cannot_write_to_the_terminal(tmp_path: Path, command: list[str]) -> None:
+    path = write(tmp_path / "evil\n\x1b[2J.wst", [header(), faults()])
+    code, said = wstrace(*(word.format(path=path, other=tmp_path / "other\n\x1b[2J") for word in command))
+    assert code == 0, said
+    assert said.count("\n") == 1, said
+    assert "other\\x0a\\x1b[2J" in said
+    assert "\x1b" not in said

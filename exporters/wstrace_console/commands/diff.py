@@ -7,7 +7,7 @@ import click
 from wstrace.analysis.blame.comparison import VIEWS, as_dict
 from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
-from wstrace.text import damage_note
+from wstrace.text import damage_note, printable
 from wstrace_console.diff_tables import parts, usual
 
 
@@ -40,7 +40,7 @@ def diff(
         with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
             other.html(html, force=force, at=at or "", before=first)
             names = [f"{name}{damage_note(trace.state)}" for name, trace in ((first, one), (second, other))]
-        click.echo(f"{html}: {' and '.join(names)}", err=True)
+        click.echo(printable(f"{html}: {' and '.join(names)}"), err=True)
         return
     with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
         found = one.diff(other, at)

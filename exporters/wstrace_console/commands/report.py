@@ -11,7 +11,7 @@ from wstrace.analysis.blame.orders import VIEWS
 from wstrace.cli.common import Between, exit_on_exporter_error, print_json, time_window
 from wstrace.errors import UsageError
 from wstrace.options import Spec
-from wstrace.text import damage_note, number
+from wstrace.text import damage_note, number, printable
 from wstrace_console.commands.blame import TWO, views_of
 
 #: What only tables by one key take.
@@ -121,7 +121,7 @@ def _pictures(files: tuple[str, ...], path: str, *, force: bool) -> int:
 
     with open_trace(files) as trace:
         faults, damage = trace.html(path, force=force), damage_note(trace.state)
-    click.echo(f"{path}: {number(faults)} faults{damage}", err=True)
+    click.echo(f"{printable(path)}: {number(faults)} faults{damage}", err=True)
     return 0
 
 

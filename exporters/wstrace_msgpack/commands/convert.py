@@ -119,7 +119,7 @@ def convert(
             rows = save(trace, output, selection, options, force=force, plugins=plugins, waiting=warn)
         damage, chosen = damage_note(trace.state), format_of(output, plugins)[1]
         notes = [estimates_note(trace.info.sampled) if chosen.takes == "trace" else "", getattr(rows, "note", "")]
-    click.echo("; ".join([f"{output}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
+    click.echo("; ".join([f"{printable(output)}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
 
 
 def _roll_up(paths: Sequence[str], output: str, seconds: float) -> None:
@@ -127,4 +127,4 @@ def _roll_up(paths: Sequence[str], output: str, seconds: float) -> None:
         with progress_bar("convert", trace.rows.get("page_fault", 0), shown=sys.stderr.isatty()) as advance:
             rows, files = write_rollups(trace, folder, seconds, advance)
         damage = damage_note(trace.state)
-    click.echo(f"{output}: {rows:,} rows in {plural(files, 'file')}{damage}", err=True)
+    click.echo(f"{printable(output)}: {rows:,} rows in {plural(files, 'file')}{damage}", err=True)

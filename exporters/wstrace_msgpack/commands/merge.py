@@ -39,7 +39,7 @@ def merge(paths: tuple[str, ...], output: str, force: bool) -> None:
             trace.close()
     for line in unknown:
         click.echo(printable(line), err=True)
-    click.echo(f"{output} holds {rows:,} rows of {sum(len(trace.parts) for trace in traces)} files")
+    click.echo(f"{printable(output)} holds {rows:,} rows of {sum(len(trace.parts) for trace in traces)} files")
 
 
 def _by_boot(paths: tuple[str, ...]) -> list[list[Place]]:

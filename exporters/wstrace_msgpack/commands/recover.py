@@ -29,4 +29,4 @@ def recover(path: str, output: str, force: bool) -> None:
     told = ", ".join(f"{n:,} {name}" for name, n in damage.items())
     for line in unknown:
         click.echo(printable(line.strip()), err=True)
-    click.echo(f"{path} was {state}{': ' + told if told else ''}; {output} holds {rows:,} rows")
+    click.echo(printable(f"{path} was {state}{': ' + told if told else ''}; {output} holds {rows:,} rows"))
