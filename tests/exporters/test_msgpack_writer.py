@@ -12,7 +12,8 @@ from msgpack_scripted import STORED, column, everything, frames_in, started
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Exporter, Level
-from wstrace.schema import MARK, PAGE_FAULT
+from wstrace.schema import MARK, PAGE_FAULT, PROCESS
+from wstrace.table import Selection
 from wstrace.testing import ExporterContract, batch_of
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.exporter import MsgpackExporter
@@ -112,6 +113,19 @@ def test_small_batches_share_frames_and_loss_is_kept(tmp_path):
         assert len(read) == 5000
         assert read.lost == 200
         assert trace.lost == {"page_fault": 200}
+
+
+def test_a_process_comes_before_its_faults_though_these_fill_a_frame_first(tmp_path):
+    """Else a report counts faults of processes whose program it does not know yet, or of the one that forked them."""
+    exporter, context = started(tmp_path / "x.wst")
+    for pid in (7, 8):
+        exporter.export(batch_of(PROCESS, context.strings, time_ns=[pid], pid=pid, tid=pid, event=3, name=["ls"]))
+        many = [10 + pid] * 40_000
+        exporter.export(batch_of(PAGE_FAULT, context.strings, time_ns=many, pid=pid, tid=pid, pc=1, va=1, flags=0))
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        read = [(batch.schema.name, set(batch["pid"].tolist())) for batch in trace.read(Selection())]
+    assert read == [("process", {7}), ("page_fault", {7}), ("process", {8}), ("page_fault", {8})]
 
 
 def test_rows_wait_a_second_at_most_though_no_batch_comes(tmp_path, monkeypatch):

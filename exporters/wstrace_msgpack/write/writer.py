@@ -117,8 +117,7 @@ class TraceWriter:
 
     def _gather(self, batch: Batch) -> None:
         name = batch.schema.name
-        waiting = self._gathering.get(name)
-        if waiting is not None and not waiting.fits(batch):
+        if (waiting := self._gathering.get(name)) is not None and not waiting.fits(batch):
             self._cut(name)
         gathering = self._gathering.setdefault(name, Gathering())
         gathering.add(batch)
@@ -190,8 +189,9 @@ class TraceWriter:
 
     def _cut(self, name: str) -> None:
         """Writes the waiting rows of a stream, if any, as one or several frames of about the same size."""
-        gathering = self._gathering.pop(name, None)
-        if gathering is None:
+        if name == "page_fault":  # readers count a fault for the program that its process is known to run by then
+            self._cut("process")
+        if (gathering := self._gathering.pop(name, None)) is None:
             return
         batches, lost = gathering.batches, gathering.lost
         schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
