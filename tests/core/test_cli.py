@@ -227,6 +227,15 @@ def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path):
     assert (told_of["state"], told_of["damage"]["lost_bytes"]) == ("clean", 0)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that closes a descriptor")
+def test_what_the_target_prints_does_not_damage_a_trace_on_stdout_where_stderr_is_closed(tmp_path):
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "-o", "-", "-c", "print('printed\\n' * 9999)"]
+    ran = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], stdout=subprocess.PIPE)
+    assert b"printed\n" not in ran.stdout
+    (tmp_path / "x.wst").write_bytes(ran.stdout)
+    assert json.loads(wstrace("info", "--json", "x.wst", cwd=tmp_path).stdout)["state"] == "clean"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process ends by a signal on this system")
 def test_a_signal_s_number_is_the_target_s_code(tmp_path):

@@ -53,19 +53,28 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
 @contextmanager
 def _prints_elsewhere(output: object) -> Iterator[None]:
     """Whoever is launched inside prints to stderr where the trace goes to stdout, which would be damaged by it."""
-    try:
-        kept = os.dup(1) if output == "-" else -1
-    except OSError:  # There is no stdout, as the exporter will say.
-        kept = -1
-    if kept < 0:
+    if output != "-" or not _is_open(1):  # Without a stdout the exporter will say so.
         yield
         return
+    # A closed stderr must not become the copy of stdout, as the lowest number that is free.
+    opened = [] if _is_open(2) else [os.open(os.devnull, os.O_WRONLY)]
+    kept = os.dup(1)
     try:
-        os.dup2(2, 1)
+        os.dup2(opened[0] if opened else 2, 1)
         yield
     finally:
         os.dup2(kept, 1)
-        os.close(kept)
+        for number in (kept, *opened):
+            os.close(number)
+
+
+def _is_open(number: int) -> bool:
+    """Whether a descriptor is open."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def with_sources_by_the_way(recording: Recording) -> Tracing:
