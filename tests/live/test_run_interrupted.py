@@ -37,3 +37,14 @@ def test_the_file_is_whole_on_a_disk_that_needs_longer_than_a_second(tmp_path):
         assert code == 0, tracing.stderr.read()
     with wstrace.open_trace(path) as trace:
         assert trace.clean
+
+
+def test_a_trace_of_no_time_ends_at_once() -> None:
+    """0 s is a duration, and not none."""
+    with subprocess.Popen(["sleep", "600"]) as target:
+        try:
+            words = [sys.executable, "-m", "wstrace", "attach", str(target.pid), "--duration", "0s"]
+            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        finally:
+            target.kill()
+    assert done.returncode == 0, done.stderr

@@ -198,7 +198,8 @@ class Recording:
 
         Ctrl-C ends the trace, for a launched target only the second time. A source's error is kept for _exit_code().
         """
-        duration = self.options.duration or _seconds(self.config.get("duration"))
+        given = self.options.duration
+        duration = _seconds(self.config.get("duration")) if given is None else given
         launched = any(target.launched for target in session.context.targets)
         ending = Ending(2 if launched else 1)
         with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
