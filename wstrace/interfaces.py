@@ -372,6 +372,10 @@ class Platform(abc.ABC):
     def keep_freed_memory(self) -> None:
         """Lets this process, which exists to trace, keep the memory that it frees, where that saves time."""
 
+    def room(self, least: int, what: str) -> int | None:
+        """The bytes that a limit lets this process map yet; None = it has none. Raises Unavailable below `least`."""
+        return None
+
     def debug_privilege(self) -> None:
         """Requests the right to open other users' processes. Raises Unavailable where this cannot give it."""
         raise Unavailable(f"{self.name} has no such privilege to switch on", "run wstrace as root instead")
@@ -392,9 +396,5 @@ class Platform(abc.ABC):
         """(uid, gid) of the user on whose behalf we run with more rights than his own (sudo's caller), else None."""
 
     def as_output_owner(self) -> AbstractContextManager[None]:
-        """While entered, this thread, and only this one, opens and removes files with the output owner's rights.
-
-        Raises (when entered):
-            OutputError: these rights cannot be assumed.
-        """
+        """Inside, this thread alone opens and removes files with the output owner's rights. Raises OutputError."""
         return nullcontext()

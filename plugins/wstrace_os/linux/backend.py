@@ -19,7 +19,7 @@ from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Evicted, Group, Platform, Target, Usage
 from wstrace_os.foreign import declare
 from wstrace_os.linux import procfs, steady
-from wstrace_os.linux.address_space import check_room
+from wstrace_os.linux.address_space import check_room, room
 from wstrace_os.linux.file_rights import file_rights, sudo_caller
 from wstrace_os.linux.launcher import Launcher, start
 from wstrace_os.linux.libc import mallopt
@@ -244,6 +244,10 @@ class LinuxPlatform(Platform):
 
         check_room()
         return group(kind, name)
+
+    def room(self, least: int, what: str) -> int | None:
+        """What RLIMIT_AS leaves, in bytes."""
+        return room(least, what)
 
     def environment(self) -> Mapping[str, str]:
         """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
