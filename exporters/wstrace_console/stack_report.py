@@ -163,7 +163,7 @@ class StackReport:
             return ""
         if 2 * counts.stood_for < counts.total:
             told = f"samples of native stacks stand for {number(counts.stood_for)} of {plural(counts.total, 'fault')}"
-            return f"{told} (possible reason: threads that ended soon)"
+            return f"{told} (possible reasons: threads that ended soon, lost samples)"
         if counts.native > _MANY or self._sort:
             return ""
         first = next((row for row in self.rows(symbolizer) if row.samples), None)

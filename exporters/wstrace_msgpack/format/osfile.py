@@ -100,9 +100,7 @@ class OutputFile:
         self.created = False
         if path == "-":
             self.path = "standard output"
-            if (
-                sys.__stdout__ is None
-            ):  # It was closed when Python began, so that descriptor 1 is another file's by now.
+            if sys.__stdout__ is None:  # It was closed when Python began: descriptor 1 may be another file's by now.
                 raise OutputError("standard output is closed", "pipe it, or write -o FILE")
             if os.isatty(1):
                 raise OutputError("standard output is a terminal, and a trace is binary", "pipe it, or write -o FILE")

@@ -14,7 +14,9 @@ from wstrace.testing import batch_of
 
 REST = "(no sample stands for it)"
 FEW, CHANCE = [(0, 2), (1, 2)], [(0, 4), (1, 3), (2, 3), (3, 3), (4, 2)]
-SAMPLED = "samples of native stacks stand for {} of 20 faults (possible reason: threads that ended soon): {}"
+SAMPLED = (
+    "samples of native stacks stand for {} of 20 faults (possible reasons: threads that ended soon, lost samples): {}"
+)
 
 
 def short_workers(kit: Any, *samples: tuple[int, int], live: bool = False) -> tuple[Any, list[Any]]:
