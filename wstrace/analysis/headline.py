@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Callable
 
 from wstrace.analysis.filter import Filter
@@ -363,5 +366,11 @@ def next_step(summary: Summary, info: TraceInfo, by: str = "function") -> str:
     path = printable(info.saved)
     if path == "-":
         return "saved to stdout"
-    quoted = f'"{path}"' if " " in path else path
-    return f"saved {path}; next: wstrace report {quoted}{'' if counters(summary, info) else f' --by {by}'}"
+    return f"saved {path}; next: wstrace report {_word(path)}{'' if counters(summary, info) else f' --by {by}'}"
+
+
+def _word(path: str) -> str:
+    """The path as one word of a command line, of which a shell expands nothing."""
+    if os.sep == "/" and re.search(r"[^\w@%+=:,./ -]", path):
+        return shlex.quote(path)
+    return f'"{path}"' if " " in path else path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,16 @@ def test_saved_names_the_path_and_the_next_command(kit: Any) -> None:
     )
     trace.context.info.saved = "-"
     assert kit.printed(trace, []).endswith("\nsaved to stdout\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the words of another shell")
+@pytest.mark.parametrize("path", ["a $(id).wst", "$HOME.wst", "a;id.wst", "a`id`.wst", 'a"b.wst', "a'b c.wst", "*.wst"])
+def test_a_shell_expands_nothing_of_the_next_command(kit: Any, path: str) -> None:
+    trace = kit.Trace()
+    trace.context.info.saved = path
+    command = kit.printed(trace, []).splitlines()[-1].partition("next: wstrace report ")[2]
+    said = subprocess.run(["sh", "-c", f"printf '%s,' {command}"], capture_output=True, text=True)
+    assert said.stdout == f"{path},--by,function,"
     report = kit.Trace(live=False)
     assert "saved" not in kit.printed(report, kit.ordinary(report))
 
