@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from wstrace.batch import Batch, Dictionary, names_of
-from wstrace.errors import Unavailable
+from wstrace.errors import missing
 from wstrace.schema import Column
 
 _NUMBERS = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "i64": "int64"}
@@ -16,8 +16,8 @@ def arro3() -> Any:
     """The module arro3.core. Raises Unavailable with the command that installs it."""
     try:
         import arro3.core
-    except ImportError:
-        raise Unavailable("the package arro3-core is not installed", "pip install 'wstrace[arrow]'") from None
+    except ImportError as error:
+        raise missing("arro3-core", error, "pip install 'wstrace[arrow]'") from None
     return arro3.core
 
 

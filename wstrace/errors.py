@@ -45,6 +45,16 @@ class Unavailable(WstraceError):
     exit_code = 122
 
 
+def missing(package: str, error: ImportError, remedy: str) -> Unavailable:
+    """What it means that a package cannot be imported: it is not installed, which `remedy` mends, or it is broken.
+
+    A library that finds no memory below `ulimit -v`, or lacks one of the system's, is no reason to install it again.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return Unavailable(f"the package {package} is not installed", remedy)
+    return Unavailable(f"the package {package} is installed, and cannot be loaded: {' '.join(str(error).split())}")
+
+
 class TargetExited(Unavailable):
     """The process to trace has ended, or there is none."""
 

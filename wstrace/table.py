@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Batch, Dictionary, names_of
-from wstrace.errors import Unavailable
+from wstrace.errors import missing
 from wstrace.schema import DTYPES, Column, Schema
 
 if TYPE_CHECKING:
@@ -207,12 +207,12 @@ class Table:
         """A DataFrame in which names and kinds are plain text, as categories.
 
         Raises:
-            Unavailable: pandas is not installed.
+            Unavailable: pandas is not installed, or cannot be loaded.
         """
         try:
             import pandas
-        except ImportError:
-            raise Unavailable("the package pandas is not installed", "pip install pandas") from None
+        except ImportError as error:
+            raise missing("pandas", error, "pip install pandas") from None
         rows = self.to_numpy()
         frame: dict[str, object] = {}
         for column in self.batches.columns:

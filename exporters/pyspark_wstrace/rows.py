@@ -10,7 +10,7 @@ import numpy as np
 from pyspark_wstrace.columns import HOST, TIME, TRACE
 from pyspark_wstrace.request import folders_of, path_of
 from wstrace.batch import Batch, names_of
-from wstrace.errors import TraceFileError, Unavailable
+from wstrace.errors import TraceFileError, missing
 from wstrace.schema import Column
 from wstrace_msgpack.read.trace import TraceFile
 
@@ -22,8 +22,8 @@ def pyarrow() -> Any:
     """The module pyarrow. Raises Unavailable with the command that installs it."""
     try:
         import pyarrow
-    except ImportError:
-        raise Unavailable("the package pyarrow is not installed", "pip install 'wstrace[spark]'") from None
+    except ImportError as error:
+        raise missing("pyarrow", error, "pip install 'wstrace[spark]'") from None
     return pyarrow
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from wstrace.errors import Unavailable
+from wstrace.errors import missing
 from wstrace.schema import Column
 from wstrace.table import Batches
 
@@ -19,8 +19,8 @@ def pyarrow() -> Any:
     """The module pyarrow. Raises Unavailable with the command that installs it."""
     try:
         import pyarrow
-    except ImportError:
-        raise Unavailable("the package pyarrow is not installed", "pip install 'wstrace[convert]'") from None
+    except ImportError as error:
+        raise missing("pyarrow", error, "pip install 'wstrace[convert]'") from None
     return pyarrow
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -283,3 +284,36 @@ def test_the_rows_of_any_stream_are_a_file(trace, tmp_path):
     assert some == (times < times[1000]).sum() < 3000
     assert len((tmp_path / "y.jsonl").read_text().splitlines()) == some
     assert not (tmp_path / "y.csv").exists()
+
+
+PACKAGES = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from wstrace import arrow
+from wstrace.errors import Unavailable
+from wstrace_msgpack.interchange import sql
+from wstrace_pyarrow import writer
+for load in (arrow.arro3, sql.duckdb, writer.pyarrow):
+    try:
+        load()
+    except Unavailable as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise ImportError('libx.so: cannot\\nmap')", "is installed, and cannot be loaded: libx.so: cannot map"),
+        ("import no_such_package", "is not installed; pip install 'wstrace["),
+    ],
+)  # fmt: skip
+def test_a_package_that_cannot_be_loaded_is_not_told_as_missing(tmp_path: Path, code: str, told: str) -> None:
+    """As below `ulimit -v`, where the linker finds no room for a library of a package that is there."""
+    for package in ("arro3", "duckdb", "pyarrow"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(code)
+    words = [sys.executable, "-c", PACKAGES, str(tmp_path)]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["arro3-core", "duckdb", "pyarrow"]
+    assert all(told in line for line in lines)

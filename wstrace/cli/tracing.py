@@ -119,7 +119,10 @@ class Recording:
 
     def exporter_names(self) -> list[str]:
         """The names of the exporters that the options and the configuration ask for."""
-        return [parse_spec(one).name for one in (*self.config.get("exporters", ()), *self.options.exporters)]
+        return [spec.name for spec in self._exporters()]
+
+    def _exporters(self) -> list[Spec]:
+        return [parse_spec(one) for one in (*self.config.get("exporters", ()), *self.options.exporters)]
 
     def _check(self) -> None:
         """Raises UsageError for an unknown name or configuration key."""
@@ -131,6 +134,11 @@ class Recording:
         for word in self._left_out:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
+        if (self.options.output or self.config.get("output")) == "-":
+            for name in (spec.name for spec in self._exporters() if spec.options.get("to") == "stdout"):
+                raise UsageError(
+                    f"-o - and {name}:to=stdout both write to standard output", "write -o FILE, or to=stderr"
+                )
 
     def record(self, targets: Sequence[Target], command: Sequence[str] = (), *, groups: Sequence[Group] = ()) -> int:
         """Traces what is given as the options ask, to the end; returns the exit code. For the arguments, see Session.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from wstrace.errors import LimitError, TraceFileError, Unavailable, UsageError
+from wstrace.errors import LimitError, TraceFileError, UsageError, missing
 from wstrace.plugins import default_plugins, own_platform
 from wstrace.text import printable
 from wstrace_msgpack.interchange.tables import tables_of
@@ -37,8 +37,8 @@ def duckdb() -> Any:
     """The module duckdb. Raises Unavailable with the command that installs it."""
     try:
         import duckdb
-    except ImportError:
-        raise Unavailable("the package duckdb is not installed", "pip install 'wstrace[sql]'") from None
+    except ImportError as error:
+        raise missing("duckdb", error, "pip install 'wstrace[sql]'") from None
     return duckdb
 
 
