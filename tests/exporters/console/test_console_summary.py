@@ -45,6 +45,8 @@ def test_saved_names_the_path_and_the_next_command(kit: Any) -> None:
     )
     trace.context.info.saved = "-"
     assert kit.printed(trace, []).endswith("\nsaved to stdout\n")
+    report = kit.Trace(live=False)
+    assert "saved" not in kit.printed(report, kit.ordinary(report))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the words of another shell")
@@ -55,8 +57,6 @@ def test_a_shell_expands_nothing_of_the_next_command(kit: Any, path: str) -> Non
     command = kit.printed(trace, []).splitlines()[-1].partition("next: wstrace report ")[2]
     said = subprocess.run(["sh", "-c", f"printf '%s,' {command}"], capture_output=True, text=True)
     assert said.stdout == f"{path},--by,function,"
-    report = kit.Trace(live=False)
-    assert "saved" not in kit.printed(report, kit.ordinary(report))
 
 
 def test_loss_is_told_in_words_and_the_sum_is_right(kit: Any) -> None:
