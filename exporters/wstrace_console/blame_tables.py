@@ -57,9 +57,8 @@ def known(told: Blame, more: str = "", *, pages: bool = True, rows: Iterable[Bla
 def _not_python(told: Blame, rows: Iterable[BlameRow] | None) -> list[str]:
     faults = told.of.inputs.faults
     foreign = np.isin(faults["stack_how"], FOREIGN)
-    native = "native_stack" in faults and bool(
-        faults["native_stack"].any()
-    )  # where whole stacks are wanted it is there
+    # Where whole stacks are wanted the column is there without any.
+    native = "native_stack" in faults and bool(faults["native_stack"].any())
     if native and 2 * int(np.count_nonzero(faults["stack"])) < len(foreign):
         first = next((row for row in (told.rows("line") if rows is None else rows) if not row.reason), None)
         return callers() if first is not None and first.label.endswith(NO_LINE) else []

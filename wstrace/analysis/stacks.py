@@ -318,8 +318,8 @@ class StackCounts:
             columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
             samples = Calibration(table.keys >> np.uint64(_OF_STACK + _OF_HOW), *columns)
             innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
-            found_ = samples.totals(of, kept, innermost[which], len(number))
-            n, off, least = (column.tolist() for column in found_)
+            estimates = samples.totals(of, kept, innermost[which], len(number))
+            n, off, least = (column.tolist() for column in estimates)
             rows = [row._replace(total=n[at], share=n[at] / self._whole, margin=off[at], certain=least[at])
                     for row in rows for at in [number[row.label]]]  # fmt: skip
         stood_for = sum(row.total for row in rows)
