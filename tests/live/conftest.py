@@ -18,6 +18,7 @@ from cgroups import MadeCgroup, made_cgroup
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Usage
+from wstrace.schema import SPACE_UNMAP
 
 if sys.platform != "linux":
     collect_ignore_glob = ["test_capture*.py"]
@@ -83,6 +84,18 @@ class Trace:
         for name, value in where.items():
             table = table[table[name] == value]
         return table
+
+    def faults_since_mapped(self, start: int, end: int) -> Any:
+        """Rows of faults in the mapping that lies there last.
+
+        Another one may have lain there before: a mapping of one page gets the last page of where ld.so had its cache
+        of libraries, and in one of fifty starts, as addresses are random, the kernel had not brought that page with
+        those around it.
+        """
+        maps = [self.column("address_space", name) for name in ("time_ns", "start", "end", "event")]
+        made = max(t for t, a, b, event in zip(*maps, strict=True) if a <= start < b and event != SPACE_UNMAP)
+        faults = self.faults()
+        return faults[(faults.va >= start) & (faults.va < end) & (faults.time_ns >= made)]
 
     def processes(self, event: int) -> Any:
         rows = np.rec.fromarrays(

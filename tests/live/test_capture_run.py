@@ -39,7 +39,7 @@ def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFix
     base = int(capfd.readouterr().out)
     pages = base + PAGE * np.arange(n, dtype="<u8")
     faults = traced.faults()
-    inside = faults[(faults.va >= base) & (faults.va < base + PAGE * n)]
+    inside = traced.faults_since_mapped(base, base + PAGE * n)
     assert np.array_equal(np.sort(inside.va), np.sort(pages + np.arange(n, dtype="<u8") % PAGE))  # bytes, not pages
     assert set(inside.pid) == set(inside.tid) == {traced.context.targets[0].pid}
     assert not (inside.bits & 3).any()

@@ -25,10 +25,10 @@ PAGE, PAGES = mmap.PAGESIZE, 6000
 class Target:
     """The program that uses what it is told to use."""
 
-    def __init__(self, program: Path, file: Path) -> None:
+    def __init__(self, program: Path, file: Path, *lock: str) -> None:
         self.file = str(file)
-        self._process = subprocess.Popen([program, file, str(PAGES)], text=True, bufsize=1, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE)  # fmt: skip
+        self._process = subprocess.Popen([program, file, str(PAGES), *lock], text=True, bufsize=1,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
         self.pid = self._process.pid
         self._answer("ready")
 
@@ -45,6 +45,12 @@ class Target:
         self._process.kill()
         self._process.communicate()
 
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -52,18 +58,26 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def target(program: Path, tmp_path: Path) -> Iterator[Target]:
-    file = tmp_path / "uses.dat"
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "uses.dat"
     # Page by page, so that each is a folio of its own: where something else clears the referenced bits, too (reclaim,
     # DAMON), the kernel keeps what it found in one flag a folio, and counts all pages of that as referenced.
-    with file.open("wb", buffering=0) as pages_of:
+    with made.open("wb", buffering=0) as pages_of:
         for _ in range(PAGES):
             pages_of.write(b"x" * PAGE)
-    found = Target(program, file)
-    try:
+    return made
+
+
+@pytest.fixture
+def target(program: Path, file: Path) -> Iterator[Target]:
+    with Target(program, file, "lock") as found:
         yield found
-    finally:
-        found.end()
+
+
+@pytest.fixture
+def unlocked(program: Path, file: Path) -> Iterator[Target]:
+    with Target(program, file) as found:
+        yield found
 
 
 def about(used: int, n: int) -> bool:
@@ -160,16 +174,16 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes pages out of another process: needs CAP_SYS_NICE")
-def test_emptying_brings_back_what_is_used_and_says_what_it_cost(target):
-    assert "add --yes" in wstrace("wss", target.pid, "--for", "200ms", "--by-emptying").stderr
-    target.use(0, 0)
-    timer = threading.Timer(0.7, target.use, (100, 300))
+def test_emptying_brings_back_what_is_used_and_says_what_it_cost(unlocked):
+    assert "add --yes" in wstrace("wss", unlocked.pid, "--for", "200ms", "--by-emptying").stderr
+    unlocked.use(0, 0)
+    timer = threading.Timer(0.7, unlocked.use, (100, 300))
     timer.start()
-    done, window, faults = after_emptying(target.pid, 1.5)
+    done, window, faults = after_emptying(unlocked.pid, 1.5)
     timer.join()
     used = {use.name: use.used // PAGE for use in window.uses}
     # a fault maps the pages around that are in the page cache, too
-    assert 300 <= used[target.file] <= 300 + 2 * 512
+    assert 300 <= used[unlocked.file] <= 300 + 2 * 512
     assert faults is not None
     assert faults >= 1
     if len(Path("/proc/swaps").read_text().splitlines()) < 2:

@@ -1,5 +1,6 @@
 /* Maps FILE, writes all its PAGES and as many anonymous ones, then obeys lines on stdin: "FIRST N" = from now on use the
-   N pages from FIRST on of both, again and again; it answers with a line after the first time round. */
+   N pages from FIRST on of both, again and again; it answers with a line after the first time round. With a
+   third word they are locked, where that is allowed: nothing takes them away while they are looked at, as DAMON may. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
@@ -21,6 +22,7 @@ int main(int count, char **words) {
   madvise((void *)file, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
   madvise((void *)anon, pages * PAGE_BYTES, MADV_NOHUGEPAGE);
   for (at = 0; at < pages; at++) file[at * PAGE_BYTES] = anon[at * PAGE_BYTES] = 1;
+  if (count > 3 && (mlock((void *)file, pages * PAGE_BYTES) || mlock((void *)anon, pages * PAGE_BYTES))) perror("mlock");
   puts("ready");
   fflush(stdout);
   for (;;) {
