@@ -324,7 +324,7 @@ class Bus(Worker):
         self.stop(seconds * _DRAIN_SHARE)
         if not Limit(seconds, self.thread).join():
             held = sum(enricher.held for enricher in self.enrichers)
-            self._ledger.add("dropped_bus", self.queue.clear() + self._in_flight + held)
+            self._ledger.add("dropped_enricher", self.queue.clear() + self._in_flight + held, self._at_work)
             self.hanging = f"enricher {self._at_work} did not finish in {seconds:g} s"
         for last in (False, True):
             queues = [queue for queue in self.exporter_queues if queue.exporter.ends_last is last]

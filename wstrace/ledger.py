@@ -20,6 +20,7 @@ STAGES: dict[str, tuple[bool, str]] = {
     "before_watch": (False, "faults of a child before it could be watched"),
     "sampled": (False, "one in this many faults was recorded"),
     "dropped_bus": (True, "records dropped: the bus's queue was full"),
+    "dropped_enricher": (True, "records dropped: an enricher did not finish"),
     "dropped_lane": (True, "records dropped: the exporter's queue was full or it was detached"),
     "failed_lane": (True, "records that the exporter failed to take"),
     "failed_enricher": (False, "records that an enricher failed on: its columns are absent"),
@@ -74,7 +75,7 @@ class Ledger:
     def missing_from(self, exporter: str) -> int:
         """The number of records that came from the kernel and did not reach that exporter's output."""
         rows = self.rows()
-        bus = sum(n for stage, _, n in rows if stage == "dropped_bus")
+        bus = sum(n for stage, _, n in rows if stage in ("dropped_bus", "dropped_enricher"))
         return bus + sum(n for stage, who, n in rows if stage in ("dropped_lane", "failed_lane") and who == exporter)
 
     def losses(self) -> list[tuple[str, str, int]]:

@@ -86,4 +86,4 @@ def test_rows_that_an_enricher_holds_back_are_counted_where_it_hangs() -> None:
     session = Session(sources=[ScriptedSource([batch])], enrichers=[Holds()], record=False, patience=0.5)
     with pytest.raises(PluginError, match="did not finish"), session:
         session.wait(10)
-    assert session.ledger.get("dropped_bus") == 7
+    assert session.ledger.get("dropped_enricher", "holds") == 7

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,16 @@ import synthetic_trace as synthetic
 from msgpack_scripted import recorded, started
 
 from wstrace import cli
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import OutputError, PluginError
+from wstrace.interfaces import Enricher
+from wstrace.session import Session
+from wstrace.testing import ScriptedSource
 from wstrace_msgpack.format import osfile
 from wstrace_msgpack.format.layout import EVENTS
 from wstrace_msgpack.read.part import Part
 from wstrace_msgpack.read.trace import open_trace
+from wstrace_msgpack.write.exporter import MsgpackExporter
 
 WRITTEN, ROWS = 10_000, 1000
 
@@ -181,3 +188,52 @@ def test_a_file_made_of_a_cut_one_says_that_it_was_cut(make: Callable[[Path, Pat
         with open_trace(str(cut)) as trace:
             assert trace.state == "incomplete"
             assert repr(trace).endswith(" known to be lost, how many more is not known>")
+
+
+def test_a_file_of_a_trace_whose_enricher_was_left_behind_names_the_enricher(tmp_path):
+    begun, never = threading.Event(), threading.Event()
+
+    class Hangs(Enricher):
+        name = "hangs"
+
+        def enrich(self, batch: Batch) -> Iterable[Batch]:
+            begun.set()
+            never.wait(60)
+            return [batch]
+
+    path = tmp_path / "x.wst"
+    exporter = MsgpackExporter(path=str(path))
+    exporter.close_seconds = 60.0
+    source = ScriptedSource(synthetic.faults(Dictionary(), 20, rows=10))
+    session = Session(sources=source, enrichers=[Hangs()], exporters=exporter, record=False, patience=0.5)
+    session.start().wait(60)
+    assert begun.wait(60)
+    with pytest.raises(PluginError, match="enricher hangs did not finish"):
+        session.stop()
+    assert "x.wst lacks 20 records: an enricher did not finish;" in session.exporter_queues[0].error
+    never.set()
+    assert "the file lacks 20 records" in second_line(path)
+    _, out, _ = wstrace("report", path)
+    assert "lost           20  records dropped: an enricher did not finish (hangs)\n" in out
+
+
+@pytest.mark.parametrize(
+    ("stages", "why"),
+    [
+        (("dropped_lane",), "it was written more slowly than records came"),
+        (("failed_lane", "dropped_lane"), "writing it failed"),  # three errors detach an exporter: the rest is dropped
+        (("dropped_bus",), "records came faster than the enrichers took them"),
+        (
+            ("dropped_lane", "dropped_enricher"),
+            "it was written more slowly than records came, and an enricher did not finish",
+        ),
+    ],
+)
+def test_the_reason_why_a_file_lacks_records_is_that_of_the_stage_that_lost_them(stages, why, tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    for stage in stages:
+        context.ledger.add(stage, 5, exporter.name)
+    context.ledger.add("dropped_lane", 5, "another")
+    with pytest.raises(OutputError) as error:
+        exporter.close()
+    assert error.value.why == f"{tmp_path / 'x.wst'} lacks {5 * len(stages)} records: {why}"

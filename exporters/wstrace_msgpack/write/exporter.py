@@ -237,9 +237,21 @@ class MsgpackExporter(Exporter):
         n = self._dropped(writer) if self._context.info.recorded else ledger.missing_from(self.name)
         if not n:
             return ""
-        uploads = self._uploads.why_dropped if self._uploads is not None else ""
-        why = writer.why_dropped or uploads or "it was written more slowly than records came"
-        return f"{self.path} lacks {n:,} records: {why}"
+        return f"{self.path} lacks {n:,} records: {self._why_missing(writer)}"
+
+    def _why_missing(self, writer: TraceWriter | RowWriter) -> str:
+        """Why it lacks them: what the writer or the uploads say, or else the stages at which they were lost."""
+        lost = self._context.ledger.get
+        own = writer.why_dropped or (self._uploads.why_dropped if self._uploads is not None else "")
+        if self._context.info.recorded:
+            return own or "why is not known"
+        if not own and lost("failed_lane", self.name):
+            own = "writing it failed"  # what was dropped besides, too: errors detach an exporter
+        elif not own and lost("dropped_lane", self.name):
+            own = "it was written more slowly than records came"
+        hanging = "an enricher did not finish" if lost("dropped_enricher") else ""
+        late = "records came faster than the enrichers took them" if lost("dropped_bus") else ""
+        return ", and ".join(filter(None, (own, hanging, late)))
 
     def _count_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
         dropped = self._dropped(writer or self._writer)
