@@ -32,6 +32,7 @@ ReportBy = Literal[
     "pair",
     "thread",
     "process",
+    "cgroup",
     "kind",
     "section",
     "function",

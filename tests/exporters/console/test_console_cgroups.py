@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from blame_scripted import ANON, APP, PAGE, Script, saved
 from click.testing import CliRunner
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 from wstrace.schema import PAGE_EXCLUSIVE
 from wstrace_console.commands.blame import blame
 from wstrace_console.commands.report import report
+from wstrace_console.console import ReportBy
 
 WHY = "no control group is known: wstrace attach --cgroup, --container, --unit and -a record them, not run"
 COMMANDS = {"report": report, "blame": blame}
@@ -45,3 +48,9 @@ def test_where_one_is_known_nothing_is_said(command, by, tmp_path):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_table_says_nothing_of_control_groups(command, tmp_path):
     assert not any("control group" in line for line in told(tmp_path, command, "file"))
+
+
+def test_what_report_shows_a_program_that_is_being_traced_shows_too():
+    """`-e console:by=cgroup`: but for `unshared`, which is a command of its own that reads a file."""
+    (by,) = (option.type.choices for option in report.params if option.name == "by")
+    assert {*get_args(ReportBy)} - {""} == {*by} - {"unshared"}
