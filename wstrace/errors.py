@@ -45,14 +45,19 @@ class Unavailable(WstraceError):
     exit_code = 122
 
 
-def missing(package: str, error: ImportError, remedy: str) -> Unavailable:
+def missing(package: str, error: ImportError, remedy: str, who: str = "") -> Unavailable:
     """What it means that a package cannot be imported: it is not installed, which `remedy` mends, or it is broken.
 
     A library that finds no memory below `ulimit -v`, or lacks one of the system's, is no reason to install it again.
+
+    Args:
+        package: its name. error: what its import raised. remedy: the command that installs it.
+        who: what needs it, as the user calls it; "" = that goes without saying.
     """
+    needed = f"{who} needs the package {package}, which" if who else f"the package {package}"
     if isinstance(error, ModuleNotFoundError):
-        return Unavailable(f"the package {package} is not installed", remedy)
-    return Unavailable(f"the package {package} is installed, and cannot be loaded: {' '.join(str(error).split())}")
+        return Unavailable(f"{needed} is not installed", remedy)
+    return Unavailable(f"{needed} is installed, and cannot be loaded: {' '.join(str(error).split())}")
 
 
 class TargetExited(Unavailable):

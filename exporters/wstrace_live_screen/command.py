@@ -11,7 +11,7 @@ import click
 
 from wstrace.cli.attach import pids_by_name
 from wstrace.cli.privilege import debug_privilege
-from wstrace.errors import Unavailable, UsageError
+from wstrace.errors import UsageError, missing
 
 #: Looks at resident pages take at most this share of a CPU, so that they are 50 times their own duration apart: each
 #: holds the lock of the target's mappings meanwhile.
@@ -41,8 +41,8 @@ def top(more: tuple[int, ...], names: tuple[str, ...], sources: tuple[str, ...],
         raise UsageError("no process given", "write: wstrace top PID, or --name GLOB")
     try:
         import textual  # noqa: F401 - asked before anything is attached to
-    except ImportError:
-        raise Unavailable("wstrace top needs Textual, which is not installed", "pip install 'wstrace[top]'") from None
+    except ImportError as error:
+        raise missing("textual", error, "pip install 'wstrace[top]'", "wstrace top") from None
     refuse_shared_terminal(wanted, own_terminal())
     return _watch(wanted, sources, children)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from wstrace.errors import Unavailable
+from wstrace.errors import missing
 
 #: The command that installs them; in double quotes, because a Windows command line knows no others.
 INSTALL = 'pip install "wstrace[otel]"'
@@ -17,9 +17,9 @@ def need_sdk(who: str) -> None:
         who: the feature that needs them, as the user calls it.
 
     Raises:
-        Unavailable: they are not installed.
+        Unavailable: they are not installed, or cannot be loaded.
     """
     try:
         importlib.import_module("opentelemetry.sdk.version")
-    except ImportError:
-        raise Unavailable(f"{who} needs OpenTelemetry, which is not installed", INSTALL) from None
+    except ImportError as error:
+        raise missing("opentelemetry-sdk", error, INSTALL, who) from None

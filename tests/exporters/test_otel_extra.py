@@ -61,3 +61,47 @@ def test_the_api_says_what_to_install(code):
     assert done.returncode == 1
     assert "wstrace.errors.Unavailable" in done.stderr.splitlines()[-1]
     assert INSTALL in done.stderr.splitlines()[-1]
+
+
+BROKEN = """
+import sys
+
+NAMES = ("opentelemetry.sdk.version", "opentelemetry.exporter.otlp.proto.common", "requests", "grpc",
+         "opentelemetry.exporter.prometheus")
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name.startswith(NAMES):
+            raise {error}
+sys.meta_path.insert(0, Finder)
+from wstrace.errors import Unavailable
+from wstrace_otel.extra import need_sdk
+from wstrace_otel.transport import connection, encode, meters
+for load in (lambda: need_sdk("this"), encode.metrics.load, lambda: connection._http(None),
+             lambda: connection._grpc(None), lambda: meters.MeterProviders.serve(None)):
+    try:
+        load()
+    except Unavailable as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("ImportError('libx.so: cannot\\nmap')", "is installed, and cannot be loaded: libx.so: cannot map"),
+        ("ModuleNotFoundError(name)", 'is not installed; pip install "wstrace['),
+    ],
+)
+def test_a_package_that_cannot_be_loaded_is_not_told_as_missing(error, told):
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN.format(error=error)], capture_output=True, text=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5, done.stderr
+    for line, package in zip(
+        lines,
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-common", "requests", "grpcio",
+         "opentelemetry-exporter-prometheus"),
+        strict=True,
+    ):  # fmt: skip
+        assert f"needs the package {package}, which {told}" in line

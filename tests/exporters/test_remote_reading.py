@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from command_line import wstrace as command
@@ -181,6 +183,14 @@ def test_a_missing_extra_is_one_line_that_names_it(monkeypatch):
     with pytest.raises(Unavailable) as caught:
         wstrace.open_trace("gs://bucket/x.wst")
     assert str(caught.value) == "gs:// needs the package gcsfs, which is not installed; pip install 'wstrace[gcs]'"
+
+
+def test_an_extra_that_cannot_be_loaded_is_not_told_as_missing(monkeypatch, tmp_path):
+    (tmp_path / "gcsfs.py").write_text("raise ImportError('libx.so: no\\nroom')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    done = command("info", "gs://bucket/x.wst")
+    told = "wstrace: gs:// needs the package gcsfs, which is installed, and cannot be loaded: libx.so: no room\n"
+    assert (done.returncode, done.stderr) == (122, told)
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_one_line(large, s3, tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from wstrace.errors import Unavailable
+from wstrace.errors import missing
 from wstrace_msgpack.storage.errors import StoreError, refusal
 from wstrace_msgpack.storage.urls import StoredObject, scheme_of, shown
 
@@ -50,7 +50,7 @@ class Store:
     """One kind of object store: s3, gs, az, https or http. All methods may be called by several threads.
 
     Raises:
-        Unavailable: the package that it needs is not installed.
+        Unavailable: the package that it needs is not installed, or cannot be loaded.
     """
 
     def __init__(self, scheme: str) -> None:
@@ -58,9 +58,11 @@ class Store:
             import fsspec
 
             self._fs: Any = fsspec.filesystem(scheme, **_options(scheme))
-        except ImportError:
-            why = f"{scheme}:// needs the package {_PACKAGE[scheme]}, which is not installed"
-            raise Unavailable(why, f"pip install 'wstrace[{_EXTRA[scheme]}]'") from None
+        except ImportError as error:
+            # fsspec names the package to install, whatever its import raised.
+            cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+            remedy = f"pip install 'wstrace[{_EXTRA[scheme]}]'"
+            raise missing(_PACKAGE[scheme], cause, remedy, f"{scheme}://") from None
         except Exception as error:
             raise refusal(error, f"{scheme}://", "open") from None
         self._http = scheme.startswith("http")

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from wstrace.errors import OutputError, UsageError
+from wstrace.errors import OutputError, UsageError, missing
 from wstrace_otel.transport.batch_sender import Outcome
 from wstrace_otel.transport.endpoint import Endpoint
 
@@ -39,7 +39,8 @@ class Connection:
     """A connection to an endpoint. One thread calls send(); close() from any other aborts its waiting.
 
     Raises:
-        OutputError: the package that the protocol needs is not installed, or a certificate cannot be read.
+        Unavailable: the package that the protocol needs is not installed, or cannot be loaded.
+        OutputError: a certificate cannot be read.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -83,8 +84,8 @@ class Connection:
 def _http(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callable[[], None]]:
     try:
         import requests
-    except ImportError:
-        raise OutputError("OTLP over HTTP needs a package that is missing", 'pip install "wstrace[otel]"') from None
+    except ImportError as error:
+        raise missing("requests", error, 'pip install "wstrace[otel]"', "OTLP over HTTP") from None
     logging.getLogger("urllib3.connectionpool").addFilter(_not_ours)
     session = requests.Session()
     # Passed with each request, because requests lets REQUESTS_CA_BUNDLE override a session's own setting.
@@ -146,8 +147,8 @@ def _judge(endpoint: Endpoint, status: int, body: bytes, retry_after: str) -> Ou
 def _grpc(endpoint: Endpoint) -> tuple[Callable[[bytes, float], Outcome], Callable[[], None]]:
     try:
         import grpc
-    except ImportError:
-        raise OutputError("OTLP over gRPC: a package is missing", 'pip install "wstrace[otlp-grpc]"') from None
+    except ImportError as error:
+        raise missing("grpcio", error, 'pip install "wstrace[otlp-grpc]"', "OTLP over gRPC") from None
     if endpoint.compression == "deflate":
         raise UsageError("OTLP over gRPC is compressed with gzip or not at all", "OTEL_EXPORTER_OTLP_COMPRESSION=gzip")
     compression = grpc.Compression.Gzip if endpoint.compression == "gzip" else grpc.Compression.NoCompression

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wstrace.errors import OutputError
+from wstrace.errors import missing
 from wstrace_otel.transport.batch_sender import Outcome
 from wstrace_otel.transport.connection import Connection
 
@@ -27,11 +27,12 @@ class Codec:
     wrap: Callable[[Sequence[Any]], Any] = list
 
     def load(self) -> Any:
-        """Returns the encoder. Raises OutputError with the pip command when it is not installed."""
+        """Returns the encoder. Raises Unavailable with the pip command when it is not installed."""
         try:
             return getattr(importlib.import_module(f"{_COMMON}.{self.module}"), self.function)
-        except ImportError:
-            raise OutputError("OTLP needs a package that is not installed", 'pip install "wstrace[otel]"') from None
+        except ImportError as error:
+            package = "opentelemetry-exporter-otlp-proto-common"
+            raise missing(package, error, 'pip install "wstrace[otel]"', "OTLP") from None
 
     def bytes(self, items: Sequence[Any]) -> bytes:
         """The items as the body of an OTLP request."""

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from wstrace.errors import OutputError
+from wstrace.errors import OutputError, missing
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -95,14 +95,15 @@ class MeterProviders:
         """Opens the port that Prometheus scrapes; returns the function that closes it.
 
         Raises:
-            OutputError: the port is taken, or the packages are not installed.
+            OutputError: the port is taken.
+            Unavailable: the packages are not installed, or cannot be loaded.
         """
         try:
             importlib.import_module("opentelemetry.exporter.prometheus")
             from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            raise OutputError("Prometheus needs packages that are not installed",
-                              'pip install "wstrace[prometheus]"') from None  # fmt: skip
+        except ImportError as error:
+            package = "opentelemetry-exporter-prometheus"
+            raise missing(package, error, 'pip install "wstrace[prometheus]"', "Prometheus") from None
         # A separate registry: the default one would export the tracer's own process_* as if they were the target's.
         self._registry = CollectorRegistry(auto_describe=False)
         self.scraped = True

@@ -36,7 +36,8 @@ class OwnProviders:
         metrics_of: makes a function that returns metrics beside those of meters; see MeterProviders.
 
     Raises:
-        OutputError: a package is not installed, or a port is taken.
+        Unavailable: a package is not installed, or cannot be loaded.
+        OutputError: a port is taken.
         UsageError: a variable or option has an unknown value.
     """
 

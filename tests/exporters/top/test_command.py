@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -31,11 +32,20 @@ def test_it_needs_a_terminal():
     assert done.stderr.count("\n") == 1
 
 
-def test_without_textual_one_line_says_what_to_install():
-    code = "import sys; sys.modules['textual'] = None\nfrom wstrace.__main__ import main\nmain()"
-    done = subprocess.run([sys.executable, "-c", code, "top", "1"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("import no_such_package", "is not installed; pip install 'wstrace[top]'"),
+        ("raise ImportError('libx.so: no\\nroom')", "is installed, and cannot be loaded: libx.so: no room"),
+    ],
+)
+def test_without_textual_one_line_says_what_to_do(content: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "textual.py").write_text(content)
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1))\nfrom wstrace.__main__ import main\nmain()"
+    words = [sys.executable, "-c", code, str(tmp_path), "top", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 122
-    assert done.stderr == "wstrace: wstrace top needs Textual, which is not installed; pip install 'wstrace[top]'\n"
+    assert done.stderr == f"wstrace: wstrace top needs the package textual, which {told}\n"
 
 
 def test_a_process_that_has_ended():
