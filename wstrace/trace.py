@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
-from wstrace.schema import CALL_SITE, PAGE_FAULT, PROCESS, STACK_COLUMNS
+from wstrace.schema import CALL_SITE, MAPPING, PAGE_FAULT, PROCESS, STACK_COLUMNS
 from wstrace.table import Records, Selection, Table
 from wstrace.trace_info import TraceInfo
 
@@ -61,9 +61,9 @@ class Trace(Records):
         from wstrace.analysis.stacks import StackCounts
 
         counted = StackCounts()
-        for batch in (*self.batches(CALL_SITE.name), *self.batches(PROCESS.name)):
+        for batch in (*self.batches(CALL_SITE.name), *self.batches(MAPPING.name), *self.batches(PROCESS.name)):
             counted.add(batch)
-        told = ("time_ns", "pid", "host", "pc", "pc_file", "flags", "sampled", *STACK_COLUMNS)
+        told = ("time_ns", "pid", "host", "pc", "pc_mapping", "pc_file", "flags", "sampled", *STACK_COLUMNS)
         for batch in self.batches(PAGE_FAULT.name, told):
             counted.add(batch)
         return counted

@@ -22,8 +22,8 @@ def write(trace: Trace, file: IO[bytes], *, native: bool = False) -> int:
         native: tell stacks by the samples of native code.
     """
     report = StackReport("", (), (), "", "", native=native)
-    of_faults = ("time_ns", "pid", "host", "pc", "pc_file", "flags", "sampled", *STACK_COLUMNS)
-    wanted = {CALL_SITE.name: None, PROCESS.name: None, PAGE_FAULT.name: of_faults}
+    of_faults = ("time_ns", "pid", "host", "pc", "pc_mapping", "pc_file", "flags", "sampled", *STACK_COLUMNS)
+    wanted = {CALL_SITE.name: None, MAPPING.name: None, PROCESS.name: None, PAGE_FAULT.name: of_faults}
     for stream, columns in wanted.items():
         for batch in trace.batches(stream, columns):
             report.add(batch)

@@ -15,7 +15,7 @@ from wstrace.analysis.filter import Filter
 from wstrace.analysis.headline import answer, completeness, losses, most_of, obstacles
 from wstrace.analysis.stacks import StackCounts
 from wstrace.analysis.summary import Summary
-from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_COLUMNS
+from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_COLUMNS
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
 from wstrace_html.document import document
@@ -31,7 +31,7 @@ _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "damaged": "the file is damaged: what its bad parts held is not known",
            "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
 #: The columns of faults that the first lines are counted from.
-_COUNTED = ("time_ns", "pid", "tid", "host", "pc", "flags", "sampled", "file", "pc_file", *STACK_COLUMNS)
+_COUNTED = ("time_ns", "pid", "tid", "host", "pc", "flags", "sampled", "file", "pc_mapping", "pc_file", *STACK_COLUMNS)
 
 
 def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> int:
@@ -75,7 +75,7 @@ def report(trace: Trace, blame: Blame) -> dict[str, Any]:
 def _headline(trace: Trace, blame: Blame) -> dict[str, Any]:
     """The first lines of `report` and of `blame`, and what was lost."""
     info, summary, stacks = trace.info, Summary(), StackCounts(tree=blame.of.inputs.tree)
-    streams = (*trace.batches(PROCESS.name), *trace.batches(RESIDENT_PAGES.name))
+    streams = chain.from_iterable(trace.batches(name) for name in (MAPPING.name, PROCESS.name, RESIDENT_PAGES.name))
     for batch in chain(streams, trace.batches(PAGE_FAULT.name, _COUNTED)):
         summary.add(batch)
         stacks.add(batch)

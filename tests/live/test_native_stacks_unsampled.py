@@ -93,3 +93,38 @@ def test_estimates_of_short_workers_agree_with_the_count_of_each_instruction(tmp
         (row,) = [row for row in told["summary"]["top"]["function"] if name in row["name"]]
         assert row["samples"] > 0
         assert abs(row["total"] - 400 * pages) <= row["margin"] < 400
+
+
+#: Workers that touch 20 pages in one function, then 45 in another, whose instructions have one place in their pages:
+#: one fault in 60 has a sample, which is of the second function in each worker.
+ALIKE = """
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define PART(name) __attribute__((noinline, aligned(4096))) void name(volatile char *at, long pages, long page) { \\
+    for (long i = 0; i < pages; i++) at[i * page] = 1; }
+PART(warm_up) PART(fill_sort_area)
+int main(void) {
+    for (int i = 0; i < 200; i++) {
+        if (!fork()) {
+            long page = sysconf(_SC_PAGESIZE), size = 100 * page;
+            char *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            madvise(at, size, MADV_NOHUGEPAGE);
+            warm_up(at, 20, page);
+            fill_sort_area(at + 40 * page, 45, page);
+            _exit(0);
+        }
+        wait(0);
+    }
+}
+"""
+
+
+def test_instructions_at_one_place_of_their_pages_are_told_apart(tmp_path: Path) -> None:
+    told = json.loads(told_of(tmp_path, ALIKE, 60, "--native", "--by", "function", "--json")[1])
+    (row,) = [row for row in told["summary"]["top"]["function"] if "fill_sort_area" in row["name"]]
+    assert row["samples"] > 0
+    assert 200 * 45 <= row["total"] <= 200 * 46, "its pages, and in some workers its code"
+    functions = subprocess.check_output(["nm", compiled(tmp_path, ALIKE)], text=True).splitlines()
+    at = [int(line.split()[0], 16) for line in functions if line.endswith((" warm_up", " fill_sort_area"))]
+    assert {place % 4096 for place in at} == {0}

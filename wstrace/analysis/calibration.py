@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wstrace.batch import Batch
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 _ENOUGH = 5
 #: half-width of an interval that holds the true number in 19 of 20 traces, in standard errors; and the one trace
 _ERRORS, _MISSED = 1.96, 0.05
-#: Bits of an instruction's address that are the same in each process, and of the number of its file.
-_BITS, _FILES = 12, 12
 
 
 class Totals(NamedTuple):
@@ -39,34 +35,25 @@ class Totals(NamedTuple):
     certain: NDArray[np.int64]
 
 
-def instructions(batch: Batch) -> NDArray[np.uint64]:
-    """A number of 24 bits of each fault's instruction: its place in a page of its file, which loading does not move.
-
-    Instructions that share a number are taken for one, which makes the estimate coarser and no less true.
-    """
-    place = batch["pc"].astype(np.uint64) & np.uint64((1 << _BITS) - 1)
-    if (file := batch.columns.get("pc_file")) is None:
-        return place
-    return (file.astype(np.uint64) & np.uint64((1 << _FILES) - 1)) << np.uint64(_BITS) | place
-
-
 class Calibration:
     """Samples of stacks, and the faults of their instructions.
 
     Args:
         instruction: of each row, shape (n,); a row is the faults of an instruction with the same stack.
+        file: of each row, that of its instruction.
         faults, samples: of each row; weights: the faults for which its samples stand; squares: of those weights.
     """
 
     def __init__(
         self,
         instruction: NDArray[Any],
+        file: NDArray[Any],
         faults: NDArray[np.int64],
         samples: NDArray[np.int64],
         weights: NDArray[np.int64],
         squares: NDArray[np.int64],
     ) -> None:
-        numbers, of = np.unique(instruction, return_inverse=True)
+        numbers, first, of = np.unique(instruction, return_index=True, return_inverse=True)
         n = len(numbers)
         counted, made, stood = (np.bincount(of, column, n) for column in (faults, samples, weights))
         alone = (made > 0) & ((made >= _ENOUGH) | (stood <= counted))
@@ -86,7 +73,7 @@ class Calibration:
         self._of_row = weights, squares, samples
         # The faults of instructions without a sample, by file; and how many of one label these are at the most in 19
         # of 20 traces, with samples as far from each other as these are from where a fault is.
-        file = np.unique(numbers.astype(np.uint64) >> np.uint64(_BITS), return_inverse=True)[1]
+        file = np.unique(file[first], return_inverse=True)[1]
         self._unseen = np.bincount(file, counted * (made == 0))
         self._file = file[of]
         self._gap = -math.log(_MISSED) * squares.sum() / max(weights.sum(), 1)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wstrace.analysis.calibration import Calibration, instructions, margin
+from wstrace.analysis.calibration import Calibration, margin
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.instructions import Instructions
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.service_times import service_times
@@ -29,6 +30,7 @@ from wstrace.schema import (
     HOW_NO_INTERPRETER,
     HOW_NOT_PYTHON,
     HOW_NOT_SAMPLED,
+    MAPPING,
     PAGE_FAULT,
     PROCESS,
     STACK_HOW,
@@ -53,7 +55,7 @@ _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
 _OF_SAMPLES = np.isin(np.arange(_TIME + 1), (_SAMPLES, _WEIGHTS))
 _NO_COUNTS: NDArray[np.int64] = np.empty((0, _TIME + 1), np.int64)
 #: A key of sums is the instruction, where stacks are samples, then the stack, then how it is known; so many bits.
-_OF_STACK, _OF_HOW = 32, 8
+_OF_STACK, _OF_HOW = 24, 8
 
 
 class StackRow(NamedTuple):
@@ -131,11 +133,14 @@ class StackCounts:
         self.recorded = self.sampled = self.thinned = False
         self._python, self._native = Sums(), Sums()
         self._others = OtherPrograms()
+        self._instructions = Instructions()
 
     def add(self, batch: Batch) -> None:
-        """Counts a batch of page faults, or takes one of call sites or processes; other streams are ignored."""
+        """Counts a batch of page faults, or takes one of call sites, mappings or processes; others are ignored."""
         if batch.schema.name == CALL_SITE.name:
             self.tree.learn(batch)
+        elif batch.schema.name == MAPPING.name:
+            self._instructions.learn(batch)
         elif batch.schema.name == PROCESS.name:
             self._others.learn(batch)
         elif batch.schema.name == PAGE_FAULT.name and len(batch):
@@ -169,7 +174,7 @@ class StackCounts:
         if "native_how" in columns or "native_stack" in columns:
             native, how = columns.get("native_stack", zero), columns.get("native_how", zero)
             weight = zero if weights is None else np.where(self.tree.known(native) != 0, weights * one, 0)
-            self._count(self._native, native, how, major, weight, each=each, pc=instructions(batch))
+            self._count(self._native, native, how, major, weight, each=each, pc=self._instructions.of(batch))
             self.native += int(np.count_nonzero(weight))
             self.borrowed += int(np.count_nonzero(how == HOW_BORROWED))
 
@@ -200,7 +205,7 @@ class StackCounts:
         weight: NDArray[Any],
         times: NDArray[np.int64] | None = None,
         each: NDArray[Any] | None = None,
-        pc: NDArray[np.uint64] | None = None,
+        pc: NDArray[np.uint32] | None = None,
     ) -> int:
         """Sums by instruction, stack and how; the number of faults with a stack whose call sites are known."""
         told = [stacks, how, np.zeros(len(how), np.uint8) if pc is None else pc]
@@ -316,7 +321,8 @@ class StackCounts:
         rows = self._estimated(found, sums) if estimated else self._counted(found, sums)
         if native:
             columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
-            samples = Calibration(table.keys >> np.uint64(_OF_STACK + _OF_HOW), *columns)
+            instructions = table.keys >> np.uint64(_OF_STACK + _OF_HOW)
+            samples = Calibration(instructions, self._instructions.files(instructions), *columns)
             innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
             estimates = samples.totals(of, kept, innermost[which], len(number))
             n, off, least = (column.tolist() for column in estimates)
