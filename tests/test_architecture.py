@@ -53,6 +53,8 @@ LAYERS = [
     "hook_checks",
     "plugins",
     "output_rights",
+    "output_folder",
+    "output_refusals",
     "output_file",
     "config",
     "analysis",

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from wstrace.errors import OutputError
+from wstrace.output_folder import in_folder
+from wstrace.output_refusals import exists, refusal, refused
 from wstrace.output_rights import callers_rights, effective_uid, owner
 
 #: Flags that not every system has.
@@ -28,11 +30,6 @@ _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _HANDED = r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)"
 #: Where Linux has a process's open files; a name for one without a name is made from here.
 _DESCRIPTORS = "/proc/self/fd"
-#: What to do about a disk that has no room.
-NO_ROOM = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space or choose another disk"),
-    errno.EFBIG: "allow larger files (ulimit -f) or choose another disk",
-}
 _TRIES, _LONGEST_NAME = 100, 255
 _FIFO_SECONDS = 0.02
 
@@ -73,10 +70,15 @@ def open_output(path: str, *, force: bool = False, resume: bool = False, folder:
         if handed is not None:
             number = ("stdin", "stdout", "stderr").index(handed[2]) if handed[2] else int(handed[1])
             return Opened(os.dup(number), created=False, regular=False)
-        with callers_rights():
-            fd, created = _open(path, folder)
+        with in_folder(path, folder) as at:
+            return _opened(path, at, force=force, resume=resume)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
+
+
+def _opened(path: str, folder: int | None, *, force: bool, resume: bool) -> Opened:
+    with callers_rights():
+        fd, created = _open(path, folder)
     try:
         regular = created or _check(fd, path, folder, force=force, resume=resume)
         if not regular and hasattr(os, "set_blocking"):
@@ -115,23 +117,31 @@ def whole_file(path: str, *, force: bool = False, folder: int | None = None) -> 
         OutputError: the file exists and `force` is false, or it cannot be written.
     """
     refuse_url(path)
+    with contextlib.ExitStack() as stack:
+        with refused(path):
+            at = None if re.fullmatch(_HANDED, path) else stack.enter_context(in_folder(path, folder))
+        yield stack.enter_context(_whole_file(path, force, at))
+
+
+@contextmanager
+def _whole_file(path: str, force: bool, folder: int | None) -> Iterator[IO[bytes]]:
     try:
         there = os.lstat(_in(folder, path), dir_fd=folder) if re.fullmatch(_HANDED, path) is None else None
     except OSError:
         there = None
     if re.fullmatch(_HANDED, path) or (there is not None and not stat.S_ISREG(there.st_mode)):
-        with os.fdopen(open_output(path, force=force, folder=folder).fd, "wb") as file, _refused(path):
+        with os.fdopen(open_output(path, force=force, folder=folder).fd, "wb") as file, refused(path):
             yield file
         return
     if there is not None and not force:
-        raise _exists(path)
+        raise exists(path)
     unfinished = _unfinished(path)
     try:
         nameless = _nameless(path, folder)
         fd = open_output(unfinished, folder=folder).fd if nameless is None else nameless
         named = False
         try:
-            with _refused(path):
+            with refused(path):
                 with os.fdopen(fd, "wb") as file:
                     yield file
                     if nameless is not None:
@@ -155,14 +165,14 @@ def link(existing: str, path: str) -> None:
         OutputError: the name is taken, or the system refuses.
     """
     try:
-        with callers_rights():
-            os.link(existing, path, follow_symlinks=False)
+        with callers_rights(), in_folder(existing, None) as here, in_folder(path, None) as there:
+            os.link(_in(here, existing), _in(there, path), src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
     except FileExistsError:
-        raise _exists(path) from None
+        raise exists(path) from None
     except (OSError, NotImplementedError):
-        with whole_file(path) as copy, _refused(existing):
+        with whole_file(path) as copy, refused(existing):
             with callers_rights():
-                fd = os.open(existing, os.O_RDONLY | _NO_LINK | _PLAIN)
+                fd = _open_old(existing, os.O_RDONLY)
             with os.fdopen(fd, "rb") as file:
                 _copy(file, copy)
 
@@ -171,7 +181,7 @@ def sync(path: str) -> None:
     """Makes what was written to a file of ours durable. Raises OutputError: the system does not confirm it."""
     try:
         with callers_rights():
-            fd = os.open(path, os.O_RDWR | _NO_LINK | _NO_WAIT | _PLAIN)
+            fd = _open_old(path, os.O_RDWR | _NO_WAIT)
         try:
             os.fsync(fd)
         finally:
@@ -187,12 +197,12 @@ def own_folder(path: str) -> None:
         OutputError: it is a link or no folder, or belongs to another user; or the system refuses.
     """
     try:
-        with callers_rights():
+        with callers_rights(), in_folder(path, None) as at:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
-            status = os.lstat(path)
+                os.mkdir(_in(at, path), 0o700, dir_fd=at)
+            status = os.lstat(_in(at, path), dir_fd=at)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     us = effective_uid()
     if not stat.S_ISDIR(status.st_mode) or (us >= 0 and status.st_uid not in (0, us, owner())):
         raise OutputError(f"{path} is no folder, or belongs to another user", "remove it, or choose another name")
@@ -207,7 +217,7 @@ def open_own(path: str) -> int:
     """
     try:
         with callers_rights():
-            fd = os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT | _PLAIN)
+            fd = _open_old(path, os.O_RDONLY | _NO_WAIT)
     except OSError as error:
         raise OutputError(f"cannot read {path}: {error.strerror or error}") from None
     try:
@@ -231,8 +241,8 @@ def remove(path: str, folder: int | None = None) -> None:
     """
     for _ in range(10):
         try:
-            with callers_rights(), contextlib.suppress(FileNotFoundError):
-                os.unlink(_in(folder, path), dir_fd=folder)
+            with callers_rights(), contextlib.suppress(FileNotFoundError), in_folder(path, folder) as at:
+                os.unlink(_in(at, path), dir_fd=at)
         except PermissionError:
             if hasattr(os, "geteuid"):
                 raise
@@ -244,6 +254,12 @@ def remove(path: str, folder: int | None = None) -> None:
 def _in(folder: int | None, path: str) -> str:
     """How a file is named to the system: from a folder's descriptor on, or whole."""
     return path if folder is None else os.path.basename(path)
+
+
+def _open_old(path: str, flags: int) -> int:
+    """A descriptor of a file that exists, and is no link. Raises OSError."""
+    with in_folder(path, None) as at:
+        return os.open(_in(at, path), flags | _NO_LINK | _PLAIN, dir_fd=at)
 
 
 def _open(path: str, folder: int | None) -> tuple[int, bool]:
@@ -274,11 +290,11 @@ def _check(fd: int, path: str, folder: int | None, *, force: bool, resume: bool)
             raise OutputError(f"{path} is a terminal", "pipe it, or name a file")
         return False
     if not force and not resume:
-        raise _exists(path)
+        raise exists(path)
     try:
         named = os.lstat(_in(folder, path), dir_fd=folder)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     # An attacker may remove a hard link after open(), which leaves the victim's file with one name: compare that name.
     # On Windows, some versions of Python give st_ino by path and by descriptor differently: check for links only.
     other = stat.S_ISLNK(named.st_mode) if effective_uid() < 0 else not os.path.samestat(named, status)
@@ -336,7 +352,7 @@ def _link_nameless(fd: int, path: str, unfinished: str, force: bool, folder: int
             os.link(str(fd), _in(folder, unfinished if force else path), src_dir_fd=descriptors,
                     dst_dir_fd=folder, follow_symlinks=True)  # fmt: skip
     except FileExistsError:
-        raise _exists(path) from None
+        raise exists(path) from None
     except OSError:
         with os.fdopen(open_output(unfinished, folder=folder).fd, "wb") as copy, os.fdopen(os.dup(fd), "rb") as file:
             file.seek(0)
@@ -362,39 +378,9 @@ def _name(unfinished: str, path: str, force: bool, folder: int | None) -> None:
         try:
             os.link(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)  # fails when the target exists
         except FileExistsError:
-            raise _exists(path) from None
+            raise exists(path) from None
         except OSError:  # a file system without hard links
             with contextlib.suppress(FileNotFoundError):
                 os.lstat(path, dir_fd=folder)
-                raise _exists(path) from None
+                raise exists(path) from None
             os.rename(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-@contextmanager
-def _refused(path: str) -> Iterator[None]:
-    """Turns an OSError of the block into an OutputError that names the output."""
-    try:
-        yield
-    except OSError as error:
-        raise _refusal(path, error) from None
-
-
-def _exists(path: str) -> OutputError:
-    return OutputError(f"{path} exists", "choose another name, or overwrite it with -f (force=true)")
-
-
-def _refusal(path: str, error: OSError) -> OutputError:
-    """The system's refusal as an error in one line, with a remedy."""
-    if error.errno == errno.ELOOP:
-        return OutputError(f"{path} is a symbolic link", "name the file itself, or remove the link")
-    caller = owner() if error.errno in (errno.EACCES, errno.EPERM) else None
-    whose = "" if caller is None else f" to uid {caller}, who called sudo and whose rights files are written with"
-    remedies = {
-        errno.ENOENT: "create its directory first",
-        errno.EACCES: "choose a directory that you may write to",
-        errno.EROFS: "choose a directory that you may write to",
-        **NO_ROOM,
-        errno.EISDIR: "name a file in it",
-    }
-    why = f"cannot write {path}: {error.strerror or error}{whose}"
-    return OutputError(why, remedies.get(error.errno or 0, "choose another name"))

@@ -1,0 +1,185 @@
+"""Folders of outputs, as root: a symbolic link on the way leads nowhere that another user chose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wstrace.errors import OutputError
+from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root"),
+    pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="needs descriptors of places (Linux)"),
+]
+CALLER = 54_321
+
+
+@pytest.fixture
+def folder(open_folder: Path) -> Path:
+    """A folder of another user's."""
+    own = open_folder / "own"
+    own.mkdir()
+    os.chown(own, CALLER, CALLER)
+    return own
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is root's, in which nothing may change."""
+    path = tmp_path / "victim"
+    path.mkdir()
+    (path / "old").write_bytes(b"precious")
+    yield path
+    assert [name.name for name in path.iterdir()] == ["old"]
+    assert (path / "old").read_bytes() == b"precious"
+
+
+def planted(path: Path, to: Path | str, uid: int = CALLER) -> Path:
+    path.symlink_to(to)
+    os.lchown(path, uid, uid)
+    return path
+
+
+def write(path: Path) -> None:
+    """Writes two files of that name in both ways in which outputs are written."""
+    os.close(open_output(str(path)).fd)
+    with whole_file(f"{path}.whole") as file:
+        file.write(b"rows")
+
+
+def refused(path: Path) -> str:
+    """The reason why an output is refused in all ways."""
+    told = set()
+    for force in (False, True):
+        with pytest.raises(OutputError) as caught:
+            open_output(str(path), force=force)
+        told.add(str(caught.value))
+        with pytest.raises(OutputError) as caught, whole_file(str(path), force=force):
+            pass
+        told.add(str(caught.value))
+    (only,) = told
+    assert "\n" not in only
+    return only
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+@pytest.mark.parametrize("uid", [0, CALLER])
+def test_a_link_in_a_folder_of_another_user_is_not_followed(folder: Path, victim: Path, uid: int, below: str) -> None:
+    """Also one that root made: the owner of the folder may have put it under that name."""
+    planted(folder / "link", victim.parent if below else victim, uid)
+    path = folder / "link" / ("victim" if below else "") / "x.wst"
+    assert refused(path) == (
+        f"cannot write {path}: its folder link is a symbolic link that uid {CALLER} may change, and root does not "
+        "follow it; name the folder that it leads to"
+    )
+
+
+def test_nothing_is_made_read_or_removed_through_such_a_link(folder: Path, victim: Path) -> None:
+    planted(folder / "link", victim)
+    old = str(folder / "link" / "old")
+    for call in (lambda: own_folder(f"{old}.folder"), lambda: open_own(old), lambda: link(old, f"{old}.again"),
+                 lambda: sync(old)):  # fmt: skip
+        with pytest.raises(OutputError, match="root does not follow it"):
+            call()
+    with pytest.raises(PermissionError, match="root does not follow it"):
+        remove(old)
+
+
+def test_the_link_of_another_user_to_which_one_of_roots_leads_is_not_followed(
+    folder: Path, victim: Path, tmp_path: Path
+) -> None:
+    planted(folder / "link", victim)
+    planted(tmp_path / "traces", folder / "link", 0)
+    assert "its folder link is" in refused(tmp_path / "traces" / "x.wst")
+
+
+def test_links_of_root_in_its_own_folders_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /var/run, which leads to /run."""
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    planted(tmp_path / "absolute", tmp_path / "real", 0)
+    planted(tmp_path / "relative", "./absolute//sub/..", 0)
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate((tmp_path / "absolute", tmp_path / "relative" / "sub", Path("relative"), Path())):
+        write(name / f"{number}.wst")
+        for made in (name / f"{number}.wst", name / f"{number}.wst.whole"):
+            assert made.exists()
+    assert len(list((tmp_path / "real").glob("*.wst"))) == 2
+
+
+def test_in_a_sticky_folder_the_links_of_root_are_followed_and_those_of_others_not(
+    open_folder: Path, victim: Path
+) -> None:
+    sticky = open_folder / "tmp"
+    (sticky / "real").mkdir(parents=True)
+    sticky.chmod(0o1777)
+    write(planted(sticky / "ours", "real", 0) / "x.wst")
+    assert len(list((sticky / "real").iterdir())) == 2
+    assert f"that uid {CALLER} may change" in refused(planted(sticky / "theirs", victim) / "x.wst")
+
+
+def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "real").mkdir()
+    os.chown(folder / "real", CALLER, CALLER)
+    planted(folder / "link", "real")
+    with monkeypatch.context() as user:
+        user.setattr(os, "geteuid", lambda: CALLER)
+        write(folder / "link" / "x.wst")
+    monkeypatch.setenv("SUDO_UID", str(CALLER))
+    monkeypatch.setenv("SUDO_GID", str(CALLER))
+    write(folder / "link" / "y.wst")
+    assert len(list((folder / "real").iterdir())) == 4
+
+
+def test_real_folders_of_another_user_are_written(folder: Path) -> None:
+    (folder / "a" / "b").mkdir(parents=True)
+    os.chown(folder / "a", CALLER, CALLER)
+    path = folder / "a" / ".." / "a" / "b" / "x.wst"
+    write(path)
+    link(str(path), f"{path}.again")
+    sync(str(path))
+    remove(f"{path}.again")
+    os.close(open_output(str(path), resume=True).fd)
+    own_folder(str(path.parent / "made"))
+    os.close(open_own(str(path)))
+    assert sorted(name.name for name in path.parent.iterdir()) == ["made", "x.wst", "x.wst.whole"]
+    remove(str(path))
+    assert not path.exists()
+
+
+def test_a_folder_that_is_exchanged_for_a_link_all_the_time_leads_nowhere_else(folder: Path, victim: Path) -> None:
+    """The race of a look at the folder and open(): a folder and a link to the victim change places all the time."""
+    import ctypes
+
+    exchange = ctypes.CDLL(None).renameat2
+    (folder / "sub").mkdir()
+    planted(folder / "link", victim)
+    stop, a, b = threading.Event(), os.fsencode(folder / "sub"), os.fsencode(folder / "link")
+
+    def swap() -> None:
+        while not stop.is_set():
+            exchange(-100, a, -100, b, 2)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for number in range(500):
+            for name in (f"{number}", "old"):
+                with contextlib.suppress(OutputError):
+                    os.close(open_output(str(folder / "sub" / name), force=True).fd)
+    finally:
+        stop.set()
+        swapping.join()
+
+
+def test_links_that_lead_to_each_other_are_refused_in_one_line(tmp_path: Path) -> None:
+    planted(tmp_path / "one", "two", 0)
+    planted(tmp_path / "two", "one", 0)
+    assert "symbolic link" in refused(tmp_path / "one" / "x.wst")
