@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import IO
 
+from wstrace import guard
 from wstrace.declarations import Format
 from wstrace.errors import OutputError, UsageError, WstraceError
 from wstrace.output_file import whole_file
@@ -102,7 +103,8 @@ def save(
         if isinstance(error, WstraceError):
             raise error
         if error is not None:
-            raise OutputError(f"{whose} failed: {type(error).__name__}: {error}", "no file was written") from error
+            remedy = guard.lifted_by(error) or "no file was written"
+            raise OutputError(f"{whose} failed: {guard.why(error)}", remedy) from error
         return work.rows
 
 

@@ -18,8 +18,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from wstrace.errors import Unavailable
 from wstrace.logs import log
 from wstrace.places import SourceLine
+from wstrace.plugins import own_platform
 from wstrace.text import printable
 from wstrace_symbols.demangle import demangle
 from wstrace_symbols.image import ImageFile
@@ -33,6 +35,9 @@ _MOST_TABLES = 4
 _tables: dict[tuple[int, ...], Any] = {}
 #: what is left at the interpreter's end would call functions of symbolic that are gone by then, which is told on stderr
 atexit.register(_tables.clear)
+#: The address space that it may take to make one. It took 15 MB for a file of 0.8 MB whose debug information is
+#: compressed (`gcc -gz`), 44 MB for one of 4 MB (libc's of Debian), and 72 MB for libpython (30 MB, not compressed).
+_ROOM, _ROOM_PER_BYTE = 16 << 20, 8
 _lock = threading.Lock()
 #: seconds for a whole file: of libpython with debug information (30 MB) symbolic needs 0.7
 _PATIENCE = 30.0
@@ -47,7 +52,7 @@ def source_lines(file: ImageFile, addresses: Sequence[int]) -> list[tuple[Source
     """For each address the source lines, innermost inlined function first; () where none is known."""
     if file.size > MOST_BYTES or len(addresses) > MOST_ADDRESSES:
         return [()] * len(addresses)
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, Unavailable):
         symbolic = importlib.import_module("symbolic")
         return _by_symbolic(symbolic, file, addresses)
     for name, *options in _TOOLS:
@@ -67,17 +72,25 @@ def _by_symbolic(symbolic: Any, file: ImageFile, addresses: Sequence[int]) -> li
             )
             for address in addresses
         ]
+    except Unavailable:
+        raise
     except Exception:  # of a class that depends on its version: the file may be hostile
         log().debug("symbolic on %s", file.path, exc_info=True)
         return [()] * len(addresses)
 
 
 def _table(symbolic: Any, fd: int) -> Any:
-    """What maps the addresses of the file to source lines, made once for each file."""
+    """What maps the addresses of the file to source lines, made once for each file.
+
+    Raises:
+        Unavailable: a limit of this process may not leave what that takes. Where symbolic gets no memory, it aborts.
+    """
     status = os.fstat(fd)
     key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
     with _lock:
         if key not in _tables:
+            if (platform := own_platform()) is not None:
+                platform.room(_ROOM + _ROOM_PER_BYTE * status.st_size, "source lines by symbolic")
             [first, *_] = symbolic.Archive.open(f"/proc/self/fd/{fd}").iter_objects()
             if len(_tables) == _MOST_TABLES:
                 del _tables[next(iter(_tables))]

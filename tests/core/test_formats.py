@@ -163,6 +163,10 @@ def closes_the_file(trace, file):
     return 1
 
 
+def gets_no_memory(trace, file):
+    raise MemoryError
+
+
 def needs_a_file(trace, file):
     Path("/no/such/template").read_text()
 
@@ -177,6 +181,7 @@ def needs_a_file(trace, file):
         (says_yes, "failed: TypeError: it returned bool, not the number of rows"),
         (closes_the_trace, "failed: ValueError: it closed the trace"),
         (closes_the_file, "failed: ValueError: it closed the file"),
+        (gets_no_memory, "failed: MemoryError; allow more memory: ulimit -v, or the limit of the container"),
         (needs_a_file, "No such file or directory"),
     ],
 )

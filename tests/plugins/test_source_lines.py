@@ -6,11 +6,13 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from wstrace.errors import Unavailable
 from wstrace.places import MappedFile, SourceLine
 from wstrace_symbols import resolver, source_lines
 from wstrace_symbols.image import ImageFile
@@ -81,6 +83,25 @@ def test_a_place_without_lines_costs_the_others_none(program: Path, way: str) ->
     offsets = np.array([start, offset_of_store(program)], "<u8")
     lines = ImageResolver().lines(MappedFile(str(program)), offsets)
     assert [[one.line for one in found] for found in lines] == [[], [3, 6]]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("llvm-symbolizer", "addr2line"))), reason="needs addr2line")
+def test_where_a_limit_leaves_symbolic_too_little_room_a_tool_reads_the_lines(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it gets no memory, symbolic ends the process (SIGABRT)."""
+    asked_for = []
+
+    class Limited:
+        def room(self, least: int, what: str) -> int:
+            asked_for.append(least)
+            raise Unavailable(f"too little for {what}")
+
+    monkeypatch.setitem(sys.modules, "symbolic", types.SimpleNamespace())
+    monkeypatch.setattr(source_lines, "own_platform", Limited, raising=False)
+    found = asked(program, offset_of_store(program))
+    assert [one.function for one in found] == ["inlined", "outer"]
+    assert asked_for == [(16 << 20) + 8 * program.stat().st_size]
 
 
 def test_what_has_no_lines_gives_none(program: Path, way: str) -> None:
