@@ -20,6 +20,12 @@ pytestmark = [
 CALLER = 54_321
 
 
+@pytest.fixture(autouse=True)
+def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under sudo, files are written with the rights of its caller, whose links are followed."""
+    monkeypatch.delenv("SUDO_UID", raising=False)
+
+
 @pytest.fixture
 def folder(open_folder: Path) -> Path:
     """A folder of another user's."""

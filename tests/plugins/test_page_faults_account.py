@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from wstrace.interfaces import Context
@@ -94,6 +95,36 @@ def test_events_that_take_long_to_renew_are_closed_a_while_after_all_have_new_on
     clock.now += module._RENEW_SECONDS
     account.tend_stacks([7, 8, 9])
     assert told[2:] == [("renew", [7, 8, 9]), ("end", True)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "held", "lost", "switched"),
+    [
+        (7000, 2000, 0, False),  # 1,000 faults of a thread whose events have no gate, which were recorded
+        (7000, 1000, 1000, False),  # another 1,000 found no room in the ring
+        (7000, 1000, None, True),  # before Linux 6.0 that is not counted: they may have been displaced
+        (7000, 1000, 0, True),  # 1,000 that another program's run displaced
+    ],
+)
+def test_faults_that_are_recorded_switch_no_stacks_off(recorded, held, lost, switched):
+    """No gate runs at the faults of a thread that was born before the events of its starter had theirs."""
+
+    class Counted(Events):
+        def counts(self, kind: str) -> tuple[int, int | None]:
+            return (9000, lost) if kind == "minor" else (0, lost)
+
+        def renew(self, *_: object) -> None:
+            pass
+
+    class Ran(NoStacks):
+        def runs(self, kind: str) -> int | None:
+            return 8000 if kind == "minor" else 0
+
+    rows = RingSamples(major=False)
+    rows.recorded = recorded
+    rows._held = [np.zeros((held, 5), "<u8")]
+    account = Account(Context(), "page_faults", Settings(), [rows], Counted(Clock(), 0.0), Side(), Ran())
+    assert account.tend_stacks([7]) is switched
 
 
 @pytest.mark.parametrize(("period", "left_out", "counted"), [(100, 0, 9000), (100, 7, 0), (1, 7, 8993)])

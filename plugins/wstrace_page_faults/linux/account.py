@@ -134,6 +134,11 @@ class Account:
         counted -= self._events.renewed(kind)  # these have no gate
         return max(counted - runs, 0) if runs is not None else self._displaced[kind]
 
+    def absent(self, kind: str, counted: int, lost: int | None) -> int:
+        """The counted faults that have no row yet and are not known to be lost: no fewer than were displaced."""
+        taken = sum(ring.taken for name, rings in self._kinds for ring in rings if name == kind)
+        return counted - taken - (self.reported_lost(kind) if lost is None else lost)
+
     def tend_stacks(self, live: Collection[int]) -> bool:
         """Takes the gates off the events if they cost more than 0.1 % of the records; `live`: the traced processes.
 
@@ -149,8 +154,12 @@ class Account:
         began = time.monotonic()
         if began < self._due or self._python.runs(MINOR) is None:
             return False
-        counted = {kind: self._events.counts(kind)[0] for kind, _ in self._kinds}
-        gone = {kind: self.displaced(kind, n) for kind, n in counted.items()}
+        counted, absent = {}, {}
+        for kind, _ in self._kinds:
+            counted[kind], lost = self._events.counts(kind)
+            absent[kind] = self.absent(kind, counted[kind], lost)
+        # Faults of events without a gate have their rows: see close().
+        gone = {kind: min(self.displaced(kind, n), absent[kind]) for kind, n in counted.items()}
         self._due = began + max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
         if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
             return False

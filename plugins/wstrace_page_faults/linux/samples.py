@@ -98,6 +98,11 @@ class RingSamples:
         """Whether there are rows that wait for the watermark."""
         return bool(self._held)
 
+    @property
+    def taken(self) -> int:
+        """The rows that came out of the ring so far: recorded, waiting, and those that are not kept."""
+        return self.recorded + sum(map(len, self._held)) + self.duplicates + self.foreign
+
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds a copy of what is in the ring.
 
