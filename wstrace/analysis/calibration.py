@@ -2,8 +2,9 @@
 
 A sample stands for the faults of its thread since the one before. Threads that end before their first sample have
 none, and in a short thread the samples come late: what a program does first is then missed, by far more than chance
-explains. But each fault tells its instruction. So the faults of an instruction are divided among its own samples.
-Who called it they tell of threads that have samples only, so the margins of callers hold what the others may have.
+explains. But each fault tells its instruction. So the faults of an instruction are divided among its own samples, and
+where the instruction alone tells the label they count in full, whether it has a sample or not. Who called it samples
+tell of threads that have some only, so the margins of callers hold what the others may have.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Calibration:
     Args:
         instruction: of each row, shape (n,); a row is the faults of an instruction with the same stack.
         file: of each row, that of its instruction.
+        sure: of each row, whether its instruction alone tells its label; those without a sample count in full.
         faults, samples: of each row; weights: the faults for which its samples stand; squares: of those weights.
     """
 
@@ -48,6 +50,7 @@ class Calibration:
         self,
         instruction: NDArray[Any],
         file: NDArray[Any],
+        sure: NDArray[np.bool_],
         faults: NDArray[np.int64],
         samples: NDArray[np.int64],
         weights: NDArray[np.int64],
@@ -56,8 +59,10 @@ class Calibration:
         numbers, first, of = np.unique(instruction, return_index=True, return_inverse=True)
         n = len(numbers)
         counted, made, stood = (np.bincount(of, column, n) for column in (faults, samples, weights))
-        alone = (made > 0) & ((made >= _ENOUGH) | (stood <= counted))
+        named = (np.bincount(of, sure, n) > 0) & (np.bincount(of, (samples > 0) & ~sure, n) == 0)
+        alone = named | (made > 0) & ((made >= _ENOUGH) | (stood <= counted))
         lacking, rest, theirs = max(counted.sum() - stood.sum(), 0), counted[~alone].sum(), stood[~alone].sum()
+        weights = np.where((named & (made == 0))[of], faults, weights)
         # The rows of the other instructions are one stratum, number 0, which the faults without any sample are not of.
         self._stratum = np.where(alone, np.arange(1, n + 1), 0)[of]
         self._faults = np.append(min(rest, max(theirs, rest - lacking)) if theirs else 0.0, np.where(alone, counted, 0))
@@ -69,14 +74,14 @@ class Calibration:
         # than its samples stand for, beyond chance. Samples that come late stand for the faults of others, too.
         beyond = counted - stood - _ERRORS * np.sqrt(np.bincount(of, squares, n))
         beyond = np.maximum(beyond, counted * (lacking / max(counted.sum(), 1)))
-        self._untold = np.append(0.0, np.where(alone, np.maximum(beyond, 0), 0))
+        self._untold = np.append(0.0, np.where(alone & (made > 0), np.maximum(beyond, 0), 0))
         self._of_row = weights, squares, samples
         # The faults of instructions without a sample, by file; and how many of one label these are at the most in 19
         # of 20 traces, with samples as far from each other as these are from where a fault is.
         file = np.unique(file[first], return_inverse=True)[1]
-        self._unseen = np.bincount(file, counted * (made == 0))
+        self._unseen = np.bincount(file, counted * ((made == 0) & ~named))
         self._file = file[of]
-        self._gap = -math.log(_MISSED) * squares.sum() / max(weights.sum(), 1)
+        self._gap = -math.log(_MISSED) * squares.sum() / max(stood.sum(), 1)
 
     def totals(self, label: NDArray[np.intp], rows: NDArray[np.bool_], innermost: NDArray[np.bool_], n: int) -> Totals:
         """The estimates of n labels.

@@ -39,7 +39,8 @@ class Instructions:
         self._limit = limit
         self._moved = np.zeros(1, np.uint64)  # by the id of a mapping: what makes an address an offset in its file
         self._known = np.zeros(1, np.bool_)
-        self._places = np.zeros(1, np.uint64)  # by number
+        # By number: the place, and a mapping of its file.
+        self._places, self._mapping = np.zeros(1, np.uint64), np.zeros(1, np.uint32)
         self._ordered, self._numbers = self._places, np.zeros(1, np.uint32)  # the places, ascending
         self._last, self._at = np.zeros(1 << _SLOTS, np.uint64), np.zeros(1 << _SLOTS, np.uint32)
 
@@ -67,7 +68,17 @@ class Instructions:
             places = np.where(known, places, pc & _IN_PAGE | _NOT_KNOWN)
         if (file := columns.get("pc_file")) is not None:
             places |= file.astype(np.uint64) << np.uint64(_OF_OFFSET)
-        return self._of_places(places)
+        before = len(self._places)
+        found = self._of_places(places)
+        if len(self._places) > before:
+            self._mapping = np.append(self._mapping, np.zeros(len(self._places) - before, np.uint32))
+            new = found >= before
+            self._mapping[found[new]] = np.broadcast_to(np.where(known, at, 0), len(found))[new]
+        return found
+
+    def places(self, numbers: NDArray[Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+        """A mapping of the file of each instruction, and the offset in that file; 0 for one that is not known."""
+        return self._mapping[numbers], self._places[numbers] & _OFFSET
 
     def files(self, numbers: NDArray[Any]) -> NDArray[np.uint64]:
         """The codes of the files of instructions, of which only the last 20 bits are kept."""

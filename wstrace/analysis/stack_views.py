@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from wstrace.analysis.own import Origin, OwnRule
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.stack_text import CALLED_BY
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.schema import FRAME_CUT
+from wstrace.schema import FRAME_CUT, FRAME_KERNEL
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class StackViews:
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
         from wstrace.analysis.frames import Frames  # which no summary without stacks needs
 
-        self._tree = tree
+        self._tree, self._rule, self._symbolizer = tree, rule, symbolizer
         self._frames = Frames(tree, rule, symbolizer)
         self._of_lines: tuple[NDArray[np.intp], list[Label]] = np.zeros(0, np.intp), []
 
@@ -68,6 +68,37 @@ class StackViews:
         if by == "line":
             return np.equal(self.attributed(leaves)[0], leaves)
         return np.full(len(leaves), by in ("function", "package"))
+
+    def by_itself(self, by: StackBy, leaves: NDArray[np.intp], *, own_is_known: bool) -> NDArray[np.bool_]:
+        """Of which native stacks the innermost frame tells the label in every stack that ends with it.
+
+        It tells the own line where no code is more the program's own; own_is_known: that is known of code of any trace
+        whose call sites have no own code.
+        """
+        if by != "line":
+            return np.full(len(leaves), by in ("function", "package"))
+        origins = self._frames.line_origins()
+        found: NDArray[np.bool_] = origins[leaves] == (origins.max() if own_is_known else Origin.OWN)
+        return found
+
+    def in_files(self, mapping: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which mappings are of files, whose places have names: not those of the kernel, nor of a JIT's memory."""
+        if self._symbolizer is None:
+            return np.zeros(len(mapping), np.bool_)
+        known, rows = self._symbolizer.mappings.find(mapping)
+        files, which = np.unique(rows["file"], return_inverse=True)
+        known[known] = np.array([self._tree.text(code).startswith("/") for code in files.tolist()], np.bool_)[which]
+        return known
+
+    def in_kernel(self, leaves: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which stacks end in the kernel."""
+        found: NDArray[np.bool_] = self._tree.column("kind")[leaves] == FRAME_KERNEL
+        return found
+
+    def beside(self, mapping: NDArray[Any], offset: NDArray[Any]) -> tuple[StackViews, NDArray[np.intp]]:
+        """What labels these stacks, and instructions at offsets in the files of mappings; the call sites of these."""
+        tree, sites = self._tree.beside(mapping, offset)
+        return StackViews(tree, self._rule, self._symbolizer), sites
 
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""

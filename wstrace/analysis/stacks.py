@@ -7,6 +7,7 @@ so are the Python lines that were learned from them. The estimates of native sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from wstrace.analysis.own import OwnRule
 from wstrace.analysis.service_times import service_times
 from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.analysis.tally import NO_SAMPLE, distinct, group
+from wstrace.analysis.tally import NO_SAMPLE, Sums, distinct, group
+from wstrace.analysis.unsampled import Told, told
 from wstrace.batch import Batch
 from wstrace.schema import (
     CALL_SITE,
@@ -53,7 +55,6 @@ FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
 _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
 #: the columns of sums that count samples and their weights
 _OF_SAMPLES = np.isin(np.arange(_TIME + 1), (_SAMPLES, _WEIGHTS))
-_NO_COUNTS: NDArray[np.int64] = np.empty((0, _TIME + 1), np.int64)
 #: A key of sums is the instruction, where stacks are samples, then the stack, then how it is known; so many bits.
 _OF_STACK, _OF_HOW = 24, 8
 
@@ -87,26 +88,6 @@ class StackRow(NamedTuple):
         return self.margin >= self.total > max(self.samples, 2 * self.certain)
 
 
-class Sums:
-    """u64 keys -> sums, i64. There are at most as many as call sites and instructions, whose numbers are bounded."""
-
-    def __init__(self) -> None:
-        self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.sums: NDArray[np.int64] = _NO_COUNTS
-
-    def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
-        """Adds rows of values, as _NO_COUNTS has them, to those of keys, shape (n,), which are distinct."""
-        at = self.keys.searchsorted(keys)
-        known = at < len(self.keys)
-        known[known] = self.keys[at[known]] == keys[known]
-        self.sums[at[known]] += values[known]
-        if not known.all():
-            order = np.argsort(keys[~known])
-            where = at[~known][order]
-            self.keys = np.insert(self.keys, where, keys[~known][order])
-            self.sums = np.insert(self.sums, where, values[~known][order], axis=0)
-
-
 class StackCounts:
     """Counts faults by stack.
 
@@ -131,12 +112,14 @@ class StackCounts:
         self.total = self.major = self.python = self.foreign = 0
         self.native = self.borrowed = self.timed = self.time_ns = self.all_faults = 0
         self.recorded = self.sampled = self.thinned = False
-        self._python, self._native = Sums(), Sums()
+        self._python, self._native = Sums(_TIME + 1), Sums(_TIME + 1)
         self._others = OtherPrograms()
         self._instructions = Instructions()
+        self._last: tuple[tuple[object, ...], list[StackRow]] | None = None  # the native rows that were asked for last
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page faults, or takes one of call sites, mappings or processes; others are ignored."""
+        self._last = None
         if batch.schema.name == CALL_SITE.name:
             self.tree.learn(batch)
         elif batch.schema.name == MAPPING.name:
@@ -213,7 +196,7 @@ class StackCounts:
         own = self._keys(*combinations)
         keys = distinct(own)
         at = keys.searchsorted(own)
-        values = np.zeros((len(keys), _NO_COUNTS.shape[1]), np.int64)
+        values = np.zeros((len(keys), _TIME + 1), np.int64)
         np.add.at(values[:, _FAULTS], at, counts)
         if times is not None:
             np.add.at(values[:, _TIME], at, group(*told, weights=times)[1])
@@ -253,8 +236,16 @@ class StackCounts:
             native: estimate from the sampled native stacks, instead of counting the Python stacks of all faults.
             views: what has labelled stacks of the same tree before, instead of a rule and a symbolizer.
         """
+        asked = by, rule, symbolizer, views, self._whole
+        if native and self._last is not None and self._last[0] == asked:  # a report asks five times
+            return [*self._last[1]]
         views = views or StackViews(self.tree, rule or OwnRule(), symbolizer)
-        return self._rows(native, views.labels(by, native=native), lambda leaves: views.of_innermost(by, leaves))
+        if not native:
+            return self._rows(views.labels(by, native=False))
+        known = self._told(views, by)
+        label, told_by = known.views.labels(by, native=True), partial(known.views.of_innermost, by)
+        self._last = asked, self._rows(label, known, told_by)
+        return [*self._last[1]]
 
     def around(
         self,
@@ -271,7 +262,8 @@ class StackCounts:
             function: its name, as a table by function or line shows it.
         """
         views = StackViews(self.tree, rule or OwnRule(), symbolizer)
-        return self._rows(native, lambda leaves: views.around(leaves, function, callers=callers), whole=False)
+        label = partial(views.around, function=function, callers=callers)
+        return self._rows(label, self._told(views) if native else None, whole=False)
 
     def folded(self, symbolizer: Symbolizer | None = None, *, native: bool = False) -> Iterable[tuple[list[str], int]]:
         """(frames as text, outermost first; faults) of each stack, for flame graphs."""
@@ -280,30 +272,43 @@ class StackCounts:
         for row in self.table("stack", symbolizer=symbolizer, native=native):
             yield [str(frame) for frame in reversed(to_the_root(row.frames))] or [row.label], row.total
 
+    def _told(self, views: StackViews, by: StackBy = "stack") -> Told:
+        """Which labels of native stacks the instructions tell, whatever called these."""
+        stacks, instruction = _stacks(self._native.keys), self._native.keys >> np.uint64(_OF_STACK + _OF_HOW)
+        faults, samples = (self._native.sums[:, column] for column in (_FAULTS, _SAMPLES))
+        return told(views, by, stacks, instruction, faults, samples, self._instructions)
+
     def _rows(
         self,
-        native: bool,
         label: Callable[[NDArray[np.intp]], list[Label]],
+        known: Told | None = None,
         told_by: Callable[[NDArray[np.intp]], NDArray[np.bool_]] | None = None,
         *,
         whole: bool = True,
     ) -> list[StackRow]:
-        """The rows of a table; told_by: of which stacks the innermost frame alone tells the label, None = of none."""
-        table = self._native if native else self._python
+        """The rows of a table.
+
+        Args:
+            label: labels stacks.
+            known: of native stacks; None = the table is of Python stacks.
+            told_by: of which stacks the innermost frame alone tells the label; None = of none. whole: of all faults.
+        """
+        native, table = (False, self._python) if known is None else (True, self._native)
         stacks, how = _stacks(table.keys), (table.keys & np.uint64(255)).astype(np.intp)
-        sums, estimated = table.sums, native or self.sampled
-        learned = self.sampled and not native
+        sums, estimated, learned = table.sums, native or self.sampled, self.sampled and not native
         if learned:  # beside samples, in a merged trace, a fault that was asked stands for itself
             itself = (sums[:, _SAMPLES] == 0) & (how != HOW_NOT_SAMPLED)
             sums = np.where(itself[:, None] & _OF_SAMPLES, sums[:, :1], sums)
         kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if estimated else stacks != 0
+        if known is not None:
+            stacks, how, kept = known.stacks, np.where(known.bare, HOW_NOT_SAMPLED, how), kept | known.bare
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
         number: dict[str, int] = {}
-        told = [text and text + _MARKS.get(its_how, "") for leaf, its_how in
+        texts = [text and text + _MARKS.get(its_how, "") for leaf, its_how in
                 zip(which.tolist(), how[kept].tolist(), strict=True) for text in (labels[leaf].text,)]  # fmt: skip
-        of = np.array([number.setdefault(one, len(number)) for one in told], np.intp)
+        of = np.array([number.setdefault(one, len(number)) for one in texts], np.intp)
         totals = np.zeros((len(number), sums.shape[1]), sums.dtype)
         np.add.at(totals, of, sums[kept])
         first = np.zeros(len(number), np.intp)
@@ -319,10 +324,10 @@ class StackCounts:
         if whole and not estimated:
             self._add_without_stack(found, how[~kept], sums[~kept])
         rows = self._estimated(found, sums) if estimated else self._counted(found, sums)
-        if native:
+        if known is not None:
             columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
-            instructions = table.keys >> np.uint64(_OF_STACK + _OF_HOW)
-            samples = Calibration(instructions, self._instructions.files(instructions), *columns)
+            files = self._instructions.files(known.instruction)
+            samples = Calibration(known.instruction, files, known.sure, *columns)
             innermost = np.zeros(len(leaves), np.bool_) if told_by is None else told_by(leaves)
             estimates = samples.totals(of, kept, innermost[which], len(number))
             n, off, least = (column.tolist() for column in estimates)
@@ -356,13 +361,13 @@ class StackCounts:
 
     def _estimated(self, found: dict[str, list[Any]], every: NDArray[np.int64]) -> list[StackRow]:
         """Estimated rows, with their margins; every: the sums of all samples."""
-        all_, weights, squares = self._whole, *(every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
-        rows = []
-        for text, (sums, frames, has_stack) in found.items():
-            n, samples = int(sums[_WEIGHTS]), int(sums[_SAMPLES])
-            off = margin(sums[_WEIGHTS], sums[_SQUARES], weights, squares)
-            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / all_, samples, off, frames, has_stack))
-        return rows
+        weights, squares = (every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
+        return [
+            StackRow(text, n, int(sums[_MAJOR]), n / self._whole, int(sums[_SAMPLES]),
+                     margin(n, sums[_SQUARES], weights, squares), frames, has_stack)
+            for text, (sums, frames, has_stack) in found.items()
+            for n in [int(sums[_WEIGHTS])]
+        ]  # fmt: skip
 
     def _add_without_stack(self, found: dict[str, list[Any]], how: NDArray[np.intp], sums: NDArray[np.int64]) -> None:
         """Adds the faults without a stack, one row per reason."""

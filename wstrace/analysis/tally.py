@@ -205,3 +205,31 @@ class Tally:
         """The sum of all counts ever added, shape (2,)."""
         total: NDArray[np.int64] = self.counts.sum(axis=0) + self.other
         return total
+
+
+class Sums:
+    """u64 keys -> sums, i64. There are at most as many as call sites and instructions, whose numbers are bounded.
+
+    Args:
+        columns: the number of sums of each key.
+
+    Attributes:
+        keys: ascending, shape (k,).
+        sums: shape (k, columns).
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self.sums: NDArray[np.int64] = np.empty((0, columns), np.int64)
+
+    def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
+        """Adds rows of values, shape (n, columns), to those of keys, shape (n,), which are distinct."""
+        at = self.keys.searchsorted(keys)
+        known = at < len(self.keys)
+        known[known] = self.keys[at[known]] == keys[known]
+        self.sums[at[known]] += values[known]
+        if not known.all():
+            order = np.argsort(keys[~known])
+            where = at[~known][order]
+            self.keys = np.insert(self.keys, where, keys[~known][order])
+            self.sums = np.insert(self.sums, where, values[~known][order], axis=0)
