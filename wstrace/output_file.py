@@ -197,10 +197,12 @@ def own_folder(path: str) -> None:
         OutputError: it is a link or no folder, or belongs to another user; or the system refuses.
     """
     try:
-        with callers_rights(), in_folder(path, None) as at:
+        plain = path.rstrip("/")  # "link/" is what the link leads to
+        with callers_rights(), in_folder(plain, None) as at:
+            name = path if at is None else _in(at, plain)
             with contextlib.suppress(FileExistsError):
-                os.mkdir(_in(at, path), 0o700, dir_fd=at)
-            status = os.lstat(_in(at, path), dir_fd=at)
+                os.mkdir(name, 0o700, dir_fd=at)
+            status = os.lstat(name, dir_fd=at)
     except OSError as error:
         raise refusal(path, error) from None
     us = effective_uid()

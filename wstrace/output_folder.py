@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
-from wstrace.output_rights import effective_uid, owner
+from wstrace.output_rights import callers_rights, effective_uid, owner
 
 #: Of a folder that is only a place on the way; 0 = the system has no such descriptors.
 _PLACE = getattr(os, "O_PATH", 0)
@@ -45,6 +45,40 @@ def in_folder(path: str, folder: int | None) -> Iterator[int | None]:
     finally:
         if held is not None:
             os.close(held)
+
+
+def make_folders(path: str) -> None:
+    """Makes a folder for outputs, and those above it that are missing; a folder that exists already is no error.
+
+    As root, none is made where a link leads that is in the hands of another user: os.makedirs() follows all links.
+
+    Raises:
+        ForeignLinkError: as in_folder().
+        OSError: the system refuses, or there is something else under that name.
+    """
+    folder = path.rstrip("/")
+    try:
+        _make(folder)
+    except FileNotFoundError:
+        above = os.path.dirname(folder)
+        if not above:
+            raise
+        make_folders(above)
+        _make(folder)
+
+
+def _make(folder: str) -> None:
+    if not folder:  # the root, which is there
+        return
+    with callers_rights():
+        try:
+            with in_folder(folder, None) as at:
+                os.mkdir(folder if at is None else os.path.basename(folder), dir_fd=at)
+        except ForeignLinkError:
+            raise
+        except OSError:  # of a folder that is there, systems tell several errors
+            if not os.path.isdir(folder):  # noqa: PTH112
+                raise
 
 
 def _held(path: str) -> int | None:

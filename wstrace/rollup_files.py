@@ -14,7 +14,8 @@ from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.formats import save
 from wstrace.output_file import refuse_url
-from wstrace.output_rights import callers_rights
+from wstrace.output_folder import ForeignLinkError, make_folders
+from wstrace.output_refusals import refusal
 from wstrace.schema import Schema
 from wstrace.table import Records, Selection
 from wstrace.text import well_formed
@@ -77,8 +78,9 @@ def write_rollup(batch: Batch, folder: str, name: str) -> list[str]:
             date = str(np.datetime64(day, "D"))
             place = os.path.join(folder, f"date={date}", f"host={_in_path(batch.strings[host])}")
             try:
-                with callers_rights():
-                    os.makedirs(place, exist_ok=True)  # noqa: PTH103
+                make_folders(place)
+            except ForeignLinkError as error:
+                raise refusal(place, error) from None
             except OSError as error:
                 raise OutputError(
                     f"cannot make the folder {place}: {error.strerror}", "choose another folder"

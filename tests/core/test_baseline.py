@@ -165,7 +165,7 @@ def test_a_link_of_another_user_to_a_folder_is_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can make another user's link")
-@pytest.mark.parametrize("moment", [(Path, "mkdir"), (Baseline, "_text")], ids=["before", "while it is written"])
+@pytest.mark.parametrize("moment", [(os, "mkdir"), (Baseline, "_text")], ids=["before", "while it is written"])
 def test_a_folder_that_another_user_exchanges_is_not_followed(tmp_path, monkeypatch, moment):
     """As root in another user's project: nothing comes into the folder to which that user's link leads."""
     victim, folder = tmp_path / "victim", tmp_path / ".wstrace"

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.analysis.baseline_file import Baseline
+from wstrace.analysis.rollup import ROLLUP
+from wstrace.batch import Dictionary
 from wstrace.errors import OutputError
 from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
+from wstrace.output_folder import make_folders
+from wstrace.rollup_files import write_rollup
+from wstrace.testing import batch_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root"),
@@ -95,6 +101,39 @@ def test_nothing_is_made_read_or_removed_through_such_a_link(folder: Path, victi
             call()
     with pytest.raises(PermissionError, match="root does not follow it"):
         remove(old)
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_no_folder_is_made_behind_such_a_link(folder: Path, victim: Path, below: str) -> None:
+    """Of a rollup, a baseline and parts that wait for an upload; the name of the last may end in `/`."""
+    planted(folder / "link", victim)
+    new = folder / "link" / below / "new"
+    second = batch_of(ROLLUP, Dictionary(), second=[5], host="web1")
+    for call in (lambda: write_rollup(second, str(new), "part"), Baseline(str(new / "baseline.json")).save,
+                 Baseline(str(folder / "link" / ".." / "victim" / "baseline.json")).save,
+                 lambda: own_folder(f"{new}/")):  # fmt: skip
+        with pytest.raises(OutputError, match="root does not follow it; name the folder that it leads to"):
+            call()
+
+
+def test_missing_folders_are_made_in_those_of_another_user_and_behind_links_of_root(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    planted(tmp_path / "traces", "real", 0)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "file").touch()
+    for path in (folder / "a" / "b" / "c", "d//e/./f/", "new/../other/g", tmp_path / "traces" / "h" / "i", "/", "d"):
+        for _ in range(2):
+            make_folders(str(path))
+            assert Path(path).is_dir()
+    assert (tmp_path / "real" / "h" / "i").is_dir()
+    for path in ("", str(tmp_path / "file" / "x"), str(tmp_path / "file")):
+        with pytest.raises(OSError, match=r"^\[Errno") if path else contextlib.nullcontext():
+            make_folders(path)
+    Baseline("d/j/baseline.json").save()
+    own_folder(f"{folder / 'd' / 'k'}/")
+    assert sorted(made.name for made in (folder / "d").iterdir()) == ["e", "j", "k"]
 
 
 def test_the_link_of_another_user_to_which_one_of_roots_leads_is_not_followed(

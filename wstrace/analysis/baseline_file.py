@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace.analysis.baseline import Entry
@@ -104,14 +103,18 @@ class Baseline:
     def save(self) -> None:
         """Writes it, and makes its folder. Raises OutputError."""
         from wstrace.output_file import whole_file  # it imports much, and most runs write nothing
-        from wstrace.output_rights import callers_rights
+        from wstrace.output_folder import in_folder, make_folders
+        from wstrace.output_refusals import refused
 
-        if name := os.path.dirname(self.path):
-            with callers_rights():
-                Path(name).mkdir(parents=True, exist_ok=True)
         try:
-            with _folder(self.path) as folder, whole_file(self.path, force=True, folder=folder) as file:
-                file.write(self._text().encode())
+            with refused(self.path):
+                if name := os.path.dirname(self.path):
+                    make_folders(name)
+                # Links above the folder itself are found by in_folder(), for root; _folder() looks at the last one.
+                with _folder(self.path) as folder, in_folder(self.path, None) as held:
+                    at = folder if held is None else held
+                    with whole_file(self.path, force=True, folder=at) as file:
+                        file.write(self._text().encode())
         except _Foreign as why:
             raise OutputError(f"cannot write the baseline {self.path}: {why}", "remove it, or name another") from None
 
