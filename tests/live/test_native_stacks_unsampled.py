@@ -92,7 +92,7 @@ def test_estimates_of_short_workers_agree_with_the_count_of_each_instruction(tmp
     for name, pages in (("fill_sort_area", 45), ("read_index", 15)):
         (row,) = [row for row in told["summary"]["top"]["function"] if name in row["name"]]
         assert row["samples"] > 0
-        assert 400 * pages <= row["total"] <= 400 * (pages + 1), "its pages, and in some workers its code"
+        assert abs(row["total"] - 400 * pages) <= 400, "in some workers its code, too"
         assert row["margin"] < 400
 
 
@@ -126,9 +126,9 @@ def test_instructions_at_one_place_of_their_pages_are_told_apart(tmp_path: Path)
     told = json.loads(told_of(tmp_path, ALIKE, 60, "--native", "--by", "function", "--json")[1])
     (row,) = [row for row in told["summary"]["top"]["function"] if "fill_sort_area" in row["name"]]
     assert row["samples"] > 0
-    assert 200 * 45 <= row["total"] <= 200 * 46, "its pages, and in some workers its code"
+    assert abs(row["total"] - 200 * 45) <= 200, "in some workers its code, too"
     (row,) = [row for row in told["summary"]["top"]["function"] if "warm_up" in row["name"]]
-    assert 200 * 20 <= row["total"] <= 200 * 21, "counted, though few have a sample, or none"
+    assert abs(row["total"] - 200 * 20) <= 200, "counted, though few have a sample, or none"
     functions = subprocess.check_output(["nm", compiled(tmp_path, ALIKE)], text=True).splitlines()
     at = [int(line.split()[0], 16) for line in functions if line.endswith((" warm_up", " fill_sort_area"))]
     assert {place % 4096 for place in at} == {0}
