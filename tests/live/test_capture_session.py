@@ -136,12 +136,13 @@ def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[
 
 
 def test_ctrl_c_reaches_the_target_and_we_wait() -> None:
+    # Without print: the signal may come while it still holds the stream, which may not be written to then.
     code = """
-import signal, sys, time
+import os, signal, sys, time
 def taken(*_):
-    print("taken", flush=True); time.sleep(0.3); print("done", flush=True); sys.exit(5)
+    os.write(1, b"taken\\n"); time.sleep(0.3); os.write(1, b"done\\n"); sys.exit(5)
 signal.signal(signal.SIGINT, taken)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 time.sleep(60)
 """
     command = [sys.executable, "-m", "wstrace", "run", "-P", "no:console", "--", sys.executable, "-S", "-c", code]
