@@ -40,13 +40,15 @@ class Accounted(NamedTuple):
     """What the system accounts to a process, in bytes; None where it does not say.
 
     private: what no other process has. large: large pages, which no resident set includes. pss: private pages, and of
-    each page that others have too its part. ended: it has ended, so that there is nothing to say.
+    each page that others have too its part. ended: it has ended, so that there is nothing to say. resident: its
+    resident set, of the same moment as the others.
     """
 
     private: int | None = None
     large: int | None = None
     pss: int | None = None
     ended: bool = False
+    resident: int | None = None
 
 
 class Space(Protocol):

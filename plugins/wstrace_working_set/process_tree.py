@@ -119,7 +119,9 @@ def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:
         told = system.accounted(pid)
         if told.ended:
             continue
-        private = None if told.private is None else min(told.private, resident)  # not read at the same moment
+        if told.resident is not None:
+            resident = told.resident
+        private = None if told.private is None else min(told.private, resident)  # may not be read at the same moment
         shared = None if private is None else resident - private
         yield Process(pid, parents.get(pid, 0), depth, user or "-", name, title(name, system.arguments(pid)), resident,
                       private, shared, told.pss, told.large)  # fmt: skip

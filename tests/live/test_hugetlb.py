@@ -73,7 +73,7 @@ def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(hug
         assert sum(line.endswith("large  [anon]") for line in shown) == 2
         assert main(["snapshot", str(pid), "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        assert (told["large"], told["total"]) == (2 * huge, status(pid, "VmRSS"))
+        assert (told["large"], told["total"]) == (2 * huge, rollup(pid)["Rss"])
 
 
 def test_ps_counts_them_apart(huge, capsys):

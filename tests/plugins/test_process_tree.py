@@ -61,6 +61,15 @@ def test_children_stand_below_their_parents():
     assert [(p.pid, p.depth) for p in processes(System(), [30])] == [(30, 0), (31, 1)], "a ring of reused pids ends"
 
 
+def test_what_is_resident_is_of_the_moment_at_which_the_other_figures_were_read():
+    class Grows(System):
+        def accounted(self, pid):
+            return super().accounted(pid)._replace(resident=9 * MIB if pid != 13 else None)
+
+    found = {p.pid: (p.resident, p.shared) for p in processes(Grows(), [10])}
+    assert found == {10: (9 * MIB, 8 * MIB), 11: (9 * MIB, 4 * MIB), 12: (9 * MIB, 8 * MIB), 13: (4 * MIB, None)}
+
+
 def test_a_process_that_has_ended_meanwhile_is_left_out():
     class Ends(System):
         def accounted(self, pid):

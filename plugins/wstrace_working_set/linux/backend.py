@@ -90,15 +90,19 @@ def listed() -> Iterator[tuple[int, str, str, int]]:
 
 
 def accounted(pid: int) -> Accounted:
-    """What smaps_rollup accounts to a process; large: hugetlb."""
+    """What smaps_rollup accounts to a process; large: hugetlb.
+
+    Its Rss is VmRSS, and before Linux 6.2 also what threads have faulted in that VmRSS does not count yet.
+    """
     try:
         sums = smaps.rollup(pid)
     except TargetExited:
         return Accounted(ended=True)
     except Unavailable:
         return Accounted()
-    return Accounted(sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0),
-                     sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0), sums.get("Pss"))  # fmt: skip
+    private = sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0)
+    large = sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0)
+    return Accounted(private, large, sums.get("Pss"), resident=sums.get("Rss"))
 
 
 def distinct(pids: Sequence[int]) -> int:
