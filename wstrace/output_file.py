@@ -138,7 +138,8 @@ def _whole_file(path: str, force: bool, folder: int | None) -> Iterator[IO[bytes
     unfinished = _unfinished(path)
     try:
         nameless = _nameless(path, folder)
-        fd = open_output(unfinished, folder=folder).fd if nameless is None else nameless
+        with refused(path):  # by its own name, not by the random one
+            fd = _opened(unfinished, folder, force=False, resume=False).fd if nameless is None else nameless
         named = False
         try:
             with refused(path):

@@ -168,6 +168,15 @@ def test_in_a_sticky_folder_the_links_of_root_are_followed_and_those_of_others_n
     assert f"that uid {CALLER} may change" in refused(planted(sticky / "theirs", victim) / "x.wst")
 
 
+def test_an_output_is_refused_by_its_own_name_not_by_that_of_an_unfinished_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "none" / "x.html"
+    for uid in (0, CALLER):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert refused(path) == f"cannot write {path}: No such file or directory; create its directory first"
+
+
 def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
