@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from wstrace.plugins import own_platform
 
@@ -23,6 +24,24 @@ def callers_rights() -> AbstractContextManager[None]:
     """A context in which this thread accesses files as the user who called sudo; without sudo it changes nothing."""
     platform = own_platform() if effective_uid() == 0 else None
     return nullcontext() if platform is None else platform.as_output_owner()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[str]:
+    """Yields a folder in which outputs can be written, which is removed with all that is in it.
+
+    Under sudo it is the caller's: files are written with that user's rights, for whom root's own folder is closed.
+    """
+    import shutil  # most runs need none
+    import tempfile
+
+    with callers_rights():
+        folder = tempfile.mkdtemp(prefix="wstrace-")
+    try:
+        yield folder
+    finally:
+        with callers_rights():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def effective_uid() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from wstrace.cli.common import Duration
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.errors import OutputError, TargetExited, UsageError
+from wstrace.output_rights import temporary_folder
 
 #: What to do where a trace lacks records that was kept for one answer only, so that there is no file to read.
 _LESS = "run it again where less else runs, or record less: -s page_faults:period=7"
@@ -66,7 +66,7 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
         with wstrace.open_trace(target[0]) as trace:
             yield trace, 0
         return
-    with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
+    with temporary_folder() as folder:
         path = options["output"] or os.path.join(folder, "blame.wst")
         before = _identity(path)
         failed: OutputError | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,6 +12,7 @@ from typing import Any
 
 from wstrace.conditions import UNSEEN, Conditions, run, streams
 from wstrace.interfaces import Evicted, Platform
+from wstrace.output_rights import temporary_folder
 from wstrace.plugins import default_plugins
 from wstrace.text import duration, number, plural
 from wstrace_prefetch.applying import LIMIT, apply
@@ -150,7 +150,7 @@ def recorded(command: Sequence[str], system: Backend, gap: int = GAP) -> tuple[i
     import wstrace
     from wstrace.cli.tracing import Recording, Tracing
 
-    with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
+    with temporary_folder() as folder:
         path = os.path.join(folder, "start.wst")
         tracing = Tracing(sources=(), exporters=(), plugin=("no:console",), no_plugins=False, output=path, force=False,
                           duration=None, over_time=None, children=True, wait_children=False, quiet=True, verbose=False,

@@ -16,6 +16,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import OutputError
 from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
 from wstrace.output_folder import make_folders
+from wstrace.output_rights import temporary_folder
 from wstrace.rollup_files import write_rollup
 from wstrace.testing import batch_of
 
@@ -190,6 +191,22 @@ def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(
     monkeypatch.setenv("SUDO_GID", str(CALLER))
     write(folder / "link" / "y.wst")
     assert len(list((folder / "real").iterdir())) == 4
+
+
+@pytest.mark.parametrize("caller", [None, CALLER])
+def test_in_a_temporary_folder_outputs_can_be_written_also_under_sudo(
+    monkeypatch: pytest.MonkeyPatch, caller: int | None
+) -> None:
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+        if caller is not None:
+            monkeypatch.setenv(name, str(caller))
+    with temporary_folder() as name:
+        write(Path(name) / "x.wst")
+        status = Path(name).stat()
+        assert (status.st_uid, status.st_mode & 0o777) == (caller or 0, 0o700)
+        assert len(list(Path(name).iterdir())) == 2
+    assert not Path(name).exists()
 
 
 def test_real_folders_of_another_user_are_written(folder: Path) -> None:

@@ -172,6 +172,15 @@ def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
     assert run.stdout == "root\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="plays sudo: needs root")
+def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written() -> None:
+    """It was opened with the caller's rights in a folder of root's."""
+    environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
+    run = wstrace("blame", "--json", "--", "true", environment=environment)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)
+
+
 def test_doctor_tells_the_level() -> None:
     run = wstrace("doctor", "--json")
     assert run.returncode == 0, run.stderr
