@@ -14,8 +14,11 @@ from wstrace.session import Session
 from wstrace.testing import RecordingExporter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="perf events: on Linux")
-#: takes faults for a while, in slices that need several drains
-PROGRAM = "import time\nfor i in range(8): x = bytearray(20_000_000); time.sleep(0.1)\nraise SystemExit(7)"
+#: takes faults for a while, in slices that need several drains; of small pages, also where all memory has huge ones
+PROGRAM = (
+    "import ctypes, time\nctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n"
+    "for i in range(8): x = bytearray(20_000_000); time.sleep(0.1)\nraise SystemExit(7)"
+)
 
 
 @pytest.mark.parametrize("failures", [1, 10**6], ids=["once", "for good"])
