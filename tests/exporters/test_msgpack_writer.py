@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from wstrace.interfaces import Exporter, Level
 from wstrace.schema import MARK, PAGE_FAULT, PROCESS
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract, batch_of
+from wstrace_msgpack.format.osfile import sync_directory
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.exporter import MsgpackExporter
 
@@ -190,3 +192,10 @@ def test_statistics_can_be_printed(tmp_path):
     everything(exporter, context, 10)
     exporter.close()
     assert json.loads(json.dumps(exporter.statistics()))["rows"] == 52
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only where there are FIFOs")
+@pytest.mark.timeout(10)
+def test_a_fifo_in_place_of_a_files_folder_does_not_make_the_tracer_wait(tmp_path):
+    os.mkfifo(tmp_path / "folder")
+    sync_directory(str(tmp_path / "folder" / "x.wst"))

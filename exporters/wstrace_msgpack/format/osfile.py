@@ -176,7 +176,8 @@ class OutputFile:
 def sync_directory(path: str) -> None:
     """Makes a new name in the path's directory durable."""
     with contextlib.suppress(OSError):  # Windows cannot open a directory, and some file systems cannot sync one.
-        fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | _BINARY)
+        folder = os.path.dirname(os.path.abspath(path))
+        fd = os.open(folder, os.O_RDONLY | _BINARY | getattr(os, "O_DIRECTORY", 0))  # a FIFO in its place would wait
         try:
             os.fsync(fd)
         finally:
