@@ -12,21 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from another_user import CALLER
 
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output, whole_file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root")
-CALLER, STRANGER = 54_321, 54_322
-
-
-@pytest.fixture
-def folder(open_folder: Path) -> Path:
-    """A folder of the caller's, which everybody can reach."""
-    own = open_folder / "own"
-    own.mkdir()
-    os.chown(own, CALLER, CALLER)
-    return own
+STRANGER = 54_322
 
 
 @pytest.fixture

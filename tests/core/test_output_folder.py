@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from another_user import CALLER
 
 from wstrace.analysis.baseline_file import Baseline
 from wstrace.analysis.rollup import ROLLUP
@@ -24,22 +25,12 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root"),
     pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="needs descriptors of places (Linux)"),
 ]
-CALLER = 54_321
 
 
 @pytest.fixture(autouse=True)
 def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under sudo, files are written with the rights of its caller, whose links are followed."""
     monkeypatch.delenv("SUDO_UID", raising=False)
-
-
-@pytest.fixture
-def folder(open_folder: Path) -> Path:
-    """A folder of another user's."""
-    own = open_folder / "own"
-    own.mkdir()
-    os.chown(own, CALLER, CALLER)
-    return own
 
 
 @pytest.fixture

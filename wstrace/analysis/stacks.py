@@ -362,12 +362,12 @@ class StackCounts:
     def _estimated(self, found: dict[str, list[Any]], every: NDArray[np.int64]) -> list[StackRow]:
         """Estimated rows, with their margins; every: the sums of all samples."""
         weights, squares = (every[:, column].sum() for column in (_WEIGHTS, _SQUARES))
-        return [
-            StackRow(text, n, int(sums[_MAJOR]), n / self._whole, int(sums[_SAMPLES]),
-                     margin(n, sums[_SQUARES], weights, squares), frames, has_stack)
-            for text, (sums, frames, has_stack) in found.items()
-            for n in [int(sums[_WEIGHTS])]
-        ]  # fmt: skip
+        rows = []
+        for text, (sums, frames, has_stack) in found.items():
+            n, samples = int(sums[_WEIGHTS]), int(sums[_SAMPLES])
+            off = margin(n, sums[_SQUARES], weights, squares)
+            rows.append(StackRow(text, n, int(sums[_MAJOR]), n / self._whole, samples, off, frames, has_stack))
+        return rows
 
     def _add_without_stack(self, found: dict[str, list[Any]], how: NDArray[np.intp], sums: NDArray[np.int64]) -> None:
         """Adds the faults without a stack, one row per reason."""

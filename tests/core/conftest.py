@@ -1,0 +1,18 @@
+"""What tests of outputs share: a folder in another user's hands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from another_user import CALLER
+
+
+@pytest.fixture
+def folder(open_folder: Path) -> Path:
+    """A folder of another user's, which everybody can reach; needs root."""
+    own = open_folder / "own"
+    own.mkdir()
+    os.chown(own, CALLER, CALLER)
+    return own
