@@ -42,7 +42,8 @@ class Session:
 
     Args:
         pid: the process to trace; None = the calling one, unless `targets` or `sources` is given.
-        targets, groups: what a platform returned for processes, or for groups of them, instead of a pid.
+        targets: what a platform returned for processes, instead of a pid.
+        groups: what a platform returned for groups of processes.
         sources: specs ("NAME:opt=val") or Source objects, or a single one; None = the default sources.
         exporters: specs ("msgpack:path=x.wst") or Exporter objects, or a single one.
         enrichers: Enricher objects; None = one of each class that the plugins offer.
@@ -53,7 +54,8 @@ class Session:
         patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
         queue_bytes: what the queue of the bus and of each exporter may hold; more is dropped and counted.
         record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
-        plugins, config: where names come from, and default options; None = the environment.
+        plugins: where names come from; None = what is installed.
+        config: default options; None = those of the environment.
 
     Raises:
         UsageError: a name or option is unknown, or a source needs a target and none was given.

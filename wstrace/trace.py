@@ -115,7 +115,8 @@ class Trace(Records):
         """What each imported module brought of the resident pages at a moment, by itself and with its own imports.
 
         Args:
-            at, pids: see blame().
+            at: see blame().
+            pids: see blame().
 
         Raises:
             UsageError: there are no Python stacks in the trace, or there is no such mark or no snapshot.
