@@ -62,7 +62,6 @@ LAYERS = [
     "table",
     "blame_table",
     "formats",
-    "rollup_files",
     "trace",
     "terminal",
     "recorder",

@@ -96,7 +96,7 @@ def refuse_url(path: str) -> None:
         url = re.sub(r"(?<=://)[^/]*@", "", path).partition("?")[0]
         raise OutputError(
             f"{url} is no file, and this output is written to files only",
-            "write a file and copy it; traces (run, attach) and rollups (convert --rollup) go to s3://, gs:// and az://",
+            "write a file and copy it; traces (run, attach) go to s3://, gs:// and az://",
         )
 
 

@@ -1,17 +1,11 @@
-"""Written by pyarrow (wstrace[convert]): the formats `.parquet` and `.arrow`, and the exporter `rollup`."""
+"""Written by pyarrow (wstrace[convert]): the formats `.parquet` and `.arrow`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.declarations import Format, Reference
+from wstrace.declarations import Format
 from wstrace.hookspecs import hookimpl
-
-
-@hookimpl
-def wstrace_exporters() -> Sequence[Reference]:
-    """Returns the exporter `rollup`."""
-    return [Reference("rollup", "wstrace_pyarrow.rollup:RollupExporter")]
 
 
 @hookimpl

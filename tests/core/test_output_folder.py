@@ -12,14 +12,10 @@ import pytest
 from another_user import CALLER
 
 from wstrace.analysis.baseline_file import Baseline
-from wstrace.analysis.rollup import ROLLUP
-from wstrace.batch import Dictionary
 from wstrace.errors import OutputError
 from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
 from wstrace.output_folder import make_folders
 from wstrace.output_rights import temporary_folder
-from wstrace.rollup_files import write_rollup
-from wstrace.testing import batch_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root"),
@@ -97,11 +93,10 @@ def test_nothing_is_made_read_or_removed_through_such_a_link(folder: Path, victi
 
 @pytest.mark.parametrize("below", ["", "sub"])
 def test_no_folder_is_made_behind_such_a_link(folder: Path, victim: Path, below: str) -> None:
-    """Of a rollup, a baseline and parts that wait for an upload; the name of the last may end in `/`."""
+    """Of a baseline and parts that wait for an upload; the name of the last may end in `/`."""
     planted(folder / "link", victim)
     new = folder / "link" / below / "new"
-    second = batch_of(ROLLUP, Dictionary(), second=[5], host="web1")
-    for call in (lambda: write_rollup(second, str(new), "part"), Baseline(str(new / "baseline.json")).save,
+    for call in (Baseline(str(new / "baseline.json")).save,
                  Baseline(str(folder / "link" / ".." / "victim" / "baseline.json")).save,
                  lambda: own_folder(f"{new}/")):  # fmt: skip
         with pytest.raises(OutputError, match="root does not follow it; name the folder that it leads to"):

@@ -274,27 +274,15 @@ def test_rows_are_the_same_as_in_a_local_file(bucket, tmp_path):
 # -- other outputs ----------------------------------------------------------------------------------------------------
 
 
-def test_rollups_go_to_the_store_as_to_a_folder(bucket, tmp_path):
-    recorded(tmp_path / "x.wst", 2_000)
-    for output in ("fleet", f"s3://{BUCKET}/fleet"):
-        done = command("convert", "x.wst", "--rollup", "1s", "-o", output)
-        assert (done.returncode, f"{output}: " in done.stderr) == (0, True), done.stderr
-    here = {path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*.parquet")}
-    assert here == bucket() != {}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fleet", "x.wst"]
-
-
 @pytest.mark.parametrize("arguments", [
     ("convert", "x.wst", "-o", "s3://b/x.csv"),
-    ("convert", "x.wst", "--rollup", "1s", "-o", "https://b/fleet"),
     ("merge", "x.wst", "-o", "s3://b/y.wst"),
     ("report", "x.wst", "--html", "s3://b/x.html"),
-    ("run", "-e", "rollup:path=s3://b/fleet", "--", "true"),
 ])  # fmt: skip
 def test_an_output_that_is_no_file_is_one_line(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recorded(tmp_path / "x.wst", 200)
     done = command(*arguments)
-    assert (done.returncode, len(done.stderr.splitlines())) == (125 if "--rollup" in arguments else 123, 1), done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (123, 1), done.stderr
     assert "s3://" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["x.wst"]

@@ -1,9 +1,8 @@
-"""Engines that answer SQL over Parquet: DuckDB in this process, chdb (ClickHouse) and Sail where they are installed."""
+"""Engines that read through the Spark data source: Sail in a process of its own, and Spark's cluster."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -38,39 +37,6 @@ def _number(value: Any) -> object:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return int(value) if value == int(value) else round(float(value), 6)
     return value
-
-
-def duckdb_rollup(folder: Path, sql: str) -> Answer:
-    """The answer of DuckDB to a query over the view `rollup`."""
-    import duckdb
-
-    with duckdb.connect() as connection:
-        connection.execute(
-            f"create view rollup as from read_parquet('{folder}/**/*.parquet', hive_partitioning = true,"
-            " hive_types_autocast = false)"
-        )
-        return plain(connection.execute(sql).fetchall())
-
-
-_CHDB = """
-import json, sys, chdb.session
-session = chdb.session.Session()
-folder, *queries = sys.argv[1:]
-session.query(
-    f"create view rollup as select * from file('{folder}/**/*.parquet') settings use_hive_partitioning = 1"
-)
-for sql in queries:
-    print(json.dumps([json.loads(row) for row in str(session.query(sql, "JSONCompactEachRow")).splitlines()]))
-"""
-
-
-def chdb_rollup(folder: Path, *queries: str) -> list[Answer]:
-    """The answers of ClickHouse, in a process of its own: its library changes the process that loads it."""
-    needs("chdb")
-    words = [sys.executable, "-c", _CHDB, str(folder), *queries]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return [plain(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def pyspark_home() -> Path:

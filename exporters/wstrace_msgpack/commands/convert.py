@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import Duration, time_window
+from wstrace.cli.common import time_window
 from wstrace.cli.tracing import warn
 from wstrace.declarations import Format
 from wstrace.errors import UsageError
@@ -18,8 +18,7 @@ from wstrace.options import Option, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.table import Selection
 from wstrace.terminal.progress import progress_bar
-from wstrace.text import damage_note, estimates_note, plural, printable
-from wstrace_msgpack.commands.rollups import folder_or_store, write_rollups
+from wstrace.text import damage_note, estimates_note, printable
 from wstrace_msgpack.read.trace import open_trace
 
 
@@ -69,19 +68,11 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
 
 @click.command(cls=_WithFormats)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
-@click.option(
-    "-o", "--output", metavar="OUT", required=True, help="out.parquet, .csv ...; with --rollup a folder or s3://."
-)
+@click.option("-o", "--output", metavar="OUT", required=True, help="out.parquet, .csv ...")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
 @click.option("--option", "own", metavar="NAME=VALUE", multiple=True, help="An option of the format; may be repeated.")
 @click.option("--stream", help="Which stream.  [default: page_fault]")
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
-@click.option(
-    "--rollup",
-    type=Duration(),
-    metavar="1s",
-    help="Sums by interval, as Parquet in date=/host= below OUT, a folder or s3://, gs://, az://.",
-)
 @time_window
 def convert(
     paths: tuple[str, ...],
@@ -90,7 +81,6 @@ def convert(
     own: tuple[str, ...],
     stream: str | None,
     columns: str | None,
-    rollup: float | None,
     start: float | None,
     end: float | None,
 ) -> None:
@@ -98,13 +88,6 @@ def convert(
 
     .parquet and .arrow need wstrace[convert].
     """
-    if rollup is not None:
-        if own or stream is not None or columns is not None or start is not None or end is not None:
-            raise UsageError(
-                "--rollup takes a whole trace", "leave out --option, --stream, --columns, --start and --end"
-            )
-        _roll_up(paths, output, rollup)
-        return
     plugins = default_plugins()
     options: dict[str, Any] = given_options(*format_of(output, plugins), own)
     for failure in plugins.failures("wstrace_formats"):
@@ -120,11 +103,3 @@ def convert(
         damage, chosen = damage_note(trace.state), format_of(output, plugins)[1]
         notes = [estimates_note(trace.info.sampled) if chosen.takes == "trace" else "", getattr(rows, "note", "")]
     click.echo("; ".join([f"{printable(output)}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
-
-
-def _roll_up(paths: Sequence[str], output: str, seconds: float) -> None:
-    with open_trace(paths) as trace, folder_or_store(output) as folder:
-        with progress_bar("convert", trace.rows.get("page_fault", 0), shown=sys.stderr.isatty()) as advance:
-            rows, files = write_rollups(trace, folder, seconds, advance)
-        damage = damage_note(trace.state)
-    click.echo(f"{printable(output)}: {rows:,} rows in {plural(files, 'file')}{damage}", err=True)
