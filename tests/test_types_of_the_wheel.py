@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import wstrace
 
@@ -145,3 +147,13 @@ def test_every_package_of_the_wheel_says_that_it_is_typed(installed: Path) -> No
     packages = sorted(path for path in site.iterdir() if path.name.startswith("wstrace") and path.suffix == "")
     assert len(packages) > 8
     assert [path.name for path in packages if not (path / "py.typed").exists()] == []
+
+
+@pytest.mark.parametrize(("machine", "asked"), [("AMD64", {"pyarrow", "arro3-core"}), ("ARM64", {"arro3-core"})])
+def test_what_has_no_wheel_for_windows_on_arm_is_not_asked_for_there(machine, asked):
+    where = {"sys_platform": "win32", "os_name": "nt", "platform_system": "Windows", "platform_machine": machine}
+    needed = [Requirement(text) for text in requires("wstrace") or ()]
+    found = {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": "convert"})}
+    assert (
+        found - {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": ""})} == asked
+    )
