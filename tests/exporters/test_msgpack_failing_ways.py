@@ -131,25 +131,3 @@ def test_recover(failing: Run, cut: Path, tmp_path: Path, call: str, error: int,
         return
     assert rows_of(path) == expected
     assert run.stderr == ""
-
-
-@ways
-def test_rows(failing: Run, whole: Path, tmp_path: Path, call: str, error: int, first: int, last: int) -> None:
-    import msgpack
-
-    path = tmp_path / "failing.wst"
-    run = failing(call, error, first, last, "replay", whole, "-e", f"msgpack:path={path},layout=rows")
-    said = run.stderr.strip().splitlines()
-    assert run.returncode in (0, 123), said
-    assert len(said) == (run.returncode != 0), said
-    assert "internal error" not in run.stderr
-    assert run.returncode == 0 or "failing" in said[0]
-    if path.exists():
-        with path.open("rb") as file:
-            found = list(msgpack.Unpacker(file, unicode_errors="surrogateescape"))
-        rows, all_rows = sum(row["stream"] != "end" for row in found), ROWS + 73
-        if run.returncode == 0:
-            assert (rows, found[-1]["stream"]) == (all_rows, "end")
-        elif call == "write":
-            assert rows < all_rows
-            assert not found or found[-1]["stream"] != "end" or _lost(found) == all_rows - rows

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
 from msgpack_scripted import column, everything, recorded, started
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch
 from wstrace.cli import main
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, SourceContract
-from wstrace_msgpack.read.follow import Follower
 from wstrace_msgpack.read.replay import Replay
 from wstrace_msgpack.read.trace import open_trace
 from wstrace_msgpack.write.exporter import MsgpackExporter
@@ -132,82 +129,5 @@ def test_a_replay_at_speed_takes_its_time(path, written):
 def test_replay_options_that_make_no_sense():
     with pytest.raises(UsageError):
         Replay(path=["x"], speed=-1.0)
-    with pytest.raises(UsageError):
-        Replay(path=["x"], follow=True, start=1.0)
     with pytest.raises(TraceFileError):
         Replay(path=["no such file"]).open(Context())
-
-
-# -- growing files ---------------------------------------------------------------------------------------------------
-
-
-def test_a_growing_file_is_followed_to_its_end(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    seen = Dictionary()
-    exporter.export(synthetic.mappings(context.strings, 20))
-    batches = list(synthetic.faults(context.strings, 3000, rows=500, n_mappings=20))
-    exporter.export(batches[0])
-    exporter.flush(1)
-    follower = Follower(str(tmp_path / "x.wst"), seen)
-    found = list(follower.batches())
-    assert [batch.schema.name for batch in found] == ["mapping", "page_fault"]
-    assert not list(follower.batches())
-    assert not follower.finished
-    exporter.export(synthetic.mappings(context.strings, 20, first=21))
-    for batch in batches[1:]:
-        exporter.export(batch)
-        exporter.flush(1)
-        found += follower.batches()
-    context.ledger.add("recorded", 3000, "page_fault")
-    exporter.close()
-    found += follower.batches()
-    assert follower.finished
-    assert follower.ledger == {"recorded:page_fault": 3000}
-    faults = [batch for batch in found if batch.schema is PAGE_FAULT]
-    assert np.array_equal(column(faults, "va"), column(batches, "va"))
-    assert "[lost]" not in {seen[c] for c in np.unique(column(faults, "file")).tolist()}
-    follower.close()
-
-
-def test_half_a_frame_at_the_end_is_waited_for(path, written, tmp_path):
-    data = path.read_bytes()
-    growing = tmp_path / "x.wst"
-    follower, rows, state = None, 0, 7
-    growing.write_bytes(data[:100])
-    follower = Follower(str(growing), Dictionary())
-    at = 100
-    while at < len(data):
-        state = state * 1103515245 + 12345 & 0x7FFFFFFF
-        at = min(len(data), at + state % 20_000)
-        growing.write_bytes(data[:at])
-        rows += sum(len(batch) for batch in follower.batches() if batch.schema is PAGE_FAULT)
-    assert rows == N
-    assert follower.finished
-    assert follower.damage.bad_frames == 0
-    follower.close()
-
-
-def test_a_file_whose_writer_was_killed_ends_the_following(path, written, tmp_path):
-    cut = tmp_path / "x.wst"
-    cut.write_bytes(path.read_bytes()[:-50])
-    exporter, _ = replayed(path=[str(cut)], follow=True)
-    assert sum(map(len, exporter.of("page_fault"))) == N
-
-
-def test_a_rotated_trace_is_followed_into_its_next_parts(tmp_path):
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=6000)
-    exporter.export(synthetic.mappings(context.strings))
-    follower = None
-    rows = 0
-    for batch in synthetic.faults(context.strings, 5000, rows=250):
-        exporter.export(batch)
-        exporter.flush(1)
-        follower = follower or Follower(str(tmp_path / "x.wst"), Dictionary())
-        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
-    exporter.close()
-    assert exporter.statistics()["parts"] > 3
-    for _ in range(exporter.statistics()["parts"]):
-        rows += sum(len(found) for found in follower.batches() if found.schema is PAGE_FAULT)
-    assert rows == 5000
-    assert follower.finished
-    follower.close()

@@ -14,8 +14,6 @@ from msgpack_scripted import started
 from stacks_scripted import Fault, Stacks, stacks_of
 
 from wstrace import Session
-from wstrace.analysis.stack_views import STACK_VIEWS
-from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
 from wstrace.table import Selection
@@ -168,46 +166,18 @@ def test_the_format_tells_every_value_of_how_a_stack_was_had():
         assert re.search(rf"\b{number} {re.escape(word)}", text), f"{number} {word}"
 
 
-@pytest.mark.parametrize("layout", ["wstf", "rows"])
-def test_names_can_be_hashed_and_every_table_keeps_its_counts(tmp_path, layout):
-    work, main = ("Secret.work.<locals>.<lambda>", "/srv/secret/app.py", 12), ("<module>", "/srv/secret/app.py", 40)
-    read = ("read", "/venv/lib/python3.11/site-packages/privatelib/io.py", 7)
-    faults = [Fault([work, main])] * 5 + [Fault([read, main])] * 3 + [Fault([read])] * 2 + [Fault([])]
-    faults.append(Fault([("f", "<secret template>", 1)]))
-    path = tmp_path / "x.wst"
-    exported = write(path, faults, names="hash", layout=layout)
-    data = path.read_bytes() if layout == "rows" else b""
-    if layout == "wstf":
-        with open_trace(str(path)) as trace:
-            for batch in trace.read(Selection()):
-                data += "\n".join(batch.strings.names(0, len(batch.strings))).encode("utf-8", "surrogateescape")
-            by_hash, clear = trace.stacks(), StackCounts()
-            for batch in exported:
-                clear.add(batch)
-            for by in STACK_VIEWS:
-                assert [row[1:6] for row in by_hash.table(by)] == [row[1:6] for row in clear.table(by)]
-            assert {row.label for row in by_hash.table("line")} & {"(no Python frame)"}
-            assert "(own code)" in {row.label for row in by_hash.table("package")}
-    for word in (b"Secret", b"work", b"secret", b"app.py", b"privatelib", b"template"):
-        assert word not in data
-    assert b"<lambda>" in data
-    assert b"site-packages" in data
-
-
-@pytest.mark.parametrize("layout", ["wstf", "rows"])
-def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path, layout):
+def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path):
     secret, path = int.from_bytes(b"passwor", "little"), tmp_path / "x.wst"
     dump = {c.name: np.zeros((3, c.width or 64) if c.width != 1 else 3, DTYPES[c.type]) for c in STACK_DUMP.columns}
     dump["dump"][:] = dump["registers"][:] = dump["pc"][:] = secret
     source = ScriptedSource(
         [Batch(STACK_DUMP, dump), batch_of(PAGE_FAULT, time_ns=5, pid=7, tid=7, pc=1, va=2, flags=0)]
     )
-    exporter = MsgpackExporter(path=str(path), layout=layout)
+    exporter = MsgpackExporter(path=str(path))
     session = Session(sources=[source], exporters=[exporter], enrichers=[], record=False).start()
     session.wait(5)
     session.stop()
     assert session.ledger.get("unconsumed") == 3
     assert b"passwor" not in path.read_bytes()
-    if layout == "wstf":
-        with open_trace(str(path)) as trace:
-            assert trace.rows == {"page_fault": 1}
+    with open_trace(str(path)) as trace:
+        assert trace.rows == {"page_fault": 1}

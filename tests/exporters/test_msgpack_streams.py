@@ -6,10 +6,9 @@ import numpy as np
 import synthetic_trace as synthetic
 from msgpack_scripted import started
 
-from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import Column, Schema
 from wstrace.testing import batch_of
-from wstrace_msgpack.read.follow import Follower
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 from wstrace_msgpack.write.copy import copy
 
@@ -108,17 +107,6 @@ def test_merged_recovered_and_resumed_files_keep_a_third_partys_names_and_mappin
             assert [name for batch in batches for name in names(trace, batch, "phase")] == phases
             assert np.concatenate([batch["where"] for batch in batches]).tolist() == ids
             assert set(ids) <= set(trace.mappings["id"].tolist())
-
-
-def test_a_file_that_grows_tells_a_third_partys_names(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    exporter.export(pauses(context.strings))
-    exporter.flush(1)
-    follower = Follower(str(tmp_path / "x.wst"), Dictionary())
-    (batch,) = (batch for batch in follower.batches() if batch.schema.name == "gc_pause")
-    assert [batch.strings[code] for code in batch["phase"].tolist()] == ["mark", "sweep"]
-    follower.close()
-    exporter.close()
 
 
 def test_a_stream_of_ours_cannot_be_given_another_meaning(tmp_path):

@@ -7,13 +7,12 @@ import pytest
 from msgpack_scripted import started
 
 from wstrace import schema
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch
 from wstrace.errors import OutputError, TraceFileError
 from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
 from wstrace_msgpack.format.layout import LIMITS
-from wstrace_msgpack.read.follow import Follower
 from wstrace_msgpack.read.prefetch import Prefetched
 from wstrace_msgpack.read.trace import TraceFile, open_trace
 from wstrace_msgpack.write.copy import copy
@@ -228,23 +227,6 @@ def test_a_cut_file_and_what_is_recovered_of_it(tmp_path):
         copy([trace], str(tmp_path / "whole.wst"))
     with open_trace(str(tmp_path / "whole.wst")) as trace:
         assert (trace.clean, visits_of(trace)) == (True, found)
-
-
-def test_a_file_that_is_followed_while_it_grows_and_is_rotated(tmp_path):
-    session = Session(tmp_path / "x.wst", "a", rotate_bytes=1)
-    session.visit(1)
-    session.exporter.flush(1)
-    follower = Follower(str(tmp_path / "x.wst"), Dictionary())
-    found = list(follower.batches())
-    for n in range(2, 6):
-        session.visit(n, 1)
-        session.exporter.flush(1)
-        found += [batch for _ in range(3) for batch in follower.batches()]
-    session.close()
-    while not follower.finished:
-        found += follower.batches()
-    follower.close()
-    assert checked(found) == 9
 
 
 def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):

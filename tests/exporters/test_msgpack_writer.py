@@ -30,15 +30,6 @@ class TestMsgpack(ExporterContract):
         return MsgpackExporter(path=str(self.folder / "x.wst"), force=True)
 
 
-class TestMsgpackRows(ExporterContract):
-    @pytest.fixture(autouse=True)
-    def path(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
-
-    def make(self) -> Exporter:
-        return MsgpackExporter(path=str(self.folder / "x.rows"), layout="rows", force=True)
-
-
 def test_every_row_comes_back_with_names_ledger_and_facts(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
     context.info.level, context.info.command = Level("full"), ["prog", "\udcff"]
@@ -163,18 +154,6 @@ def test_no_row_is_lost_where_a_later_batch_has_another_layout(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert trace.rows["page_fault"] == 40
         assert [len(batch) for batch in trace.batches("page_fault")] == [10, 20, 10]
-
-
-def test_layout_rows_is_one_plain_map_a_record(tmp_path):
-    exporter, context = started(tmp_path / "x.rows", layout="rows")
-    everything(exporter, context, 5000)
-    exporter.close()
-    maps = frames_in(tmp_path / "x.rows")
-    faults = [m for m in maps if m["stream"] == "page_fault"]
-    assert len(faults) == 5000
-    assert set(faults[0]) == {"stream", *STORED}
-    assert next(m for m in maps if m["stream"] == "mapping")["file"] == "/usr/lib/lib1.so"
-    assert maps[-1]["stream"] == "end"
 
 
 def test_a_trace_of_nothing_is_a_whole_trace(tmp_path):

@@ -72,18 +72,13 @@ def test_threads_are_told_by_name(path: str) -> None:
     assert any(row["name"] == "pool thread" for row in top(path, "thread"))
 
 
-def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path: str, tmp_path: Path) -> None:
-    shared = str(tmp_path / "shared.wst")
-    assert wstrace("replay", path, "-e", f"msgpack:path={shared},names=hash").returncode == 0
-    for file, whole in ((path, True), (shared, False)):
-        with open_trace(file) as trace:
-            assert ("--password=secret" in trace.info.command) is whole
-            titles = {trace.strings[code] for batch in trace.batches(PROCESS.name)
-                      for code in batch["name"][batch["event"] == PROCESS_TITLE].tolist()}  # fmt: skip
-            assert ("kit: worker" in titles) is whole
-            assert len(titles) >= 2
-            assert not any("secret" in name for name in trace.strings.names(0, len(trace.strings)))
-            assert ("secret" in str(trace.facts)) is whole
+def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path: str) -> None:
+    with open_trace(path) as trace:
+        assert "--password=secret" in trace.info.command
+        titles = {trace.strings[code] for batch in trace.batches(PROCESS.name)
+                  for code in batch["name"][batch["event"] == PROCESS_TITLE].tolist()}  # fmt: skip
+        assert "kit: worker" in titles
+        assert not any("secret" in name for name in trace.strings.names(0, len(trace.strings)))
 
 
 def test_threads_that_are_there_already_have_names(tmp_path: Path) -> None:

@@ -15,17 +15,15 @@ from wstrace.session import Session
 @click.option("-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Where it goes.")
 @click.option("--speed", type=float, default=0.0, help="1.0 = as fast as the records came; 0 = full speed.")
 @time_window
-@click.option("--follow", is_flag=True, help="Wait for what is still being written.")
 def replay(
     paths: tuple[str, ...],
     exporters: tuple[str, ...],
     speed: float,
     start: float | None,
     end: float | None,
-    follow: bool,
 ) -> None:
     """Feed trace files to exporters, through the enrichers: the summary on the terminal, or what -e names."""
-    options = {"path": list(paths), "speed": speed, "start": start, "end": end, "follow": follow}
+    options = {"path": list(paths), "speed": speed, "start": start, "end": end}
     session = Session(
         sources=[Spec("replay", options)],
         exporters=list(exporters or ("console",)),

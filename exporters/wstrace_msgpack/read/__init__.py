@@ -1,1 +1,1 @@
-"""Reading trace files, whole, cut, damaged or still growing. Imports `format` only."""
+"""Reading trace files, whole, cut or damaged. Imports `format` only."""

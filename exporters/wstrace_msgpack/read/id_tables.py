@@ -236,14 +236,9 @@ class Whole:
             self._by_row[own, *row] = own
             self._next = max(self._next, own + 1)
 
-    @property
-    def n_rows(self) -> int:
-        """The number of mappings so far."""
-        return sum(len(rows["id"]) for rows in self._rows)
-
-    def batch(self, first: int = 0) -> Batch:
-        """The mappings from index `first` on as one batch, with ascending ids."""
-        columns = {c.name: _joined([rows[c.name] for rows in self._rows], c.type)[first:] for c in MAPPING.columns}
+    def batch(self) -> Batch:
+        """The mappings as one batch, with ascending ids."""
+        columns = {c.name: _joined([rows[c.name] for rows in self._rows], c.type) for c in MAPPING.columns}
         if _ascending(columns["id"]):
             return Batch(MAPPING, columns, strings=self.strings)
         order = np.argsort(columns["id"], kind="stable")

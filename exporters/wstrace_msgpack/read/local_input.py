@@ -51,12 +51,6 @@ class LocalInput(Input):
         self._small_at = 0
         self._large = bytearray()
 
-    def refresh(self) -> int:
-        """Updates `size` and returns it, in bytes."""
-        self.size = os.fstat(self._file.fileno()).st_size
-        self._small = memoryview(b"")
-        return self.size
-
     def read(self, at: int, n: int) -> memoryview:
         """n bytes at an offset, fewer at the end of the file; valid until the next read."""
         begin = at - self._small_at

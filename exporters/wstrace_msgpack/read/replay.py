@@ -10,11 +10,9 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
-from wstrace.ledger import Ledger
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
 
 if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
-    from wstrace_msgpack.read.follow import Follower
     from wstrace_msgpack.read.scan import Damage
     from wstrace_msgpack.read.trace import TraceFile
 
@@ -32,10 +30,9 @@ class Replay(Source):
         path: the file, or several separated by commas.
         speed: 1.0 = the speed of the recording, 2.0 = twice that; 0 = as fast as the file can be read.
         start, end: seconds from the trace's beginning; only records between them are delivered.
-        follow: whether to wait for what is still being written to the file, until the trace ends.
 
     Raises:
-        UsageError: `speed` is negative, or `follow` is combined with speed, start or end.
+        UsageError: `speed` is negative.
     """
 
     name: ClassVar[str] = "replay"
@@ -49,18 +46,13 @@ class Replay(Source):
         speed: float = 0.0,
         start: float | None = None,
         end: float | None = None,
-        follow: bool = False,
     ) -> None:
         if speed < 0:
             raise UsageError(f"replay:speed={speed} is less than 0")
-        if follow and (start is not None or end is not None or speed):
-            raise UsageError("replay:follow gives what comes as it comes", "leave speed, start and end out")
         self._paths = [path] if isinstance(path, str) else list(path)
         self._speed = speed
         self._window = (start, end)
-        self._follow = follow
         self._trace: TraceFile | None = None
-        self._follower: Follower | None = None
         self._rows = self._latest_ns = 0
         self._finished = False
         self._waiting: Batch | None = None
@@ -69,18 +61,9 @@ class Replay(Source):
     def open(self, context: Context) -> None:
         """Opens the file, whose description becomes that of the session. Raises TraceFileError."""
         from wstrace.table import Selection
-        from wstrace_msgpack.read.description import trace_info
-        from wstrace_msgpack.read.follow import Follower
         from wstrace_msgpack.read.trace import open_trace
 
         self._context = context
-        if self._follow:
-            if len(self._paths) != 1:
-                raise UsageError("replay:follow reads one file")
-            self._follower = Follower(self._paths[0], context.strings)
-            if self._follower.header is not None:
-                context.info.become(trace_info(self._follower.header, {}, (), 0))
-            return
         self._trace = trace = open_trace(self._paths, strings=context.strings)
         begin, (start, end) = trace.begin_ns, self._window
         first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
@@ -93,8 +76,6 @@ class Replay(Source):
 
     def cancel(self) -> None:
         """Closes the file."""
-        if self._follower is not None:
-            self._follower.close()
         if self._trace is not None:
             self._trace.close()
 
@@ -115,9 +96,6 @@ class Replay(Source):
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most about _DRAIN_ROWS, or none when they are not due within `timeout` seconds."""
         until = now_ns() / 1e9 + timeout
-        if self._follower is not None:
-            yield from self._followed(self._follower, timeout)
-            return
         rows = 0
         while rows < _DRAIN_ROWS and not self._finished:
             batch = self._waiting or next(self._batches, None)
@@ -129,24 +107,10 @@ class Replay(Source):
                 return
             self._waiting = None
             rows += len(batch)
-            self._give(batch)
+            self._rows += len(batch)
+            if batch.schema is not MAPPING:
+                self._latest_ns = max(self._latest_ns, batch.window[1])
             yield batch
-
-    def _followed(self, follower: Follower, timeout: float) -> Iterator[Batch]:
-        rows = self._rows
-        for batch in follower.batches():
-            if not _has_its_columns(batch, follower.damage):
-                continue
-            self._give(batch)
-            yield batch
-        self._finished = follower.finished
-        if rows == self._rows and not self._finished:
-            time.sleep(timeout)
-
-    def _give(self, batch: Batch) -> None:
-        self._rows += len(batch)
-        if batch.schema is not MAPPING:
-            self._latest_ns = max(self._latest_ns, batch.window[1])
 
     def _due(self, batch: Batch, until: float) -> bool:
         """Waits until the batch is due, at most until the time `until` in seconds; returns whether it is due."""
@@ -163,15 +127,7 @@ class Replay(Source):
 
     def stop(self) -> Iterable[Batch]:
         """Copies the file's ledger into the session's, closes the file, and returns no records."""
-        from wstrace_msgpack.read.description import trace_info
-
         ledger, info = self._context.ledger, self._context.info
-        if self._follower is not None:
-            for stage, who, n in Ledger.from_dict(self._follower.ledger).rows():
-                ledger.set(stage, n, who)
-            if self._follower.header is not None:
-                info.become(trace_info(self._follower.header, self._follower.facts, (), info.started_ns))
-            self._follower.close()
         if self._trace is not None:
             whole = self._window == (None, None)
             for stage, who, n in self._trace.ledger.rows():

@@ -160,13 +160,8 @@ class Scanner:
         self.checked_bytes = self.bad_heads = 0
         self._window, self._window_at = b"", 0
 
-    def frames(self, *, growing: bool = False) -> Iterator[Frame]:
-        """Yields the good frames up to the present end of the file.
-
-        Args:
-            growing: True = bytes behind the last good frame are unfinished, not lost, and the next call reads them
-                again.
-        """
+    def frames(self) -> Iterator[Frame]:
+        """Yields the good frames up to the present end of the file."""
         source = self.source
         self._window = b""
         self._budget = self.limits.scan_ratio * max(source.size, _SMALL_READ)
@@ -176,8 +171,6 @@ class Scanner:
             frame = self._check(at, head)
             if frame is None:
                 found = self._search(at + self._step(head))
-                if growing and found >= source.size:
-                    break
                 self.damage.lost_bytes += found - at
                 at = found
                 continue
@@ -185,7 +178,7 @@ class Scanner:
             at = self._at = self.end = at + frame.length
             if self.sequence.take(frame.seq):
                 yield frame
-        self.damage.tail_bytes = 0 if growing else source.size - self.end
+        self.damage.tail_bytes = source.size - self.end
         self._at = at
 
     def _step(self, head: Head | None) -> int:

@@ -13,8 +13,6 @@ from wstrace.trace_info import TraceInfo
 from wstrace_msgpack.storage.urls import is_url
 
 if TYPE_CHECKING:
-    from wstrace_msgpack.write.hashed_names import HashedNames
-    from wstrace_msgpack.write.row_writer import RowWriter
     from wstrace_msgpack.write.upload import Uploads
     from wstrace_msgpack.write.writer import TraceWriter
 
@@ -25,12 +23,11 @@ _END_SECONDS = 5.0
 
 
 class MsgpackExporter(Exporter):
-    """Writes the trace to a file in the format WSTF, or as one plain msgpack map per record.
+    """Writes the trace to a file in the format WSTF.
 
     Args:
         path: the file; "-" is standard output; an object (s3://, gs://, az://), whose parts are written to a local
             folder and uploaded from there.
-        layout: "wstf" = a trace file; "rows" = one msgpack map per record, for other tools (ten times the size).
         fsync: when to call fsync(): "none" = only at the end, "interval" = at most once a second, "frame".
         rotate_bytes: the size in bytes at which a new part begins; 0 = never.
         rotate_seconds: the age in seconds at which a new part begins; 0 = never.
@@ -38,26 +35,23 @@ class MsgpackExporter(Exporter):
         force: whether to overwrite an existing file.
         resume: whether to continue an unfinished trace.
         level: the compression level of zstd, 1 to 19.
-        names: "hash" = functions and source files of stacks and titles of processes as hashes, and of the command line
-            only the program: for a file that is shared.
         folder: the local folder of parts that wait for an upload; "" = the object's name with `.upload`, here.
         upload_bytes: how many bytes of finished parts may wait; beyond, the oldest are removed and counted.
         upload_seconds: how long the end waits for uploads.
 
     Raises:
-        UsageError: an option is out of range, `layout=rows` is combined with parts or `resume`, or the URL names no
-            object.
+        UsageError: an option is out of range, or the URL names no object.
         Unavailable: the package that the object store needs is not installed.
     """
 
     name: ClassVar[str] = "msgpack"
     takes_output: ClassVar[bool] = True
+    may_wait = True
 
     def __init__(
         self,
         *,
         path: str,
-        layout: Literal["wstf", "rows"] = "wstf",
         fsync: Literal["none", "interval", "frame"] = "interval",
         rotate_bytes: int = 0,
         rotate_seconds: float = 0.0,
@@ -65,7 +59,6 @@ class MsgpackExporter(Exporter):
         force: bool = False,
         resume: bool = False,
         level: int = 1,
-        names: Literal["clear", "hash"] = "clear",
         folder: str = "",
         upload_bytes: int = 1 << 30,
         upload_seconds: float = 30.0,
@@ -74,15 +67,13 @@ class MsgpackExporter(Exporter):
             raise UsageError(f"msgpack:level={level} is not from 1 to 19")
         if keep < 0 or rotate_bytes < 0 or rotate_seconds < 0:
             raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
-        if layout == "rows" and (rotate_bytes or rotate_seconds or keep or resume):
-            raise UsageError("msgpack:layout=rows has neither parts nor resume", "use layout=wstf")
         self._uploads: Uploads | None = None
         if is_url(path):
             from wstrace_msgpack.write.upload import PART_BYTES, Uploads, check_url
 
             check_url(path)
-            if layout == "rows" or resume or keep:
-                raise UsageError("msgpack: a trace to an object store has no layout=rows, no resume and no keep")
+            if resume or keep:
+                raise UsageError("msgpack: a trace to an object store has no resume and no keep")
             if rotate_bytes > PART_BYTES // 2:
                 raise UsageError(f"msgpack: parts for an object store have {PART_BYTES >> 21} MiB at most")
             rotate_bytes, rotate_seconds = rotate_bytes or _PART_BYTES, rotate_seconds or _PART_SECONDS
@@ -90,15 +81,12 @@ class MsgpackExporter(Exporter):
             self.close_seconds = upload_seconds + _END_SECONDS
         self._upload_seconds = upload_seconds
         self.path = path
-        self._layout, self.may_wait = layout, layout == "wstf"  # whoever reads rows from a pipe waits for them
         self._fsync = fsync
         self._rotate = (rotate_bytes, rotate_seconds, keep)
         self._force = force
         self._resume = resume
         self._level = level
-        self._hash_names = names == "hash"
-        self._hashed: HashedNames | None = None
-        self._writer: TraceWriter | RowWriter | None = None
+        self._writer: TraceWriter | None = None
         self._context = Context()
         self._taken = 0
         self._counted = self._unwritten = 0
@@ -106,24 +94,16 @@ class MsgpackExporter(Exporter):
     def start(self, context: Context) -> None:
         """Creates the file, or continues it under `resume`. Raises OutputError when the system refuses."""
         from wstrace_msgpack.write.parts import Parts
-        from wstrace_msgpack.write.row_writer import RowWriter
         from wstrace_msgpack.write.writer import TraceWriter
 
         self._context = context
         if self._uploads is not None:
             self._uploads.begin(force=self._force)
-        if self._hash_names:
-            from wstrace_msgpack.write.hashed_names import HashedNames
-
-            self._hashed = HashedNames(context.strings)
         size, seconds, keep = self._rotate
-        if self._layout == "rows":
-            self._writer = RowWriter(self.path, context.strings, force=self._force)
-            return
         uploads = self._uploads
         parts = Parts(
             self.path if uploads is None else uploads.path,
-            command=self._command(context.info),
+            command=list(context.info.command),
             force=self._force,
             rotate_bytes=size,
             rotate_seconds=seconds,
@@ -156,22 +136,18 @@ class MsgpackExporter(Exporter):
                 clock=clock,
                 page_size=info.page_size,
                 host=dict(info.host),
-                command=self._command(info),
+                command=list(info.command),
             )
         )
         for at, wall in marks:
             writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})
-
-    def _command(self, info: TraceInfo) -> list[str]:
-        """The command line that the file tells: its arguments may be secret."""
-        return list(info.command[:1] if self._hash_names else info.command)
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""
         if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its content is in the mappings
             self._taken += 1
             try:
-                self._writer.write(batch if self._hashed is None else self._hashed.apply(batch))
+                self._writer.write(batch)
             except OutputError:
                 self._counted += len(batch)  # by the queue, as export() raises
                 raise
@@ -205,7 +181,7 @@ class MsgpackExporter(Exporter):
             self._count_loss(writer)
             if missing := self._missing(writer):
                 info.incomplete = missing
-            writer.close(ledger.as_dict(), {**info.to_dict(), "command": self._command(info)})
+            writer.close(ledger.as_dict(), info.to_dict())
         except OutputError as error:
             info.incomplete = error.why
             raise
@@ -230,7 +206,7 @@ class MsgpackExporter(Exporter):
         finally:
             self._count_loss()
 
-    def _missing(self, writer: TraceWriter | RowWriter) -> str:
+    def _missing(self, writer: TraceWriter) -> str:
         """How many accepted records the file lacks, and why, in words; "" when it has them all."""
         ledger = self._context.ledger
         # The ledger of a replayed trace counts what the older file lacks, not what this one does.
@@ -239,7 +215,7 @@ class MsgpackExporter(Exporter):
             return ""
         return f"{self.path} lacks {n:,} records: {self._why_missing(writer)}"
 
-    def _why_missing(self, writer: TraceWriter | RowWriter) -> str:
+    def _why_missing(self, writer: TraceWriter) -> str:
         """Why it lacks them: what the writer or the uploads say, or else the stages at which they were lost."""
         lost = self._context.ledger.get
         own = writer.why_dropped or (self._uploads.why_dropped if self._uploads is not None else "")
@@ -253,13 +229,13 @@ class MsgpackExporter(Exporter):
         late = "records came faster than the enrichers took them" if lost("dropped_bus") else ""
         return ", and ".join(filter(None, (own, hanging, late)))
 
-    def _count_loss(self, writer: TraceWriter | RowWriter | None = None) -> None:
+    def _count_loss(self, writer: TraceWriter | None = None) -> None:
         dropped = self._dropped(writer or self._writer)
         if dropped > self._counted:
             self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
             self._counted = dropped
 
-    def _dropped(self, writer: TraceWriter | RowWriter | None) -> int:
+    def _dropped(self, writer: TraceWriter | None) -> int:
         """The number of accepted rows that are neither in the file nor in the store."""
         if writer is not None:
             self._unwritten = writer.dropped
@@ -290,5 +266,5 @@ class MsgpackExporter(Exporter):
     _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
 
     def statistics(self) -> dict[str, int]:
-        """The writer's counts: see TraceWriter.statistics and RowWriter.statistics."""
+        """The writer's counts: see TraceWriter.statistics."""
         return self._writer.statistics() if self._writer is not None else dict(self._statistics)
