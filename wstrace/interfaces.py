@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -360,6 +361,20 @@ class Platform(abc.ABC):
     def without_aslr(self) -> AbstractContextManager[None]:
         """While entered, what is launched has its memory at the same addresses each time. Raises Unavailable."""
         raise Unavailable(f"{self.name} cannot switch off ASLR for what is started next")
+
+    def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
+        """A descriptor, for reading, of a regular file that a trace, a mapping or a process names; else OSError.
+
+        Args:
+            path: its name. ValueError: it has a null byte.
+            root: the folder that is `/` for the path; "" = ours.
+            inode: the number that it must have; 0 = any.
+        """
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+        raise OSError(f"{path} is no regular file")
 
     def evict(self, files: Iterable[str]) -> Evicted:
         """Takes files out of the page cache, but for pages that others use. Raises Unavailable."""

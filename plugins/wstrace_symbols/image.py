@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +25,7 @@ import numpy as np
 from wstrace.analysis.tally import distinct
 from wstrace.errors import Unavailable
 from wstrace.places import Place
+from wstrace.plugins import own_platform
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,34 +61,25 @@ class Readable(Protocol):
 
 
 class ImageFile:
-    """A regular file, opened without blocking (the path may be a fifo) and read in bounded pieces.
+    """A regular file, read in bounded pieces and never mapped: one that shrinks would end us by SIGBUS.
 
     Args:
         path: the path as seen from root.
         root: the folder that is `/` for the path; "" = ours.
+        inode: the number that it must have; 0 = any.
 
     Raises:
-        OSError: it cannot be opened.
-        ImageError: it is no regular file.
+        OSError: it is no regular file, or cannot be opened.
+        ValueError: the path has a null byte.
     """
 
     MAX_READ = 64 << 20
 
-    def __init__(self, path: str, root: str = "") -> None:
-        flags = os.O_RDONLY
-        for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-            flags |= getattr(os, name, 0)
-        if root:
-            from wstrace_os.linux.in_root import open_in_root
-
-            fd = open_in_root(root, path, flags)
-        else:
-            fd = os.open(path, flags)
-        self.stream = os.fdopen(fd, "rb")
+    def __init__(self, path: str, root: str = "", inode: int = 0) -> None:
+        if (system := own_platform()) is None:
+            raise OSError("files are opened on Linux and Windows")
+        self.stream = os.fdopen(system.open_named(path, root, inode), "rb")
         status = os.fstat(self.stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            self.stream.close()
-            raise ImageError(f"{path} is no regular file")
         self.path = path
         self.size = status.st_size
         #: wall time in ns of the last change: on Unix nobody can set it (st_ctime), on Windows st_ctime is the creation

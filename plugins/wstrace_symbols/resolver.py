@@ -8,13 +8,14 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.errors import Unavailable
 from wstrace.interfaces import Resolver
 from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
+from wstrace_os import system
 from wstrace_os.windows.paths import is_remote, openable
 from wstrace_symbols.cache import ImageCache
 from wstrace_symbols.image import Image, ImageError, ImageFile
@@ -85,10 +86,10 @@ class ImageResolver(Resolver):
         if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
             return nothing
         addresses = image.addresses(np.ascontiguousarray(offsets, "<u8")).tolist()
-        root = root_of(file)
-        for path in (DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), path_of(file.path)):
+        debug_file = DEBUG_FILE.format(image.build_id[:2], image.build_id[2:])
+        for opening in (partial(ImageFile, debug_file, root_of(file)), partial(opened_of, file)):
             try:
-                with ImageFile(path, root) as opened:
+                with opening() as opened:
                     if opened.read(0, min(4, opened.size)) == b"\x7fELF" and described_lines(opened) == image.build_id:
                         found = source_lines(opened, addresses)
                         if any(found):
@@ -102,7 +103,7 @@ class ImageResolver(Resolver):
         from wstrace_symbols.parts import file_parts
 
         try:
-            with ImageFile(path_of(file.path), root_of(file)) as opened:
+            with opened_of(file) as opened:
                 return file_parts(opened) if is_inode(opened, file) else ()
         except (OSError, ValueError, ImageError):
             return ()
@@ -119,24 +120,17 @@ class ImageResolver(Resolver):
         if file.path in OWN_KERNEL:
             return self._own_kernel(file.path, file.boot_id) or UNREADABLE
         known = self._images.build(file.build_id) if file.build_id else None
-        path = path_of(file.path)
         if known is not None:
             return known
-        if not path:
-            return self._loaded_image(file.path, file.pid) or UNREADABLE
-        root = root_of(file)
-        if file.pid and not root and file.path.startswith("/") and not file.build_id and not file.ino:
-            self._counts["other_file"] += 1  # its process has ended: any file may have this name here by now
-            return OTHER_FILE
         try:
-            with ImageFile(path, root) as opened:
+            with opened_of(file) as opened:
                 if not file.build_id and not is_inode(opened, file):
                     self._counts["other_file"] += 1
                     return OTHER_FILE
                 if not file.build_id and 0 < file.as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
                     self._counts["changed"] += 1
                     return CHANGED
-                image = self._read(opened, root)
+                image = self._read(opened, root_of(file))
         except ImageError:
             image = None
             self._counts["not_an_image"] += 1
@@ -239,14 +233,23 @@ def root_of(file: MappedFile) -> str:
     return root if file.pid and file.path.startswith("/") and os.path.isdir(root) else ""
 
 
+def opened_of(file: MappedFile) -> ImageFile:
+    """The file of that name, open. Raises OSError, ValueError.
+
+    When its process has ended, any file may have its name in our root: only one with its inode is opened.
+    """
+    path, root = path_of(file.path), root_of(file)
+    ended = file.pid and not root and path.startswith("/")
+    if not path or (ended and not file.ino):
+        raise FileNotFoundError(path)
+    return ImageFile(path, root, file.ino if ended else 0)
+
+
 def is_inode(opened: ImageFile, file: MappedFile) -> bool:
     """Whether the opened file has the device and inode of the mapped one; True where these are not known."""
-    inode = (file.dev, file.ino)
-    if not file.ino or inode == opened.identity[:2]:
+    if not file.ino or (file.dev, file.ino) == opened.identity[:2]:
         return True
-    from wstrace_os.linux.in_root import identity_in_maps
-
-    try:
-        return inode == identity_in_maps(opened.stream.fileno())
-    except (OSError, ValueError, Unavailable):
+    if system() != "linux":
         return False
+    named_file = importlib.import_module("wstrace_os.linux.named_file")
+    return bool(named_file.is_mapped(opened.stream.fileno(), file.dev, file.ino))

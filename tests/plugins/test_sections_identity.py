@@ -93,7 +93,7 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
     import errno
     import os
 
-    from wstrace_os.linux import in_root
+    from wstrace_os.linux import named_file
     from wstrace_os.linux import openat2 as opening
 
     def refused(*_: int) -> int:
@@ -111,7 +111,7 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
     (root / "folder").symlink_to("/lib")
 
     def content(path: str) -> str:
-        fd = in_root.open_in_root(str(root), path, os.O_RDONLY)
+        fd = named_file.open_named(path, str(root))
         assert not os.get_inheritable(fd)
         with os.fdopen(fd) as file:
             return file.read()
@@ -129,7 +129,7 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
 
 
 def test_what_maps_tells_of_a_file(built: Path) -> None:
-    from wstrace_os.linux.in_root import identity_in_maps
+    from wstrace_os.linux.named_file import identity_in_maps
 
     with ImageFile(str(built / "pie")) as file:
         assert identity_in_maps(file.stream.fileno()) == file.identity[:2]

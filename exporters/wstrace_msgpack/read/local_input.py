@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import stat
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ def open_input(place: Place) -> Input:
     return RemoteInput.opened(place)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; also a FIFO, which would wait for its writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 class LocalInput(Input):
     """A regular file.
 
@@ -39,14 +44,16 @@ class LocalInput(Input):
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            if not Path(path).is_file() and Path(path).exists():
-                raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
-            self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115  close() is ours
+            self._file = open(path, "rb", buffering=0, opener=_without_waiting)  # noqa: SIM115  close() is ours
         except FileNotFoundError:
             raise TraceFileNotFound(path) from None
         except OSError as error:
             raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
-        self.size = os.fstat(self._file.fileno()).st_size
+        status = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            self._file.close()
+            raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
+        self.size = status.st_size
         self._small = memoryview(b"")
         self._small_at = 0
         self._large = bytearray()

@@ -19,7 +19,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_mapped_files.epoch import MappingRow as Row
 from wstrace_os.linux import procfs
-from wstrace_os.linux.mapped import is_mapped, open_mapped
+from wstrace_os.linux.named_file import is_mapped, open_mapped
 from wstrace_os.linux.procmap_query import Answer, Question
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _build_id_of(row: Row, name: str) -> str:
     """The build-id of the mapped file, if it is found: the kernel is queried about a mapping of our own."""
     if not name.startswith("/"):
         return ""
-    fd = open_mapped(row.pid, name, lambda fd: is_mapped(fd, row.dev, row.ino), (row.start, row.end))
+    fd = open_mapped(row.pid, name, row.ino, lambda fd: is_mapped(fd, row.dev, row.ino), (row.start, row.end))
     if fd < 0:
         return ""
     try:

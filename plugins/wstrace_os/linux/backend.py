@@ -273,6 +273,12 @@ class LinuxPlatform(Platform):
         """By personality(2), which a child inherits."""
         return steady.without_aslr()
 
+    def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
+        """Its type is known before it is opened."""
+        from wstrace_os.linux.named_file import open_named
+
+        return open_named(path, root, inode)
+
     def evict(self, files: Iterable[str]) -> Evicted:
         """By posix_fadvise(2) on each."""
         from wstrace_os.linux import page_cache  # It needs numpy.

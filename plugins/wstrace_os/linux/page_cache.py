@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from wstrace.interfaces import Evicted
 from wstrace_os.foreign import declare
 from wstrace_os.linux import libc
+from wstrace_os.linux.named_file import open_named
 
 _CHUNK = 1 << 30  # bytes of a file that one call is asked about
 _CACHESTAT = 451  # the same number on all machines
@@ -78,11 +78,9 @@ def evict(files: Iterable[str]) -> Evicted:
     n_files = before = after = unknown = 0
     for path in files:
         with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_named(path, links=False)
             try:
                 status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    continue
                 was = cached_bytes(descriptor, status)
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 is_now = cached_bytes(descriptor, status)

@@ -65,7 +65,7 @@ def stamp(fd: int, path: bytes) -> File:
 
 def is_inode(fd: int, dev: int, ino: int) -> bool:
     """See backend.Backend."""
-    from wstrace_os.linux.mapped import is_mapped  # It needs numpy.
+    from wstrace_os.linux.named_file import is_mapped  # It needs numpy.
 
     return is_mapped(fd, dev, ino)
 

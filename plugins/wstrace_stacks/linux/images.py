@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
-from wstrace_os.linux.mapped import is_mapped, open_mapped
+from wstrace_os.linux.named_file import is_mapped, open_mapped
 from wstrace_os.linux.vdso import own_vdso
 from wstrace_stacks.dynamic_symbols import DynamicSymbols
 from wstrace_stacks.eh_frame import UnwindFile
@@ -98,7 +98,7 @@ class Images:
                 return image is not None and image.unwind.build_id == build_id
             return is_mapped(fd, mapping.dev, mapping.ino)
 
-        fd = open_mapped(mapping.pid, name, proven, (mapping.start, mapping.end))
+        fd = open_mapped(mapping.pid, name, mapping.ino, proven, (mapping.start, mapping.end))
         self.refused += fd < 0
         return fd, image if fd >= 0 else None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from bisect import bisect_right
 from heapq import heappop, heappush
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 from wstrace.errors import WstraceError
 from wstrace_os.linux import procfs
-from wstrace_os.linux.in_root import open_in_root
+from wstrace_os.linux.named_file import open_named
 
 MOST_BYTES = 64 << 20
 MOST_LINES = 1 << 20
@@ -134,10 +133,9 @@ def _open(pid: int, since_ns: int) -> int:
         inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
     except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
         root, began = "/", time.time() - (time.monotonic_ns() - since_ns) / 1e9
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    fd: int = open_in_root(root, f"/tmp/perf-{inside}.map", flags)  # noqa: S108
+    fd = open_named(f"/tmp/perf-{inside}.map", root, links=False)  # noqa: S108
     found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
+    if found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
         return fd
     os.close(fd)
     raise OSError("another user's map, or an older process's")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -17,6 +16,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import NOT_RESIDENT, PAGE_FILE
 from wstrace_os.linux import page_cache, procfs
+from wstrace_os.linux.named_file import open_named
 from wstrace_working_set.file_heat import FileHeat, Holder, Ranges, parts_of
 from wstrace_working_set.linux.space import Space
 
@@ -24,13 +24,11 @@ from wstrace_working_set.linux.space import Space
 def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
     """What of a file is in memory now; see backend.Backend."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        fd = open_named(path)
     except OSError as error:
-        raise UsageError(f"cannot open {path}: {error.strerror}") from None
+        raise UsageError(f"cannot open {path}: {error.strerror}" if error.strerror else str(error)) from None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"{path} is no regular file")
         cached, why = _cached(fd, status)
         total = None if cached is None else cached.bytes
         if cached is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-import stat
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
 from wstrace.analysis.own import package_of
+from wstrace.plugins import own_platform
 from wstrace.trace_info import TraceInfo
 
 _FOLDER = re.compile(r"^/.*/(?:site|dist)-packages/(?=[^/]+)")
@@ -93,15 +93,10 @@ def _normal(name: str) -> str:
 
 def _text(path: Path) -> str:
     """The beginning of a regular file; "" = it cannot be read."""
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return ""
-            return file.read(_MOST_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
-    except OSError:
+    if (system := own_platform()) is None:
         return ""
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file that may be a named pipe, which would wait for someone to write."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    try:
+        with os.fdopen(system.open_named(str(path)), "rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
+    except (OSError, ValueError):
+        return ""

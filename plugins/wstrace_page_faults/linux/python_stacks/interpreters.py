@@ -6,14 +6,13 @@ import contextlib
 import functools
 import os
 import re
-import stat
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wstrace_os.linux import procfs
 from wstrace_os.linux.cpython.elf import ElfFile, Python, python_in
-from wstrace_os.linux.mapped import is_mapped, open_mapped
+from wstrace_os.linux.named_file import is_mapped, open_mapped, open_named
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: Names are compared without an expression where that does: compiling one takes 0.1 ms of each start.
@@ -138,7 +137,7 @@ class Interpreters:
         Returns:
             None where the name does not lead to that file any more.
         """
-        fd = open_mapped(pid, name, lambda fd: is_mapped(fd, *identity), span)
+        fd = open_mapped(pid, name, identity[1], lambda fd: is_mapped(fd, *identity), span)
         if fd < 0:
             return None
         try:
@@ -151,8 +150,6 @@ class Interpreters:
     def of_file(self, fd: int) -> tuple[Python | None, bool]:
         """(the CPython that an open file defines, whether it needs a libpython)."""
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None, False
         key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
         if key not in self._files:
             if len(self._files) >= _MOST_FILES:
@@ -170,8 +167,8 @@ class Interpreters:
         """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on."""
         for _ in range(_MOST_STEPS):
             try:
-                fd = os.open(path, os.O_RDONLY | _os.O_CLOEXEC | os.O_NONBLOCK)
-            except OSError:
+                fd = open_named(path)
+            except (OSError, ValueError):
                 return Command(None, True)
             try:
                 begin = os.read(fd, _SHEBANG_BYTES)
@@ -202,8 +199,8 @@ class Interpreters:
                 continue
             for folder in (*folders, *_FOLDERS):
                 try:
-                    library = os.open(os.path.join(folder, name), os.O_RDONLY | _os.O_CLOEXEC)
-                except OSError:
+                    library = open_named(os.path.join(folder, name))
+                except (OSError, ValueError):
                     continue
                 try:
                     return Looked(*self.of_file(library), _file(library))
