@@ -10,8 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import wstrace
 
 from wstrace.places import MappedFile
+from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, PROCESS_SEEN
+from wstrace.testing import batch_of
 from wstrace_symbols import elf
 from wstrace_symbols.image import ImageFile
 from wstrace_symbols.resolver import ImageResolver, read_image
@@ -148,3 +151,85 @@ def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
     monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
     assert not ImageResolver().resolve(MappedFile(file), np.array([0x1000], "u8"))[0].number
     assert opened == []
+
+
+class Opened:
+    """Whether a file is opened: inotify(7) tells it, also of devices, and not of O_PATH, which opens nothing."""
+
+    def __init__(self, path: Path | str) -> None:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = libc.inotify_init1(0o4000)
+        if libc.inotify_add_watch(self.fd, str(path).encode(), 0x20) < 0:  # IN_OPEN
+            pytest.skip(f"{path} cannot be watched here")
+
+    def __call__(self) -> bool:
+        import os
+
+        try:
+            return bool(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return False
+
+
+def trace_of(path: Path, name: str) -> Path:
+    """A trace in which code of that file caused a fault on it."""
+    from msgpack_scripted import started
+
+    exporter, context = started(path)
+    place = {"start": 0x10000, "end": 0x20000, "offset": 0, "file": name, "dev": 0, "ino": 0, "build_id": 0}
+    who = {"pid": 77_777, "tid": 77_777}
+    strings = context.strings
+    exporter.export(batch_of(MAPPING, strings, id=1, time_ns=1, pid=77_777, flags=KIND_FILE << KIND_SHIFT | 5, **place))
+    exporter.export(batch_of(PROCESS, strings, time_ns=1, ppid=1, event=PROCESS_SEEN, name="prog", code=0, **who))
+    exporter.export(batch_of(PAGE_FAULT, strings, time_ns=[2, 3], pc=0x10100, va=[0x10200, 0x11200], flags=0,
+                             mapping=1, pc_mapping=1, **who))  # fmt: skip
+    exporter.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo"])
+def test_what_a_trace_names_is_opened_by_no_command_unless_it_is_a_regular_file(kind: str, tmp_path: Path) -> None:
+    """To open a device may have effects: /dev/watchdog reboots the machine."""
+    import os
+
+    named = tmp_path / "site-packages" / "pkg" / kind
+    named.parent.mkdir(parents=True)
+    if kind == "fifo":
+        os.mkfifo(named)
+    elif not (named := Path("/dev/loop-control")).exists():
+        named = Path("/dev/null")
+    opened, trace = Opened(named), trace_of(tmp_path / "x.wst", str(named))
+    for words in (["report", trace, "--by", "function"], ["report", trace, "--by", "section"],
+                  ["report", trace, "--by", "instruction"], ["report", trace, "--by", "stack"],
+                  ["report", trace, "--html", tmp_path / "x.html"], ["report", trace, "--format", "jsonl"],
+                  ["convert", trace, "-o", tmp_path / "x.pb.gz"], ["diff", trace, trace],
+                  ["query", trace, "SELECT * FROM pages"]):  # fmt: skip
+        done = wstrace(*words)
+        assert "Traceback" not in done.stderr, done.stderr
+        assert not opened(), words
+    assert named.name in wstrace("report", trace, "--by", "function").stdout
+
+
+def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path: Path) -> None:
+    device = "/dev/loop-control" if Path("/dev/loop-control").exists() else "/dev/null"
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "program")
+    script = f"mount --bind {tmp_path / 'program'} {device} && echo ready && exec {device} 1.5"
+    child = subprocess.Popen(["unshare", "-rm", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    with child:
+        if child.stdout.readline() != "ready\n":
+            pytest.skip("a mount name space is refused here")
+        opened = Opened(device)
+        done = wstrace("attach", child.pid, "-s", "page_faults:stacks=native", "-o", tmp_path / "x.wst")
+        done = wstrace("report", tmp_path / "x.wst", "--by", "function") if not done.returncode else done
+        assert "Traceback" not in done.stderr, done.stderr
+    assert not opened()
+
+
+def test_the_kernels_own_files_are_not_opened() -> None:
+    from wstrace_os.linux.named_file import open_named
+
+    for path in ("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"):
+        with pytest.raises(OSError, match="no regular file"):
+            open_named(path)
