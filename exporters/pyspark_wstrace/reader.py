@@ -2,116 +2,232 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+from urllib.parse import unquote
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+import numpy as np
+import pyarrow as arrow
+from pyspark.sql import datasource as spark
 
-from pyspark_wstrace.request import LEDGER, Request, folders_of, path_of
-from pyspark_wstrace.rows import RowConverter, ledger_rows, stored_columns
-from wstrace.errors import TraceFileError
+from wstrace.batch import Batch, names_of
+from wstrace.errors import TraceFileError, TraceFileNotFound, UsageError
+from wstrace.options import converted, keyword_options
+from wstrace.schema import STREAMS, Column
 from wstrace.table import Selection
+from wstrace.text import nearest
+from wstrace_msgpack.read.discover import files_of
 from wstrace_msgpack.read.pieces import Piece, cut, read
-from wstrace_msgpack.read.snapshot_rows import looked, stored_names
+from wstrace_msgpack.read.snapshot_rows import columns_of, looked, stored_names
 from wstrace_msgpack.read.trace import TraceFile
+from wstrace_msgpack.storage.urls import is_url
 
-#: Files whose indexes are read before the tasks begin; of more files, each task reads whole ones.
-OPENED = 1000
-_TASKS, _THREADS = 4 * OPENED, 16
-_WHOLE = Piece(0, 1 << 62, 0)
-
-
-@dataclass
-class Task(InputPartition):
-    """What one task reads: pieces of files."""
-
-    pieces: list[tuple[Any, Piece]]
+#: The stream that says what became of the records of each file.
+LEDGER = "ledger"
+#: Spark has no unsigned types; 64 bits keep their bits, so that an address of the kernel is negative.
+_SIGNED = {"u8": "short", "u16": "integer", "u32": "long", "u64": "long", "i64": "long"}
+_ARROW = {"short": "int16", "integer": "int32", "long": "int64", "string": "string", "boolean": "bool_"}
+_LEDGER = {"stage": "string", "who": "string", "n": "long", "is_loss": "boolean", "state": "string"}
 
 
-class WstraceReader(DataSourceReader):
-    """Reads what was asked for.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of a source; Spark gives their names in lower case."""
 
-    Args:
-        request: the options.
-        types: name -> Spark's type of each column.
-    """
+    path: str = ""
+    stream: str = "page_fault"
+    starttime: str | None = None
+    endtime: str | None = None
+    pid: tuple[int, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    pushdown: bool = False
+    rowsperpartition: int = 2_000_000
+    ignorecorruptfiles: bool = False
 
-    def __init__(self, request: Request, types: dict[str, str]) -> None:
-        self.request, self.types = request, types
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """What these options ask for. Raises UsageError for an unknown option or a wrong value."""
+        given = {name.lower(): value for name, value in options.items()}
+        request = cls(**converted(given, keyword_options(Request), "the source wstrace"))
+        if not request.path:
+            raise UsageError("the source wstrace needs a path", 'write .load("folder/*.wst")')
+        for text in (request.starttime, request.endtime):
+            _wall_ns(text)
+        return request
+
+    def places(self) -> list[Any]:
+        """The files that the path stands for. Raises UsageError for a scheme such as Spark's own s3a://."""
+        found: list[str] = []
+        for one in map(str.strip, self.path.split(",")):
+            if not is_url(one) and re.match(r"[a-z][a-z0-9+.-]*:/", one):
+                raise UsageError(f"{one}: no such store is known", "write s3://, gs://, az:// or https://, or a path")
+            path = one if is_url(one) else os.path.abspath(one)  # executors have working directories of their own
+            path = os.path.join(glob.escape(path), "**", "*.wst") if os.path.isdir(path) else path  # noqa: PTH112
+            local = glob.has_magic(path) and not is_url(path)
+            found += sorted(glob.glob(path, recursive=True)) if local else [path]  # noqa: PTH207
+        if not found:
+            raise TraceFileNotFound(self.path)
+        return files_of(found)
+
+
+def types_of(request: Request) -> dict[str, str]:
+    """name -> Spark's type of each column, as this version knows it. Raises UsageError for one that is unknown."""
+    known = STREAMS.get(request.stream)
+    if request.stream != LEDGER and (known is None or known.internal):
+        raise UsageError(f"there is no stream {request.stream!r}", nearest(request.stream, [*STREAMS, LEDGER]))
+    columns = () if known is None else columns_of(known)
+    found = {c.name: "string" if c.semantic == "str" or c.words else _SIGNED[c.type] for c in columns} or dict(_LEDGER)
+    found |= {"time": "timestamp_ntz"} if "time_ns" in found else {}
+    found |= dict.fromkeys(["host", "trace", *_folders_of(_path_of(request.places()[0]))], "string")
+    for name in request.columns or ():
+        if name not in found:
+            raise UsageError(f"the stream {request.stream} has no column {name!r}", nearest(name, found))
+    return found if request.columns is None else {name: found[name] for name in request.columns}
+
+
+class WstraceReader(spark.DataSourceReader):
+    """Reads these columns of what was asked for."""
+
+    #: The nanoseconds on a trace's own clock from which on and up to which rows are wanted.
+    bounds = (0, 1 << 63)
+
+    def __init__(self, request: Request, names: list[str]) -> None:
+        self.request, self.types = request, types_of(replace(request, columns=tuple(names)))
 
     def partitions(self) -> list[Any]:
         """The tasks: of large files pieces of rowsPerPartition rows, of small ones several."""
-        places = [place for place in self.request.places() if self.wants(folders_of(path_of(place)))]
-        if len(places) > OPENED or self.request.stream == LEDGER:
-            some = max(1, len(places) // _TASKS)
-            return [Task([(place, _WHOLE) for place in places[at : at + some]]) for at in range(0, len(places), some)]
-        with ThreadPoolExecutor(_THREADS, "wstrace-index") as pool:
-            cuts = list(pool.map(self._cut, places))
-        tasks, rows = [Task([])], 0
-        for place, pieces in zip(places, cuts, strict=True):
-            for piece in pieces:
-                if rows and rows + piece.rows > self.request.rows:
-                    tasks.append(Task([]))
-                    rows = 0
-                tasks[-1].pieces.append((place, piece))
-                rows += piece.rows
-        return tasks
-
-    def wants(self, folders: dict[str, str]) -> bool:
-        """Whether files in these `key=value` folders can hold rows of the query."""
-        return True
+        places, limit = self.request.places(), max(1, self.request.rowsperpartition)
+        if self.request.stream == LEDGER:
+            return [spark.InputPartition([(place, None)]) for place in places]
+        with ThreadPoolExecutor(16, "wstrace-index") as pool:
+            cuts = zip(places, pool.map(self._cut, places), strict=True)
+            pieces = [(place, piece) for place, some in cuts for piece in some]
+        ends = np.cumsum([piece.rows for _, piece in pieces])
+        tasks: dict[int, list[tuple[Any, Any]]] = {}
+        for end, piece in zip(ends.tolist(), pieces, strict=True):
+            tasks.setdefault((end - 1) // limit, []).append(piece)
+        return [spark.InputPartition(some) for some in tasks.values()]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Yields the rows of a task as batches of pyarrow."""
-        for place, piece in partition.pieces:
+        for place, piece in partition.value:
             if self.request.stream == LEDGER:
-                yield ledger_rows(place, self.types)
+                yield self._ledger(place)
                 continue
-            with self._opened(place) as trace:
-                if trace is not None:
-                    yield from self._rows(trace, path_of(place), piece)
-
-    def _rows(self, trace: TraceFile, path: str, piece: Piece) -> Iterator[Any]:
-        selection = self.selection(trace)
-        convert = RowConverter(trace, path, self.request.stream, self.types)
-        if not trace.schema(self.request.stream).snapshot:
-            yield from map(convert, read(trace, selection, piece))
-            return
-        selection = selection._replace(columns=tuple(stored_names(selection.columns or ())))
-        for batch in read(trace, selection, piece):
-            yield convert(looked(batch))
-
-    def _cut(self, place: Any) -> list[Piece]:
-        with self._opened(place) as trace:
-            return [] if trace is None else cut(trace, self.selection(trace), self.request.rows)
-
-    @contextmanager
-    def _opened(self, place: Any) -> Iterator[TraceFile | None]:
-        """A file; None for one that cannot be read, if such are ignored."""
-        try:
-            trace = TraceFile([place])
-        except TraceFileError:
-            if not self.request.ignore:
-                raise
-            yield None
-            return
-        trace.trusting = True  # every byte that is read is checked, but no others are for its description
-        with trace:
-            yield trace
+            with TraceFile([place]) as trace:
+                trace.trusting = True  # every byte that is read is checked, but no others are for its description
+                selection = self.selection(trace)
+                if snapshot := trace.schema(self.request.stream).snapshot:
+                    selection = selection._replace(columns=tuple(stored_names(selection.columns or ())))
+                for batch in read(trace, selection, piece):
+                    yield self._converted(trace, _path_of(place), looked(batch) if snapshot else batch)
 
     def selection(self, trace: TraceFile) -> Selection:
-        """The rows that are wanted of a trace, whose clock is its own."""
+        """The rows that are wanted of a trace, on its own clock."""
         request = self.request
-        start, end = (None if at is None else _on_its_clock(trace, at) for at in (request.start_ns, request.end_ns))
-        known = {column.name: column for column in trace.schema(request.stream).columns} | {"host": None}
-        return Selection(request.stream, stored_columns(self.types, known), start, end, request.pids)
+        wanted = {"time_ns" if name == "time" else name for name in self.types}
+        known = [*(column.name for column in trace.schema(request.stream).columns), "host"]
+        columns = tuple(name for name in known if name in wanted) or tuple(known[:1])
+        clock, bounds = trace.info.clock, list(self.bounds)
+        for n, at in enumerate(map(_wall_ns, (request.starttime, request.endtime))):
+            if at is not None:
+                on_its_clock = max(0, at - clock.offset(at - clock.offset(trace.begin_ns)))
+                bounds[n] = sorted([on_its_clock, bounds[n]])[1 - n]
+        return Selection(request.stream, columns, bounds[0], bounds[1], request.pid)
+
+    def _cut(self, place: Any) -> list[Piece]:
+        try:
+            with TraceFile([place]) as trace:
+                return cut(trace, self.selection(trace), max(1, self.request.rowsperpartition))
+        except TraceFileError:
+            if self.request.ignorecorruptfiles:
+                return []
+            raise
+
+    def _converted(self, trace: TraceFile, path: str, batch: Batch) -> Any:
+        """A RecordBatch of these rows; columns that the batch lacks are null.
+
+        It is in Arrow's own memory: numpy's is freed with Python's lock alone, which a task of Sail holds while it
+        waits for room in its queue.
+        """
+        n, hosts = len(batch), trace.info.hosts
+        same = {"trace": path, **_folders_of(path)}
+        if not hosts:
+            same = {"host": str(trace.info.host.get("name") or ""), **same}
+        found: dict[str, Any] = {}
+        for name, kind in self.types.items():
+            values: Any = batch.columns.get("time_ns" if name == "time" else name)
+            column = trace.schema(self.request.stream).column(name) or Column(name, "u64", "count")
+            if name in same:
+                values = arrow.repeat(same[name], n)
+            elif name == "host":
+                codes = np.zeros(n, np.uint32) if values is None else np.minimum(values, len(hosts))
+                values = arrow.array([*hosts, None], arrow.string()).take(arrow.array(codes))
+            elif values is None:
+                values = arrow.nulls(n)
+            elif name == "time":
+                values = arrow.array((values.astype("<i8") + trace.info.clock.offset(batch.window[0])) // 1000)
+            elif (words := names_of(column, batch.strings)) is not None:
+                values = arrow.array(words, arrow.string()).take(arrow.array(values))
+            else:
+                values = arrow.array(values.view("<i8") if values.dtype == np.dtype("<u8") else values)
+            try:
+                found[name] = values.cast(arrow.timestamp("us") if name == "time" else getattr(arrow, _ARROW[kind])())
+            except arrow.ArrowInvalid:
+                raise TraceFileError(f"{path}: the column {name!r} is {values.type} here", "leave it out") from None
+        rows = arrow.RecordBatch.from_pydict(found)
+        return arrow.ipc.read_record_batch(rows.serialize(), rows.schema)
+
+    def _ledger(self, place: Any) -> Any:
+        """What one file recorded and lost: a row for each stage of its ledger; of one that cannot be read, why not."""
+        path = _path_of(place)
+        try:
+            with TraceFile([place]) as trace:
+                same = {"host": str(trace.header.host.get("name") or ""), "state": trace.state}
+                stages = [(stage, who, n, trace.ledger.is_loss(stage)) for stage, who, n in trace.ledger.rows()]
+        except TraceFileError as error:
+            same, stages = {"state": "unreadable"}, [("file_unreadable", str(error), 1, True)]
+        same |= {"trace": path, **_folders_of(path)}
+        rows = [{**same, **dict(zip(_LEDGER, stage, strict=False))} for stage in stages]
+        schema = arrow.schema([(name, getattr(arrow, _ARROW[kind])()) for name, kind in self.types.items()])
+        return arrow.RecordBatch.from_pylist(rows, schema)
 
 
-def _on_its_clock(trace: TraceFile, wall_ns: int) -> int:
-    """A wall time on the clock of a trace's records."""
-    clock = trace.info.clock
-    near = wall_ns - clock.offset(trace.begin_ns)
-    return max(0, wall_ns - clock.offset(near))
+class PushdownReader(WstraceReader):
+    """Skips frames that filters of `time_ns` exclude. Spark checks the rows that are left."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802  Spark's name
+        """Takes note of filters; all of them are given back, because frames are skipped, not rows."""
+        for one in filters:
+            start, end = self.bounds
+            if getattr(one, "attribute", None) == ("time_ns",):
+                if isinstance(one, spark.GreaterThan | spark.GreaterThanOrEqual):
+                    self.bounds = max(start, one.value), end
+                elif isinstance(one, spark.LessThan | spark.LessThanOrEqual):
+                    self.bounds = start, min(end, one.value + 1)
+        return filters
+
+
+def _path_of(place: Any) -> str:
+    """The path of a file, or its URL without credentials."""
+    return str(getattr(place, "shown", place))
+
+
+def _folders_of(path: str) -> dict[str, str]:
+    """The `key=value` folders of a path: what Hive calls partitions."""
+    return {key: unquote(value) for key, value in re.findall(r"(?:^|/)([A-Za-z_]\w*)=([^/]*)(?=/)", path)}
+
+
+def _wall_ns(text: str | None) -> int | None:
+    """The nanoseconds since 1970 of a time in ISO 8601."""
+    try:
+        at = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text}: it is no time", "write a time such as 2026-11-22T10:00:00Z") from None
+    return None if at is None else round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1e6) * 1000
