@@ -231,7 +231,6 @@ ROOMS = {
         {"ids"},
         {"transport"},
         {"export", "application"},
-        {"experimental"},
         {"exporter", "by_container", "recorded_spans", "instrumentor", "otel"},  # the doors: what hooks and users name
     ],
 }

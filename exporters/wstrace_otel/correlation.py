@@ -12,15 +12,8 @@ import collections
 import itertools
 import os
 import threading
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wstrace.batch import Batch
 from wstrace.clock import now_ns
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class SpanInterval:
@@ -129,35 +122,6 @@ class SpanIntervals:
         known = list(self._threads.get(tid, ()))
         at = bisect.bisect_right(known, time_ns, key=lambda interval: interval.start)
         return next((w for w in reversed(known[:at]) if not w.end or w.end >= time_ns), None)
-
-    def assign(self, batch: Batch) -> tuple[NDArray[np.intp], list[SpanInterval]]:
-        """For each row the index of its span in the list, or -1, computed by columns.
-
-        Args:
-            batch: page faults with time_ns, pid and tid, in time order within a thread.
-
-        Returns:
-            The indices, shape (n,), and the spans that occur.
-        """
-        index = np.full(len(batch), -1, np.intp)
-        used: list[SpanInterval] = []
-        if not self._threads or not len(batch) or not {"time_ns", "pid", "tid"} <= set(batch):
-            return index, used
-        own = batch["pid"] == self.pid
-        first, last = batch.window
-        for tid, known in list(self._threads.items()) if own.any() else ():
-            open_then = [w for w in list(known) if w.start <= last and (not w.end or w.end >= first)]
-            rows = np.flatnonzero(own & (batch["tid"] == tid)) if open_then else index[:0]
-            if not len(rows):
-                continue
-            times = batch["time_ns"][rows]
-            for interval in open_then:  # In order of start: an inner span takes its rows from the one around it.
-                low = np.searchsorted(times, interval.start, "left")
-                high = np.searchsorted(times, interval.end, "right") if interval.end else len(rows)
-                if low < high:
-                    index[rows[low:high]] = len(used)
-                    used.append(interval)
-        return index, used
 
 
 #: The spans of this process.

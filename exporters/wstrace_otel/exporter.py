@@ -1,4 +1,4 @@
-"""The exporter `otel`: sends metrics, events, spans and profiles of the traced processes to OpenTelemetry."""
+"""The exporter `otel`: sends metrics, events and spans of the traced processes to OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from wstrace_otel.transport.batch_sender import CLOSE_SECONDS, REMEDY
 from wstrace_otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
-    from wstrace_otel.experimental import Experiment
     from wstrace_otel.export.stacks import EventStacks
     from wstrace_otel.transport.own_providers import OwnProviders
 
@@ -32,13 +31,10 @@ class OtelExporter(Exporter):
         to: the destination: OTLP over http or grpc, the console, a port that prometheus scrapes; "" = as set by
             OTEL_METRICS_EXPORTER, OTEL_LOGS_EXPORTER, OTEL_TRACES_EXPORTER and OTEL_EXPORTER_OTLP_PROTOCOL.
         endpoint: a collector's address; takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
-        mode: aggregate = metrics, sampled events and spans; bulk = in addition, every page fault as a log record
-            (experimental).
         metrics: send metrics.
         logs: send events.
         spans: send a span for each traced process.
-        profiles: send OTLP profiles (experimental).
-        stacks: send the stacks of faults with events and profiles; they tell functions and source files.
+        stacks: send the stacks of faults with events; they tell functions and source files.
         events: minor faults that become events, per second; all major ones do.
         interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
         modules: files with a series of their own, per process; the rest is `other`.
@@ -59,11 +55,9 @@ class OtelExporter(Exporter):
         *,
         to: Literal["", "http", "grpc", "console", "prometheus"] = "",
         endpoint: str = "",
-        mode: Literal["aggregate", "bulk"] = "aggregate",
         metrics: bool = True,
         logs: bool = True,
         spans: bool = True,
-        profiles: bool = False,
         stacks: bool = False,
         events: float = 100.0,
         interval_s: float = 0.0,
@@ -76,22 +70,17 @@ class OtelExporter(Exporter):
         need_sdk("the exporter otel")
         if modules < 1 or processes < 0 or events < 0:
             raise UsageError("otel: modules must be at least 1, processes and events at least 0")
-        self._to, self._endpoint, self._mode, self._providers_wanted = to, endpoint, mode, providers
-        wanted = {"metrics": metrics, "logs": logs or mode == "bulk", "traces": spans, "profiles": profiles}
+        self._to, self._endpoint, self._providers_wanted = to, endpoint, providers
+        wanted = {"metrics": metrics, "logs": logs, "traces": spans}
         self._signals = [signal for signal, on in wanted.items() if on]
-        self._events_logged = logs and mode != "bulk"
         self._interval, self._arguments, self._pids = interval_s, arguments, pids
         self._modules, self._limit = modules, processes
         self._sampler = Sampler(TokenBucket(events))
-        self._only_own = mode == "bulk" or profiles
-        if stacks and mode == "bulk":
-            raise UsageError("otel: mode=bulk sends no stacks", "leave stacks out, or mode")
         self._stacks_wanted = stacks
         self._stacks: EventStacks | None = None
         self._disabled = False
         self._own: OwnProviders | None = None
         self._reported: dict[tuple[str, str], int] = {}
-        self._experiments: list[Experiment] = []
         self.faults = 0
 
     # -- life --------------------------------------------------------------------------------------------------
@@ -145,8 +134,6 @@ class OtelExporter(Exporter):
             self._life.root(pid)
 
     def _uses_global(self, context: Context) -> bool:
-        if self._providers_wanted == "global" and self._only_own:
-            raise UsageError("otel: raw records and profiles need providers=own")
         if self._providers_wanted != "auto":
             return self._providers_wanted == "global"
         from opentelemetry.metrics import get_meter_provider
@@ -154,7 +141,7 @@ class OtelExporter(Exporter):
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import get_tracer_provider
 
-        if self._to or self._endpoint or self._only_own:
+        if self._to or self._endpoint:
             return False
         metered = isinstance(get_meter_provider(), MeterProvider)
         traced = isinstance(get_tracer_provider(), TracerProvider)
@@ -168,27 +155,11 @@ class OtelExporter(Exporter):
         )
 
     def _open(self, context: Context) -> OwnProviders:
-        from wstrace_otel.experimental import bulk, profiles
         from wstrace_otel.transport.own_providers import OwnProviders
 
-        if "profiles" in self._signals:
-            profiles.need()
         own = self._own = OwnProviders(
             context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
         )
-        if self._mode == "bulk":
-            self._experiments.append(bulk.BulkLogs(own, self._resource_of, self._clock.offset))
-        if "profiles" in self._signals:
-            self._experiments.append(
-                profiles.ProfileExport(
-                    own,
-                    self._resource_of,
-                    context.strings,
-                    self._clock.wall,
-                    context.ledger,
-                    self._stacks.frames if self._stacks is not None else None,
-                )
-            )
         if "metrics" in self._signals:
             TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
         for thread in own.own_threads():
@@ -208,8 +179,6 @@ class OtelExporter(Exporter):
         elif stream in ("call_site", "mapping"):
             if self._stacks is not None:
                 self._stacks.learn(batch)
-            for experiment in self._experiments if stream == "mapping" else ():
-                experiment.add_mappings(batch)
         elif batch.snapshot is not None:
             process = self._processes.get(batch.snapshot.pid)
             (process.add_resident if stream == "resident" else process.add_written)(batch)
@@ -222,9 +191,7 @@ class OtelExporter(Exporter):
         if self._disabled:
             return
         self._life.admit()
-        for experiment in self._experiments:
-            experiment.add_faults(batch)
-        if self._events_logged:
+        if "logs" in self._signals:
             for rows, weights in self._sampler.choose(batch):
                 self._events.faults(rows, weights, self._processes.get)
 
@@ -245,9 +212,6 @@ class OtelExporter(Exporter):
     def _label(self, process: Process) -> dict[str, Any]:
         return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
 
-    def _resource_of(self, pid: int) -> Any:
-        return self._life.resource_of(pid)
-
     def _counted(self) -> tuple[int, int]:
         """(minor, major) by the kernel: as counted by the source, else as the system accounts them to the targets."""
         ledger, usage = self._context.ledger, self._context.info.usage
@@ -259,17 +223,15 @@ class OtelExporter(Exporter):
     # -- by time and at the end --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Registers metrics of new processes, reports losses and sends profiles."""
+        """Registers metrics of new processes and reports losses."""
         if self._disabled:
             return
         self._life.settle()
         self._report_losses()
-        for experiment in self._experiments:
-            experiment.tick()
 
     def _report_losses(self) -> None:
         """Sends an event for each stage of the ledger that has lost more since the last call."""
-        if not self._events_logged:
+        if "logs" not in self._signals:
             return
         for stage, who, count in self._context.ledger.losses():
             more = count - self._reported.get((stage, who), 0)
@@ -295,12 +257,10 @@ class OtelExporter(Exporter):
             return
         until = time.monotonic() + CLOSE_SECONDS
         self._life.end_all()
-        if self._events_logged:
+        if "logs" in self._signals:
             for rows, weights in self._sampler.rest():
                 self._events.faults(rows, weights, self._processes.get)
         self._report_losses()
-        for experiment in self._experiments:
-            experiment.close()
         self._kernel.now()
         if self._global:
             from wstrace_otel.export.embedded import embedded

@@ -1,10 +1,9 @@
 """What the exporter `otel` costs, and what it keeps when the collector is away.
 
     python tests/benchmarks/otel.py                    # all; --outage 60 for a whole minute, --quick for a look
-    python tests/benchmarks/otel.py metrics bulk       # some
+    python tests/benchmarks/otel.py metrics span       # some
 
 metrics   CPU a fault of the aggregating path                                        <= 0.1 us
-bulk      CPU a record of mode=bulk against the SDK's log path at equal content      >= 5 times less
 span      CPU that FaultSpanProcessor adds to a span                                 <= 8 us
 target    run time of a target with the exporter against without it                  within 5 %
 outage    collector away and back: cumulative counts, memory, losses                 exact, bounded, counted
@@ -83,55 +82,6 @@ def metrics(quick: bool) -> dict[str, Any]:
             exporter.close()
             found[f"us a fault, {name}"] = round(seconds / (rounds * ROWS) * 1e6, 4)
     return found
-
-
-def bulk(quick: bool) -> dict[str, Any]:
-    """Bytes of requests by columns, against Logger.emit and the SDK's encoder, on one thread each."""
-    from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-    from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk.resources import Resource
-
-    from wstrace.clock import ClockAnchor
-    from wstrace_otel.experimental.bulk import Encoder
-    from wstrace_otel.export.events import Events
-    from wstrace_otel.export.processes import Process
-    from wstrace_otel.transport.queueing import QueueingLogProcessor
-
-    strings = Dictionary()
-    one = batch(strings, 1)
-    about = Resource({"process.pid": 4000})
-    rounds = 2 if quick else 16
-    encoder = Encoder(lambda pid: about, lambda t: 0, 3 << 20)
-    size = [0]
-
-    def by_columns() -> None:
-        for _ in range(rounds):
-            size[0] = sum(len(body) for body, _ in encoder.payloads(one))
-
-    ours = cpu(by_columns) / (rounds * ROWS)
-
-    class Kept:
-        def __init__(self) -> None:
-            self.items: list[Any] = []
-
-        def put(self, item: Any) -> None:
-            self.items.append(item)
-
-    provider = LoggerProvider(about, shutdown_on_exit=False)
-    kept = Kept()
-    provider.add_log_record_processor(QueueingLogProcessor(kept))
-    logger = provider.get_logger("wstrace")
-    some = one.take(slice(0, 2048))
-    process = Process(4000, strings, modules=1)
-    events = Events(lambda p: logger, ClockAnchor())
-
-    def by_sdk() -> None:
-        events.faults(some, np.ones(len(some), np.int64), lambda pid: process)
-        encode_logs(kept.items).SerializeToString()
-
-    sdk = cpu(by_sdk) / len(some)
-    return {"us a record, bulk": round(ours * 1e6, 3), "us a record, SDK": round(sdk * 1e6, 2),
-            "times": round(sdk / ours, 1), "bytes a record": round(size[0] / ROWS)}  # fmt: skip
 
 
 def span(quick: bool) -> dict[str, Any]:
@@ -237,7 +187,7 @@ def outage(quick: bool, seconds: float) -> dict[str, Any]:
 def leave(quick: bool) -> dict[str, Any]:
     """A traced command with nothing listening: how much longer it all takes than the same with otel off."""
     took = []
-    for words in ([], ["-e", "otel:to=http,endpoint=http://127.0.0.1:9,mode=bulk"]):
+    for words in ([], ["-e", "otel:to=http,endpoint=http://127.0.0.1:9,events=1e9"]):
         began = time.monotonic()
         subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", *words, "--", "true"], capture_output=True,
                        env={**os.environ})  # fmt: skip
@@ -248,13 +198,12 @@ def leave(quick: bool) -> dict[str, Any]:
 def main() -> None:
     """Runs what is asked for and prints a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["metrics", "bulk", "span", "target", "outage", "exit", []])
+    parser.add_argument("what", nargs="*", choices=["metrics", "span", "target", "outage", "exit", []])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--outage", type=float, default=10.0, help="seconds")
     asked = parser.parse_args()
     benchmarks: dict[str, Callable[[], dict[str, Any]]] = {
         "metrics": lambda: metrics(asked.quick),
-        "bulk": lambda: bulk(asked.quick),
         "span": lambda: span(asked.quick),
         "target": lambda: target(asked.quick),
         "outage": lambda: outage(asked.quick, asked.outage),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from typing import Any
 
@@ -11,9 +13,10 @@ from receiver import Receiver, last_points, logs, plain, spans
 
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
-from wstrace.schema import PROCESS
+from wstrace.schema import PAGE_FAULT, PROCESS, Column
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
+from wstrace_otel.correlation import span_intervals
 from wstrace_otel.exporter import OtelExporter
 
 
@@ -112,12 +115,11 @@ def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) 
     assert found["kid"].parent_span_id == found["demo"].span_id
 
 
-@pytest.mark.parametrize("mode", ["aggregate", "bulk"])
-def test_hostile_names_arrive_harmless(mode: str) -> None:
+def test_hostile_names_arrive_harmless() -> None:
     evil = "/tmp/\x1b[31m\n" + "a" * 70_000
     strings_evil = faulted(8, file="/b\udcff\x00d" + "x" * 60_000)
     with Receiver() as receiver:
-        session = run(otel(receiver, mode=mode), [started(name=evil[:5000]), strings_evil])
+        session = run(otel(receiver), [started(name=evil[:5000]), strings_evil])
         records = logs(receiver)
     assert not session.ledger.losses()
     files = {plain(r.attributes).get("file.path") for _, r in records if r.event_name == "wstrace.page_fault"}
@@ -127,9 +129,46 @@ def test_hostile_names_arrive_harmless(mode: str) -> None:
             assert not isinstance(value, str) or (len(value) <= 4096 and value.isprintable())
 
 
+def fault_records(receiver: Receiver) -> list[Any]:
+    """The events of page faults, by time."""
+    found = [record for _, record in logs(receiver) if record.event_name == "wstrace.page_fault"]
+    return sorted(found, key=lambda record: record.time_unix_nano)
+
+
+def test_a_column_that_the_schema_gains_is_an_attribute() -> None:
+    new = (Column("cpu", "u16", "id"), Column("around", "u64", "addr"), Column("drift", "i64", "count"))
+    schema = PAGE_FAULT._replace(columns=(*PAGE_FAULT.columns, *new, Column("lock", "u32", "str")))
+    batch = batch_of(schema, time_ns=[5, 6], pid=7, tid=7, pc=1, va=2, flags=0, file="/f", kind=1, mapping=1,
+                     cpu=[0, 65535], around=[0, 2**64 - 1], drift=[-1, 300], lock=["", "mmap_lock"])  # fmt: skip
+    with Receiver() as receiver:
+        run(otel(receiver, events=1e9), [started(), batch])
+        found = [plain(record.attributes) for record in fault_records(receiver)]
+    columns = ("cpu", "around", "drift", "lock", "mapping")
+    assert [tuple(row.get(f"wstrace.fault.{name}") for name in columns) for row in found] == [
+        (0, f"{0:#018x}", -1, None, None),
+        (65535, f"{2**64 - 1:#018x}", 300, "mmap_lock", None),
+    ]
+
+
+def test_an_event_carries_the_span_that_was_open() -> None:
+    span_intervals.forget()
+    tid, at = threading.get_native_id(), time.monotonic_ns()
+    outer = span_intervals.open(0xABC, 0x1)
+    inner = span_intervals.open(0xABC, 0x2)
+    span_intervals.close(inner)
+    span_intervals.close(outer)
+    times = [at, inner.start, inner.end, outer.end, outer.end + 10**9]
+    batch = batch_of(PAGE_FAULT, time_ns=times, pid=os.getpid(), tid=tid, pc=1, va=2, flags=0, file="/f", kind=1)
+    with Receiver() as receiver:
+        run(otel(receiver, events=1e9), [batch])
+        found = fault_records(receiver)
+    assert [record.span_id.hex() for record in found] == ["", f"{2:016x}", f"{2:016x}", f"{1:016x}", ""]
+    assert found[1].trace_id.hex() == f"{0xABC:032x}"
+
+
 class TestContract(ExporterContract):
     def make(self) -> OtelExporter:
-        return OtelExporter(to="console", providers="own", profiles=False)
+        return OtelExporter(to="console", providers="own")
 
 
 def test_a_session_that_cannot_start_sends_nothing() -> None:

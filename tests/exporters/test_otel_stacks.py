@@ -1,26 +1,22 @@
-"""OpenTelemetry carries stacks only where they were asked for; then each fault's, in events and in profiles."""
+"""OpenTelemetry carries stacks only where they were asked for; then each fault's, in its event."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-import pytest
 from otel_scripted import NOW, otel, run, started
 from receiver import Receiver, logs, plain
 from stacks_scripted import Fault, Stacks
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import UsageError
 from wstrace.schema import HOW_BORROWED, HOW_NOT_YET, MAPPING, STACK_COLUMNS
 from wstrace.testing import batch_of
-from wstrace_otel.exporter import OtelExporter
 
 WORK, MAIN = ("work", "/srv/secret/app.py", 12), ("<module>", "/srv/secret/app.py", 40)
 LOADS = ("loads", "/usr/lib/python3.11/json/__init__.py", 346)
 FAULTS = [
     *[Fault([LOADS, WORK, MAIN], [(1, 0x30), (1, 0x20)], weight=4, pid=4711, flags=1)] * 4,
-    # a borrowed native stack is in no profile, which has no mark for it
     *[Fault([MAIN], [(1, 0x40), (1, 0x20)], pid=4711, flags=1, native_how=HOW_BORROWED)] * 2,
     Fault(None, how=HOW_NOT_YET, pid=4711, flags=1),
 ]
@@ -39,10 +35,9 @@ def events(**options: Any) -> list[dict[str, Any]]:
         return [plain(r.attributes) for _, r in logs(receiver) if r.event_name == "wstrace.page_fault"]
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "bulk"}, {"profiles": True}])
-def test_nothing_of_a_stack_is_sent_unless_it_was_asked_for(options: dict[str, Any]) -> None:
+def test_nothing_of_a_stack_is_sent_unless_it_was_asked_for() -> None:
     with Receiver() as receiver:
-        run(otel(receiver, **options), batches())
+        run(otel(receiver), batches())
         assert len(receiver.seen) > 0
         sent = b"".join(body for _, _, body in receiver.seen)
     assert b"wstrace" in sent
@@ -62,36 +57,3 @@ def test_an_event_has_its_own_line_and_its_stack_or_the_reason() -> None:
         f'  File "{WORK[1]}", line 12, in work',
         f'  File "{LOADS[1]}", line 346, in loads',
     ]
-
-
-def test_a_profile_has_the_frames_of_all_faults() -> None:
-    service = pytest.importorskip("opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2")
-    with Receiver() as receiver:
-        run(otel(receiver, profiles=True, stacks=True, logs=False, metrics=False, spans=False), batches())
-        (body,) = (body for path, _, body in receiver.seen if "profiles" in path)
-    request = service.ExportProfilesServiceRequest.FromString(body)
-    tables = request.dictionary
-    text, found = tables.string_table, Counter()
-    for resource in request.resource_profiles:
-        for scope in resource.scope_profiles:
-            for sample in (sample for profile in scope.profiles for sample in profile.samples):
-                frames = []
-                for at in tables.stack_table[sample.stack_index].location_indices:
-                    place = tables.location_table[at]
-                    module = text[tables.mapping_table[place.mapping_index].filename_strindex]
-                    functions = [tables.function_table[line.function_index].name_strindex for line in place.lines]
-                    lines = [(text[name], line.line) for name, line in zip(functions, place.lines, strict=True)]
-                    frames.append((*lines, module, place.address))
-                found[tuple(frames)] += sample.values[0]
-    pc, libx = ("unknown", 1), ("libx.so+0x20", 0)
-    work, main, loads = ((name, line) for name, _, line in (WORK, MAIN, LOADS))
-    assert found == {
-        (pc, (libx, "libx.so", 0x20), *(((frame), "", 0) for frame in (loads, work, main))): 4,
-        (pc, (main, "", 0)): 2,
-        (pc,): 1,
-    }
-
-
-def test_raw_records_have_no_stacks() -> None:
-    with pytest.raises(UsageError, match="mode=bulk sends no stacks"):
-        OtelExporter(to="http", endpoint="http://localhost:1", mode="bulk", stacks=True)

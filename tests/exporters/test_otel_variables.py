@@ -21,7 +21,6 @@ def test_endpoints_are_read_as_the_specification_says() -> None:
     assert url("logs") == "http://localhost:4318/v1/logs"
     assert url("logs", ENDPOINT="http://c:1/base/") == "http://c:1/base/v1/logs"
     assert url("logs", ENDPOINT="http://c:1", LOGS_ENDPOINT="http://d:2/here") == "http://d:2/here"
-    assert url("profiles") == "http://localhost:4318/v1development/profiles"
     assert url("traces", PROTOCOL="grpc") == "http://localhost:4317"
     both = Endpoint.from_environment(
         "logs",
@@ -45,7 +44,7 @@ def test_values_that_are_unknown_are_told(variable: str) -> None:
 def test_a_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with Receiver() as receiver:
-        session = run(otel(receiver, profiles=True), [started(), faulted(), ended()])
+        session = run(otel(receiver), [started(), faulted(), ended()])
         assert receiver.seen == []
         assert not session.ledger.losses()
 

@@ -22,7 +22,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +30,7 @@ from typing import Any
 from built_with_go import NoGo, built_once, go
 
 SOURCE = Path(__file__).with_name("collector")
-SIGNALS = ("logs", "metrics", "traces", "profiles")
+SIGNALS = ("logs", "metrics", "traces")
 GO_VERSION = (1, 25)
 
 
@@ -101,7 +101,7 @@ class Collector:
         config.write_text(self._config())
         with (self.directory / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(binary()), f"--config=file:{config}", "--feature-gates=service.profilesSupport"],
+                [str(binary()), f"--config=file:{config}"],
                 stdout=log,
                 stderr=log,
             )
@@ -130,7 +130,7 @@ class Collector:
         self.stop()
 
     def received(self, name: str) -> list[dict[str, Any]]:
-        """The requests of a signal (logs, metrics, traces, profiles), each as OTLP JSON. Call after stop()."""
+        """The requests of a signal (logs, metrics, traces), each as OTLP JSON. Call after stop()."""
         path = self.directory / f"{name}.json"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -155,24 +155,16 @@ class Collector:
         )
 
 
-def attributes(holder: dict[str, Any], strings: Sequence[str] = ()) -> dict[str, Any]:
-    """The attributes of a resource, point, span or record of OTLP JSON as name -> value.
-
-    strings: the string table of profiles, whose resources point into it.
-    """
-    return {
-        pair["key"] if "key" in pair else strings[pair["keyStrindex"]]: _value(pair.get("value", {}), strings)
-        for pair in holder.get("attributes", ())
-    }
+def attributes(holder: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a resource, point, span or record of OTLP JSON as name -> value."""
+    return {pair["key"]: _value(pair.get("value", {})) for pair in holder.get("attributes", ())}
 
 
-def _value(value: dict[str, Any], strings: Sequence[str]) -> Any:
+def _value(value: dict[str, Any]) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
-    if "stringValueStrindex" in value:
-        return strings[value["stringValueStrindex"]]
     if "arrayValue" in value:
-        return [_value(item, strings) for item in value["arrayValue"].get("values", ())]
+        return [_value(item) for item in value["arrayValue"].get("values", ())]
     return next(iter(value.values()), None)
 
 
@@ -182,11 +174,10 @@ def records(requests: list[dict[str, Any]], signal_name: str) -> Iterator[tuple[
         "logs": ("resourceLogs", "scopeLogs", "logRecords"),
         "traces": ("resourceSpans", "scopeSpans", "spans"),
         "metrics": ("resourceMetrics", "scopeMetrics", "metrics"),
-        "profiles": ("resourceProfiles", "scopeProfiles", "profiles"),
     }[signal_name]
     for request in requests:
         for resource in request.get(plural[0], ()):
-            about = attributes(resource.get("resource", {}), request.get("dictionary", {}).get("stringTable", ()))
+            about = attributes(resource.get("resource", {}))
             for scope in resource.get(plural[1], ()):
                 for record in scope.get(plural[2], ()):
                     yield about, record

@@ -83,22 +83,3 @@ def _create(attributes: dict[str, Any]) -> Resource:
         resource = resource.merge(Resource({names.SERVICE_NAME: service}))
     own = {key: value for key, value in attributes.items() if key != names.SERVICE_NAME}
     return resource.merge(Resource(own))
-
-
-def message(resource: Resource) -> Any:
-    """The resource as OTLP's message (opentelemetry.proto.resource.v1.Resource)."""
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-    from opentelemetry.proto.resource.v1.resource_pb2 import Resource as Message
-
-    def value_of(value: Any) -> Any:
-        if isinstance(value, bool):
-            return AnyValue(bool_value=value)
-        if isinstance(value, int):
-            return AnyValue(int_value=value)
-        if isinstance(value, float):
-            return AnyValue(double_value=value)
-        if isinstance(value, str):
-            return AnyValue(string_value=value)
-        return AnyValue(array_value=ArrayValue(values=[value_of(item) for item in value]))
-
-    return Message(attributes=[KeyValue(key=k, value=value_of(v)) for k, v in resource.attributes.items()])

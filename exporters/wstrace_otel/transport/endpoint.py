@@ -17,10 +17,6 @@ PATHS = {
     "traces": ("v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
     "metrics": ("v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"),
     "logs": ("v1/logs", "/opentelemetry.proto.collector.logs.v1.LogsService/Export"),
-    "profiles": (
-        "v1development/profiles",
-        "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export",
-    ),
 }
 PROTOCOLS = ("http/protobuf", "grpc")
 
@@ -61,7 +57,7 @@ class Endpoint:
         """The endpoint set by OTEL_EXPORTER_OTLP_SIGNAL_* and OTEL_EXPORTER_OTLP_*.
 
         Args:
-            signal: traces, metrics, logs or profiles.
+            signal: traces, metrics or logs.
             environ: the environment.
             url: a generic endpoint that takes precedence over the variables.
             protocol: "http/protobuf" or "grpc"; takes precedence over the variables.

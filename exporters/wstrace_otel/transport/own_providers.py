@@ -32,7 +32,7 @@ class OwnProviders:
         to: "http", "grpc", "console" or "prometheus"; "" = as set by OTEL_*_EXPORTER.
         endpoint: takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
         interval: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
-        signals: the signals to send, out of metrics, logs, traces and profiles.
+        signals: the signals to send, out of metrics, logs and traces.
         metrics_of: makes a function that returns metrics beside those of meters; see MeterProviders.
 
     Raises:
@@ -75,7 +75,7 @@ class OwnProviders:
             return ["otlp"]
         if self._to:
             return [self._to] if self._to != "prometheus" or signal == "metrics" else []
-        return exporters(signal) if signal != "profiles" else ["otlp"]
+        return exporters(signal)
 
     def connection(self, signal: str) -> Connection:
         """A new connection to the signal's endpoint; it is closed with the providers."""
