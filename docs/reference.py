@@ -23,7 +23,7 @@ from wstrace.ledger import STAGES
 from wstrace.options import meanings, options_of
 from wstrace.plugins import Plugins
 from wstrace.schema import SEMANTICS, STREAMS
-from wstrace_msgpack.interchange.tables import known_tables, meaning, unit
+from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,7 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/streams.md": streams(),
         "reference/tables.md": tables(),
         "reference/api.md": api(),
-        "how/file-format.md": (ROOT / "exporters/wstrace_msgpack/format/FORMAT.md").read_text("utf-8"),
+        "how/file-format.md": (ROOT / "exporters/wstrace_exporters/msgpack/format/FORMAT.md").read_text("utf-8"),
     }
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))

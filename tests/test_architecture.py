@@ -12,11 +12,11 @@ from machine import MACHINE
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "wstrace"
-PLUGINS = sorted(p for p in (ROOT / "plugins").iterdir() if p.name.startswith("wstrace_"))
-EXPORTERS = sorted(p for p in (ROOT / "exporters").iterdir() if p.name.startswith("wstrace_"))
+PLUGINS = sorted(p.parent for p in (ROOT / "plugins" / "wstrace_plugins").glob("*/__init__.py"))
+EXPORTERS = sorted(p.parent for p in (ROOT / "exporters" / "wstrace_exporters").glob("*/__init__.py"))
 #: Spark finds a data source by a module of such a name: it is no plugin, and has no entry point.
 SPARK = ROOT / "exporters" / "pyspark_wstrace"
-OURS = {"wstrace", SPARK.name, *(p.name for p in (*PLUGINS, *EXPORTERS))}
+OURS = {"wstrace", SPARK.name, "wstrace_plugins", "wstrace_exporters"}
 
 #: what the core may import besides the standard library
 CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
@@ -98,6 +98,18 @@ def tops(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
+def package_name(folder: Path) -> str:
+    """The dotted name of a package: `wstrace_plugins.os`."""
+    return f"{folder.parent.name}.{folder.name}"
+
+
+def rooms(names: set[str]) -> set[str]:
+    """The packages of ours behind imported names: `wstrace`, `wstrace_plugins.os`, `pyspark_wstrace`."""
+    parts = [name.split(".") for name in names]
+    found = {".".join(p[:2]) if p[0] in {"wstrace_plugins", "wstrace_exporters"} else p[0] for p in parts}
+    return {name for name in found if name.split(".")[0] in OURS}
+
+
 @pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))
 def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
     found = tops(imports(path))
@@ -145,7 +157,7 @@ def test_the_core_names_no_system_and_no_exporter(path):
                 words.add(f"{node.value.id}.{node.attr}")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             words |= set(node.value.lower().replace(":", " ").replace("_", " ").split())
-    exporters = {p.name.removeprefix("wstrace_") for p in EXPORTERS}
+    exporters = {p.name for p in EXPORTERS}
     assert not words & ({"linux", "windows", "win32", "darwin", "sys.platform", "os.name"} | exporters)
 
 
@@ -164,22 +176,22 @@ def test_the_core_is_layered(path):
 
 @pytest.mark.parametrize("package", [*PLUGINS, *EXPORTERS], ids=lambda p: p.name)
 def test_a_package_imports_only_the_core_and_what_plugins_share(package):
-    shared = {"wstrace_os"} if package in PLUGINS else set()
+    shared = {"wstrace_plugins.os"} if package in PLUGINS else set()
     for path in modules(package):
-        assert tops(imports(path)) & OURS <= {"wstrace", package.name} | shared, path
+        assert rooms(imports(path)) <= {"wstrace", package_name(package)} | shared, path
 
 
 def test_the_data_source_of_spark_reads_files_and_imports_nothing_before():
     """Spark imports it in every session, where wstrace is installed: that must cost nothing."""
     for path in modules(SPARK):
-        assert tops(imports(path)) & OURS <= {"wstrace", "wstrace_msgpack", SPARK.name}, path
+        assert rooms(imports(path)) <= {"wstrace", "wstrace_exporters.msgpack", SPARK.name}, path
     assert imports(SPARK / "__init__.py", top_level_only=True) <= {
         "__future__.annotations", "typing.TYPE_CHECKING", "pyspark.sql.datasource.DataSource"}  # fmt: skip
 
 
 def module_name(path: Path) -> str:
     """The dotted name under which a file is imported; a package's is that of its `__init__.py`."""
-    home = next(folder for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK) if path.is_relative_to(folder)).parent
+    home = next(ROOT / top for top in ("plugins", "exporters", "") if path.is_relative_to(ROOT / top))
     return ".".join(path.relative_to(home).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -225,8 +237,8 @@ def test_no_module_imports_itself_over_others():
 
 #: rooms of a package, lowest first: a room imports only rooms of lower floors, and what stands outside all rooms
 ROOMS = {
-    "wstrace_msgpack": [{"format"}, {"storage"}, {"read"}, {"write", "interchange"}, {"commands"}],
-    "wstrace_otel": [
+    "wstrace_exporters.msgpack": [{"format"}, {"storage"}, {"read"}, {"write", "interchange"}, {"commands"}],
+    "wstrace_exporters.otel": [
         {"names", "extra", "propagation", "correlation", "usage"},
         {"ids"},
         {"transport"},
@@ -238,7 +250,7 @@ ROOMS = {
 
 @pytest.mark.parametrize("package", [*PLUGINS, *EXPORTERS], ids=lambda p: p.name)
 def test_rooms_import_downward_only(package):
-    floors = ROOMS.get(package.name, [{"linux", "windows"}])
+    floors = ROOMS.get(package_name(package), [{"linux", "windows"}])
     floor = {room: number for number, rooms in enumerate(floors) for room in rooms}
     for path in modules(package):
         own = path.relative_to(package).parts[0].removesuffix(".py")
@@ -246,18 +258,23 @@ def test_rooms_import_downward_only(package):
             continue
         for name in imports(path):
             parts = name.split(".")
-            if parts[0] == package.name and len(parts) > 1 and parts[1] != own and parts[1] in floor:
-                assert floor[parts[1]] < floor[own], f"{path}: imports {name}"
+            if (
+                name.startswith(package_name(package) + ".")
+                and len(parts) > 2
+                and parts[2] != own
+                and parts[2] in floor
+            ):
+                assert floor[parts[2]] < floor[own], f"{path}: imports {name}"
 
 
 def test_every_module_of_the_otel_exporter_has_a_floor():
-    package = ROOT / "exporters" / "wstrace_otel"
+    package = ROOT / "exporters" / "wstrace_exporters" / "otel"
     own = {path.relative_to(package).parts[0].removesuffix(".py") for path in modules(package)}
-    assert own - {"__init__"} == set().union(*ROOMS["wstrace_otel"])
+    assert own - {"__init__"} == set().union(*ROOMS["wstrace_exporters.otel"])
 
 
 def test_what_plugins_share_knows_only_the_contracts():
-    for path in modules(ROOT / "plugins" / "wstrace_os"):
+    for path in modules(ROOT / "plugins" / "wstrace_plugins" / "os"):
         for name in imports(path):
             if name.startswith("wstrace."):
                 assert name.split(".")[1] in {"errors", "interfaces", "hookspecs", "schema", "batch", "cgroup_names"}, (
@@ -269,7 +286,7 @@ def test_the_system_is_asked_for_in_one_place():
     for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK):
         for path in modules(folder):
             text = path.read_text("utf-8")
-            if path.name == "__init__.py" and folder.name == "wstrace_os":
+            if path.name == "__init__.py" and folder.name == "os":
                 continue
             assert "sys.platform" not in text, path
             assert "platform.system()" not in text, path
@@ -321,8 +338,8 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
     points = project["project"]["entry-points"]
     behind = {*points["wstrace"].values(), *points["pytest11"].values()}
     packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    assert {p.name for p in (*PLUGINS, *EXPORTERS)} == behind == packed - {"wstrace", SPARK.name}
-    assert SPARK.name in packed
+    assert {package_name(p) for p in (*PLUGINS, *EXPORTERS)} == behind
+    assert packed == OURS
 
 
 def test_what_one_worker_runs_is_there() -> None:

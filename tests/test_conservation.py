@@ -28,7 +28,7 @@ from wstrace.schema import (
 )
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
-from wstrace_otel.export.processes import Processes
+from wstrace_exporters.otel.export.processes import Processes
 
 PAGE = 4096
 BY = ["file", "module", "pair", "thread", "process", "kind", "section", "function"]

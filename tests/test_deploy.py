@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.plugins import default_plugins
-from wstrace_daemon.settings import load
+from wstrace_plugins.daemon.settings import load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 
@@ -118,9 +118,9 @@ def test_under_the_profile_it_traces_and_answers_and_without_a_call_it_says_why(
     if shutil.which("setpriv") is None or not Path("/usr/lib/x86_64-linux-gnu/libseccomp.so.2").exists():
         pytest.skip("needs libseccomp")
     code = f"""
-from wstrace_daemon.health import Health, Told
+from wstrace_plugins.daemon.health import Health, Told
 Health({str(tmp_path / "health.sock")!r}, lambda: Told(True, "tracing", {{}})).close()
-from wstrace_page_faults.linux.levels import own_level
+from wstrace_plugins.page_faults.linux.levels import own_level
 print(own_level().name, own_level().why)
 """
     kit = Path(__file__).resolve().parent / "kit" / "seccomp.py"

@@ -48,7 +48,7 @@ def test_the_stub_has_the_names_of_the_api_from_the_same_modules():
         if alias.asname
     }
     table = {name: f"{module}.{name}" for name, module in wstrace._API.items()}
-    assert named == {**table, "otel": "wstrace_otel.otel"}
+    assert named == {**table, "otel": "wstrace_exporters.otel.otel"}
     assert set(wstrace.__all__) == {*named, "__version__"}
     assert set(wstrace.__all__) <= set(dir(wstrace))
     for name in table:
@@ -85,8 +85,8 @@ def documented_options() -> dict[str, set[str]]:
 
 
 def test_option_tables_have_every_option():
-    from wstrace_page_faults.linux import backend as linux
-    from wstrace_page_faults.windows import backend as windows
+    from wstrace_plugins.page_faults.linux import backend as linux
+    from wstrace_plugins.page_faults.windows import backend as windows
 
     tables, plugins = documented_options(), Plugins()
     assert set(tables) >= {"page_faults", "working_set", "write_watch", "console", "msgpack", "otel"}

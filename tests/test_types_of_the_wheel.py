@@ -86,9 +86,9 @@ def revealed(python: Path, text: str) -> tuple[dict[int, str], list[str]]:
 def members() -> list[str]:
     """Every public name, and every public attribute and method of the classes among them and of what they return."""
     from wstrace.analysis.summary import Row
-    from wstrace_msgpack.read.trace import TraceFile
-    from wstrace_working_set.delta import Delta
-    from wstrace_working_set.working_set import WorkingSet
+    from wstrace_exporters.msgpack.read.trace import TraceFile
+    from wstrace_plugins.working_set.delta import Delta
+    from wstrace_plugins.working_set.working_set import WorkingSet
 
     found = [name for name in wstrace.__all__ if name != "__version__"]
     classes = {name: getattr(wstrace, name) for name in found if inspect.isclass(getattr(wstrace, name))}
@@ -105,9 +105,9 @@ def test_no_public_name_method_or_result_is_any(installed: Path) -> None:
     code = [
         "import wstrace",
         "from wstrace.analysis.summary import Row",
-        "from wstrace_msgpack.read.trace import TraceFile",
-        "from wstrace_working_set.delta import Delta",
-        "from wstrace_working_set.working_set import WorkingSet",
+        "from wstrace_exporters.msgpack.read.trace import TraceFile",
+        "from wstrace_plugins.working_set.delta import Delta",
+        "from wstrace_plugins.working_set.working_set import WorkingSet",
     ]
     own = {"Row", "TraceFile", "Delta", "WorkingSet"}
     # an instance, not the class: a property then reveals its value, and a method its signature

@@ -94,7 +94,7 @@ def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
 
 @hookspec(firstresult=True)
 def wstrace_platform() -> Platform | None:
-    """When a process is launched or attached. By: wstrace_os.
+    """When a process is launched or attached. By: wstrace_plugins.os.
 
     Returns the Platform of the running system, or None to leave it to another plugin.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # not imported for `--help`, which asks for no class
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 GROUP = BUILT_IN = "wstrace"
-#: The entry point of wstrace_os, the built-in plugin with a platform; loading all plugins takes 40 ms.
+#: The entry point of wstrace_plugins.os, the built-in plugin with a platform; loading all plugins takes 40 ms.
 _PLATFORM = "os"
 #: What pluggy.HookimplMarker puts on a function.
 _MARK = f"{GROUP}_impl"
@@ -328,7 +328,7 @@ def default_plugins() -> Plugins:
 
 @functools.cache
 def own_platform() -> Platform | None:
-    """The Platform of this system from wstrace_os, even where that is switched off; None if there is none."""
+    """The Platform of this system from wstrace_plugins.os, even where that is switched off; None if there is none."""
     try:
         return Plugins(allowed=[_PLATFORM], third_party=False).platform
     except Unavailable:

@@ -22,11 +22,11 @@ from wstrace.options import converted, keyword_options
 from wstrace.schema import STREAMS, Column
 from wstrace.table import Selection
 from wstrace.text import nearest
-from wstrace_msgpack.read.discover import files_of
-from wstrace_msgpack.read.pieces import Piece, cut, read
-from wstrace_msgpack.read.snapshot_rows import columns_of, looked, stored_names
-from wstrace_msgpack.read.trace import TraceFile
-from wstrace_msgpack.storage.urls import is_url
+from wstrace_exporters.msgpack.read.discover import files_of
+from wstrace_exporters.msgpack.read.pieces import Piece, cut, read
+from wstrace_exporters.msgpack.read.snapshot_rows import columns_of, looked, stored_names
+from wstrace_exporters.msgpack.read.trace import TraceFile
+from wstrace_exporters.msgpack.storage.urls import is_url
 
 #: The stream that says what became of the records of each file.
 LEDGER = "ledger"

@@ -67,7 +67,7 @@ def metrics(quick: bool) -> dict[str, Any]:
     """The aggregating path alone, and with events at their default rate."""
     from receiver import Receiver
 
-    from wstrace_otel.exporter import OtelExporter
+    from wstrace_exporters.otel.exporter import OtelExporter
 
     rounds = 8 if quick else 64
     found = {}
@@ -88,7 +88,7 @@ def span(quick: bool) -> dict[str, Any]:
     """Started and ended spans with 4 attributes, with and without the processor: short rounds in turn, the least."""
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-    from wstrace_otel.application.processor import FaultSpanProcessor
+    from wstrace_exporters.otel.application.processor import FaultSpanProcessor
 
     n, rounds = 500, 20 if quick else 200
     given = {"http.request.method": "GET", "url.path": "/", "http.response.status_code": 200, "server.port": 80}
@@ -149,7 +149,7 @@ def outage(quick: bool, seconds: float) -> dict[str, Any]:
     """Faults go on while the collector is away; afterwards its last values are compared with what was given."""
     from collector import Collector, records
 
-    from wstrace_otel.exporter import OtelExporter
+    from wstrace_exporters.otel.exporter import OtelExporter
 
     seconds = min(seconds, 3.0) if quick else seconds
     with tempfile.TemporaryDirectory() as folder:

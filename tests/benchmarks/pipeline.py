@@ -37,12 +37,12 @@ from wstrace.interfaces import Context
 from wstrace.plugins import default_plugins
 from wstrace.schema import PAGE_FAULT, STREAMS
 from wstrace.session import Session
-from wstrace_page_faults.linux import backend
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.python_stacks.none import NoStacks
-from wstrace_page_faults.linux.python_stacks.rows import StackRows
-from wstrace_page_faults.linux.python_stacks.waiting import WaitingStacks
-from wstrace_page_faults.linux.samples import RingSamples, merge, settled
+from wstrace_plugins.page_faults.linux import backend
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.python_stacks.waiting import WaitingStacks
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled
 
 #: each thread touches 64 MiB of fresh pages again and again
 TARGET = r"""
@@ -156,9 +156,9 @@ class Stages:
 
 def replay(events: list[Event], stacks: str, folder: str, profiled: str = "") -> tuple[Stages, int]:
     """One pass of all that was recorded through the stages; the number of records, too."""
-    from wstrace_console.console import Console
-    from wstrace_mapped_files.enricher import MappedFiles
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    from wstrace_exporters.console.console import Console
+    from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
+    from wstrace_plugins.mapped_files.enricher import MappedFiles
 
     default_plugins().platform.keep_freed_memory()  # as every command that records
     context, costs, n = Context(), Stages(profiled), 0

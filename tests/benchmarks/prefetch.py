@@ -33,13 +33,13 @@ from pathlib import Path
 import numpy as np
 
 import wstrace
-from wstrace_os.linux import page_cache
-from wstrace_prefetch.applying import apply
-from wstrace_prefetch.backend import backend
-from wstrace_prefetch.comparing import Comparison, recorded
-from wstrace_prefetch.linux import backend as calls
-from wstrace_prefetch.making import made
-from wstrace_prefetch.start_list import Range, decoded, encoded
+from wstrace_plugins.os.linux import page_cache
+from wstrace_plugins.prefetch.applying import apply
+from wstrace_plugins.prefetch.backend import backend
+from wstrace_plugins.prefetch.comparing import Comparison, recorded
+from wstrace_plugins.prefetch.linux import backend as calls
+from wstrace_plugins.prefetch.making import made
+from wstrace_plugins.prefetch.start_list import Range, decoded, encoded
 
 PAGE = 4096
 MEMORY = 256 << 20

@@ -33,8 +33,8 @@ from wstrace.schema import (
     PROCESS_EXIT,
     SPACE_MAP,
 )
-from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.mapped_files.enricher import MappedFiles
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 PART = 65_536
 

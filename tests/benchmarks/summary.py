@@ -19,7 +19,7 @@ from wstrace.analysis.summary import Summary
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
-from wstrace_console.console import Console
+from wstrace_exporters.console.console import Console
 
 BATCH_ROWS = 65_536
 ROW = np.dtype([("head", "<u8"), ("pc", "<u8"), ("pid", "<u4"), ("tid", "<u4"), ("time", "<u8"), ("va", "<u8")])

@@ -35,10 +35,10 @@ from pyarrow import parquet
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
-from wstrace_msgpack.interchange.sql import connect
-from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.interchange.sql import connect
+from wstrace_exporters.msgpack.read.part import Part
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
 TOP = "select file, count(*) n from page_fault group by file order by n desc limit 10"
@@ -241,7 +241,7 @@ import itertools, pathlib, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
 import synthetic_trace as synthetic
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 context = Context()
 def kib(name):
     lines = pathlib.Path('/proc/self/status').read_text().splitlines()

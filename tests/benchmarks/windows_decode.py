@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from wstrace_os.windows.layouts import PSAPI_WS_WATCH_INFORMATION_EX
-from wstrace_page_faults.windows.records import decode
-from wstrace_working_set.windows import blocks as windows_blocks
+from wstrace_plugins.os.windows.layouts import PSAPI_WS_WATCH_INFORMATION_EX
+from wstrace_plugins.page_faults.windows.records import decode
+from wstrace_plugins.working_set.windows import blocks as windows_blocks
 
 
 def best(work, repeats=7):
@@ -67,8 +67,8 @@ def idle_ratio(loops=4000, pairs=3):
     """(CPU, wall) of drains of an idle process over those of bare sleeps of the same length; CPU counts in 10 ms."""
     import os
 
-    from wstrace_os.windows import api as winapi
-    from wstrace_page_faults.windows.watch import Watch
+    from wstrace_plugins.os.windows import api as winapi
+    from wstrace_plugins.page_faults.windows.watch import Watch
 
     watch = Watch(winapi, os.getpid())
     watch.discard()

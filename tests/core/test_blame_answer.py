@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from wstrace.analysis.blame.words import answer
 from wstrace.errors import OutputError, UsageError
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PROCESS_EXEC
-from wstrace_console import recorded
-from wstrace_console.commands.blame import blame as command
+from wstrace_exporters.console import recorded
+from wstrace_exporters.console.commands.blame import blame as command
 
 
 def test_the_first_line_says_what_most_is_also_where_no_line_brought_it():

@@ -18,7 +18,7 @@ from wstrace.schema import (
     PAGE_FILE,
     PAGE_SHARED,
 )
-from wstrace_console.blame_tables import table
+from wstrace_exporters.console.blame_tables import table
 
 AT_LEAST = ">"
 

@@ -16,8 +16,8 @@ from wstrace.analysis.blame.comparison import VIEWS, Comparison
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_YET, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
 from wstrace.trace import Trace
-from wstrace_console.commands.diff import diff as command
-from wstrace_console.diff_tables import answer
+from wstrace_exporters.console.commands.diff import diff as command
+from wstrace_exporters.console.diff_tables import answer
 
 MIB = 1 << 20
 OTHER = "/srv/venv-2/lib/python3.12/site-packages"

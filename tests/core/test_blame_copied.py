@@ -6,7 +6,7 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script
 
 from wstrace.schema import LOSS_FORKED, PAGE_EXCLUSIVE
-from wstrace_console.blame_tables import table
+from wstrace_exporters.console.blame_tables import table
 
 
 @pytest.mark.parametrize(("others", "name"), [(0, "save app.py:40 (copied: loaded by load_frame app.py:31)"),

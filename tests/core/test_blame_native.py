@@ -8,8 +8,8 @@ from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch
 from wstrace.schema import HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
-from wstrace_console.blame_tables import answer, completeness, known
-from wstrace_console.unshared_tables import parts
+from wstrace_exporters.console.blame_tables import answer, completeness, known
+from wstrace_exporters.console.unshared_tables import parts
 
 LIBRARY, OWN, OTHER = 3, 4, 5
 FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]

@@ -30,11 +30,11 @@ from wstrace.schema import (
     PROCESS_FORK,
 )
 from wstrace.testing import batch_of, trace_of
-from wstrace_console.blame_tables import table
-from wstrace_console.commands.blame import blame as command
-from wstrace_console.commands.report import report as report_command
-from wstrace_console.commands.unshared import unshared
-from wstrace_msgpack.interchange.sql import connect
+from wstrace_exporters.console.blame_tables import table
+from wstrace_exporters.console.commands.blame import blame as command
+from wstrace_exporters.console.commands.report import report as report_command
+from wstrace_exporters.console.commands.unshared import unshared
+from wstrace_exporters.msgpack.interchange.sql import connect
 
 
 def sizes(told: Blame, by: str = "line", column: str = "resident") -> dict[str, int]:

@@ -9,7 +9,7 @@ from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.sums import Sums, read_sums
 from wstrace.analysis.blame.words import answer, completeness
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_SHARED
-from wstrace_console.blame_tables import table
+from wstrace_exporters.console.blame_tables import table
 
 SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "rss_sum": 8 * PAGE, "pss": 6 * PAGE, "distinct": 5 * PAGE,
         "why": ""}  # fmt: skip

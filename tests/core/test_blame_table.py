@@ -7,8 +7,8 @@ from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.schema import PAGE_EXCLUSIVE
-from wstrace_console.commands.blame import blame
-from wstrace_console.commands.report import report
+from wstrace_exporters.console.commands.blame import blame
+from wstrace_exporters.console.commands.report import report
 
 
 def script() -> Script:

@@ -14,7 +14,7 @@ from wstrace.analysis.blame.orders import VIEWS
 from wstrace.analysis.blame.timeline import Timeline, between
 from wstrace.clock import now_ns
 from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
-from wstrace_console.commands.report import report
+from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
 

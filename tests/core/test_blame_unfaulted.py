@@ -23,7 +23,7 @@ from wstrace.schema import (
     LOSS_UNMAPPED,
     PAGE_EXCLUSIVE,
 )
-from wstrace_console.unshared_tables import answer, perhaps
+from wstrace_exporters.console.unshared_tables import answer, perhaps
 
 FORK = Event(LOSS_FORKED, 2, other=1)
 

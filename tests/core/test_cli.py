@@ -38,12 +38,12 @@ def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
     code = (
         "import sys\nfrom wstrace.cli import main\n"
         "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
-        "kept = ('wstrace_msgpack.read.trace', 'wstrace_msgpack.write.writer', 'wstrace_otel.transport.connection',"
-        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_otel.exporter', 'wstrace_html.exporter',"
-        " 'wstrace_msgpack.read', 'wstrace_msgpack.write.flight_recorder', 'wstrace_working_set.source',"
-        " 'wstrace_working_set.peak', 'wstrace_working_set.triggers', 'wstrace_write_watch.source',"
-        " 'wstrace_os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
-        " 'wstrace_msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
+        "kept = ('wstrace_exporters.msgpack.read.trace', 'wstrace_exporters.msgpack.write.writer', 'wstrace_exporters.otel.transport.connection',"
+        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_exporters.otel.exporter', 'wstrace_exporters.html.exporter',"
+        " 'wstrace_exporters.msgpack.read', 'wstrace_exporters.msgpack.write.flight_recorder', 'wstrace_plugins.working_set.source',"
+        " 'wstrace_plugins.working_set.peak', 'wstrace_plugins.working_set.triggers', 'wstrace_plugins.write_watch.source',"
+        " 'wstrace_plugins.os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
+        " 'wstrace_exporters.msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
         "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
         "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
     )
@@ -56,7 +56,7 @@ def test_a_shell_that_starts_no_python_loads_nothing_that_reads_its_frames():
     code = (
         "import sys\nfrom wstrace.cli import main\n"
         "assert main(['run', '-q', '--', 'sh', '-c', 'true']) == 0\n"
-        "where = 'wstrace_page_faults.linux.python_stacks.'\n"
+        "where = 'wstrace_plugins.page_faults.linux.python_stacks.'\n"
         "read = [name for name in ('programs.walker', 'decoder') if where + name in sys.modules]\nassert not read, read"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import wstrace_os
+import wstrace_plugins.os
 from wstrace.conditions import Conditions
 from wstrace.errors import Unavailable
-from wstrace_os.linux import libc, page_cache, steady
+from wstrace_plugins.os.linux import libc, page_cache, steady
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 SHOW = [
@@ -31,7 +31,7 @@ def started() -> str:
 @linux
 def test_they_hold_for_what_is_started_meanwhile(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "5")
-    platform = wstrace_os.backend("wstrace_os").platform()
+    platform = wstrace_plugins.os.backend("wstrace_plugins.os").platform()
     before = started()
     assert before.startswith("5 ")
     with Conditions(aslr=False, hash_seed=0).held(platform):

@@ -25,7 +25,7 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.formats import save
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.table import Selection
-from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 
 
 @pytest.fixture
@@ -296,8 +296,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from wstrace import arrow
 from wstrace.errors import Unavailable
-from wstrace_msgpack.interchange import sql
-from wstrace_pyarrow import writer
+from wstrace_exporters.msgpack.interchange import sql
+from wstrace_exporters.pyarrow import writer
 for load in (arrow.arro3, sql.duckdb, writer.pyarrow):
     try:
         load()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from wstrace.analysis.module_names import ModuleNames
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, PAGE_EXCLUSIVE
-from wstrace_console.commands.imports import imports as command
+from wstrace_exporters.console.commands.imports import imports as command
 
 _BOOT, _EXTERNAL = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
 FINDING = [("_find_spec", _BOOT, 1080), ("_find_and_load_unlocked", _BOOT, 1140), ("_find_and_load", _BOOT, 1176)]

@@ -13,8 +13,8 @@ import pytest
 from wstrace import open_trace
 from wstrace.cli import main
 from wstrace.cli.tracing import Recording
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_os.linux.launcher import Launcher
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.os.linux.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 START = {

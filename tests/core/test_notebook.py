@@ -100,7 +100,7 @@ def test_a_trace_shows_its_faults_by_file():
 
 
 def test_a_working_set_shows_its_owners():
-    backend = pytest.importorskip("wstrace_working_set.working_set")
+    backend = pytest.importorskip("wstrace_plugins.working_set.working_set")
     try:
         found = checked(backend.working_set(os.getpid())._repr_html_())
     except wstrace.Unavailable as why:

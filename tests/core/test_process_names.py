@@ -28,9 +28,9 @@ from wstrace.schema import (
     PROCESS_TITLE,
 )
 from wstrace.testing import batch_of
-from wstrace_console.commands.blame import blame
-from wstrace_console.commands.report import report
-from wstrace_console.two_keys import TwoKeys
+from wstrace_exporters.console.commands.blame import blame
+from wstrace_exporters.console.commands.report import report
+from wstrace_exporters.console.two_keys import TwoKeys
 
 
 def test_a_title_holds_until_the_next_program_and_workers_are_numbered():

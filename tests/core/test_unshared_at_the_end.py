@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, PROCESS_EXIT
-from wstrace_console.commands.unshared import unshared
+from wstrace_exporters.console.commands.unshared import unshared
 
 DESTRUCTOR = [("__del__", "/srv/app/app.py", 90)]
 SIGNALLED = [("stop", "/srv/app/app.py", 70), *SAVE]

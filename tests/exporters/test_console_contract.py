@@ -16,8 +16,8 @@ from wstrace.interfaces import Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, batch_of
-from wstrace_console.commands.report import report
-from wstrace_console.console import Console
+from wstrace_exporters.console.commands.report import report
+from wstrace_exporters.console.console import Console
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-an-exporter.md"
 SESSION = {"enrichers": [], "record": False}
@@ -90,8 +90,8 @@ def test_session_prints_the_summary_at_its_end() -> None:
 @pytest.fixture
 def trace_file(tmp_path: Path) -> Path:
     """A trace file with a comma, an equals sign and a space in its name; what was printed live stands beside it."""
-    pytest.importorskip("wstrace_msgpack.write.exporter", reason="the trace file's exporter is not here")
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    pytest.importorskip("wstrace_exporters.msgpack.write.exporter", reason="the trace file's exporter is not here")
+    from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
     path, stream = tmp_path / "a b,c=d.wst", io.StringIO()
     exporters = [Console(stream), MsgpackExporter(path=str(path))]
@@ -170,7 +170,7 @@ class Slow(Console):
 
 def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file can wait: with queues of a few batches and a slow exporter every record still arrives."""
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
     n, path = 20_000, tmp_path / "many.wst"
     times = [[k * n + i + 1 for i in range(n)] for k in range(30)]

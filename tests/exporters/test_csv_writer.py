@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PROCESS, Column, Schema
 from wstrace.text import spreadsheet_text, well_formed
-from wstrace_csv import writer
+from wstrace_exporters.csv import writer
 
 NAMES = ["", "/usr/lib/libc.so.6", '=1+"1"', "\0", "é\n,", "\udcff", "ÿ" * 300, "-x"]
 LEAST, MOST = -(1 << 63), (1 << 64) - 1

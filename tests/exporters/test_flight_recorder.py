@@ -19,10 +19,10 @@ from wstrace.firing import REACHED, Firing, Recording
 from wstrace.interfaces import Context
 from wstrace.schema import MARK, PAGE_FAULT, PROCESS, PROCESS_EXIT, PROCESS_FORK, PROCESS_SEEN, PROCESS_TITLE
 from wstrace.testing import batch_of
-from wstrace_msgpack.format import osfile
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.flight_recorder import FlightRecorder
-from wstrace_msgpack.write.known_processes import KnownProcesses
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.flight_recorder import FlightRecorder
+from wstrace_exporters.msgpack.write.known_processes import KnownProcesses
 
 
 class Recorded:

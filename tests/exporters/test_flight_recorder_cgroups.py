@@ -28,9 +28,9 @@ from wstrace.schema import (
     RESIDENT_PAGES,
 )
 from wstrace.testing import batch_of
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write import rings
-from wstrace_msgpack.write.flight_recorder import FlightRecorder
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write import rings
+from wstrace_exporters.msgpack.write.flight_recorder import FlightRecorder
 
 A, B = "/pods/a", "/pods/b"
 

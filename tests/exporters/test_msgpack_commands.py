@@ -19,9 +19,9 @@ from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.testing import batch_of
 from wstrace.trace_info import Level, Usage
-from wstrace_msgpack.format import osfile
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 
 def wstrace(*arguments: object) -> tuple[int, str, str]:
@@ -363,7 +363,7 @@ def test_a_trace_is_read_from_standard_input(trace, tmp_path, monkeypatch):
 
 def test_standard_input_is_bounded_and_no_terminal(trace, monkeypatch):
     from wstrace.errors import TraceFileError
-    from wstrace_msgpack.read.standard_input import StandardInput
+    from wstrace_exporters.msgpack.read.standard_input import StandardInput
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(trace.read_bytes())))
     with pytest.raises(TraceFileError, match="longer than 0 MiB; write it to a file"):

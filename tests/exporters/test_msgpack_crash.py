@@ -18,9 +18,9 @@ from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
 from wstrace.trace_info import Usage
-from wstrace_msgpack.format import osfile
-from wstrace_msgpack.format.layout import FRAME_ROWS
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = pytest.mark.slow
 WRITER = f"""
@@ -28,7 +28,7 @@ import os, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
 import synthetic_trace as synthetic
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 path, rows, resume, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume", int(sys.argv[4])
 context = Context()
 exporter = MsgpackExporter(path=path, resume=resume, fsync="none")
@@ -202,7 +202,7 @@ def test_a_writer_killed_before_its_first_record_leaves_a_file_that_says_what_it
 import os, signal, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 context = Context()
 context.info.command = ["program"]
 MsgpackExporter(path={str(path)!r}).start(context)

@@ -16,9 +16,18 @@ from msgpack_scripted import STORED, started
 from wstrace.analysis.blame.words import completeness
 from wstrace.errors import TraceFileError
 from wstrace.schema import PAGE_EXCLUSIVE
-from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, MAPPINGS, STRINGS, SYNC, pack_frame, unpack_head
-from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.format.layout import (
+    EVENTS,
+    HEAD_BYTES,
+    HEADER,
+    MAPPINGS,
+    STRINGS,
+    SYNC,
+    pack_frame,
+    unpack_head,
+)
+from wstrace_exporters.msgpack.read.part import Part
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +103,7 @@ def read(path: Path, data: bytes, whole: Counter) -> tuple[Counter, TraceFile]:
 
 def rows_in(data: bytes, frames: list[tuple[int, int, int]], hit: set[int]) -> int:
     """How many faults stand in the EVENTS frames that were not hit."""
-    from wstrace_msgpack.format.frames import peek_rows
+    from wstrace_exporters.msgpack.format.frames import peek_rows
 
     bodies = [
         peek_rows(data[at + HEAD_BYTES : at + length])
@@ -225,9 +234,9 @@ def test_a_lost_header_costs_the_header_only(small, tmp_path):
 
 def test_an_index_that_lies_is_not_believed(small, tmp_path):
     """Its frame is made good again after the change, CRC and all: only the tiling and each frame's own head tell."""
-    from wstrace_msgpack.format.index import unpack_index
-    from wstrace_msgpack.format.layout import INDEX
-    from wstrace_msgpack.format.values import packb
+    from wstrace_exporters.msgpack.format.index import unpack_index
+    from wstrace_exporters.msgpack.format.layout import INDEX
+    from wstrace_exporters.msgpack.format.values import packb
 
     data, whole, frames = small
     at, length, _ = next(f for f in frames if f[2] == INDEX)
@@ -291,7 +300,7 @@ def test_two_megabytes_of_heads_are_refused_in_64_mib(tmp_path, small, length):
 
 
 def test_names_and_ids_past_the_limits_are_bad_frames_not_memory(tmp_path, small):
-    from wstrace_msgpack.format.values import packb
+    from wstrace_exporters.msgpack.format.values import packb
 
     data, whole, frames = small
     file_id, seq = data[11:19], len(frames)

@@ -10,10 +10,10 @@ from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES
 from wstrace.table import Selection
 from wstrace.testing import batch_of
-from wstrace_msgpack.interchange.sql import connect
-from wstrace_msgpack.read.prefetch import Prefetched
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.interchange.sql import connect
+from wstrace_exporters.msgpack.read.prefetch import Prefetched
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.copy import copy
 
 
 def residents(with_shares: int, without: int) -> tuple[Batch, Batch]:

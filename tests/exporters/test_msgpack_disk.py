@@ -10,10 +10,10 @@ from command_line import wstrace
 from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
-from wstrace_msgpack.format import osfile
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write import frame_file as sink
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write import frame_file as sink
+from wstrace_exporters.msgpack.write.copy import copy
 
 
 class Disk:

@@ -12,7 +12,7 @@ import pytest
 from command_line import wstrace
 from msgpack_scripted import recorded
 
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")]
 ROWS = 20_000

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from wstrace.schema import DTYPES
-from wstrace_msgpack.format import columns, frames, index
-from wstrace_msgpack.format.layout import (
+from wstrace_exporters.msgpack.format import columns, frames, index
+from wstrace_exporters.msgpack.format.layout import (
     EVENTS,
     HEAD_BYTES,
     LIMITS,
@@ -27,7 +27,7 @@ from wstrace_msgpack.format.layout import (
     pack_frame,
     unpack_head,
 )
-from wstrace_msgpack.format.values import Body, packb
+from wstrace_exporters.msgpack.format.values import Body, packb
 
 zstd = columns.zstd()
 FILE_ID = bytes(range(8))

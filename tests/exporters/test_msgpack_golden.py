@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace_msgpack.commands.info import describe
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.commands.info import describe
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TRACES = sorted(GOLDEN.glob("wstf*.wst"))
@@ -50,8 +50,8 @@ def write(path: Path) -> None:
     from wstrace.interfaces import Context, Level
     from wstrace.schema import MARK, Column, Schema
     from wstrace.testing import batch_of
-    from wstrace_msgpack.format import osfile
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    from wstrace_exporters.msgpack.format import osfile
+    from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
     osfile.host = lambda: {"name": "host", "system": "Linux", "release": "6.1", "machine": "x86_64", "cpus": 2}
     osfile.boot_id = lambda: "00000000-0000-0000-0000-000000000001"

@@ -17,11 +17,11 @@ import pytest
 
 from wstrace.cli import main
 from wstrace.schema import DTYPES
-from wstrace_msgpack.format import columns as col
-from wstrace_msgpack.format.columns import zstd
-from wstrace_msgpack.format.layout import END, EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
-from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.format import columns as col
+from wstrace_exporters.msgpack.format.columns import zstd
+from wstrace_exporters.msgpack.format.layout import END, EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
+from wstrace_exporters.msgpack.format.values import packb
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 FILE_ID = b"ABCDEFGH"
 

@@ -20,7 +20,7 @@ from msgpack_scripted import started
 
 from wstrace.schema import MARK, PROCESS
 from wstrace.testing import batch_of
-from wstrace_msgpack.interchange.sql import connect
+from wstrace_exporters.msgpack.interchange.sql import connect
 
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
@@ -69,7 +69,7 @@ def test_a_plain_unpacker_reads_every_frame(trace):
         seqs.append(seq)
         if kind == 3 and body["s"] == "page_fault":
             rows += body["n"]
-            from wstrace_msgpack.format.columns import zstd
+            from wstrace_exporters.msgpack.format.columns import zstd
 
             for name, values in (("va", va), ("time_ns", times)):
                 kind_, chain, codec, raw_len, packed = body["c"][name]
@@ -131,7 +131,7 @@ def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):
     with connect(str(path), TOP) as answer:
         assert answer.rows == expected
         assert answer.names == ["file", "n"]
-    from wstrace_msgpack.read.trace import open_trace
+    from wstrace_exporters.msgpack.read.trace import open_trace
 
     with open_trace(str(path)) as opened:
         assert opened.save(str(tmp_path / "x.parquet")) == N
@@ -160,8 +160,8 @@ def test_queries_over_the_file(trace, sql, expected):
 
 
 def test_a_query_decodes_only_the_columns_that_it_names(trace):
-    from wstrace_msgpack.interchange.tables import chosen
-    from wstrace_msgpack.read.trace import open_trace
+    from wstrace_exporters.msgpack.interchange.tables import chosen
+    from wstrace_exporters.msgpack.read.trace import open_trace
 
     with open_trace(str(trace[0])) as opened:
         known = [column.name for column in opened.columns_of("page_fault")]
@@ -178,7 +178,7 @@ def test_a_query_decodes_only_the_columns_that_it_names(trace):
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow", "parquet"])
 def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suffix):
     pyarrow = pytest.importorskip("pyarrow")
-    from wstrace_msgpack.read.trace import open_trace
+    from wstrace_exporters.msgpack.read.trace import open_trace
 
     path, batches = trace
     out = tmp_path / f"x.{suffix}"
@@ -216,7 +216,7 @@ def hostile(tmp_path) -> Path:
 
 def saved(path: Path, out: Path, **options: object) -> str:
     """What was written, as text."""
-    from wstrace_msgpack.read.trace import open_trace
+    from wstrace_exporters.msgpack.read.trace import open_trace
 
     with open_trace(str(path)) as opened:
         opened.save(str(out), **options)

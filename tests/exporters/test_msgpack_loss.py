@@ -18,11 +18,11 @@ from wstrace.errors import OutputError, PluginError
 from wstrace.interfaces import Enricher
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
-from wstrace_msgpack.format import osfile
-from wstrace_msgpack.format.layout import EVENTS
-from wstrace_msgpack.read.part import Part
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.format.layout import EVENTS
+from wstrace_exporters.msgpack.read.part import Part
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 WRITTEN, ROWS = 10_000, 1000
 

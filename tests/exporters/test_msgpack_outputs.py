@@ -13,8 +13,8 @@ import pytest
 from msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError, UsageError
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 
 def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
@@ -67,10 +67,10 @@ def test_a_read_only_directory(open_folder):
     code = f"""
 import os
 # root's interpreter may be closed to others: all that start() imports comes before
-import wstrace_msgpack.write.writer
+import wstrace_exporters.msgpack.write.writer
 from wstrace.interfaces import Context
 from wstrace.errors import OutputError
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 os.getuid() == 0 and os.setuid(65534)
 try:
     MsgpackExporter(path={str(folder / "x.wst")!r}).start(Context())
@@ -120,7 +120,7 @@ import sys
 sys.path[:0] = {sys.path!r}
 import synthetic_trace as synthetic
 from wstrace.interfaces import Context
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 context = Context()
 exporter = MsgpackExporter(path="-")
 exporter.start(context)

@@ -13,10 +13,10 @@ import wstrace
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import PAGE_FAULT
-from wstrace_msgpack.format import columns, frames
-from wstrace_msgpack.format.layout import EVENTS, INDEX, pack_frame
-from wstrace_msgpack.read.prefetch import Prefetched
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.format import columns, frames
+from wstrace_exporters.msgpack.format.layout import EVENTS, INDEX, pack_frame
+from wstrace_exporters.msgpack.read.prefetch import Prefetched
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 N = 30_000
 
@@ -128,7 +128,7 @@ def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
 
 
 def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
-    from wstrace_msgpack.format.values import packb
+    from wstrace_exporters.msgpack.format.values import packb
 
     (tmp_path / "x.wst").write_bytes(pack_frame(b"12345678", 0, 0, packb({"v": [2, 0], "id": b"12345678"})))
     with pytest.raises(TraceFileError, match=r"version 2.*newer wstrace"):
@@ -136,7 +136,7 @@ def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_msgpack.write.frame_file.INDEX_ENTRIES", 7)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.frame_file.INDEX_ENTRIES", 7)
     batches = recorded(tmp_path / "x.wst", 3000, rows=50)
     with open_trace(str(tmp_path / "x.wst")) as trace:
         part = trace.parts[0]

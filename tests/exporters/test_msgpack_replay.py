@@ -17,9 +17,9 @@ from wstrace.errors import TraceFileError, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, SourceContract
-from wstrace_msgpack.read.replay import Replay
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.read.replay import Replay
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 N = 30_000
 
@@ -82,7 +82,7 @@ def test_a_replay_into_a_file_keeps_clock_host_and_rows(path, written, tmp_path)
 
 
 def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypatch):
-    monkeypatch.setattr("wstrace_msgpack.read.trace.TraceFile.begin_ns", 2_000_000)
+    monkeypatch.setattr("wstrace_exporters.msgpack.read.trace.TraceFile.begin_ns", 2_000_000)
     times = column(written, "time_ns")
     exporter, session = replayed(path=[str(path)], start=0.005, end=0.010)
     expected = times[(times >= 7_000_000) & (times < 12_000_000)]

@@ -14,9 +14,9 @@ from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.schema import MAPPING, PROCESS
 from wstrace.testing import batch_of
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write import live_mappings as live
-from wstrace_msgpack.write.live_mappings import Covered, Mappings
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write import live_mappings as live
+from wstrace_exporters.msgpack.write.live_mappings import Covered, Mappings
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):

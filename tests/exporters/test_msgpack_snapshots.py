@@ -9,9 +9,9 @@ from msgpack_scripted import started
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import RESIDENT_PAGES
-from wstrace_msgpack.format.layout import FRAME_ROWS
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.copy import copy
 
 
 def whole(path: str) -> list[int]:

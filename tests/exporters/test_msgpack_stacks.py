@@ -18,12 +18,12 @@ from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
 from wstrace.table import Selection
 from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
-from wstrace_msgpack.format.part_names import name_and_number
-from wstrace_msgpack.read.replay import Replay
-from wstrace_msgpack.read.trace import TraceFile, open_trace
-from wstrace_msgpack.write import frame_file
-from wstrace_msgpack.write.copy import copy
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.format.part_names import name_and_number
+from wstrace_exporters.msgpack.read.replay import Replay
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.write import frame_file
+from wstrace_exporters.msgpack.write.copy import copy
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 PYTHON = st.tuples(
     st.sampled_from(["f", "C.g", "<module>", "h \udcff"]), st.sampled_from(["/a.py", "b.py"]), st.integers(0, 3)
@@ -98,7 +98,7 @@ def test_a_session_that_goes_on_with_a_file(tmp_path, one, other):
 
 
 def test_each_part_has_the_mappings_of_its_call_sites_though_their_process_ended_long_ago(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_msgpack.write.live_mappings.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.live_mappings.GRACE_SECONDS", 0.0)
     exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
     stacks = Stacks(context.strings, context.stack_ids)
     exporter.export(synthetic.mappings(context.strings, 3))

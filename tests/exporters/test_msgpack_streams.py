@@ -9,8 +9,8 @@ from msgpack_scripted import started
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import Column, Schema
 from wstrace.testing import batch_of
-from wstrace_msgpack.read.trace import TraceFile, open_trace
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.write.copy import copy
 
 PAUSES = Schema(
     "gc_pause",

@@ -12,10 +12,10 @@ from wstrace.errors import OutputError, TraceFileError
 from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
-from wstrace_msgpack.format.layout import LIMITS
-from wstrace_msgpack.read.prefetch import Prefetched
-from wstrace_msgpack.read.trace import TraceFile, open_trace
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.format.layout import LIMITS
+from wstrace_exporters.msgpack.read.prefetch import Prefetched
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.write.copy import copy
 
 PLACE = Schema(
     "place",
@@ -114,7 +114,7 @@ def test_several_files_at_once_and_a_merge_of_them(tmp_path):
 def test_a_merge_of_two_boots(tmp_path, monkeypatch):
     paths = []
     for prefix in "ab":
-        monkeypatch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda boot=prefix: boot)
+        monkeypatch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda boot=prefix: boot)
         paths.append(written(tmp_path / f"{prefix}.wst", prefix, 3))
     with open_trace(paths[0]) as a, open_trace(paths[1]) as b:
         copy([a, b], str(tmp_path / "merged.wst"))
@@ -133,7 +133,7 @@ def test_a_file_that_is_gone_on_with(tmp_path):
 
 def test_a_file_that_is_gone_on_with_after_another_boot(tmp_path, monkeypatch):
     path = written(tmp_path / "x.wst", "a", 5)
-    monkeypatch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda: "another")
+    monkeypatch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda: "another")
     written(tmp_path / "x.wst", "b", 3, 1, resume=True)
     with open_trace(path) as trace:
         assert len(trace.parts) == 2
@@ -243,7 +243,7 @@ def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):
 def test_rows_past_the_limit_are_counted_in_the_writer_and_in_the_reader(tmp_path, monkeypatch):
     few = LIMITS.without(table_rows=8)
     for module in ("writer", "gathering"):
-        monkeypatch.setattr(f"wstrace_msgpack.write.{module}.LIMITS", few)
+        monkeypatch.setattr(f"wstrace_exporters.msgpack.write.{module}.LIMITS", few)
     session = Session(tmp_path / "x.wst", "a")
     for n in range(1, 7):
         session.visit(n)

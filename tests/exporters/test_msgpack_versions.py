@@ -14,14 +14,14 @@ from msgpack_scripted import column, frames_in, recorded, started
 from wstrace.batch import Batch
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
-from wstrace_msgpack.format import columns
-from wstrace_msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
-from wstrace_msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX, STRINGS, pack_frame
-from wstrace_msgpack.format.layout import MARK as MARK_FRAME
-from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.read.prefetch import Prefetched
-from wstrace_msgpack.read.trace import TraceFile, open_trace
-from wstrace_msgpack.write.copy import copy
+from wstrace_exporters.msgpack.format import columns
+from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
+from wstrace_exporters.msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX, STRINGS, pack_frame
+from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
+from wstrace_exporters.msgpack.format.values import packb
+from wstrace_exporters.msgpack.read.prefetch import Prefetched
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.write.copy import copy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PIDS = (100, 104, 4242, 3_000_000)
@@ -49,7 +49,7 @@ def test_a_file_of_1_0_that_is_gone_on_with_stays_readable_by_1_0(tmp_path):
     with open_trace(str(path)) as trace:
         rows, boot = trace.rows, trace.header.boot_id
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wstrace_msgpack.format.osfile.boot_id", lambda: boot)
+        patch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda: boot)
         exporter, context = started(path, resume=True)
         exporter.export(synthetic.mappings(context.strings))
         for batch in synthetic.faults(context.strings, 1000):
@@ -170,7 +170,7 @@ def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
 def test_more_streams_than_the_index_tells_apart_are_found_all_the_same(tmp_path, monkeypatch):
     from wstrace.schema import Column, Schema
 
-    monkeypatch.setattr("wstrace_msgpack.write.frame_file._INDEX_STREAMS", 4)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.frame_file._INDEX_STREAMS", 4)
     exporter, context = started(tmp_path / "x.wst")
     for n in range(9):
         exporter.export(batch_of(Schema(f"s{n}", (Column("a", "u32", "count"),)), context.strings, a=[n]))
@@ -261,10 +261,10 @@ def test_a_file_that_is_known_throughout_has_nothing_unknown(tmp_path):
 
 
 def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, monkeypatch):
-    from wstrace_msgpack.format.layout import LIMITS
+    from wstrace_exporters.msgpack.format.layout import LIMITS
 
     few = LIMITS.without(processes=8)
-    monkeypatch.setattr("wstrace_msgpack.write.writer.LIMITS", few)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.LIMITS", few)
     exporter, context = started(tmp_path / "x.wst")
     for pid in range(100, 120):
         exporter.export(synthetic.processes(context.strings, pid=pid))

@@ -16,9 +16,9 @@ from wstrace.interfaces import Exporter, Level
 from wstrace.schema import MARK, PAGE_FAULT, PROCESS
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract, batch_of
-from wstrace_msgpack.format.osfile import sync_directory
-from wstrace_msgpack.read.trace import open_trace
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.format.osfile import sync_directory
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 
 class TestMsgpack(ExporterContract):
@@ -127,7 +127,7 @@ def test_rows_wait_a_second_at_most_though_no_batch_comes(tmp_path, monkeypatch)
     size = (tmp_path / "x.wst").stat().st_size
     exporter.tick()
     assert (tmp_path / "x.wst").stat().st_size == size
-    monkeypatch.setattr("wstrace_msgpack.write.writer.FRAME_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.FRAME_SECONDS", 0.0)
     exporter.tick()
     with open_trace(str(tmp_path / "x.wst")) as trace:  # still open: cut, but all is there
         assert trace.rows["page_fault"] == 100

@@ -12,8 +12,8 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
-from wstrace_otel.by_container import OtelContainersExporter
-from wstrace_otel.export.containers import Containers
+from wstrace_exporters.otel.by_container import OtelContainersExporter
+from wstrace_exporters.otel.export.containers import Containers
 
 IDS = [f"{n:064x}" for n in range(1, 2000)]
 UID = "0f1e2d3c-0000-4000-8000-00000000000a"
@@ -120,7 +120,7 @@ def test_one_that_is_long_idle_gives_its_place_to_a_new_one():
 
 
 def test_the_places_of_all_together_are_bounded(monkeypatch):
-    monkeypatch.setattr("wstrace_otel.export.containers._MAX_PLACES", 100)
+    monkeypatch.setattr("wstrace_exporters.otel.export.containers._MAX_PLACES", 100)
     containers = table()
     for n in range(50):
         add(containers, faults([f"/docker/{one}" for one in IDS[:10]], file=f"/lib/{n}.so"))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.testing import batch_of
-from wstrace_otel.export.processes import MAX_PLACES, OTHER_FILE, Processes
-from wstrace_otel.export.sampling import Sampler, TokenBucket
+from wstrace_exporters.otel.export.processes import MAX_PLACES, OTHER_FILE, Processes
+from wstrace_exporters.otel.export.sampling import Sampler, TokenBucket
 
 rows = st.lists(
     st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 7), st.integers(0, 1)), min_size=0, max_size=60

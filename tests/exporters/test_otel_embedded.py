@@ -37,7 +37,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from wstrace.session import Session
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of, ScriptedSource
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 def batch(n, file="/lib/a"):
     return batch_of(PAGE_FAULT, time_ns=1, pid=os.getpid(), tid=1, pc=1, va=list(range(n)), flags=0, file=file, kind=1)
@@ -170,7 +170,7 @@ def test_the_sum_over_forked_workers_is_the_kernel_s() -> None:
         + FLUSH
         + """
 import json
-from wstrace_otel.instrumentor import WstraceInstrumentor
+from wstrace_exporters.otel.instrumentor import WstraceInstrumentor
 provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=3_600_000)])
 metrics.set_meter_provider(provider)
 WstraceInstrumentor().instrument()
@@ -246,7 +246,7 @@ def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path: Path) -> None:
         + FLUSH
         + textwrap.dedent("""
         import json
-        from wstrace_otel.instrumentor import WstraceInstrumentor
+        from wstrace_exporters.otel.instrumentor import WstraceInstrumentor
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=3_600_000)
         provider = MeterProvider([reader])
         metrics.set_meter_provider(provider)

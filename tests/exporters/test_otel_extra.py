@@ -74,8 +74,8 @@ class Finder:
             raise {error}
 sys.meta_path.insert(0, Finder)
 from wstrace.errors import Unavailable
-from wstrace_otel.extra import need_sdk
-from wstrace_otel.transport import connection, encode, meters
+from wstrace_exporters.otel.extra import need_sdk
+from wstrace_exporters.otel.transport import connection, encode, meters
 for load in (lambda: need_sdk("this"), encode.metrics.load, lambda: connection._http(None),
              lambda: connection._grpc(None), lambda: meters.MeterProviders.serve(None)):
     try:

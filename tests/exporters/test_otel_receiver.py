@@ -16,8 +16,8 @@ from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT, PROCESS, Column
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
-from wstrace_otel.correlation import span_intervals
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.correlation import span_intervals
+from wstrace_exporters.otel.exporter import OtelExporter
 
 
 def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None:
@@ -95,7 +95,7 @@ def test_one_resource_a_process_and_other_past_the_bound() -> None:
 
 
 def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_otel import wstrace_target_environment
+    from wstrace_exporters.otel import wstrace_target_environment
 
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     assert wstrace_target_environment(["console"]) == {}

@@ -17,9 +17,9 @@ from wstrace.analysis import headline
 from wstrace.errors import OutputError
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
-from wstrace_otel.exporter import OtelExporter
-from wstrace_otel.transport.connection import Connection
-from wstrace_otel.transport.endpoint import Endpoint
+from wstrace_exporters.otel.exporter import OtelExporter
+from wstrace_exporters.otel.transport.connection import Connection
+from wstrace_exporters.otel.transport.endpoint import Endpoint
 
 
 def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Connection]:

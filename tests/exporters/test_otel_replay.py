@@ -11,10 +11,10 @@ from receiver import Receiver, logs, spans
 
 from wstrace.batch import Dictionary
 from wstrace.session import Session
-from wstrace_msgpack.format.frames import Header
-from wstrace_msgpack.read.replay import Replay
-from wstrace_msgpack.write.parts import Parts
-from wstrace_msgpack.write.writer import TraceWriter
+from wstrace_exporters.msgpack.format.frames import Header
+from wstrace_exporters.msgpack.read.replay import Replay
+from wstrace_exporters.msgpack.write.parts import Parts
+from wstrace_exporters.msgpack.write.writer import TraceWriter
 
 SECOND = 10**9
 #: 30 days ago; the records' clock then said NOW

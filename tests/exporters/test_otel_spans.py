@@ -23,10 +23,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import wstrace
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
-from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.correlation import span_intervals
-from wstrace_otel.instrumentor import WstraceInstrumentor
-from wstrace_otel.usage import ThreadFaults
+from wstrace_exporters.otel.application.processor import FaultSpanProcessor
+from wstrace_exporters.otel.correlation import span_intervals
+from wstrace_exporters.otel.instrumentor import WstraceInstrumentor
+from wstrace_exporters.otel.usage import ThreadFaults
 
 resource = pytest.importorskip("resource", reason="only on Linux: page faults are counted by thread")
 pytestmark = pytest.mark.skipif(

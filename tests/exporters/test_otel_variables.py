@@ -10,8 +10,8 @@ from receiver import Receiver, logs
 
 from wstrace.errors import UsageError
 from wstrace.session import Session
-from wstrace_otel.exporter import OtelExporter
-from wstrace_otel.transport.endpoint import Endpoint
+from wstrace_exporters.otel.exporter import OtelExporter
+from wstrace_exporters.otel.transport.endpoint import Endpoint
 
 
 def test_endpoints_are_read_as_the_specification_says() -> None:
@@ -96,7 +96,7 @@ def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("sampler", "flags"), [("", "01"), ("always_off", "00"), ("parentbased_always_on", "01")])
 def test_a_target_is_told_what_the_sampler_decided(sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_otel.propagation import TraceParent, reserve, take_reserved
+    from wstrace_exporters.otel.propagation import TraceParent, reserve, take_reserved
 
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     given = reserve()["TRACEPARENT"]

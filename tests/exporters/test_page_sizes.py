@@ -26,8 +26,8 @@ from wstrace.schema import (
     PROCESS_FORK,
 )
 from wstrace.trace import Trace
-from wstrace_html.report import report
-from wstrace_msgpack.format import osfile
+from wstrace_exporters.html.report import report
+from wstrace_exporters.msgpack.format import osfile
 
 SECOND = 1_000_000_000
 OF_BLAME = {"resident", "private", "shared", "brought", "from_disk", "rss_sum"}

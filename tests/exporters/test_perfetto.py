@@ -16,8 +16,8 @@ from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FAULT, PAGE_FILE, PROCESS_EXEC, PROCESS_FORK, PROCESS_NAME
 from wstrace.testing import batch_of, trace_of
 from wstrace.trace import Trace
-from wstrace_perfetto.counters import STEPS, steps
-from wstrace_perfetto.writer import chosen
+from wstrace_exporters.perfetto.counters import STEPS, steps
+from wstrace_exporters.perfetto.writer import chosen
 
 ERRORS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 

@@ -111,7 +111,7 @@ def test_a_large_profile_folds_frames_that_are_small_and_keeps_every_sum_above(t
     trace = deep_and_wide()
     whole = saved(trace, tmp_path / "whole.pb.gz")
     assert "(others)" not in pprof("-top", "-sample_index=faults", "-nodecount=9999", whole)
-    monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, 0))
+    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
     path, kept = tmp_path / "x.pb.gz", saved(trace, tmp_path / "kept.pb.gz", least=0)
     assert kept.read_bytes() == whole.read_bytes(), "all is told where that was asked for"
     rows = trace.save(str(path))
@@ -139,20 +139,20 @@ def test_a_profile_that_is_little_too_large_folds_little(tmp_path, monkeypatch):
         script.fault(10 + n, ANON + n * PAGE, stack=[(name, "/srv/app/work.py", 5), *APP])
     trace = script.trace()
     whole = len(saved(trace, tmp_path / "whole.pb.gz").read_bytes())
-    monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, whole // 2))
+    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, whole // 2))
     path = saved(trace, tmp_path / "x.pb.gz")
     top = pprof("-top", "-sample_index=faults", "-nodecount=9999", "-nodefraction=0", path)
     assert re.search(r"^ +1000 .* \(others\)$", top, re.M)
     assert len(re.findall(r"^ +5 .* small_\d+$", top, re.M)) == 40
     assert "what has less than 0.01 % is told as (others)" in pprof("-comments", path)
-    monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, 0))
+    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
     note = trace.save(str(tmp_path / "y.pb.gz")).note
     assert note.startswith("1,041 samples are "), "it is folded from the whole one, not from that of the step before"
     assert "what has less than 0.1 % is told as (others), 1,040 ends of stacks" in note
 
 
 def test_what_is_large_enough_stays_whole_in_a_profile_that_is_folded(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_pprof.writer.ROOM", (0, 0))
+    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
     path = saved(two_processes(), tmp_path / "x.pb.gz")
     assert "(others)" not in pprof("-raw", path)
     assert "are told" not in pprof("-comments", path)

@@ -33,9 +33,9 @@ from wstrace.schema import (
 )
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
-from wstrace_msgpack.commands.query import query
-from wstrace_msgpack.interchange.sql import connect
-from wstrace_msgpack.interchange.tables import known_tables, meaning, unit
+from wstrace_exporters.msgpack.commands.query import query
+from wstrace_exporters.msgpack.interchange.sql import connect
+from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
 pytest.importorskip("duckdb")
 PAGE, LIB = 4096, 0x7E0000000000
@@ -141,7 +141,7 @@ def test_snapshots_can_be_told_apart(path):
 
 
 def test_a_table_that_is_not_asked_is_not_read(path, monkeypatch):
-    from wstrace_msgpack.interchange import tables
+    from wstrace_exporters.msgpack.interchange import tables
 
     def fails(*_: object):
         raise AssertionError
@@ -198,7 +198,7 @@ def test_a_view_has_nulls_where_the_trace_lacks_a_column_of_words(golden):
 
 def test_every_view_exists_in_every_trace(tmp_path):
     """Of a trace without stacks, snapshots or faults a view is empty, with its columns."""
-    from wstrace_msgpack.interchange.tables import VIEWS
+    from wstrace_exporters.msgpack.interchange.tables import VIEWS
 
     strings = Dictionary()
     born = batch_of(PROCESS, strings, time_ns=5, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="sh", code=-1)

@@ -27,10 +27,10 @@ from wstrace.clock import now_ns
 from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN
 from wstrace.testing import EnricherContract, RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
-from wstrace_otel.application.processor import FaultSpanProcessor
-from wstrace_otel.correlation import EndedSpans, span_intervals
-from wstrace_otel.names import SPANS_LOST
-from wstrace_otel.recorded_spans import RecordedSpans
+from wstrace_exporters.otel.application.processor import FaultSpanProcessor
+from wstrace_exporters.otel.correlation import EndedSpans, span_intervals
+from wstrace_exporters.otel.names import SPANS_LOST
+from wstrace_exporters.otel.recorded_spans import RecordedSpans
 
 
 class TestRecordedSpans(EnricherContract):

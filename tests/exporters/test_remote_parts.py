@@ -12,8 +12,8 @@ from msgpack_scripted import column, everything, started
 from object_stores import Answer, listing, one_file, s3_environment, serving
 
 import wstrace
-from wstrace_msgpack.format.part_names import name_and_number
-from wstrace_msgpack.read.part_search import LATE_NS
+from wstrace_exporters.msgpack.format.part_names import name_and_number
+from wstrace_exporters.msgpack.read.part_search import LATE_NS
 
 pytest.importorskip("s3fs", reason="needs wstrace[s3]")
 WINDOW, APART, ROWS = 10_000_000, 100_000_000_000, 60

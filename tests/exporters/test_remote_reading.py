@@ -12,9 +12,9 @@ from object_stores import BUCKET, SECRET, Answer, listing, moto, one_file, s3_en
 
 import wstrace
 from wstrace.errors import TraceFileError, Unavailable
-from wstrace_msgpack.read.remote_input import BLOCK_BYTES, GAP_BYTES, blocks_of
-from wstrace_msgpack.storage import store as store_module
-from wstrace_msgpack.storage.urls import shown, without_secrets
+from wstrace_exporters.msgpack.read.remote_input import BLOCK_BYTES, GAP_BYTES, blocks_of
+from wstrace_exporters.msgpack.storage import store as store_module
+from wstrace_exporters.msgpack.storage.urls import shown, without_secrets
 
 pytest.importorskip("s3fs", reason="needs wstrace[s3]")
 WINDOW = 10_000_000
@@ -256,7 +256,7 @@ def test_a_web_server_without_ranges_sends_the_whole_file_once(large, monkeypatc
         with wstrace.open_trace(f"{url}/x.wst") as trace:
             assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(faults, "va"))
         assert requests.since("GET") == 1
-        monkeypatch.setattr("wstrace_msgpack.read.remote_input.WHOLE_BYTES", 1000)
+        monkeypatch.setattr("wstrace_exporters.msgpack.read.remote_input.WHOLE_BYTES", 1000)
         with pytest.raises(TraceFileError, match=r"sends no parts of it \(no HTTP ranges\), and whole it is"):
             wstrace.open_trace(f"{url}/x.wst")
         assert requests.since("GET") == 0

@@ -17,8 +17,8 @@ from object_stores import BUCKET, SECRET, Answer, moto, s3_environment, serving
 import wstrace
 from wstrace.errors import OutputError, UsageError
 from wstrace.output_file import open_own
-from wstrace_msgpack.write.exporter import MsgpackExporter
-from wstrace_msgpack.write.upload import send_folder
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.upload import send_folder
 
 pytest.importorskip("s3fs", reason="needs wstrace[s3]")
 URL = f"s3://{BUCKET}/host=a/x.wst"

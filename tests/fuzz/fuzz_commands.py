@@ -26,9 +26,9 @@ import numpy as np
 import wstrace.cli
 from wstrace.errors import WstraceError
 from wstrace.schema import DTYPES
-from wstrace_msgpack.format import columns as col
-from wstrace_msgpack.format.layout import END, HEAD_BYTES, INDEX, SYNC, pack_frame, unpack_head
-from wstrace_msgpack.format.values import Body
+from wstrace_exporters.msgpack.format import columns as col
+from wstrace_exporters.msgpack.format.layout import END, HEAD_BYTES, INDEX, SYNC, pack_frame, unpack_head
+from wstrace_exporters.msgpack.format.values import Body
 
 SEEDS = [*sorted((Path(__file__).parents[1] / "golden").glob("wstf-*.wst")), Path(__file__).parent / "corpus" / "whole"]
 EDGES = [0, 1, -1, 2, 127, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 53,

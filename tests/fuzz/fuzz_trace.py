@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from wstrace.errors import TraceFileError
-from wstrace_msgpack.format import frames
-from wstrace_msgpack.format.index import unpack_index
-from wstrace_msgpack.format.layout import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
-from wstrace_msgpack.format.values import Body
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.format import frames
+from wstrace_exporters.msgpack.format.index import unpack_index
+from wstrace_exporters.msgpack.format.layout import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
+from wstrace_exporters.msgpack.format.values import Body
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 #: small, so that a limit is reached by small inputs
 TIGHT = LIMITS.without(rows=4096, strings=512, mappings=512, frames=512, strings_total=65_536, frame_decoded=1 << 20)

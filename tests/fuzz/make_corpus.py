@@ -11,10 +11,10 @@ import synthetic_trace as synthetic
 from wstrace.interfaces import Context, Level
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
-from wstrace_msgpack.format import columns
-from wstrace_msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, pack_frame, unpack_head
-from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.format import columns
+from wstrace_exporters.msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, pack_frame, unpack_head
+from wstrace_exporters.msgpack.format.values import packb
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 CORPUS = Path(__file__).with_name("corpus")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hostile_images import LOAD, NOTE, header, pe, program, section, write
 
-from wstrace_symbols.image import Image, ImageError, ImageFile
-from wstrace_symbols.resolver import read_image
+from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+from wstrace_plugins.symbols.resolver import read_image
 
 OFFSETS = np.arange(0, 1 << 16, 512, dtype="u8")
 WIDTHS = {1: "<B", 2: "<H", 4: "<I", 8: "<Q"}

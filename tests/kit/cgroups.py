@@ -71,7 +71,7 @@ def _remove(folder: Path) -> None:
 def made_cgroup(name: str = "") -> Iterator[MadeCgroup]:
     """A new cgroup below the root; skips the test where none can be made."""
     from wstrace.errors import Unavailable
-    from wstrace_os.linux.cgroups.mounts import hierarchy_of
+    from wstrace_plugins.os.linux.cgroups.mounts import hierarchy_of
 
     path = f"/wstrace-{os.getpid()}{name}"
     try:

@@ -18,7 +18,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Source
 from wstrace.plugins import Plugins
 from wstrace.schema import PAGE_FAULT
-from wstrace_daemon.daemon import NodeDaemon
+from wstrace_plugins.daemon.daemon import NodeDaemon
 
 
 class Faulting(Source):

@@ -7,8 +7,8 @@ from typing import Any
 from fake_windows_debug import FakeDebugging
 from fake_windows_system import at
 
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
 
 _LIST_BYTES = 48
 _EXTENDED, _JOB_LIST, _NOT_SUPPORTED = 0x8_0000, 0x2_000D, 50

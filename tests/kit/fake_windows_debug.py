@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from fake_windows_system import FakeSystem, at
 
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.layouts import DEBUG_EVENT
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.layouts import DEBUG_EVENT
 
 _CREATED, _ENDED, _LOADED, _WRONG = 3, 5, 6, 1
 _PARAMETERS = 0x2000

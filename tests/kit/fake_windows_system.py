@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.layouts import (
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,
     PROCESSENTRY32W,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wstrace_os.linux.cpython import layouts
+from wstrace_plugins.os.linux.cpython import layouts
 
 
 def offsets(places: Mapping[str, int]) -> str:

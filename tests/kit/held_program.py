@@ -12,8 +12,8 @@ from pathlib import Path
 
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Target
-from wstrace_os.linux import procfs
-from wstrace_working_set.final import FinalSnapshotSource
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.working_set.final import FinalSnapshotSource
 
 
 def telling(file: str, program: str) -> Callable[[FinalSnapshotSource, Target], None]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from wstrace_msgpack.format import frames
-from wstrace_msgpack.format.index import IndexPage, pack_index
-from wstrace_msgpack.format.layout import END, EVENTS, HEADER, INDEX, pack_frame
-from wstrace_msgpack.format.values import packb
-from wstrace_msgpack.read.part import Part
+from wstrace_exporters.msgpack.format import frames
+from wstrace_exporters.msgpack.format.index import IndexPage, pack_index
+from wstrace_exporters.msgpack.format.layout import END, EVENTS, HEADER, INDEX, pack_frame
+from wstrace_exporters.msgpack.format.values import packb
+from wstrace_exporters.msgpack.read.part import Part
 
 #: Room in the header that makes all parts equally long, so that they can be listed before they are made.
 _ROOM = 240

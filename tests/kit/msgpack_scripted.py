@@ -14,7 +14,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace.trace_info import Level, Usage
-from wstrace_msgpack.write.exporter import MsgpackExporter
+from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 #: the columns of a fault that stand in the file; the others are computed again
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from wstrace_pytest.observer import Observer
+from wstrace_plugins.pytest.observer import Observer
 
 
 def _failed(observer: Observer) -> None:

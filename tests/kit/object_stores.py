@@ -110,7 +110,7 @@ def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], byt
 
 def s3_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Makes a server the S3 of this process and of its children, with the test's credentials."""
-    from wstrace_msgpack.storage.store import store_of
+    from wstrace_exporters.msgpack.storage.store import store_of
 
     store_of.cache_clear()
     for name in [name for name in os.environ if name.startswith("AWS_")]:

@@ -11,7 +11,7 @@ from wstrace.clock import now_ns
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 SECRET = "hunter2-very-secret-token"
 NOW = now_ns()

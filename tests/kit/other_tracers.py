@@ -36,7 +36,7 @@ def writes_maps() -> list[str]:
     code = f"""
 import struct, sys
 sys.path[:0] = {sys.path!r}
-from wstrace_page_faults.linux.python_stacks import bpf
+from wstrace_plugins.page_faults.linux.python_stacks import bpf
 one = bpf.Map(bpf.HASH, 8, 8, 64, b"busy")
 while True:
     for i in range(64):

@@ -12,7 +12,7 @@ from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
 from wstrace.batch import Dictionary
-from wstrace_msgpack.interchange.blame_tables import pages_batch
+from wstrace_exporters.msgpack.interchange.blame_tables import pages_batch
 
 
 def recorded(folder: Path, *command: str, extra: tuple[str, ...] = ()) -> tuple[Path, dict[int, str], int]:

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from wstrace.batch import Dictionary
-from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 
 def lost(count: int, time_ns: int) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from wstrace.places import MappedFile
 from wstrace.schema import FRAME_KERNEL, STACK_HOW
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 #: a program that prints its regions, and the pages of each
 SOURCE = (Path(__file__).parent.parent / "live" / "native_regions.c").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wstrace.analysis.blame.rows import BlameRow
-from wstrace_live_screen.look import FileRow, Look
+from wstrace_exporters.live_screen.look import FileRow, Look
 
 MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_os.windows import api as winapi
-from wstrace_page_faults.windows.backend import PageFaults
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.page_faults.windows.backend import PageFaults
 
 EXE, DLL, HEAP = 0x140000000, 0x7FFB10000000, 0x20000000
 DEVICE = "\\Device\\HarddiskVolume3"

@@ -124,7 +124,7 @@ class Trace:
 @pytest.fixture(scope="session")
 def full_level() -> None:
     """Skips what needs the level `full` where this machine or privilege does not give it."""
-    from wstrace_page_faults.linux.backend import PageFaults
+    from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     level = PageFaults.probe()
     if level.name != "full":
@@ -134,7 +134,7 @@ def full_level() -> None:
 @pytest.fixture(scope="session")
 def python_stacks() -> None:
     """Skips what needs the programs in the kernel where it refuses them."""
-    from wstrace_page_faults.linux.python_stacks.asked import level
+    from wstrace_plugins.page_faults.linux.python_stacks.asked import level
 
     found = level()
     if found.name != "exact":
@@ -144,8 +144,8 @@ def python_stacks() -> None:
 @pytest.fixture
 def trace() -> Callable[..., Trace]:
     """trace([command, ...], **options): runs the command under the source until it ends."""
-    from wstrace_os.linux.backend import platform
-    from wstrace_page_faults.linux.backend import PageFaults
+    from wstrace_plugins.os.linux.backend import platform
+    from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     def run(command: Sequence[str], *, user: str | None = None, slow: bool = False, **options: Any) -> Trace:
         target = platform().launch([str(word) for word in command], user=user)
@@ -166,8 +166,8 @@ def trace() -> Callable[..., Trace]:
 @pytest.fixture
 def attach() -> Iterator[Callable[..., Trace]]:
     """attach(pid, **options): a started Trace of a running process; whatever is not stopped is in the end."""
-    from wstrace_os.linux.backend import platform
-    from wstrace_page_faults.linux.backend import PageFaults
+    from wstrace_plugins.os.linux.backend import platform
+    from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     made: list[Trace] = []
 

@@ -14,9 +14,9 @@ from cgroups import MadeCgroup
 
 from wstrace.errors import Unavailable
 from wstrace.session import Session
-from wstrace_os.linux.backend import platform
-from wstrace_os.linux.procmap_query import Question
-from wstrace_os.linux.versions import kernel
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.os.linux.procmap_query import Question
+from wstrace_plugins.os.linux.versions import kernel
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

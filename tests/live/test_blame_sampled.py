@@ -6,7 +6,7 @@ import pytest
 from recorded_run import compiled, record
 
 from wstrace.analysis.blame.unshared import Unshared
-from wstrace_console.unshared_tables import answer
+from wstrace_exporters.console.unshared_tables import answer
 
 pytestmark = pytest.mark.usefixtures("full_level")
 PAGES = {"most": 6000, "some": 2500, "least": 800, "again": 1200}

@@ -25,8 +25,8 @@ ORACLE = """
 import json, sys
 import numpy as np
 from wstrace.cli import main
-from wstrace_page_faults.linux import registers
-from wstrace_stacks import borrowed
+from wstrace_plugins.page_faults.linux import registers
+from wstrace_plugins.stacks import borrowed
 registers.borrowing = lambda asked, native: asked
 lend, random = borrowed.Lender.lend, np.random.default_rng(1)
 lenders = {16: borrowed.Lender(), 64: borrowed.Lender()}

@@ -17,13 +17,13 @@ import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import MAP_EXECUTE
-from wstrace_mapped_files.epoch import MappingRow as Row
-from wstrace_mapped_files.linux import backend as linux
-from wstrace_mapped_files.listings import Listings
-from wstrace_os.linux import procfs
-from wstrace_os.linux.procmap_query import Question
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
-from wstrace_stacks.linux.images import CodeMapping, Images
+from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.linux import backend as linux
+from wstrace_plugins.mapped_files.listings import Listings
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.procmap_query import Question
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_plugins.stacks.linux.images import CodeMapping, Images
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its root: needs root")
 

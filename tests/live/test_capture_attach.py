@@ -21,10 +21,10 @@ from open_files import descriptors
 
 from wstrace.cli import main
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_os.linux.versions import kernel
-from wstrace_page_faults.linux.account import Account
-from wstrace_page_faults.linux.events import PerfEvents
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.os.linux.versions import kernel
+from wstrace_plugins.page_faults.linux.account import Account
+from wstrace_plugins.page_faults.linux.events import PerfEvents
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

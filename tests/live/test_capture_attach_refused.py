@@ -14,9 +14,9 @@ from open_files import descriptors, handles
 
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux import perf_event
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux import perf_event
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -46,8 +46,8 @@ sys.path[:0] = {sys.path!r}
 import numpy
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
 target = platform().attach({one.pid})
 for children in (False, True):  # with its children it can be traced by the events of all processes
@@ -68,7 +68,7 @@ def test_no_descriptor_is_left_for_the_list_of_threads() -> None:
 import os, resource, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.errors import Unavailable
-from wstrace_os.linux import procfs
+from wstrace_plugins.os.linux import procfs
 resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 try: procfs.threads(os.getpid())
 except Unavailable as error: print(error)
@@ -110,8 +110,8 @@ sys.path[:0] = {sys.path!r}
 import numpy
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 import resource
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try: PageFaults().start(Context(targets=(platform().attach({one.pid}),)))
@@ -132,8 +132,8 @@ sys.path[:0] = {sys.path!r}
 import numpy
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 need = 3 * {len(perf_event.online_cpus())}
 resource.setrlimit(resource.RLIMIT_NOFILE, (need + 40, need + 40))
 try: PageFaults(children=False).start(Context(targets=(platform().attach({one.pid}),)))

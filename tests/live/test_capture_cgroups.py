@@ -19,7 +19,7 @@ from cgroups import MadeCgroup
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import HOW_NOT_READABLE, HOW_NOT_YET
 from wstrace.session import Session
-from wstrace_os.linux.backend import platform
+from wstrace_plugins.os.linux.backend import platform
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

@@ -9,7 +9,7 @@ from cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited
 from wstrace.session import Session
-from wstrace_os.linux.backend import platform
+from wstrace_plugins.os.linux.backend import platform
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

@@ -10,8 +10,8 @@ import pytest
 
 from wstrace.interfaces import Context, Source
 from wstrace.testing import SourceContract
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 
 BUSY = "import time\nwhile True: bytearray(1 << 20); time.sleep(0.001)"
 

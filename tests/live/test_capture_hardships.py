@@ -236,9 +236,9 @@ import os, subprocess, sys, time
 sys.path[:0] = {path!r}
 from wstrace.errors import WstraceError
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
-from wstrace_mapped_files import *
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
+from wstrace_plugins.mapped_files import *
 
 def child(pid=0):
     if pid:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from recorded_run import compiled
 
-from wstrace_os.linux import procfs
+from wstrace_plugins.os.linux import procfs
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

@@ -22,13 +22,13 @@ sys.path[:0] = {path!r}
 import numpy as np
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace_os.linux import pagemap
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux import counters, perf_event
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux import pagemap
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux import counters, perf_event
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 # what follows may close the folders of the modules that are imported only when they are needed
-import importlib, pkgutil, wstrace_os.linux, wstrace_page_faults.linux
-for room in (wstrace_os.linux, wstrace_page_faults.linux):
+import importlib, pkgutil, wstrace_plugins.os.linux, wstrace_plugins.page_faults.linux
+for room in (wstrace_plugins.os.linux, wstrace_plugins.page_faults.linux):
     for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
         importlib.import_module(module.name)
 {before}
@@ -164,8 +164,8 @@ def test_runs_of_old_kernels_are_those_of_pagemap_scan() -> None:
     """Before Linux 6.7 the runs come from pagemap itself: on a new one both must say the same."""
     import numpy as np
 
-    from wstrace_os.linux import pagemap, procfs
-    from wstrace_page_faults.linux import counters
+    from wstrace_plugins.os.linux import pagemap, procfs
+    from wstrace_plugins.page_faults.linux import counters
 
     if not pagemap.has_scan():
         pytest.skip("PAGEMAP_SCAN: only on Linux 6.7 and later")

@@ -87,7 +87,7 @@ def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        from wstrace_page_faults.linux.events import PerfEvents
+        from wstrace_plugins.page_faults.linux.events import PerfEvents
 
         arm = PerfEvents.arm_process
 

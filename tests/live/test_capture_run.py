@@ -17,9 +17,9 @@ import pytest
 from open_files import descriptors
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
-from wstrace_os.linux.pagemap import PAGE
-from wstrace_os.linux.versions import kernel
-from wstrace_page_faults.linux import tracepoints
+from wstrace_plugins.os.linux.pagemap import PAGE
+from wstrace_plugins.os.linux.versions import kernel
+from wstrace_plugins.page_faults.linux import tracepoints
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -237,7 +237,7 @@ def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("after_linux_6_0", [True, False])
 def test_a_tiny_ring_loses_and_tells(trace: Tracer, touch: Path, monkeypatch: Any, after_linux_6_0: bool) -> None:
     """The kernel says LOST only before the next record that finds room: the rest is known from the counts alone."""
-    from wstrace_page_faults.linux.events import PerfEvents
+    from wstrace_plugins.page_faults.linux.events import PerfEvents
 
     counts = PerfEvents.counts
     if not after_linux_6_0:

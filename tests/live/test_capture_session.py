@@ -119,7 +119,7 @@ def test_processes_that_go_on_behind_the_command_are_named(tmp_path: Path) -> No
 
 
 def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from wstrace_os.linux.backend import platform
+    from wstrace_plugins.os.linux.backend import platform
 
     target = platform().launch([str(touch), "5000"])
     session = Session(targets=[target])

@@ -9,7 +9,7 @@ import pytest
 from cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_os.linux.cgroups.tree import Cgroups
+from wstrace_plugins.os.linux.cgroups.tree import Cgroups
 
 
 def test_a_cgroup_its_id_processes_and_those_below(cgroup: MadeCgroup) -> None:

@@ -32,7 +32,7 @@ FOLLOWS = ("evicted", "perhaps unmapped")  #: from what calls do to files
 
 def traced() -> bool:
     """True where the tracepoints of calls may be opened."""
-    from wstrace_page_faults.linux import tracepoints
+    from wstrace_plugins.page_faults.linux import tracepoints
 
     numbers, opened = tracepoints.watch_calls([0])
     for _, fd in opened:
@@ -57,8 +57,8 @@ def said(path: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_rare_calls_are_traced_for_those_who_want_them(wanted: bool) -> None:
     """Each of their tracepoints takes 20 to 50 ms to close, which `run` without a file need not wait for."""
-    from wstrace_os.linux.backend import platform
-    from wstrace_page_faults.linux.backend import PageFaults
+    from wstrace_plugins.os.linux.backend import platform
+    from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     if not traced():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
@@ -150,7 +150,7 @@ def test_a_storm_of_another_process_costs_nothing_once_it_is_left_out(
 ) -> None:
     if not traced():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
-    from wstrace_page_faults.linux.rare_calls import RareCalls
+    from wstrace_plugins.page_faults.linux.rare_calls import RareCalls
 
     def tell(self: RareCalls, side: Any) -> None:
         before = bool(left_out)
@@ -245,7 +245,7 @@ def test_a_fork_is_told_from_a_vfork(trace: Any, tmp_path: Path) -> None:
 def test_where_tracepoints_are_refused_the_trace_says_so(
     trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wstrace_page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
+    monkeypatch.setattr("wstrace_plugins.page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
     done = trace([compiled(tmp_path, FAMILY)])
     assert done.context.info.content_losses == ("executed",)
     assert {word for _, word, *_ in losses(done)} <= {"executed", "perhaps forked", "shares memory"}

@@ -20,14 +20,14 @@ FOUR = ("perfmon", "sys_ptrace", "ipc_lock", "dac_read_search")
 #: What the daemon does with a capability; sys.argv: the pid of a process of another user, and its program.
 USES = {
     "perfmon": """
-from wstrace_page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux import perf_event as perf
 faults = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_PAGE_FAULTS_MIN, sample_period=1)
 os.close(perf.perf_event_open(faults, -1, perf.online_cpus()[0]))
 """,
     "sys_ptrace": "os.stat(f'/proc/{sys.argv[1]}/root/etc')",
     "ipc_lock": """
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.rings import Rings
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.rings import Rings
 assert Rings(perf.online_cpus(), 16 << 20).size == 16 << 20, "perf_event_open: its buffer is smaller than was asked for"
 """,
     "dac_read_search": "open(sys.argv[2], 'rb').read(4)",

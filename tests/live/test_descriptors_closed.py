@@ -15,8 +15,8 @@ if sys.platform != "linux":
 import resource
 from pathlib import Path
 
-from wstrace_page_faults.linux import descriptors, tracepoints
-from wstrace_page_faults.linux.descriptors import ClosedBeside
+from wstrace_plugins.page_faults.linux import descriptors, tracepoints
+from wstrace_plugins.page_faults.linux.descriptors import ClosedBeside
 
 #: Calls that no other tracer of this machine watches: their last event is ours.
 RARE = [(f"syscalls/sys_{side}_{name}", "") for name in ("quotactl", "acct", "vhangup") for side in ("enter", "exit")]

@@ -17,10 +17,10 @@ from recorded_run import record
 from stopped_process import stopped
 
 from wstrace.cli import main
-from wstrace_os.linux import page_cache
-from wstrace_os.linux.versions import kernel
-from wstrace_working_set.backend import backend
-from wstrace_working_set.file_heat import Ranges
+from wstrace_plugins.os.linux import page_cache
+from wstrace_plugins.os.linux.versions import kernel
+from wstrace_plugins.working_set.backend import backend
+from wstrace_plugins.working_set.file_heat import Ranges
 
 PAGE = mmap.PAGESIZE
 N = 600

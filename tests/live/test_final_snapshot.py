@@ -21,9 +21,9 @@ import pytest
 import wstrace
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux import procfs
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_working_set.final import FinalSnapshotSource
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.working_set.final import FinalSnapshotSource
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd and /proc/PID/pagemap"),
@@ -193,10 +193,10 @@ def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(
 UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_working_set import working_set  # all is imported while folders that only root can read are in reach
-from wstrace_working_set.linux import backend, held_space
-from wstrace_working_set.final import FinalSnapshotSource
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.working_set import working_set  # all is imported while folders that only root can read are in reach
+from wstrace_plugins.working_set.linux import backend, held_space
+from wstrace_plugins.working_set.final import FinalSnapshotSource
 import resource
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
@@ -218,7 +218,7 @@ print(level.name, len(batches), level.why, "|", level.remedy)
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> None:
-    from wstrace_working_set.linux import keeper
+    from wstrace_plugins.working_set.linux import keeper
 
     setting = Path("/proc/sys/vm/unprivileged_userfaultfd")
     before = setting.read_text()

@@ -23,8 +23,8 @@ from wstrace.errors import Unavailable
 from wstrace.firing import Recording
 
 if TYPE_CHECKING:
-    from wstrace_os.linux.cgroups.memory import MemoryFiles
-    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
+    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
 
@@ -156,9 +156,9 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
 
 def watcher(cgroup: MadeCgroup) -> WatchedCgroup:
     """What watches a cgroup for kills and its end."""
-    from wstrace_os.linux.cgroups.tree import Cgroups
-    from wstrace_working_set.conditions import parse_conditions
-    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
+    from wstrace_plugins.working_set.conditions import parse_conditions
+    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
     cgroups = Cgroups.mounted()
     made = cgroups.at(cgroup.path)
@@ -263,9 +263,9 @@ def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
 
 
 def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
-    from wstrace_os.linux.cgroups.tree import Cgroups
-    from wstrace_working_set.conditions import parse_conditions
-    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
+    from wstrace_plugins.working_set.conditions import parse_conditions
+    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
     cgroups = Cgroups.mounted()
     made = cgroups.at(cgroup.path)
@@ -293,7 +293,7 @@ while True:
 @pytest.fixture
 def waiting(tmp_path: Path, cgroup: MadeCgroup) -> Iterator[tuple[subprocess.Popen[bytes], MemoryFiles]]:
     """A program of the cgroup that waits for memory from its first line of input on; the files of the cgroup."""
-    from wstrace_os.linux.cgroups.tree import Cgroups
+    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
 
     cgroups = Cgroups.mounted()
     files = cgroups.memory(cgroups.at(cgroup.path))
@@ -344,9 +344,9 @@ def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
 
 def test_waiting_for_memory_is_told_whoever_asks_the_kernel_first(cgroup, waiting):
     """WHEN another poll() than the reading's own has taken the kernel's news THEN the reading still tells it."""
-    from wstrace_os.linux.cgroups.tree import Cgroups
-    from wstrace_working_set.conditions import parse_conditions
-    from wstrace_working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
+    from wstrace_plugins.working_set.conditions import parse_conditions
+    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
     program, files = waiting
     watched = WatchedCgroup(Cgroups.mounted().at(cgroup.path), files, parse_conditions(["psi=50ms/2s"]), 0.0)

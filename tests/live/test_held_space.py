@@ -19,8 +19,8 @@ import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import PAGE_SHARED
-from wstrace_os.linux import procfs
-from wstrace_working_set.working_set import WorkingSet, read
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.working_set.working_set import WorkingSet, read
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd and /proc/PID/pagemap"),
@@ -33,7 +33,7 @@ class Held:
     """A process held by the source's own means, and the kernel's account of it."""
 
     def __init__(self, code: str) -> None:
-        from wstrace_working_set.linux import backend as linux
+        from wstrace_plugins.working_set.linux import backend as linux
 
         self.target = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.target.stdout is not None
@@ -142,7 +142,7 @@ def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
 
 
 TRACER = """
-from wstrace_working_set.linux import backend as linux
+from wstrace_plugins.working_set.linux import backend as linux
 keeper = linux.make_keeper()
 space = keeper.hold({pid})
 print(keeper._pid, flush=True)
@@ -200,8 +200,8 @@ def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
 
 
 def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer() -> None:
-    from wstrace_os.linux import userfaultfd
-    from wstrace_working_set.linux import keeper
+    from wstrace_plugins.os.linux import userfaultfd
+    from wstrace_plugins.working_set.linux import keeper
 
     ours, its = socket.socketpair()
     words = [sys.executable, "-I", "-S", keeper.__file__, str(userfaultfd.system_call())]

@@ -11,7 +11,7 @@ import pytest
 from cgroups import MadeCgroup
 
 from wstrace.interfaces import Context
-from wstrace_page_faults.linux import hot_plug, perf_event
+from wstrace_plugins.page_faults.linux import hot_plug, perf_event
 
 pytestmark = pytest.mark.usefixtures("full_level")
 _ONLINE = Path("/sys/devices/system/cpu")
@@ -124,8 +124,8 @@ def test_all_processes_are_not_traced_again_on_a_cpu_that_came_back(
     cgroup: MadeCgroup,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from wstrace_os.linux.backend import platform
-    from wstrace_page_faults.linux.backend import PageFaults
+    from wstrace_plugins.os.linux.backend import platform
+    from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     one = child(ON_CPUS)
     assert one.read() == "up"

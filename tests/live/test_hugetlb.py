@@ -55,7 +55,7 @@ ready(numpy.frombuffer(m, "u1").ctypes.data)
 @pytest.mark.parametrize("kind", ["MAP_PRIVATE", "MAP_SHARED"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
 def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
-    from wstrace_working_set.linux import backend as linux
+    from wstrace_plugins.working_set.linux import backend as linux
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
     with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
@@ -103,7 +103,7 @@ def test_empty_leaves_them_where_they_are(huge, capsys):
 
 @pytest.fixture
 def watchable() -> None:
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     if linux.probe().name != "full":
         pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")

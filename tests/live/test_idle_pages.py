@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from stopped_process import stopped
 
-from wstrace_working_set.linux import backend, idle_pages
-from wstrace_working_set.used import windows
+from wstrace_plugins.working_set.linux import backend, idle_pages
+from wstrace_plugins.working_set.used import windows
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="numbers of page frames need root")
 PAGE = mmap.PAGESIZE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace_working_set.backend import KeeperFailed
+from wstrace_plugins.working_set.backend import KeeperFailed
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
@@ -27,7 +27,7 @@ runpy.run_path({path!r}, run_name="__main__")
 def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from wstrace_working_set.linux import held_space, keeper
+    from wstrace_plugins.working_set.linux import held_space, keeper
 
     (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))
     monkeypatch.setattr(held_space, "__file__", str(tmp_path / "held_space.py"))

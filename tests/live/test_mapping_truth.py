@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 def traced_remaps() -> bool:
     """True where tracefs may be read."""
-    from wstrace_page_faults.linux import tracepoints
+    from wstrace_plugins.page_faults.linux import tracepoints
 
     with tracepoints.permitted() as permitted:
         return bool(permitted)
@@ -207,7 +207,7 @@ def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path: Path) ->
 
 def _by_file(smaps: str) -> dict[tuple[str, str], int]:
     """(file, kind) -> KiB resident, as smaps names them."""
-    from wstrace_os.linux.procfs import label
+    from wstrace_plugins.os.linux.procfs import label
 
     sums: dict[tuple[str, str], int] = {}
     name = ("", "")

@@ -26,7 +26,7 @@ SECRET = bytes(byte - 3 for byte in b"hvwuhw0zrug0ri0wkh0vwdfn")
 PATIENT = """
 import sys
 from wstrace.cli import main
-from wstrace_stacks import enricher
+from wstrace_plugins.stacks import enricher
 enricher.BEHIND_NS = 1 << 60
 sys.exit(main(sys.argv[1:]))
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded_run import compiled
 
-from wstrace_stacks.unwinder import MOST_FRAMES
+from wstrace_plugins.stacks.unwinder import MOST_FRAMES
 
 pytestmark = pytest.mark.usefixtures("full_level")
 

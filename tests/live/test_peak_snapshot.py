@@ -77,7 +77,7 @@ def test_an_attached_process_is_read_at_the_start_and_at_its_peak():
 
 def test_an_interval_is_positive():
     from wstrace.errors import UsageError
-    from wstrace_working_set.peak import PeakSnapshotSource
+    from wstrace_plugins.working_set.peak import PeakSnapshotSource
 
     with pytest.raises(UsageError, match="interval is 0"):
         PeakSnapshotSource(interval=0)

@@ -38,7 +38,7 @@ LONG = pytest.param("--mmapfork 1", marks=pytest.mark.long)  # it takes half of 
 @pytest.mark.parametrize("stressor", ["--fault 1", "--mmap 1 --mmap-bytes 64m", "--fork 2", LONG])
 def test_stress_ng(stressor):
     """Processes that map, unmap, fork and die: every answer is a snapshot or a clear word; stopped ones agree."""
-    from wstrace_os.linux.procfs import descendants
+    from wstrace_plugins.os.linux.procfs import descendants
 
     command = [program("stress-ng"), *stressor.split(), "--timeout", "15", "--quiet", "--temp-path", "/tmp"]
     with subprocess.Popen(command, start_new_session=True) as stress:
@@ -111,7 +111,7 @@ class Redis:
 
 def test_redis_says_how_much_its_background_save_copied(tmp_path):
     """`Fork CoW for RDB: current 21 MB, peak 21 MB`: what the child has alone, by its own smaps."""
-    from wstrace_os.linux.procfs import descendants
+    from wstrace_plugins.os.linux.procfs import descendants
 
     redis = Redis(tmp_path)
     try:

@@ -21,10 +21,10 @@ from recorded_run import record
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 
 if sys.platform == "linux":
-    from wstrace_os.linux import page_cache
-    from wstrace_prefetch.backend import backend
-    from wstrace_prefetch.making import made
-    from wstrace_prefetch.start_list import File, Range, decoded, encoded
+    from wstrace_plugins.os.linux import page_cache
+    from wstrace_plugins.prefetch.backend import backend
+    from wstrace_plugins.prefetch.making import made
+    from wstrace_plugins.prefetch.start_list import File, Range, decoded, encoded
 
 PAGE = mmap.PAGESIZE
 PAGES = 1024

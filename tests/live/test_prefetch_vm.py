@@ -17,7 +17,7 @@ import pytest
 from binutils import need
 from command_line import wstrace
 
-from wstrace_prefetch.start_list import decoded
+from wstrace_plugins.prefetch.start_list import decoded
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # nested KVM took 25 s on a busy machine
 

@@ -14,7 +14,7 @@ from forged import offsets
 from pythons import named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
-from wstrace_page_faults.linux.python_stacks.protocol import DEPTH
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")

@@ -76,7 +76,7 @@ CAPABLE = """
 import ctypes, os, sys
 sys.path[:0] = {path!r}
 from wstrace.errors import Unavailable
-import wstrace_page_faults.linux.python_stacks.asked as asked
+import wstrace_plugins.page_faults.linux.python_stacks.asked as asked
 asked.level()  # what it imports may be in folders that only root can read
 libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS

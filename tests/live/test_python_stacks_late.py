@@ -15,15 +15,15 @@ from fork_storm import ORPHANS, PAGES, fork_storm, touched
 from pythons import installed
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
-from wstrace_page_faults.linux import account
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.descriptors import Descriptors
-from wstrace_page_faults.linux.events import PerfEvents, Settings
-from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
-from wstrace_page_faults.linux.python_stacks.gate import Gate
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters
-from wstrace_page_faults.linux.python_stacks.kernel import this_kernel
-from wstrace_page_faults.linux.rings import MINOR, Rings
+from wstrace_plugins.page_faults.linux import account
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.descriptors import Descriptors
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
+from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
+from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
+from wstrace_plugins.page_faults.linux.python_stacks.kernel import this_kernel
+from wstrace_plugins.page_faults.linux.rings import MINOR, Rings
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")

@@ -122,8 +122,8 @@ def test_past_a_thousandth_the_stacks_switch_off(trace: Any, monkeypatch: Any, t
     """From a moment on the programs are said to have run at two thirds of the faults, and these to have no rows: the
     trace goes on without.
     """
-    from wstrace_page_faults.linux.account import Account
-    from wstrace_page_faults.linux.python_stacks.gate import Gate
+    from wstrace_plugins.page_faults.linux.account import Account
+    from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
 
     runs, since = Gate.runs, time.monotonic() + 1.5
 
@@ -167,7 +167,7 @@ def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before
     trace: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The shell is looked at when its child, which says that it is a Python, has come and gone."""
-    from wstrace_page_faults.linux.python_stacks.capture import PythonStacks
+    from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 
     look, ended = PythonStacks.look, tmp_path / "ended"
 

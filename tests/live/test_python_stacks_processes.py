@@ -161,7 +161,7 @@ def test_faults_of_what_is_no_python_say_so(trace: Any) -> None:
 
 def test_without_a_python_nothing_is_opened(trace: Any, monkeypatch: Any) -> None:
     """`stacks=auto`, the default: there is a gate on the events, but no program behind it, and no kernel types."""
-    from wstrace_page_faults.linux.python_stacks import capture
+    from wstrace_plugins.page_faults.linux.python_stacks import capture
 
     monkeypatch.setattr(capture, "PythonStacks", lambda *_, **__: pytest.fail("opened"))
     traced = trace(["true"])
@@ -309,8 +309,8 @@ import collections, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
 from wstrace.schema import FRAME_CUT, STACK_HOW
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 target = platform().launch([{sys.executable!r}, {str(tmp_path / "p.py")!r}])
 source = PageFaults(stacks="python")
 source.start(Context(targets=(target,)))

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from wstrace.interfaces import Context
-from wstrace_page_faults.linux import stack_event
-from wstrace_page_faults.linux.python_stacks import bpf, kernel
-from wstrace_page_faults.linux.python_stacks.asked import python_stacks
-from wstrace_page_faults.linux.python_stacks.assembler import R0, Assembler
-from wstrace_page_faults.stacks_option import parse_stacks
+from wstrace_plugins.page_faults.linux import stack_event
+from wstrace_plugins.page_faults.linux.python_stacks import bpf, kernel
+from wstrace_plugins.page_faults.linux.python_stacks.asked import python_stacks
+from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, Assembler
+from wstrace_plugins.page_faults.stacks_option import parse_stacks
 
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 

@@ -20,10 +20,10 @@ from recorded_run import compiled
 from slow_file import slow_file
 
 from wstrace.schema import FAULT_MAJOR
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.python_stacks import bpf
-from wstrace_page_faults.linux.service_time import programs
-from wstrace_page_faults.linux.service_time.capture import fault_counts, level
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.python_stacks import bpf
+from wstrace_plugins.page_faults.linux.service_time import programs
+from wstrace_plugins.page_faults.linux.service_time.capture import fault_counts, level
 
 HERE = Path(__file__).parent
 SLOW_NS = 2_000_000

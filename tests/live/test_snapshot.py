@@ -18,10 +18,10 @@ from stopped_process import agreed, pages_of, rollup, status, stopped
 import wstrace
 from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_os.linux import pagemap
-from wstrace_working_set.linux import backend as linux
-from wstrace_working_set.linux import page_frames
-from wstrace_write_watch.linux import backend as write_watch
+from wstrace_plugins.os.linux import pagemap
+from wstrace_plugins.working_set.linux import backend as linux
+from wstrace_plugins.working_set.linux import page_frames
+from wstrace_plugins.write_watch.linux import backend as write_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -120,8 +120,8 @@ def test_without_pagemap_scan_who_is_root_no_more_reads_on_without_kinds():
 import ctypes, os, sys
 sys.path[:0] = {sys.path!r}
 import wstrace
-from wstrace_os.linux import pagemap
-from wstrace_working_set.linux import backend
+from wstrace_plugins.os.linux import pagemap
+from wstrace_plugins.working_set.linux import backend
 pagemap.has_scan, pagemap.Pagemap.scan = lambda: False, None
 wstrace.working_set()
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -306,9 +306,9 @@ def test_a_zombie_is_gone():
 def test_another_users_process_is_refused_with_a_remedy():
     if os.geteuid() != 0:
         pytest.skip("needs root, to be someone else")
-    code = "import os, sys, wstrace; import wstrace_working_set.linux.backend\n" \
-           "import wstrace_working_set.working_set as w\n" \
-           "from wstrace_os import backend; backend('wstrace_working_set'); import resource, numpy\n" \
+    code = "import os, sys, wstrace; import wstrace_plugins.working_set.linux.backend\n" \
+           "import wstrace_plugins.working_set.working_set as w\n" \
+           "from wstrace_plugins.os import backend; backend('wstrace_plugins.working_set'); import resource, numpy\n" \
            f"w.working_set(); os.setgid(65534); os.setuid(65534)\ntry: w.working_set({os.getpid()})\n" \
            "except wstrace.Unavailable as e: print(e); sys.exit(7)"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -73,7 +73,7 @@ def test_snapshot_by(by, cli):
 
 
 def test_snapshot_to_a_file_and_diff(tmp_path, cli):
-    pytest.importorskip("wstrace_msgpack.read.trace")
+    pytest.importorskip("wstrace_exporters.msgpack.read.trace")
     first, second = tmp_path / "a.wst", tmp_path / "b.wst"
     code = ("import mmap, sys\nfor n in (1, 9):\n m = mmap.mmap(-1, n << 20, flags=34)\n"
             " for i in range(0, n << 20, 4096): m[i] = 1\n print(flush=True); sys.stdin.readline()")  # fmt: skip

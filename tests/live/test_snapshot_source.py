@@ -16,8 +16,8 @@ from wstrace import schema
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_working_set.source import WorkingSetSource
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.working_set.source import WorkingSetSource
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE

@@ -15,10 +15,10 @@ if sys.platform != "linux":
 
 import wstrace
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux.pagemap import PAGE
-from wstrace_write_watch.linux import backend
-from wstrace_write_watch.linux.soft_dirty import SoftDirtyWatcher, has_soft_dirty
-from wstrace_write_watch.source import WriteWatchSource
+from wstrace_plugins.os.linux.pagemap import PAGE
+from wstrace_plugins.write_watch.linux import backend
+from wstrace_plugins.write_watch.linux.soft_dirty import SoftDirtyWatcher, has_soft_dirty
+from wstrace_plugins.write_watch.source import WriteWatchSource
 
 pytestmark = pytest.mark.skipif(not has_soft_dirty(), reason="only on kernels with soft-dirty bits (tests/kernels/run)")
 

@@ -90,7 +90,7 @@ def holding(pages: int, out: Iterable[int], more: str = "more = ()"):
 @pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
 @pytest.mark.parametrize("out", [range(0, 600, 3), range(100, 500), range(600)], ids=["every third", "a block", "all"])
 def test_a_snapshot_tells_exactly_the_pages_swapped_out(out, sparse, monkeypatch):
-    from wstrace_working_set.linux import backend as linux
+    from wstrace_plugins.working_set.linux import backend as linux
 
     monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
     with holding(600, out) as (pid, (start,)):
@@ -105,7 +105,7 @@ def test_a_snapshot_tells_exactly_the_pages_swapped_out(out, sparse, monkeypatch
 
 def test_before_pagemap_scan_swapped_pages_are_told_too(monkeypatch):
     """What a kernel before 6.7 gives: the fallback is forced."""
-    from wstrace_os.linux import pagemap
+    from wstrace_plugins.os.linux import pagemap
 
     with holding(600, range(0, 600, 3)) as (pid, (start,)):
         monkeypatch.setattr(pagemap, "has_scan", lambda: False)
@@ -131,7 +131,7 @@ def test_pages_that_two_processes_have_swapped_out_are_each_ones():
 
 
 def test_empty_tells_what_went_to_swap(capsys):
-    from wstrace_working_set.linux import pageout
+    from wstrace_plugins.working_set.linux import pageout
 
     assert pageout._has_swap()
     with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, (start,)):
@@ -171,7 +171,7 @@ def watched_with_all_memory(memory: mmap.mmap):
 
 @pytest.mark.parametrize("watched", [watched_region, watched_with_all_memory])
 def test_a_write_watch_of_pages_that_are_swapped_out(watched):
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     if linux.probe().name != "full":
         pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")

@@ -23,7 +23,7 @@ PROGRAM = (
 
 @pytest.mark.parametrize("failures", [1, 10**6], ids=["once", "for good"])
 def test_what_the_kernel_counted_is_recorded_or_lost(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_page_faults.linux import backend
+    from wstrace_plugins.page_faults.linux import backend
 
     merge, calls = backend.merge, []
 

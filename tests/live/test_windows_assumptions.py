@@ -16,17 +16,17 @@ if sys.platform != "win32":
 import wstrace
 from wstrace.places import MappedFile
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
-from wstrace_mapped_files.windows.backend import build_ids
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import launchers, token
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
-from wstrace_os.windows.listing import listed, user_name
-from wstrace_page_faults.windows.backend import PageFaults
-from wstrace_page_faults.windows.levels import FIRST_FILTERED_BUILD
-from wstrace_page_faults.windows.watch import Watch
-from wstrace_symbols.resolver import ImageResolver
-from wstrace_working_set.windows.backend import Space
+from wstrace_plugins.mapped_files.windows.backend import build_ids
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import launchers, token
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.backend import platform
+from wstrace_plugins.os.windows.listing import listed, user_name
+from wstrace_plugins.page_faults.windows.backend import PageFaults
+from wstrace_plugins.page_faults.windows.levels import FIRST_FILTERED_BUILD
+from wstrace_plugins.page_faults.windows.watch import Watch
+from wstrace_plugins.symbols.resolver import ImageResolver
+from wstrace_plugins.working_set.windows.backend import Space
 
 PAGE = 4096
 #: Wine runs the others, so that the tests themselves have no mistake when they meet a Windows
@@ -81,8 +81,8 @@ def test_a_fault_that_reads_from_disk_is_told_as_hard(child, tmp_path):
 
 def test_kernel_faults_need_the_privilege_from_24h2_on():
     build = processes.build(winapi)
-    script = "from wstrace_os.windows import api, token\n" \
-             "from wstrace_page_faults.windows.backend import PageFaults\n" \
+    script = "from wstrace_plugins.os.windows import api, token\n" \
+             "from wstrace_plugins.page_faults.windows.backend import PageFaults\n" \
              "{}\nprint(PageFaults.probe().name)"  # fmt: skip
     off = in_a_process(script.format("token.has_debug_privilege(api) and token.set_debug_privilege(api, on=False)"))
     expected = "user" if build >= FIRST_FILTERED_BUILD else "full"
@@ -187,7 +187,7 @@ def test_processes_that_may_not_be_opened_are_listed():
 
 
 def test_a_tracer_that_is_killed_leaves_no_suspended_target(tmp_path):
-    script = "import sys, time\nfrom wstrace_os.windows.backend import platform\n" \
+    script = "import sys, time\nfrom wstrace_plugins.os.windows.backend import platform\n" \
              "t = platform().launch([sys.executable, '-c', 'import time; time.sleep(60)'])\n" \
              "print(t.pid, flush=True)\ntime.sleep(60)"  # fmt: skip
     tracer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -218,9 +218,9 @@ def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
 
 def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
     from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE
-    from wstrace_mapped_files.epoch import MappingRow
-    from wstrace_symbols.image import ImageFile
-    from wstrace_symbols.pe import read_image
+    from wstrace_plugins.mapped_files.epoch import MappingRow
+    from wstrace_plugins.symbols.image import ImageFile
+    from wstrace_plugins.symbols.pe import read_image
 
     strings = wstrace.Dictionary()
     base = ctypes.c_void_p(ctypes.windll.kernel32._handle).value & (1 << 64) - 1
@@ -234,8 +234,8 @@ def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
 
 @real  # Wine's libraries carry symbols of their own, which come before the exports
 def test_microsofts_cpp_names_are_undecorated():
-    from wstrace_symbols.image import ImageFile
-    from wstrace_symbols.pe import read_image
+    from wstrace_plugins.symbols.image import ImageFile
+    from wstrace_plugins.symbols.pe import read_image
 
     names = []
     folder = Path(os.environ["SYSTEMROOT"], "System32")
@@ -282,7 +282,7 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
 
 
 def test_psutil_leaves_the_privilege_off_in_a_tracer():
-    words = "from wstrace_os.windows import api, token\nfrom wstrace_os.windows.backend import platform\nplatform()\n" \
+    words = "from wstrace_plugins.os.windows import api, token\nfrom wstrace_plugins.os.windows.backend import platform\nplatform()\n" \
             "import psutil\nprint(token.has_debug_privilege(api))"  # fmt: skip
     assert in_a_process(words) == ["False"], "assumption: AdjustTokenPrivileges takes back what psutil switched on"
 
@@ -330,7 +330,7 @@ def test_the_launcher_that_pip_made_is_resolved():
 
 @real
 def test_a_pipe_whose_name_is_taken_is_refused():
-    from wstrace_write_watch.windows import pipe
+    from wstrace_plugins.write_watch.windows import pipe
 
     name = f"{pipe.PREFIX}wstrace-test-{os.getpid()}"
     first = pipe.Server(name)

@@ -13,8 +13,8 @@ import pytest
 if sys.platform != "win32":
     pytest.skip("only on Windows: the kernel's own watch", allow_module_level=True)
 
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.backend import platform
 
 if processes.wine_version():
     pytest.skip("only on Windows itself: Wine's watch is a stub", allow_module_level=True)
@@ -22,9 +22,9 @@ if processes.wine_version():
 import wstrace
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
-from wstrace_os.windows import api as winapi
-from wstrace_page_faults.windows.watch import KERNEL_RECORDS, Watch
-from wstrace_working_set.windows.backend import Space
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Watch
+from wstrace_plugins.working_set.windows.backend import Space
 
 PAGE = 4096
 ALLOCATE = """

@@ -17,7 +17,7 @@ from command_line import wstrace
 from recorded_run import compiled
 
 from wstrace.errors import TargetExited
-from wstrace_working_set.used import Window, after_emptying, windows
+from wstrace_plugins.working_set.used import Window, after_emptying, windows
 
 PAGE, PAGES = mmap.PAGESIZE, 6000
 

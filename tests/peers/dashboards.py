@@ -32,7 +32,7 @@ from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedTarget, batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.159.0"
 MANIFEST = Path(__file__).with_name("collector-kubernetes.yaml")

@@ -26,7 +26,7 @@ from object_stores import BUCKET, free_port
 
 import wstrace
 from wstrace.errors import WstraceError
-from wstrace_msgpack.storage.store import Store
+from wstrace_exporters.msgpack.storage.store import Store
 
 #: The account and key that every Azurite has: they are in its documentation, and no secret.
 ACCOUNT = "devstoreaccount1"

@@ -18,7 +18,7 @@ from wstrace.batch import Batch
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
 TYPE = "system.paging.fault.type"

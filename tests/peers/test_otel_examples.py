@@ -23,7 +23,7 @@ from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedTarget, batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "observability"
@@ -105,7 +105,7 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch: pytest.MonkeyPat
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from wstrace_otel.application.processor import FaultSpanProcessor
+    from wstrace_exporters.otel.application.processor import FaultSpanProcessor
 
     spec = importlib.util.spec_from_file_location("example_service", EXAMPLES / "service.py")
     assert spec is not None

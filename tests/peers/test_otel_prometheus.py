@@ -19,7 +19,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
 

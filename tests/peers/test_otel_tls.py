@@ -14,7 +14,7 @@ from required import absent
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
-from wstrace_otel.exporter import OtelExporter
+from wstrace_exporters.otel.exporter import OtelExporter
 
 pytestmark = pytest.mark.peers
 

@@ -20,7 +20,7 @@ from required import absent
 
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.table import Selection
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 N = 20_000

@@ -20,7 +20,7 @@ class DrivenEnricher:
     """The enricher, driven row by row, and the mappings that it gave out."""
 
     def __init__(self, backend: Any = None) -> None:
-        from wstrace_mapped_files.enricher import MappedFiles
+        from wstrace_plugins.mapped_files.enricher import MappedFiles
 
         # a target that runs: the system may be asked
         self.context = Context(targets=() if backend is None else (ScriptedTarget(),))
@@ -77,7 +77,7 @@ def drive() -> type[DrivenEnricher]:
 @pytest.fixture
 def watchable() -> None:
     """Skips where write watch does not work."""
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     level = linux.probe()
     if level.name != "full":

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_page_faults.linux.asked_mappings import AskedMappings, Told
+from wstrace_plugins.page_faults.linux.asked_mappings import AskedMappings, Told
 
 PID, SINCE = 7, 5
 spans = st.lists(st.integers(0, 12), unique=True).map(sorted)

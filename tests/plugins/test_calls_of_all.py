@@ -10,9 +10,9 @@ from side_band_records import comm, given, lost, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_DISCARDED
-from wstrace_page_faults.linux.calls import Calls
-from wstrace_page_faults.linux.calls_of_all import CallsOfAll, samples
-from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.calls import Calls
+from wstrace_plugins.page_faults.linux.calls_of_all import CallsOfAll, samples
+from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 ENTER, LEAVE, DONTNEED = 900, 901, 4
 

@@ -13,11 +13,11 @@ import pytest
 from hostile_images import ELF, write
 
 from wstrace.places import MappedFile
-from wstrace_symbols import cxx_names
-from wstrace_symbols import demangle as module
-from wstrace_symbols.cxx_names import CxxNames
-from wstrace_symbols.demangle import demangle
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols import cxx_names
+from wstrace_plugins.symbols import demangle as module
+from wstrace_plugins.symbols.cxx_names import CxxNames
+from wstrace_plugins.symbols.demangle import demangle
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: libstdc++")
 #: __cxa_demangle() of libstdc++ 6.0.30 does not return from these
@@ -112,7 +112,7 @@ def test_a_forked_child_and_other_threads_get_their_own_answers(names):
 
 
 def test_no_process_is_left_behind():
-    code = ("from wstrace_symbols.demangle import cxx_names, demangle; assert demangle('_Z3foov') == 'foo()'\n"
+    code = ("from wstrace_plugins.symbols.demangle import cxx_names, demangle; assert demangle('_Z3foov') == 'foo()'\n"
             "print(cxx_names._helper.pid)")  # fmt: skip
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

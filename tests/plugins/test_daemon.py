@@ -10,9 +10,9 @@ import pytest
 from daemon_scripted import Running, daemon, plugins
 
 from wstrace.errors import TargetExited, Unavailable, UsageError
-from wstrace_daemon.daemon import NodeDaemon
-from wstrace_daemon.rights import missing
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_plugins.daemon.daemon import NodeDaemon
+from wstrace_plugins.daemon.rights import missing
 
 #: The daemon runs within pytest, which other tests have made as large as it is.
 HEALTH = '[daemon]\nhealth = "127.0.0.1:0"\nmax_cpu = 64\nmax_memory = "64GiB"\n'
@@ -162,7 +162,7 @@ def test_cgroups_that_are_not_there_are_told_once_each(settings, monkeypatch):
 
 
 def test_a_failing_exporter_is_told_and_tried_again(settings, tmp_path, monkeypatch):
-    from wstrace_msgpack.write.exporter import MsgpackExporter
+    from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
     out = tmp_path / "node.wst"
     path = settings(f'sources = ["faulting"]\nexporters = ["msgpack"]\n{HEALTH}[msgpack]\npath = "{out}"\n')

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.errors import OutputError
-from wstrace_daemon.health import _MOST, Health, Told
+from wstrace_plugins.daemon.health import _MOST, Health, Told
 
 if not hasattr(socket, "AF_UNIX"):
     pytest.skip("unix sockets", allow_module_level=True)

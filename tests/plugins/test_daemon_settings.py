@@ -8,7 +8,7 @@ import pytest
 from daemon_scripted import plugins
 
 from wstrace.errors import UsageError
-from wstrace_daemon.settings import load
+from wstrace_plugins.daemon.settings import load
 
 GOOD = """
 sources = ["faulting:faults=3"]

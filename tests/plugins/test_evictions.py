@@ -11,12 +11,12 @@ from side_band_records import comm, given, mmap2
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_os.linux import procfs
-from wstrace_page_faults.linux.calls import Calls
-from wstrace_page_faults.linux.evicted_pages import EVICTED
-from wstrace_page_faults.linux.evictions import decode, layout
-from wstrace_page_faults.linux.side_band import SideBand
-from wstrace_page_faults.linux.tracepoints import fields
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux.calls import Calls
+from wstrace_plugins.page_faults.linux.evicted_pages import EVICTED
+from wstrace_plugins.page_faults.linux.evictions import decode, layout
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.tracepoints import fields
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ if sys.platform != "linux":
 
 import mmap
 
-from wstrace_page_faults.linux import fault_around
+from wstrace_plugins.page_faults.linux import fault_around
 
 
 def test_what_is_tried_is_bounded_by_the_window_and_by_what_is_there():

@@ -12,14 +12,14 @@ if sys.platform != "linux":
     pytest.skip("the records are Linux's", allow_module_level=True)
 
 from wstrace.errors import UsageError
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux.backend import PageFaults
-from wstrace_page_faults.linux.events import Settings
-from wstrace_page_faults.linux.python_stacks.protocol import STACK_ROW
-from wstrace_page_faults.linux.python_stacks.rows import StackRows
-from wstrace_page_faults.linux.registers import REGISTERS, part, taken_out
-from wstrace_page_faults.linux.rings import MINOR
-from wstrace_page_faults.linux.samples import RingSamples, merge
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.backend import PageFaults
+from wstrace_plugins.page_faults.linux.events import Settings
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import STACK_ROW
+from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.registers import REGISTERS, part, taken_out
+from wstrace_plugins.page_faults.linux.rings import MINOR
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 
 def sample(time_ns: int, *registers: int, junk: bytes = b"", misc: int = perf.PERF_RECORD_MISC_USER) -> bytes:

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wstrace.places import MappedFile, Part
-from wstrace_symbols.image import ImageFile
-from wstrace_symbols.parts import file_parts
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.parts import file_parts
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 
 def safetensors(tensors: dict[str, int], **wrong: object) -> bytes:

@@ -20,9 +20,9 @@ from kernel_answers import REFUSALS, refuses
 
 import wstrace
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_os.linux import pagemap, userfaultfd
-from wstrace_os.linux.pagemap import PAGE
-from wstrace_working_set.linux import pageout
+from wstrace_plugins.os.linux import pagemap, userfaultfd
+from wstrace_plugins.os.linux.pagemap import PAGE
+from wstrace_plugins.working_set.linux import pageout
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: pagemap"),

@@ -29,9 +29,9 @@ from wstrace.schema import (
     Column,
 )
 from wstrace.testing import EnricherContract, batch_of
-from wstrace_mapped_files import enricher
-from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_mapped_files.epoch import MappingRow
+from wstrace_plugins.mapped_files import enricher
+from wstrace_plugins.mapped_files.enricher import MappedFiles
+from wstrace_plugins.mapped_files.epoch import MappingRow
 
 FILE, ANON = KIND_FILE << KIND_SHIFT, KIND_ANON << KIND_SHIFT
 SECOND = 1_000_000_000

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from wstrace_mapped_files.epoch import Epoch, Fragment, MappingRow
+from wstrace_plugins.mapped_files.epoch import Epoch, Fragment, MappingRow
 
 KERNEL = Fragment(1 << 47, 1 << 64, 0, MappingRow(1, 0, 0, 1 << 47, 1 << 64, 0, 0, 0, 0, 0))
 

@@ -24,7 +24,7 @@ from wstrace.schema import (
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
-from wstrace_mapped_files.enricher import MappedFiles
+from wstrace_plugins.mapped_files.enricher import MappedFiles
 
 PAGE = 4096
 FILE = KIND_FILE << KIND_SHIFT

@@ -18,8 +18,8 @@ from wstrace.errors import TargetExited, Unavailable
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_os.linux import libc
-from wstrace_os.linux.procmap_query import Question
+from wstrace_plugins.os.linux import libc
+from wstrace_plugins.os.linux.procmap_query import Question
 
 
 @pytest.fixture(params=["PROCMAP_QUERY", "maps"])

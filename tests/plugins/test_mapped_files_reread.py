@@ -21,8 +21,8 @@ from wstrace.schema import (
     SPACE_UNMAP,
 )
 from wstrace.testing import batch_of
-from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_mapped_files.spaces import AddressSpaces
+from wstrace_plugins.mapped_files.enricher import MappedFiles
+from wstrace_plugins.mapped_files.spaces import AddressSpaces
 
 FILE = KIND_FILE << KIND_SHIFT
 SECOND = 1_000_000_000

@@ -36,14 +36,14 @@ def kill(killed_in: bytes, task: bytes = b"python3", at: bytes = b"oom_memcg=/ap
     ],
 )
 def test_a_record_tells_a_kill_of_its_cgroup_alone(record, path, below, told):
-    from wstrace_working_set.linux.oom_log import kill_in
+    from wstrace_plugins.working_set.linux.oom_log import kill_in
 
     assert kill_in(record, path, below=below) is told
 
 
 def test_what_others_write_into_the_log_is_no_kill():
 
-    from wstrace_working_set.linux.oom_log import OomLog
+    from wstrace_plugins.working_set.linux.oom_log import OomLog
 
     log = OomLog()
     try:

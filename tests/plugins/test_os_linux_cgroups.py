@@ -11,10 +11,10 @@ import pytest
 from wstrace import cgroup_names as names
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Usage
-from wstrace_os.linux.cgroups.cpu import throttled_seconds
-from wstrace_os.linux.cgroups.groups import ChosenCgroups
-from wstrace_os.linux.cgroups.mounts import Hierarchy, hierarchy_of
-from wstrace_os.linux.cgroups.tree import Cgroups, topmost
+from wstrace_plugins.os.linux.cgroups.cpu import throttled_seconds
+from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
+from wstrace_plugins.os.linux.cgroups.mounts import Hierarchy, hierarchy_of
+from wstrace_plugins.os.linux.cgroups.tree import Cgroups, topmost
 
 ID, OTHER = "0123456789abcdef" * 4, "01234567" + "f" * 56
 POD = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"

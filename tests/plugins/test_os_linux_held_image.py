@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wstrace_os.linux import held_image, launcher
-from wstrace_os.linux.backend import platform
+from wstrace_plugins.os.linux import held_image, launcher
+from wstrace_plugins.os.linux.backend import platform
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine.machine() != "x86_64", reason="a program for Linux on x86-64"

@@ -16,8 +16,8 @@ from titles import TITLE
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
 from wstrace.schema import KINDS
-from wstrace_os.linux import procfs
-from wstrace_working_set.linux.backend import accounted
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.working_set.linux.backend import accounted
 
 TEXT = b"""00400000-0040b000 r-xp 00001000 08:01 1048602                            /bin/with space
 0065a000-0067b000 rw-p 00000000 00:00 0                                  [heap]

@@ -13,8 +13,8 @@ import pytest
 from fresh_process import ran_in_a_fresh_process
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
-from wstrace_os.linux import procfs
-from wstrace_os.linux.backend import LinuxTarget, platform
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.backend import LinuxTarget, platform
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launches Linux processes")
 root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changes the user: needs root")
@@ -24,7 +24,7 @@ root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 def held_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What holds a command until it is resumed: where the one cannot be executed the other does."""
     if request.param == "fork":
-        monkeypatch.setattr("wstrace_os.linux.launcher.image", lambda go, answer: None)
+        monkeypatch.setattr("wstrace_plugins.os.linux.launcher.image", lambda go, answer: None)
 
 
 def run(*command: str, user: str | None = None) -> LinuxTarget:
@@ -199,8 +199,8 @@ def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there() -
     program = """
 import sys
 from wstrace.interfaces import Context
-from wstrace_os.linux.backend import platform
-from wstrace_page_faults.linux.backend import PageFaults
+from wstrace_plugins.os.linux.backend import platform
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 def trace():
     target = platform().launch(["true"])
     source = PageFaults(stacks="none")

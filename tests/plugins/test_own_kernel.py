@@ -15,10 +15,10 @@ from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace.trace_info import TraceInfo
-from wstrace_symbols import own_kernel
-from wstrace_symbols.image import Image
-from wstrace_symbols.own_kernel import KERNEL_START, kernel_image, vdso_image
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols import own_kernel
+from wstrace_plugins.symbols.image import Image
+from wstrace_plugins.symbols.own_kernel import KERNEL_START, kernel_image, vdso_image
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 KALLSYMS = (
     "ffffffff81000200 T second\nffffffff81000100 t first\nffffffff81000300 d data\n"

@@ -11,7 +11,7 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_page_faults.linux.pace import Pace
+from wstrace_plugins.page_faults.linux.pace import Pace
 
 
 def rests(pace: Pace, news: list[bool]) -> list[float]:
@@ -24,7 +24,7 @@ def rests(pace: Pace, news: list[bool]) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wstrace_page_faults.linux.pace.time", SimpleNamespace(monotonic=lambda: 5.0))
+    monkeypatch.setattr("wstrace_plugins.page_faults.linux.pace.time", SimpleNamespace(monotonic=lambda: 5.0))
 
 
 def test_the_pause_grows_while_nothing_comes_and_is_short_again_with_the_first_record() -> None:

@@ -12,11 +12,11 @@ from wstrace.interfaces import Context
 if sys.platform != "linux":
     pytest.skip("perf events", allow_module_level=True)
 
-from wstrace_page_faults.linux import account as module
-from wstrace_page_faults.linux.account import Account
-from wstrace_page_faults.linux.events import Settings
-from wstrace_page_faults.linux.python_stacks.none import NoStacks
-from wstrace_page_faults.linux.samples import RingSamples
+from wstrace_plugins.page_faults.linux import account as module
+from wstrace_plugins.page_faults.linux.account import Account
+from wstrace_plugins.page_faults.linux.events import Settings
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.samples import RingSamples
 
 
 class Clock:

@@ -12,15 +12,15 @@ from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_os.linux import procfs
-from wstrace_page_faults.linux import rare_calls
-from wstrace_page_faults.linux.calls import Calls
-from wstrace_page_faults.linux.evicted_pages import EVICTED
-from wstrace_page_faults.linux.evictions import Evictions
-from wstrace_page_faults.linux.live import Live
-from wstrace_page_faults.linux.remaps import LARGEST_FOLIO
-from wstrace_page_faults.linux.shared_spaces import SharedSpaces
-from wstrace_page_faults.linux.side_band import SideBand
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import rare_calls
+from wstrace_plugins.page_faults.linux.calls import Calls
+from wstrace_plugins.page_faults.linux.evicted_pages import EVICTED
+from wstrace_plugins.page_faults.linux.evictions import Evictions
+from wstrace_plugins.page_faults.linux.live import Live
+from wstrace_plugins.page_faults.linux.remaps import LARGEST_FOLIO
+from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 NUMBERS = {
     "munmap": (1, 2),

@@ -16,12 +16,12 @@ from side_band_records import lost
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import DTYPES, PAGE_FAULT
-from wstrace_page_faults.linux import perf_event as perf
-from wstrace_page_faults.linux import records
-from wstrace_page_faults.linux import samples as samples_module
-from wstrace_page_faults.linux.events import Settings
-from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_page_faults.linux.samples import RingSamples, merge, settled, steps
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux import records
+from wstrace_plugins.page_faults.linux import samples as samples_module
+from wstrace_plugins.page_faults.linux.events import Settings
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled, steps
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
@@ -298,7 +298,7 @@ def test_parts_of_one_row_each_are_merged() -> None:
 
 def test_lines_are_tried_on_a_process_of_ones_own_and_on_another(monkeypatch: Any) -> None:
     """What yama permits: with ptrace_scope=1 the memory of launched commands only."""
-    from wstrace_page_faults.linux import lines_level
+    from wstrace_plugins.page_faults.linux import lines_level
 
     sampled, asked = Level("sampled"), []
     here = lines_level.lines_level(sampled)

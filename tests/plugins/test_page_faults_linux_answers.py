@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable
-from wstrace_page_faults.linux import descriptors, perf_event, tracepoints
-from wstrace_page_faults.linux import events as perf_events
-from wstrace_page_faults.linux.events import PerfEvents, Settings
+from wstrace_plugins.page_faults.linux import descriptors, perf_event, tracepoints
+from wstrace_plugins.page_faults.linux import events as perf_events
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of Linux")
 

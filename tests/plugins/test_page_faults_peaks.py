@@ -14,8 +14,8 @@ if sys.platform != "linux":
     pytest.skip("only on Linux: /proc", allow_module_level=True)
 
 from wstrace.trace_info import PEAK_SEEN
-from wstrace_os.linux import procfs
-from wstrace_page_faults.linux.peaks import Peaks
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux.peaks import Peaks
 
 MIB = 1 << 20
 

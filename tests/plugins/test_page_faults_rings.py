@@ -15,8 +15,8 @@ if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
 from wstrace.errors import Unavailable
-from wstrace_page_faults.linux import perf_event
-from wstrace_page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
+from wstrace_plugins.page_faults.linux import perf_event
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 
 MIB = 1 << 20
 _DESCRIPTOR = 1 << 30

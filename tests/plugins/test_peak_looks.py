@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from wstrace.interfaces import Context
-from wstrace_working_set import peak
-from wstrace_working_set.peak import PeakSnapshotSource
+from wstrace_plugins.working_set import peak
+from wstrace_plugins.working_set.peak import PeakSnapshotSource
 
 MIB = 1 << 20
 
@@ -33,7 +33,7 @@ def looks(
         taken.append(size // MIB)
         return SimpleNamespace(total_bytes=size, cost_seconds=cost, time_ns=1, batches=lambda *_: ())
 
-    monkeypatch.setattr("wstrace_working_set.working_set.working_set", working_set)
+    monkeypatch.setattr("wstrace_plugins.working_set.working_set.working_set", working_set)
     monkeypatch.setattr(source, "_resident", lambda pid: size)
     for number, size in enumerate(sizes):  # noqa: B007 - what the two functions return
         if number % round(options.get("interval", 0.01) / 0.01) == 0:
@@ -106,7 +106,7 @@ def test_sums_of_a_look_that_is_no_longer_the_peak_are_dropped(monkeypatch, pids
     sizes, clock = {7: 100 * MIB, 8: 100 * MIB}, SimpleNamespace(now=100.0)
     monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(
-        "wstrace_working_set.working_set.working_set",
+        "wstrace_plugins.working_set.working_set.working_set",
         lambda pid, strings: SimpleNamespace(pid=pid, total_bytes=sizes[pid], cost_seconds=0.0, time_ns=1),
     )
     source = PeakSnapshotSource()
@@ -136,7 +136,7 @@ def test_sums_are_not_taken_of_processes_that_end_while_they_are_read(monkeypatc
     sizes, clock = {7: 100 * MIB, 8: 100 * MIB}, SimpleNamespace(now=100.0)
     monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(
-        "wstrace_working_set.working_set.working_set",
+        "wstrace_plugins.working_set.working_set.working_set",
         lambda pid, strings: SimpleNamespace(pid=pid, total_bytes=sizes[pid], cost_seconds=0.0, time_ns=1),
     )
 

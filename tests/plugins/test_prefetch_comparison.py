@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from wstrace_prefetch.backend import Backend
-from wstrace_prefetch.comparing import COLD, COLD_PREFETCHED, WARM, WARM_PREFETCHED, Comparison
+from wstrace_plugins.prefetch.backend import Backend
+from wstrace_plugins.prefetch.comparing import COLD, COLD_PREFETCHED, WARM, WARM_PREFETCHED, Comparison
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads files ahead on Linux only")
 

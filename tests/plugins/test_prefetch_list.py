@@ -14,10 +14,10 @@ from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import Unavailable, UsageError
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES
 from wstrace.testing import batch_of, trace_of
-from wstrace_prefetch import start_list
-from wstrace_prefetch.backend import backend
-from wstrace_prefetch.making import Made, made
-from wstrace_prefetch.start_list import HEADER, File, Range, decoded, encoded
+from wstrace_plugins.prefetch import start_list
+from wstrace_plugins.prefetch.backend import backend
+from wstrace_plugins.prefetch.making import Made, made
+from wstrace_plugins.prefetch.start_list import HEADER, File, Range, decoded, encoded
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "prefetch-1.list"
 PYTHON = File(b"/usr/bin/python3.11", 17584, 1778312132000000000, "a7516ae81afc8457cbb59039c47cb6428c978064")
@@ -127,10 +127,10 @@ def test_what_cannot_be_read_is_told(tmp_path, monkeypatch):
 
 
 def test_where_no_system_reads_ahead_it_is_said(monkeypatch):
-    import wstrace_os
-    from wstrace_prefetch.backend import backend
+    import wstrace_plugins.os
+    from wstrace_plugins.prefetch.backend import backend
 
-    monkeypatch.setattr(wstrace_os, "system", lambda platform="win32": "windows")
+    monkeypatch.setattr(wstrace_plugins.os, "system", lambda platform="win32": "windows")
     with pytest.raises(
         Unavailable, match="wstrace prefetch reads files ahead on Linux only; make and apply the list there"
     ):

@@ -13,7 +13,7 @@ import pytest
 from budgeted import properties, run, text_of
 
 from wstrace.errors import Unavailable
-from wstrace_pytest.meter import Meter
+from wstrace_plugins.pytest.meter import Meter
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: 
 
 
 def test_without_the_option_nothing_is_imported_and_nothing_judged(pytester):
-    heavy = "sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'psutil', 'wstrace', 'wstrace_os'})"
+    heavy = "sorted({name.partition('.')[0] for name in sys.modules} & {'numpy', 'psutil', 'wstrace', 'wstrace_plugins.os'})"
     result = run(pytester, "--strict-markers", looked=True, test_off=f"""
 import sys
 @pytest.mark.wstrace(faults=0)
@@ -33,7 +33,7 @@ def test_off(): grow(); assert {heavy} == []
 
 
 def test_the_module_itself_needs_no_pytest():
-    code = "import sys; import wstrace_pytest; assert not {'pytest', 'numpy', 'wstrace'} & set(sys.modules)"
+    code = "import sys; import wstrace_plugins.pytest; assert not {'pytest', 'numpy', 'wstrace'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -189,7 +189,7 @@ def test_it(wstrace_delta):
 def test_a_figure_that_cannot_be_had_is_no_pass(pytester):
     pytester.makeconftest("""
 from wstrace.errors import Unavailable
-from wstrace_pytest.linux import backend
+from wstrace_plugins.pytest.linux import backend
 def refuse(): raise Unavailable("this kernel does not count it", "use another one")
 backend.reset_peak = refuse
 """)
@@ -240,8 +240,8 @@ def test_memory_that_earlier_tests_have_left_is_not_found(left):
     """
     program = """if True:  # in a process of its own, where nothing but this has been in the heap
         import sys
-        from wstrace_pytest.backend import backend
-        from wstrace_pytest.meter import Meter, clean_heap
+        from wstrace_plugins.pytest.backend import backend
+        from wstrace_plugins.pytest.meter import Meter, clean_heap
         exec(sys.argv[1])
         with clean_heap(backend()):
             meter = Meter(backend(), ()).start()
@@ -264,8 +264,8 @@ def test_memory_that_earlier_tests_have_left_is_not_found(left):
 def test_free_memory_is_found_again_after_it():
     """Held until the end of the process, it would be lost to all later tests."""
     program = """if True:
-        from wstrace_pytest.backend import backend
-        from wstrace_pytest.meter import clean_heap
+        from wstrace_plugins.pytest.backend import backend
+        from wstrace_plugins.pytest.meter import clean_heap
         left = [bytes(20_000) for _ in range(2_000)]
         first, last, behind = min(map(id, left)), max(map(id, left)), bytes(20_000)
         def found(): return sum(first <= id(one) <= last for one in [bytes(20_000) for _ in range(2_000)])
@@ -290,7 +290,7 @@ def test_a_system_that_lacks_figures(figure):
 
 
 def test_the_backend_of_windows_says_what_it_has():
-    from wstrace_pytest.windows import backend
+    from wstrace_plugins.pytest.windows import backend
 
     with pytest.raises(Unavailable, match="whole life"):
         backend.reset_peak()

@@ -23,16 +23,21 @@ from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
 from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
 from wstrace.stack_ids import StackIds
-from wstrace_os.linux.cpython import layouts
-from wstrace_os.linux.cpython.elf import python_in
-from wstrace_os.linux.cpython.line_table import LineTable
-from wstrace_page_faults.linux.python_stacks import bpf, interpreters, kernel
-from wstrace_page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
-from wstrace_page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_page_faults.linux.python_stacks.interpreters import Interpreters, is_library, is_named, starts_others
-from wstrace_page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
-from wstrace_page_faults.linux.python_stacks.rows import StackRows
-from wstrace_page_faults.linux.samples import RingSamples, merge
+from wstrace_plugins.os.linux.cpython import layouts
+from wstrace_plugins.os.linux.cpython.elf import python_in
+from wstrace_plugins.os.linux.cpython.line_table import LineTable
+from wstrace_plugins.page_faults.linux.python_stacks import bpf, interpreters, kernel
+from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
+from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
+    Interpreters,
+    is_library,
+    is_named,
+    starts_others,
+)
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
+from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 

@@ -14,8 +14,8 @@ import pytest
 from binutils import FLAVOURS, run
 
 from wstrace.places import MappedFile
-from wstrace_symbols.image import ImageFile
-from wstrace_symbols.resolver import ImageResolver, module_name, read_image
+from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.resolver import ImageResolver, module_name, read_image
 
 if sys.platform != "linux":
     pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
@@ -207,10 +207,14 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
 
 def test_a_resolver_imports_no_reader_of_a_format_before_its_first_file() -> None:
     """Every trace makes a resolver, and most of them read no image."""
-    code = "import sys, wstrace_symbols.resolver as resolver; resolver.ImageResolver(); print(*sys.modules)"
+    code = "import sys, wstrace_plugins.symbols.resolver as resolver; resolver.ImageResolver(); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    readers = {"wstrace_symbols.elf", "wstrace_symbols.demangle", "wstrace_symbols.source_lines"}
-    assert not {*readers, "wstrace_os.windows.api"} & set(ended.stdout.split())
+    readers = {
+        "wstrace_plugins.symbols.elf",
+        "wstrace_plugins.symbols.demangle",
+        "wstrace_plugins.symbols.source_lines",
+    }
+    assert not {*readers, "wstrace_plugins.os.windows.api"} & set(ended.stdout.split())
 
 
 def test_base_names() -> None:

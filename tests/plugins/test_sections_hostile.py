@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wstrace.places import MappedFile
-from wstrace_symbols import elf
-from wstrace_symbols.demangle import demangle
-from wstrace_symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
-from wstrace_symbols.resolver import ImageResolver, read_image
+from wstrace_plugins.symbols import elf
+from wstrace_plugins.symbols.demangle import demangle
+from wstrace_plugins.symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
+from wstrace_plugins.symbols.resolver import ImageResolver, read_image
 
 if sys.platform != "linux":
     pytest.skip("needs an ELF binary to break: only on Linux", allow_module_level=True)

@@ -15,9 +15,9 @@ from command_line import wstrace
 from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, PROCESS_SEEN
 from wstrace.testing import batch_of
-from wstrace_symbols import elf
-from wstrace_symbols.image import ImageFile
-from wstrace_symbols.resolver import ImageResolver, read_image
+from wstrace_plugins.symbols import elf
+from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.resolver import ImageResolver, read_image
 
 if sys.platform != "linux":
     pytest.skip("binutils and ELF binaries are this test's oracles: Linux only", allow_module_level=True)
@@ -96,8 +96,8 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
     import errno
     import os
 
-    from wstrace_os.linux import named_file
-    from wstrace_os.linux import openat2 as opening
+    from wstrace_plugins.os.linux import named_file
+    from wstrace_plugins.os.linux import openat2 as opening
 
     def refused(*_: int) -> int:
         ctypes.set_errno(errno.ENOSYS)
@@ -132,7 +132,7 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
 
 
 def test_what_maps_tells_of_a_file(built: Path) -> None:
-    from wstrace_os.linux.named_file import identity_in_maps
+    from wstrace_plugins.os.linux.named_file import identity_in_maps
 
     with ImageFile(str(built / "pie")) as file:
         assert identity_in_maps(file.stream.fileno()) == file.identity[:2]
@@ -145,7 +145,7 @@ def test_what_maps_tells_of_a_file(built: Path) -> None:
 )  # fmt: skip
 def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
     """The name stands in a trace that anyone may have made: to open it would send the user's credentials there."""
-    from wstrace_symbols import image
+    from wstrace_plugins.symbols import image
 
     opened: list[str] = []
     monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
@@ -228,7 +228,7 @@ def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path: Pa
 
 
 def test_the_kernels_own_files_are_not_opened() -> None:
-    from wstrace_os.linux.named_file import open_named
+    from wstrace_plugins.os.linux.named_file import open_named
 
     for path in ("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"):
         with pytest.raises(OSError, match="no regular file"):

@@ -10,13 +10,13 @@ import pytest
 from side_band_records import lost
 
 from wstrace.schema import DTYPES, PAGE_FAULT
-from wstrace_page_faults.linux.python_stacks.protocol import STACK_ROW
-from wstrace_page_faults.linux.python_stacks.rows import StackRows
-from wstrace_page_faults.linux.samples import RingSamples, merge
-from wstrace_page_faults.linux.service_time import capture
-from wstrace_page_faults.linux.service_time.calibration import OwnCost, cost_of
-from wstrace_page_faults.linux.service_time.programs import SERVICE_ROW
-from wstrace_page_faults.linux.service_time.rows import NO_ENTRY, NO_ROW, ServiceRows
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import STACK_ROW
+from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
+from wstrace_plugins.page_faults.linux.service_time import capture
+from wstrace_plugins.page_faults.linux.service_time.calibration import OwnCost, cost_of
+from wstrace_plugins.page_faults.linux.service_time.programs import SERVICE_ROW
+from wstrace_plugins.page_faults.linux.service_time.rows import NO_ENTRY, NO_ROW, ServiceRows
 
 
 def sample(time_ns: int, tid: int = 8, va: int = 0x7000) -> bytes:

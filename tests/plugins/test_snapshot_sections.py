@@ -8,12 +8,12 @@ from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
 from wstrace.schema import PAGE_COPY_ON_WRITE, PAGE_EXECUTE, PAGE_READ, PAGE_WRITE
-from wstrace_os import system
-from wstrace_os.windows import api as winapi
-from wstrace_working_set.render import protections
-from wstrace_working_set.sections import by_section
-from wstrace_working_set.windows.backend import Space
-from wstrace_working_set.working_set import read, working_set
+from wstrace_plugins.os import system
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.working_set.render import protections
+from wstrace_plugins.working_set.sections import by_section
+from wstrace_plugins.working_set.windows.backend import Space
+from wstrace_plugins.working_set.working_set import read, working_set
 
 PAGE = 4096
 OURS = os.getpid()  # the root folder of another process may be closed to us: then its files have no sections

@@ -14,9 +14,9 @@ import pytest
 
 from wstrace.errors import Unavailable
 from wstrace.places import MappedFile, SourceLine
-from wstrace_symbols import resolver, source_lines
-from wstrace_symbols.image import ImageFile
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols import resolver, source_lines
+from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 CODE = """static volatile char memory[100];
 static inline __attribute__((always_inline)) void inlined(int n) {
@@ -156,7 +156,7 @@ def test_the_table_of_a_file_is_made_once(program: Path, tmp_path: Path, monkeyp
 def test_an_interpreter_that_has_read_lines_ends_without_a_word(program: Path) -> None:
     """Also where somebody still has the modules when the interpreter empties them, symbolic's before ours."""
     code = (
-        "import sys, wstrace_symbols.image as image, wstrace_symbols.source_lines as lines\n"
+        "import sys, wstrace_plugins.symbols.image as image, wstrace_plugins.symbols.source_lines as lines\n"
         "with image.ImageFile(sys.argv[1]) as file: lines.source_lines(file, [int(sys.argv[2])])\n"
         "assert lines._tables\n"
         "sys.kept = lines, sys.modules['symbolic.utils']"

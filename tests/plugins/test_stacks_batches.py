@@ -20,9 +20,9 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
 from wstrace.schema import MARK, PAGE_FAULT, PROCESS, STACK_DUMP
-from wstrace_stacks import enricher as enricher_module
-from wstrace_stacks.enricher import BEHIND_NS, NativeStacks
-from wstrace_stacks.linux.backend import AT_ONCE, Worker
+from wstrace_plugins.stacks import enricher as enricher_module
+from wstrace_plugins.stacks.enricher import BEHIND_NS, NativeStacks
+from wstrace_plugins.stacks.linux.backend import AT_ONCE, Worker
 
 
 class Collects(Worker):

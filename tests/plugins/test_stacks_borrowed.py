@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from wstrace.schema import FAULT_REGISTERS, HOW_OWN, HOW_OWN_CUT, PAGE_FAULT
 from wstrace.testing import batch_of
-from wstrace_stacks import borrowed
-from wstrace_stacks.borrowed import Lender
-from wstrace_stacks.join import Joined, Stacks
+from wstrace_plugins.stacks import borrowed
+from wstrace_plugins.stacks.borrowed import Lender
+from wstrace_plugins.stacks.join import Joined, Stacks
 
 
 class Fault(NamedTuple):

@@ -20,11 +20,11 @@ if sys.platform != "linux":
 
 from wstrace.batch import Dictionary
 from wstrace.clock import now_ns
-from wstrace_os.linux import procfs
-from wstrace_os.linux.cpython.elf import ElfFile, python_in
-from wstrace_os.linux.cpython.instructions import Instructions
-from wstrace_stacks.linux import code_objects
-from wstrace_stacks.linux.code_objects import CodeObjects, Types
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.cpython.elf import ElfFile, python_in
+from wstrace_plugins.os.linux.cpython.instructions import Instructions
+from wstrace_plugins.stacks.linux import code_objects
+from wstrace_plugins.stacks.linux.code_objects import CodeObjects, Types
 
 KNOWN = Instructions.of(sys.version_info[:2])
 INSTRUCTIONS = KNOWN or Instructions((3, 13))

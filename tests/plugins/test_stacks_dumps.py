@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wstrace.ledger import Ledger
-from wstrace_page_faults.linux import stack_dumps
-from wstrace_page_faults.linux.stack_dumps import StackDumps
+from wstrace_plugins.page_faults.linux import stack_dumps
+from wstrace_plugins.page_faults.linux.stack_dumps import StackDumps
 
 NOW = 10**9
 

@@ -18,11 +18,11 @@ from pythons import Installed, installed
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
-from wstrace_os.linux.cpython.elf import ElfFile
-from wstrace_os.linux.cpython.instructions import _SAME, Instructions
-from wstrace_stacks.linux.handlers import ENTRIES, Handlers
-from wstrace_stacks.linux.images import _image
-from wstrace_stacks.linux.loops import Loop
+from wstrace_plugins.os.linux.cpython.elf import ElfFile
+from wstrace_plugins.os.linux.cpython.instructions import _SAME, Instructions
+from wstrace_plugins.stacks.linux.handlers import ENTRIES, Handlers
+from wstrace_plugins.stacks.linux.images import _image
+from wstrace_plugins.stacks.linux.loops import Loop
 
 PYTHONS = [python for python in installed() if Instructions.of(python.version) is not None]
 #: what a CPython says of its instructions, and of code that has run often

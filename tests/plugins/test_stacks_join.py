@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wstrace.schema import HOW_OWN, PAGE_FAULT
 from wstrace.testing import batch_of
-from wstrace_stacks.join import Join, Stacks
+from wstrace_plugins.stacks.join import Join, Stacks
 
 
 def faults(*rows: tuple[int, int, int]):

@@ -22,12 +22,12 @@ from wstrace.testing import batch_of
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
-from wstrace_stacks import rules
-from wstrace_stacks.linux import known_code
-from wstrace_stacks.linux.backend import Worker
-from wstrace_stacks.linux.images import CodeMapping
-from wstrace_stacks.linux.known_code import KnownCode
-from wstrace_stacks.unwinder import PROGRAM_COUNTER, Samples, unwind
+from wstrace_plugins.stacks import rules
+from wstrace_plugins.stacks.linux import known_code
+from wstrace_plugins.stacks.linux.backend import Worker
+from wstrace_plugins.stacks.linux.images import CodeMapping
+from wstrace_plugins.stacks.linux.known_code import KnownCode
+from wstrace_plugins.stacks.unwinder import PROGRAM_COUNTER, Samples, unwind
 
 
 def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_told(

@@ -10,8 +10,8 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
-from wstrace_stacks.linux import learned_places
-from wstrace_stacks.linux.learned_places import LEAST, LEAST_LINES, MOST, MOST_ADDRESSES, UNKNOWN, LearnedPlaces
+from wstrace_plugins.stacks.linux import learned_places
+from wstrace_plugins.stacks.linux.learned_places import LEAST, LEAST_LINES, MOST, MOST_ADDRESSES, UNKNOWN, LearnedPlaces
 
 TRUE, STALE, OTHER, PLACES = 2, 5, 6, 9
 #: instructions of the bytecode

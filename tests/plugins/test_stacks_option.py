@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace_page_faults.stacks_option import Stacks, parse_stacks
+from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_python_lines_are_had_in_one_way_only() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the event is Linux's")
 def test_native_stacks_are_refused_on_another_machine_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_page_faults.linux.stack_event import StackRate, stack_attributes
+    from wstrace_plugins.page_faults.linux.stack_event import StackRate, stack_attributes
 
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(Unavailable, match="on x86_64 only, this machine is aarch64"):

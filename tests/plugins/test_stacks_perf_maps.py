@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace_stacks.linux import perf_maps
-from wstrace_stacks.linux.perf_maps import PerfMap
+from wstrace_plugins.stacks.linux import perf_maps
+from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 
 
 @pytest.fixture

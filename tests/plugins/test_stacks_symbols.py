@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace_stacks.dynamic_symbols import DynamicSymbols
-from wstrace_stacks.linux.images import _image, _vdso
-from wstrace_stacks.linux.loops import Loop
+from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
+from wstrace_plugins.stacks.linux.images import _image, _vdso
+from wstrace_plugins.stacks.linux.loops import Loop
 
 
 def test_a_function_of_the_vdso_has_its_rule():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wstrace_stacks import rules
-from wstrace_stacks.reached import END, NO_MAPPING, REASONS
-from wstrace_stacks.unwinder import PROGRAM_COUNTER, REGISTER_ORDER, Samples, unwind
+from wstrace_plugins.stacks import rules
+from wstrace_plugins.stacks.reached import END, NO_MAPPING, REASONS
+from wstrace_plugins.stacks.unwinder import PROGRAM_COUNTER, REGISTER_ORDER, Samples, unwind
 
 #: finds its caller by rbx, as the dynamic linker's trampoline does: only the second way of unwinding follows it
 BY_RBX = (rules.CFA_SUM, rules.RBX, 32, rules.AT_CFA, -8, *(rules.SAME, 0, 0), *((rules.SAME, 0) * len(rules.SAVED)))

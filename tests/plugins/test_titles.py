@@ -12,10 +12,10 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("only on Linux", allow_module_level=True)
 
-from wstrace_page_faults.linux.live import Live, LiveProcesses
-from wstrace_page_faults.linux.titles import Titles
+from wstrace_plugins.page_faults.linux.live import Live, LiveProcesses
+from wstrace_plugins.page_faults.linux.titles import Titles
 
-MODULE = "wstrace_page_faults.linux.titles"
+MODULE = "wstrace_plugins.page_faults.linux.titles"
 
 
 class Unwalked(LiveProcesses):

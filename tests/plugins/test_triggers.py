@@ -10,10 +10,10 @@ from wstrace.errors import UsageError
 from wstrace.firing import ENDED, REACHED
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_working_set import watched_processes, watching
-from wstrace_working_set.conditions import parse_conditions
-from wstrace_working_set.triggers import TriggersSource
-from wstrace_working_set.watched_processes import WatchedProcesses
+from wstrace_plugins.working_set import watched_processes, watching
+from wstrace_plugins.working_set.conditions import parse_conditions
+from wstrace_plugins.working_set.triggers import TriggersSource
+from wstrace_plugins.working_set.watched_processes import WatchedProcesses
 
 MIB = 1 << 20
 SECOND = 1_000_000_000

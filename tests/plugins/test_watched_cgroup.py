@@ -16,13 +16,13 @@ from wstrace.interfaces import Context
 if sys.platform != "linux":
     pytest.skip("only on Linux: control groups", allow_module_level=True)
 
-from wstrace_os.linux.cgroups.groups import ChosenCgroups
-from wstrace_os.linux.cgroups.memory import MemoryFiles
-from wstrace_os.linux.cgroups.mounts import Hierarchy
-from wstrace_os.linux.cgroups.tree import Cgroup, Cgroups
-from wstrace_working_set.conditions import parse_conditions
-from wstrace_working_set.linux import watched_cgroup as room
-from wstrace_working_set.linux.watched_cgroup import WatchedCgroup, name_of
+from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
+from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
+from wstrace_plugins.os.linux.cgroups.mounts import Hierarchy
+from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
+from wstrace_plugins.working_set.conditions import parse_conditions
+from wstrace_plugins.working_set.linux import watched_cgroup as room
+from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup, name_of
 
 MIB = 1 << 20
 SECOND = 1_000_000_000

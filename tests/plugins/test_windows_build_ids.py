@@ -10,14 +10,14 @@ from fake_windows import FakeAllocation, FakeWindows
 from wstrace.batch import Dictionary
 from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
-from wstrace_mapped_files.epoch import MappingRow as Row
-from wstrace_mapped_files.windows import backend
-from wstrace_mapped_files.windows.backend import build_ids
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import image_id
-from wstrace_symbols.image import ImageFile
-from wstrace_symbols.pe import read_image
-from wstrace_symbols.resolver import OTHER_FILE, ImageResolver
+from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.windows import backend
+from wstrace_plugins.mapped_files.windows.backend import build_ids
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import image_id
+from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.pe import read_image
+from wstrace_plugins.symbols.resolver import OTHER_FILE, ImageResolver
 
 BASE = 0x7FFB_0000_0000
 

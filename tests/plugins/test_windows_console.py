@@ -7,8 +7,8 @@ import pytest
 from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_os.windows import console as windows_console
-from wstrace_os.windows.console import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
+from wstrace_plugins.os.windows import console as windows_console
+from wstrace_plugins.os.windows.console import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
 
 
 def close(windows, event, answers):

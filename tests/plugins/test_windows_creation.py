@@ -6,9 +6,9 @@ from windows_machine import machine, traced
 
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_os.windows.creation import NotCreated, create
-from wstrace_os.windows.job import Job
-from wstrace_os.windows.resolve import Program
+from wstrace_plugins.os.windows.creation import NotCreated, create
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.os.windows.resolve import Program
 
 PROGRAM = Program("C:\\apps\\app.exe", ["app", "two words", 'a "quote"'], None)
 SUSPENDED = 0x4

@@ -8,8 +8,8 @@ import pytest
 
 from wstrace.errors import Unavailable
 from wstrace.places import Place
-from wstrace_symbols import dbghelp, pe, pe_names, resolver
-from wstrace_symbols.image import SECTION, SEGMENT, SYMBOL, Image
+from wstrace_plugins.symbols import dbghelp, pe, pe_names, resolver
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 
 GUID = bytes(range(16))
 BUILD = GUID.hex() + "1"

@@ -7,10 +7,10 @@ from windows_machine import EXE, HEAP, machine, traced
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace_mapped_files.windows.backend import listing, mapped_file
-from wstrace_os.windows.job import Job
-from wstrace_working_set.windows.backend import Space
-from wstrace_working_set.working_set import read
+from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.working_set.windows.backend import Space
+from wstrace_plugins.working_set.working_set import read
 
 
 class Meanwhile:

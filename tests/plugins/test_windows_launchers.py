@@ -17,12 +17,12 @@ from windows_machine import machine, traced
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import born, launchers
-from wstrace_os.windows.backend import WindowsTarget
-from wstrace_os.windows.job import Job
-from wstrace_os.windows.pe_resources import named_data
-from wstrace_os.windows.resolve import resolve
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import born, launchers
+from wstrace_plugins.os.windows.backend import WindowsTarget
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.os.windows.pe_resources import named_data
+from wstrace_plugins.os.windows.resolve import resolve
 
 RCDATA, TABLE = 10, 0x8000_0000
 

@@ -5,10 +5,10 @@ from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.places import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import paths
-from wstrace_os.windows.memory import Memory
-from wstrace_os.windows.paths import drive_path, is_remote, openable
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import paths
+from wstrace_plugins.os.windows.memory import Memory
+from wstrace_plugins.os.windows.paths import drive_path, is_remote, openable
 
 VOLUME = "\\Device\\HarddiskVolume9"
 

@@ -4,12 +4,12 @@ import pytest
 from fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
-from wstrace_os.windows import api as winapi
-from wstrace_working_set.backend import Totals
-from wstrace_working_set.commands.snapshot import _totals
-from wstrace_working_set.windows import outside
-from wstrace_working_set.windows.backend import Space
-from wstrace_working_set.working_set import read
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.working_set.backend import Totals
+from wstrace_plugins.working_set.commands.snapshot import _totals
+from wstrace_plugins.working_set.windows import outside
+from wstrace_plugins.working_set.windows.backend import Space
+from wstrace_plugins.working_set.working_set import read
 
 PAGE, LARGE = 4096, outside.LARGE_PAGE
 HEAP, AWE, BIG = 0x500000, 0x800000, 0x1000_0000

@@ -9,8 +9,8 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR, FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget, SourceContract
-from wstrace_page_faults.windows.backend import PageFaults
-from wstrace_page_faults.windows.watch import KERNEL_RECORDS, Watch
+from wstrace_plugins.page_faults.windows.backend import PageFaults
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Watch
 
 
 class TestContract(SourceContract):

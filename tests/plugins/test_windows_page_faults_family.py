@@ -6,11 +6,11 @@ from windows_machine import EXE, HEAP, faults, machine, traced
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_mapped_files.enricher import MappedFiles
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.job import Job
-from wstrace_page_faults.windows.family import Family
+from wstrace_plugins.mapped_files.enricher import MappedFiles
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.page_faults.windows.family import Family
 
 
 class JobTarget(ScriptedTarget):

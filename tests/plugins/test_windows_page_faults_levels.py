@@ -14,7 +14,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget
-from wstrace_page_faults.windows.backend import PageFaults
+from wstrace_plugins.page_faults.windows.backend import PageFaults
 
 NEW = 26100
 
@@ -226,7 +226,7 @@ def test_the_drains_own_thread_is_an_observer():
 
 
 def test_what_is_held_for_a_publisher_that_does_not_come_is_bounded(monkeypatch):
-    monkeypatch.setattr("wstrace_page_faults.windows.drainer._MAX_RECORDS", 2000)
+    monkeypatch.setattr("wstrace_plugins.page_faults.windows.drainer._MAX_RECORDS", 2000)
     windows = machine()
     source, context = traced(windows)
     list(source.drain(0.0))

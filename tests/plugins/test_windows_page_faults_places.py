@@ -4,7 +4,7 @@ from fake_windows import FakeAllocation
 from windows_machine import DLL, EXE, HEAP, faults, machine, traced
 
 from wstrace.schema import KIND_SHIFT, KINDS
-from wstrace_os.windows import api as winapi
+from wstrace_plugins.os.windows import api as winapi
 
 
 def spaces(batches, context):

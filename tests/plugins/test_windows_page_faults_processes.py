@@ -7,7 +7,7 @@ from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import FAULT_PC_KERNEL
-from wstrace_os.windows import process as processes
+from wstrace_plugins.os.windows import process as processes
 
 
 def test_on_attach_the_first_records_belong_to_the_time_before():

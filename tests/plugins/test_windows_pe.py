@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from wstrace.places import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
-from wstrace_os.windows import api as winapi
-from wstrace_symbols import pe_names
-from wstrace_symbols.image import Image, ImageError, ImageFile
-from wstrace_symbols.pe import SECTION_HEADER, read_image
-from wstrace_symbols.pe_memory import loaded_image
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.symbols import pe_names
+from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+from wstrace_plugins.symbols.pe import SECTION_HEADER, read_image
+from wstrace_plugins.symbols.pe_memory import loaded_image
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
 #: name, virtual size, RVA, raw size, characteristics; the last one has less in the file than in memory
@@ -327,7 +327,7 @@ def test_headers_come_from_the_process_where_the_file_cannot_be_read(monkeypatch
     assert loaded_image(path, 7, windows) is None
     assert not windows.handles
     asked = []
-    monkeypatch.setattr("wstrace_symbols.pe_memory.loaded_image", lambda *which: asked.append(which) or found)
+    monkeypatch.setattr("wstrace_plugins.symbols.pe_memory.loaded_image", lambda *which: asked.append(which) or found)
     sections = ImageResolver()
     for pid in (7, 7, 0):
         place = sections.resolve(MappedFile(path, pid=pid), np.array([0x1000], "<u8"))[0]

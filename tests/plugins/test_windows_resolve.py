@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from wstrace.errors import CannotExecute, CommandNotFound
-from wstrace_os.windows.resolve import resolve
+from wstrace_plugins.os.windows.resolve import resolve
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_os.windows import process as processes
-from wstrace_os.windows import token
-from wstrace_page_faults.windows.watch import Watch
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows import token
+from wstrace_plugins.page_faults.windows.watch import Watch
 
 
 @pytest.fixture

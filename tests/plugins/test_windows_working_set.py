@@ -16,16 +16,16 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
-from wstrace_mapped_files.windows.backend import listing, mapped_file
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.listing import listed, user_name
-from wstrace_working_set.backend import Accounted
-from wstrace_working_set.commands.snapshot import _totals
-from wstrace_working_set.sections import by_section
-from wstrace_working_set.windows.backend import REASONS, Space, accounted
-from wstrace_working_set.windows.outside import LARGE_PAGE
-from wstrace_working_set.working_set import read
-from wstrace_write_watch.windows.backend import mappings
+from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.listing import listed, user_name
+from wstrace_plugins.working_set.backend import Accounted
+from wstrace_plugins.working_set.commands.snapshot import _totals
+from wstrace_plugins.working_set.sections import by_section
+from wstrace_plugins.working_set.windows.backend import REASONS, Space, accounted
+from wstrace_plugins.working_set.windows.outside import LARGE_PAGE
+from wstrace_plugins.working_set.working_set import read
+from wstrace_plugins.write_watch.windows.backend import mappings
 
 PAGE = 4096
 EXE, HEAP, BIG = 0x400000, 0x500000, 0x10000000

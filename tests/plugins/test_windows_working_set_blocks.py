@@ -14,7 +14,7 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
-from wstrace_working_set.windows import blocks as windows_blocks
+from wstrace_plugins.working_set.windows import blocks as windows_blocks
 
 PAGE = 4096
 ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")

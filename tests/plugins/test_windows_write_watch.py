@@ -8,8 +8,8 @@ import pytest
 from fake_windows import PAGE, FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_write_watch.windows import backend as half
-from wstrace_write_watch.windows.backend import Watcher, allocate
+from wstrace_plugins.write_watch.windows import backend as half
+from wstrace_plugins.write_watch.windows.backend import Watcher, allocate
 
 
 @pytest.fixture

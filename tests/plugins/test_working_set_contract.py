@@ -9,8 +9,8 @@ import pytest
 
 from wstrace.interfaces import Context
 from wstrace.testing import SourceContract
-from wstrace_working_set.source import WorkingSetSource
-from wstrace_write_watch.source import WriteWatchSource
+from wstrace_plugins.working_set.source import WorkingSetSource
+from wstrace_plugins.write_watch.source import WriteWatchSource
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux here: the Windows suite has its own")
 
@@ -20,7 +20,7 @@ class TestWorkingSet(SourceContract):
         return WorkingSetSource(interval=0)
 
     def context(self) -> Context:
-        from wstrace_os.linux.backend import LinuxPlatform
+        from wstrace_plugins.os.linux.backend import LinuxPlatform
 
         return Context(targets=(LinuxPlatform().attach(os.getpid()),), children=False)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import wstrace_working_set.backend
-import wstrace_working_set.working_set
+import wstrace_plugins.working_set.backend
+import wstrace_plugins.working_set.working_set
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_working_set.backend import KeeperFailed
-from wstrace_working_set.final import FinalSnapshotSource
+from wstrace_plugins.working_set.backend import KeeperFailed
+from wstrace_plugins.working_set.final import FinalSnapshotSource
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
         monkeypatch.setattr(target, "wait", self._wait)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         backend = SimpleNamespace(make_keeper=lambda: SimpleNamespace(hold=self._hold, ended=False, close=lambda: None))
-        monkeypatch.setattr(wstrace_working_set.backend, "backend", lambda: backend)
+        monkeypatch.setattr(wstrace_plugins.working_set.backend, "backend", lambda: backend)
         self.source = FinalSnapshotSource()
         self.source.start(Context(targets=(target,)))
 
@@ -77,7 +77,7 @@ def test_after_another_program_it_looks_often_again(machine: Machine) -> None:
 
 def test_a_target_that_ends_is_taken_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = list[float]()
-    monkeypatch.setattr(wstrace_working_set.working_set, "read", lambda *_: taken.append(machine.now))
+    monkeypatch.setattr(wstrace_plugins.working_set.working_set, "read", lambda *_: taken.append(machine.now))
     machine.run(5)
     machine.ends = machine.now + 0.01
     machine.run(10)
@@ -98,7 +98,7 @@ def test_a_keeper_that_cannot_be_made_is_told(
     def refused() -> Any:
         raise refusal
 
-    monkeypatch.setattr(wstrace_working_set.backend, "backend", lambda: SimpleNamespace(make_keeper=refused))
+    monkeypatch.setattr(wstrace_plugins.working_set.backend, "backend", lambda: SimpleNamespace(make_keeper=refused))
     source, context = FinalSnapshotSource(), Context(targets=(ScriptedTarget(),))
     source.start(context)
     assert context.info.lacking == lacking

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace import schema
-from wstrace_os.intervals import cut, overlap, without
-from wstrace_os.linux.pagemap import IS_HUGE, IS_PFNZERO, PAGE, REGION
-from wstrace_working_set.linux import pagemap_runs, pageout, smaps
+from wstrace_plugins.os.intervals import cut, overlap, without
+from wstrace_plugins.os.linux.pagemap import IS_HUGE, IS_PFNZERO, PAGE, REGION
+from wstrace_plugins.working_set.linux import pagemap_runs, pageout, smaps
 
 PRESENT, SWAPPED, FILE, EXCLUSIVE = 1 << 63, 1 << 62, 1 << 61, 1 << 56
 NOISE = 1 << 55 | 1 << 57 | 0x1234  # soft-dirty, uffd-wp, a frame number: no business of a run

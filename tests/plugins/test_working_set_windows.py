@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wstrace.testing import ScriptedTarget
-from wstrace_working_set import used
-from wstrace_working_set.backend import Uses
+from wstrace_plugins.working_set import used
+from wstrace_plugins.working_set.backend import Uses
 
 
 @pytest.mark.parametrize(

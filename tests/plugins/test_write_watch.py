@@ -16,7 +16,7 @@ from private_memory import PRIVATE
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_os.linux.pagemap import PAGE
+from wstrace_plugins.os.linux.pagemap import PAGE
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),

@@ -17,7 +17,7 @@ import pytest
 
 import wstrace
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_write_watch.linux import agent as agent_linux
+from wstrace_plugins.write_watch.linux import agent as agent_linux
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
@@ -40,7 +40,7 @@ def test_the_socket_is_the_users_alone(tmp_path):
 
 SERVE = """
 import ctypes, os, time
-import wstrace_write_watch.linux.agent as agent_linux, wstrace_write_watch.linux.backend
+import wstrace_plugins.write_watch.linux.agent as agent_linux, wstrace_plugins.write_watch.linux.backend
 os.setgid(65534), os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
 agent_linux.Agent("PATH")

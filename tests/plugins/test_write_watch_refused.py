@@ -20,7 +20,7 @@ from private_memory import PRIVATE
 import wstrace
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Level
-from wstrace_os.linux.pagemap import PAGE
+from wstrace_plugins.os.linux.pagemap import PAGE
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
@@ -70,7 +70,7 @@ def test_memory_whose_watch_is_refused_is_freed_at_once():
 def test_memory_that_may_not_be_written(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(4 * PAGE))
-    from wstrace_write_watch.linux.backend import Watcher
+    from wstrace_plugins.write_watch.linux.backend import Watcher
 
     with path.open("rb") as file:
         memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -85,7 +85,7 @@ def test_memory_that_may_not_be_written(tmp_path):
 
 @pytest.mark.parametrize("anew", [False, True], ids=["unmapped", "mapped anew"])
 def test_memory_that_is_unmapped_while_it_is_watched(anew):
-    from wstrace_write_watch.linux.backend import Watcher
+    from wstrace_plugins.write_watch.linux.backend import Watcher
 
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -104,7 +104,7 @@ def test_memory_that_is_unmapped_while_it_is_watched(anew):
 
 
 def test_memory_that_is_unmapped_costs_no_page_of_the_rest():
-    from wstrace_write_watch.linux.backend import Watcher
+    from wstrace_plugins.write_watch.linux.backend import Watcher
 
     watcher = Watcher()
     regions = [mmap.mmap(-1, 2 * PAGE, flags=PRIVATE) for _ in range(3)]
@@ -122,8 +122,8 @@ def test_memory_that_is_unmapped_costs_no_page_of_the_rest():
 
 
 def test_a_system_without_it_says_so(monkeypatch):
-    from wstrace_os.linux import userfaultfd
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.os.linux import userfaultfd
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
     monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
@@ -136,8 +136,8 @@ def test_a_system_without_it_says_so(monkeypatch):
 
 
 def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatch):
-    from wstrace_os.linux import pagemap
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.os.linux import pagemap
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
     with pytest.raises(Unavailable, match="did not see a write"):
@@ -145,8 +145,8 @@ def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatc
 
 
 def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
-    from wstrace_os.linux import pagemap
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.os.linux import pagemap
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     assert pagemap.has_scan()
     monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
@@ -165,8 +165,8 @@ def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
 
 def test_a_kernel_that_has_soft_dirty_bits_alone_watches_other_processes(monkeypatch):
     """As Debian's 6.1 does."""
-    from wstrace_os.linux import userfaultfd
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.os.linux import userfaultfd
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
     monkeypatch.setattr(linux, "has_soft_dirty", lambda: True)
@@ -177,7 +177,7 @@ def test_a_kernel_that_has_soft_dirty_bits_alone_watches_other_processes(monkeyp
 
 
 def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
-    from wstrace_os.linux import userfaultfd
+    from wstrace_plugins.os.linux import userfaultfd
 
     monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
     with pytest.raises(Unavailable, match="no asynchronous write protection"):
@@ -185,8 +185,8 @@ def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
 
 
 def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
-    from wstrace_os.linux import userfaultfd
-    from wstrace_write_watch.linux import backend as linux
+    from wstrace_plugins.os.linux import userfaultfd
+    from wstrace_plugins.write_watch.linux import backend as linux
 
     if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
         pytest.skip("needs /dev/userfaultfd and root")
@@ -197,7 +197,7 @@ def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
 def test_without_privilege():
     if os.geteuid() != 0:
         pytest.skip("needs root, to give it up; without it every other test here is this one")
-    code = ("import wstrace, numpy, os; import wstrace_write_watch.linux.backend, wstrace_write_watch.write_watch\n"
+    code = ("import wstrace, numpy, os; import wstrace_plugins.write_watch.linux.backend, wstrace_plugins.write_watch.write_watch\n"
             f"W, page = wstrace.WriteWatch, {mmap.PAGESIZE}; wstrace.MemoryWatch; W(page)\n"
             "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
             "w = W(10 * page); numpy.frombuffer(w, 'u1')[3 * page] = 1; print(w.written() // page)")  # fmt: skip
@@ -232,7 +232,7 @@ def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
 
 
 def test_a_watch_that_works_here_says_what_another_process_needs():
-    from wstrace_write_watch.source import WriteWatchSource
+    from wstrace_plugins.write_watch.source import WriteWatchSource
 
     level = WriteWatchSource.probe()
     assert level.name == "full"
@@ -241,8 +241,8 @@ def test_a_watch_that_works_here_says_what_another_process_needs():
 
 
 def test_where_it_does_not_work_the_probe_has_the_systems_reason(monkeypatch):
-    from wstrace_write_watch import backend
-    from wstrace_write_watch.source import WriteWatchSource
+    from wstrace_plugins.write_watch import backend
+    from wstrace_plugins.write_watch.source import WriteWatchSource
 
     monkeypatch.setattr(backend.backend(), "probe", lambda: Level("none", "why", "remedy"))
     assert WriteWatchSource.probe() == Level("none", "why", "remedy")

@@ -19,11 +19,11 @@ from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
-from wstrace_os.linux.backend import LinuxPlatform
-from wstrace_os.linux.pagemap import PAGE, SOFT_DIRTY
-from wstrace_write_watch.linux import backend as linux
-from wstrace_write_watch.linux import soft_dirty
-from wstrace_write_watch.source import WriteWatchSource
+from wstrace_plugins.os.linux.backend import LinuxPlatform
+from wstrace_plugins.os.linux.pagemap import PAGE, SOFT_DIRTY
+from wstrace_plugins.write_watch.linux import backend as linux
+from wstrace_plugins.write_watch.linux import soft_dirty
+from wstrace_plugins.write_watch.source import WriteWatchSource
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),

@@ -10,10 +10,10 @@ import pytest
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
-from wstrace_os.windows.job import Job
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.backend import platform
+from wstrace_plugins.os.windows.job import Job
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KNOWN = os.path.join(HERE, "known_faults.py")
@@ -75,7 +75,7 @@ def test_no_handle_of_a_job_is_left_open():
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
     """No listing by time: the tracer asks for the processes when the job tells of a birth."""
     parent = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    never = "import wstrace_page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
+    never = "import wstrace_plugins.page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
     done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
@@ -113,8 +113,8 @@ while faulting.waiting() and time.monotonic() < until:
 """)
     unseen = f"""
 import os
-from wstrace_os.windows.job import Job
-from wstrace_page_faults.windows.family import Family
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.page_faults.windows.family import Family
 listed = Family.listed
 Family.listed = lambda self: listed(self) if os.path.exists({str(seen)!r}) else []
 Job.news = Job.members = lambda self: []
@@ -155,7 +155,7 @@ def test_a_job_lists_its_members_and_knows_a_stranger():
 def test_a_target_that_never_ran_does_not_outlive_a_tracer_that_is_killed(resumed):
     tracer = f"""
 import sys, time
-from wstrace_os.windows.backend import platform
+from wstrace_plugins.os.windows.backend import platform
 target = platform().launch([sys.executable, "-c", "import time; time.sleep(20)"])
 if {resumed}:
     target.resume()
@@ -176,8 +176,8 @@ def test_a_tracer_that_is_killed_at_the_creation_leaves_no_suspended_process():
     """The process has just come into being, and nothing else was done to it."""
     tracer = """
 import os, sys
-from wstrace_os.windows import api, creation
-from wstrace_os.windows.resolve import resolve
+from wstrace_plugins.os.windows import api, creation
+from wstrace_plugins.os.windows.resolve import resolve
 class Killed:
     def __getattr__(self, name):
         return getattr(api, name)
@@ -211,7 +211,7 @@ def test_a_grandchild_of_a_child_that_ended_at_once_is_traced(tmp_path):
     parent = (
         f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}, *sys.argv[1:]]); time.sleep(4)"
     )
-    never = "import wstrace_page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
+    never = "import wstrace_plugins.page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
     done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:

@@ -13,7 +13,7 @@ from ctypes import c_size_t, c_uint32, c_void_p
 import pytest
 
 import wstrace
-from wstrace_os.windows import api as winapi
+from wstrace_plugins.os.windows import api as winapi
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 

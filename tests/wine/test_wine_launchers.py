@@ -9,9 +9,9 @@ import pytest
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.backend import platform
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KNOWN = os.path.join(HERE, "known_faults.py")
@@ -96,7 +96,7 @@ def test_a_launcher_behind_a_launcher_is_passed(tmp_path):
 def test_a_tracer_that_is_killed_leaves_neither_launcher_nor_program():
     tracer = f"""
 import sys, time
-from wstrace_os.windows.backend import platform
+from wstrace_plugins.os.windows.backend import platform
 target = platform().launch([{PY!r}, sys.executable, "-c", "import time; time.sleep(20)"])
 print(target.pid, target.started_by.partition("(")[2][:-1], flush=True)
 time.sleep(60)

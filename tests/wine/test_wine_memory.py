@@ -18,17 +18,17 @@ from wstrace.batch import Dictionary
 from wstrace.errors import CommandNotFound, TargetExited, Unavailable
 from wstrace.places import MappedFile
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
-from wstrace_mapped_files.windows.backend import mapped_file
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import process as processes
-from wstrace_os.windows.backend import platform
-from wstrace_os.windows.listing import listed, user_name
-from wstrace_os.windows.memory import AddressSpace, Memory
-from wstrace_os.windows.resolve import resolve
-from wstrace_symbols.resolver import ImageResolver
-from wstrace_working_set.backend import Accounted
-from wstrace_working_set.windows.backend import Space, accounted
-from wstrace_write_watch.windows import backend as write_watch
+from wstrace_plugins.mapped_files.windows.backend import mapped_file
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.backend import platform
+from wstrace_plugins.os.windows.listing import listed, user_name
+from wstrace_plugins.os.windows.memory import AddressSpace, Memory
+from wstrace_plugins.os.windows.resolve import resolve
+from wstrace_plugins.symbols.resolver import ImageResolver
+from wstrace_plugins.working_set.backend import Accounted
+from wstrace_plugins.working_set.windows.backend import Space, accounted
+from wstrace_plugins.write_watch.windows import backend as write_watch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = 4096
@@ -128,7 +128,7 @@ def test_exports_lie_where_getprocaddress_finds_them(dll):
 
 
 def test_the_readable_name_of_microsofts_cxx():
-    from wstrace_symbols.pe_names import readable
+    from wstrace_plugins.symbols.pe_names import readable
 
     assert "?" not in readable("?alloc@Arena@@QEAAPEAX_K@Z")
     assert readable("PyList_New") == "PyList_New"

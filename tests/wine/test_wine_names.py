@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from wstrace.places import MappedFile
-from wstrace_symbols import dbghelp
-from wstrace_symbols.resolver import ImageResolver
+from wstrace_plugins.symbols import dbghelp
+from wstrace_plugins.symbols.resolver import ImageResolver
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 

@@ -9,9 +9,9 @@ import pytest
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows import token
-from wstrace_write_watch.windows import agent, pipe
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import token
+from wstrace_plugins.write_watch.windows import agent, pipe
 
 PATH = f"{pipe.PREFIX}wstrace-test-{os.getpid()}"
 

@@ -25,7 +25,7 @@ def test_run_refuses_rather_than_write_an_empty_trace(command, tmp_path):
 
 
 PRIVILEGE = """
-from wstrace_os.windows import api, token
+from wstrace_plugins.os.windows import api, token
 if token.has_debug_privilege(api):  # a parent that has it hands it on
     token.set_debug_privilege(api, on=False)
 assert token.elevated(api)  # Wine's user is an administrator
@@ -41,7 +41,7 @@ def printed(script):
 def test_psutil_does_not_switch_the_debug_privilege_on():
     told = "print(token.has_debug_privilege(api))\n"
     assert printed("import psutil\n" + told) == ["True"]  # what it does by itself
-    platform = "from wstrace_os.windows.backend import platform\np = platform()\nimport psutil\n"
+    platform = "from wstrace_plugins.os.windows.backend import platform\np = platform()\nimport psutil\n"
     assert printed(platform + told) == ["False"]
     assert printed(platform + "p.debug_privilege()\n" + told) == ["True"]
 

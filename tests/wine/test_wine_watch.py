@@ -11,9 +11,9 @@ import wstrace
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import FAULT_MAJOR
 from wstrace.session import Session
-from wstrace_os.windows import api as winapi
-from wstrace_os.windows.backend import platform
-from wstrace_page_faults.windows.watch import KERNEL_RECORDS, Watch
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.backend import platform
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Watch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KNOWN = os.path.join(HERE, "known_faults.py")

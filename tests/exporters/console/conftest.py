@@ -17,7 +17,7 @@ from wstrace.places import MappedFile, Place
 from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
 from wstrace.testing import ScriptedTarget
 from wstrace.trace_info import Level, Usage
-from wstrace_console.console import Console
+from wstrace_exporters.console.console import Console
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "console"
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"

@@ -11,7 +11,7 @@ from wstrace.analysis.blame.rows import as_dict
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PROCESS_EXEC, PROCESS_EXIT
 from wstrace.terminal.table import Styled, TextTable
 from wstrace.trace_info import Level
-from wstrace_console.blame_tables import parts
+from wstrace_exporters.console.blame_tables import parts
 
 
 def child(script: Script, pid: int, began: int, ended: int, name: str = "z", pages: int = 3) -> None:

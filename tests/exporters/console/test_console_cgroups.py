@@ -9,9 +9,9 @@ from blame_scripted import ANON, APP, PAGE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.schema import PAGE_EXCLUSIVE
-from wstrace_console.commands.blame import blame
-from wstrace_console.commands.report import report
-from wstrace_console.console import ReportBy
+from wstrace_exporters.console.commands.blame import blame
+from wstrace_exporters.console.commands.report import report
+from wstrace_exporters.console.console import ReportBy
 
 WHY = "no control group is known: wstrace attach --cgroup, --container, --unit and -a record them, not run"
 COMMANDS = {"report": report, "blame": blame}

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from stacks_scripted import Fault, Stacks
 
-from wstrace_console import growth
-from wstrace_console.console import Console
-from wstrace_console.live import family_of, resident_of
+from wstrace_exporters.console import growth
+from wstrace_exporters.console.console import Console
+from wstrace_exporters.console.live import family_of, resident_of
 
 PARSE, CHURN = ("parse_record", "/srv/app/leak.py", 12), ("churn", "/srv/app/leak.py", 20)
 PAGE = 4096

@@ -21,7 +21,7 @@ from wstrace.terminal.elide import elide
 from wstrace.terminal.output import Output
 from wstrace.text import printable
 from wstrace.trace_info import Level, TraceInfo
-from wstrace_console.console import Console
+from wstrace_exporters.console.console import Console
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -191,7 +191,7 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     kit: Any, options: dict[str, Any], launched: bool, stream: Any, live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_exporters.console.live.REDRAW_SECONDS", 0.0)
     trace, output = kit.Trace(), stream()
     targets = (kit.target(os.getpid() + 1 if not launched else 700, launched=launched),)
     trace.context = replace(trace.context, targets=targets)
@@ -209,7 +209,7 @@ def test_the_live_table_shows_who_has_the_most_faults_and_escapes_their_names(
     kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_exporters.console.live.REDRAW_SECONDS", 0.0)
     trace, output = kit.Trace(), Screen()
     trace.context = replace(trace.context, targets=(kit.target(os.getpid() + 1, launched=False),))
     console = Console(output)
@@ -225,7 +225,7 @@ def test_the_live_table_shows_who_has_the_most_faults_and_escapes_their_names(
 
 def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("wstrace_console.live.REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr("wstrace_exporters.console.live.REDRAW_SECONDS", 0.0)
 
     class Gone(Screen):
         gone = False

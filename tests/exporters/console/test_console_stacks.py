@@ -29,7 +29,7 @@ from wstrace.schema import (
     STACK_HOW,
 )
 from wstrace.testing import batch_of
-from wstrace_console.console import Console
+from wstrace_exporters.console.console import Console
 
 LIB = "/usr/lib/python3.11"
 PARSE, MAIN = ("parse_record", "/srv/app/leak.py", 12), ("<module>", "/srv/app/leak.py", 40)

@@ -22,7 +22,7 @@ from wstrace.schema import RESIDENT_PAGES
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace.trace_info import Level
-from wstrace_console.console import Console
+from wstrace_exporters.console.console import Console
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -284,7 +284,7 @@ def test_a_line_a_fault_holds_no_control_character_of_the_upper_half(kit: Any) -
 def test_a_report_of_a_file_takes_the_time_that_it_takes(
     kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from wstrace_symbols.resolver import ImageResolver
+    from wstrace_plugins.symbols.resolver import ImageResolver
 
     path, trace = tmp_path / "x.wst", kit.Trace(live=False)
     source = ScriptedSource(kit.lines_of(trace))

@@ -8,7 +8,7 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from command_line import wstrace
 
-from wstrace_msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from wstrace.schema import PAGE_EXCLUSIVE
 from wstrace.session import Session
 from wstrace.table import Selection
 from wstrace.testing import ScriptedSource
-from wstrace_console.over_time import OverTimeExporter
+from wstrace_exporters.console.over_time import OverTimeExporter
 
 SECOND = 10**9
 

@@ -14,18 +14,18 @@ import pytest
 from blame_scripted import ANON, APP, FILE, PAGE, Script, saved
 from click.testing import CliRunner
 
-import wstrace_html
+import wstrace_exporters.html
 from wstrace import open_trace
 from wstrace.errors import OutputError, UsageError
 from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
 from wstrace.testing import batch_of, trace_of
 from wstrace.trace import Trace
-from wstrace_console.commands.diff import diff
-from wstrace_console.commands.report import report
-from wstrace_html.encode import varints
-from wstrace_html.pictures.icicle import OTHERS, Tree
-from wstrace_html.pictures.timeline import MAJORS
-from wstrace_html.report import write
+from wstrace_exporters.console.commands.diff import diff
+from wstrace_exporters.console.commands.report import report
+from wstrace_exporters.html.encode import varints
+from wstrace_exporters.html.pictures.icicle import OTHERS, Tree
+from wstrace_exporters.html.pictures.timeline import MAJORS
+from wstrace_exporters.html.report import write
 
 
 def page(trace: Trace) -> tuple[dict, int]:
@@ -66,7 +66,7 @@ def test_the_script_and_the_style_have_the_hashes_of_the_policy():
 
 
 def test_what_is_vendored_is_what_its_readme_says():
-    folder = Path(wstrace_html.__file__).parent / "vendor" / "uplot"
+    folder = Path(wstrace_exporters.html.__file__).parent / "vendor" / "uplot"
     told = dict(re.findall(r"\| `(uPlot[^`]*)` \| `(\w{64})` \|", (folder / "README.md").read_text("utf-8")))
     assert told == {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("uPlot*")}
     assert "MIT" in (folder / "LICENSE").read_text("utf-8")

@@ -26,9 +26,9 @@ from wstrace.schema import (
     SPAN_OPEN,
 )
 from wstrace.testing import batch_of
-from wstrace_console.commands.blame import blame
-from wstrace_console.commands.diff import diff
-from wstrace_console.commands.report import report
+from wstrace_exporters.console.commands.blame import blame
+from wstrace_exporters.console.commands.diff import diff
+from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
 EVIL = "</script><script>document.title='owned'</script><!--\u2028\x1b[31m\u202e" + "n" * 3000

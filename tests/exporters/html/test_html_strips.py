@@ -9,7 +9,7 @@ import pytest
 from blame_scripted import ANON, APP, Script
 
 from wstrace.schema import PAGE_EXCLUSIVE
-from wstrace_html.pictures.strips import CELLS
+from wstrace_exporters.html.pictures.strips import CELLS
 
 
 @pytest.mark.parametrize("page", [4096, 16384, 65536])

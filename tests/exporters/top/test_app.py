@@ -12,10 +12,10 @@ from top_scripted import MIB, first, owner, second
 
 pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
 
-from wstrace_live_screen.app import Lines, Top
-from wstrace_live_screen.live import Live
-from wstrace_live_screen.look import Look
-from wstrace_live_screen.screen import Screen
+from wstrace_exporters.live_screen.app import Lines, Top
+from wstrace_exporters.live_screen.live import Live
+from wstrace_exporters.live_screen.look import Look
+from wstrace_exporters.live_screen.screen import Screen
 
 
 def shown(steps: Callable[[Any, Callable[[Look], None], Callable[[], list[str]]], Awaitable[None]],

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from command_line import wstrace
 
 from wstrace.errors import UsageError
-from wstrace_live_screen import command
+from wstrace_exporters.live_screen import command
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pseudo terminals of Linux")
 

@@ -19,9 +19,9 @@ from wstrace.schema import (
 )
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract
-from wstrace_live_screen.live import Live
-from wstrace_live_screen.look import OWNERS
-from wstrace_live_screen.screen import Screen
+from wstrace_exporters.live_screen.live import Live
+from wstrace_exporters.live_screen.look import OWNERS
+from wstrace_exporters.live_screen.screen import Screen
 
 
 class TestLive(ExporterContract):
@@ -140,7 +140,7 @@ def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the
     script.snapshot(second, (ANON, 1, PAGE_EXCLUSIVE), number=1)
     script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
     now = [2 * second + 300_000_000]
-    monkeypatch.setattr("wstrace_live_screen.look.now_ns", lambda: now[0])
+    monkeypatch.setattr("wstrace_exporters.live_screen.look.now_ns", lambda: now[0])
     assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": PAGE}
     for page in range(1, 8):
         script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)

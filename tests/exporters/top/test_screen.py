@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 from top_scripted import MIB, first, owner, second
 
-from wstrace_live_screen.look import Look
-from wstrace_live_screen.screen import Screen
+from wstrace_exporters.live_screen.look import Look
+from wstrace_exporters.live_screen.screen import Screen
 
 
 def screen(*looks: Look) -> Screen:

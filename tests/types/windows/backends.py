@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wstrace_working_set import backend as working_set
-from wstrace_working_set.windows import backend as windows_working_set
-from wstrace_write_watch import backend as write_watch
-from wstrace_write_watch.windows import backend as windows_write_watch
+from wstrace_plugins.working_set import backend as working_set
+from wstrace_plugins.working_set.windows import backend as windows_working_set
+from wstrace_plugins.write_watch import backend as write_watch
+from wstrace_plugins.write_watch.windows import backend as windows_write_watch
 
 WORKING_SET: working_set.Backend = windows_working_set
 WRITE_WATCH: write_watch.Backend = windows_write_watch

@@ -1,0 +1,1 @@
+"""Exporters and file formats: one package for each."""

@@ -1,0 +1,45 @@
+"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; commands; flame graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wstrace.declarations import Command, Format, Reference
+from wstrace.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Exporter
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
+    """Returns the exporters `console` and `over_time`."""
+    from wstrace_exporters.console.console import Console
+
+    return [Console, Reference("over_time", "wstrace_exporters.console.over_time:OverTimeExporter")]
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """Returns the format for flame graphs, which `report --format folded` prints."""
+    return [Format("folded", (".folded",), "folded stacks, for flame graphs", "wstrace_exporters.console.folded:write")]
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """Returns the commands `report`, `blame`, `imports`, `unshared`, `diff` and `check`."""
+    return [
+        Command("report", "Show who brought which pages, from a trace file.",
+                "wstrace_exporters.console.commands.report:report", "Inspect"),
+        Command("blame", "Show whose bytes are resident, by line and package.",
+                "wstrace_exporters.console.commands.blame:blame", "Inspect"),
+        Command("imports", "Show what imported Python modules bring into memory.",
+                "wstrace_exporters.console.commands.imports:imports", "Inspect"),
+        Command("unshared", "Show what forked processes copied of shared memory.",
+                "wstrace_exporters.console.commands.unshared:unshared", "Inspect"),
+        Command("diff", "Show what a second trace has more in memory, and whose.",
+                "wstrace_exporters.console.commands.diff:diff", "Inspect"),
+        Command("check", "Fail when a command takes more memory than its baseline.",
+                "wstrace_exporters.console.commands.check:check", "Inspect"),
+    ]  # fmt: skip

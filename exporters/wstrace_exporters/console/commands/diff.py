@@ -1,0 +1,50 @@
+"""`wstrace diff A.wst B.wst`: what the second run has more or less in memory than the first, and whose it is."""
+
+from __future__ import annotations
+
+import click
+
+from wstrace.analysis.blame.comparison import VIEWS, as_dict
+from wstrace.cli.common import json_option, print_json
+from wstrace.terminal.output import Output
+from wstrace.text import damage_note, printable
+from wstrace_exporters.console.diff_tables import parts, usual
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("first", metavar="A.wst")
+@click.argument("second", metavar="B.wst")
+@click.option("--by", type=click.Choice(VIEWS), help="One table: by who touched pages, or by what they belong to.")
+@click.option("--at", metavar="peak|exit|start|MARK",
+              help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Also what did not change.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of a table; JSON has all.")
+@click.option("--html", metavar="FILE.html", help="Write what grew as pictures in one offline file instead.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
+@json_option
+def diff(
+    first: str, second: str, by: str | None, at: str | None, everything: bool, top: int, html: str | None, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
+
+    \b
+    wstrace blame -o a.wst -- python3 app.py      before
+    wstrace blame -o b.wst -- python3 app.py      after
+    wstrace diff a.wst b.wst --by function
+    wstrace diff a.wst b.wst --html grown.html
+    """
+    import wstrace
+
+    if html:
+        with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
+            other.html(html, force=force, at=at or "", before=first)
+            names = [f"{name}{damage_note(trace.state)}" for name, trace in ((first, one), (second, other))]
+        click.echo(printable(f"{html}: {' and '.join(names)}"), err=True)
+        return
+    with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
+        found = one.diff(other, at)
+        if as_json:
+            print_json(as_dict(found, by or usual(found)[0], everything=everything))
+        else:
+            Output.standard("stdout").show(*parts(found, by, top, everything=everything))

@@ -1,0 +1,66 @@
+"""`wstrace imports`: what the imports of a Python program bring, of a command, a running process or a trace file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wstrace.cli.common import Size, print_json
+from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
+
+if TYPE_CHECKING:
+    from wstrace.analysis.blame.imports import Imports
+
+EXPLAIN = """\
+A page fault belongs to the innermost module that was being imported: while its own code ran, and before, while it was
+found and read. A module that another one imports is below that; one that a function imports later, below the module
+that was being imported then, or at the left. A package is below its module where that was imported first, as in
+`python -X importtime`.
+  self       resident bytes that came while it was the innermost module being imported
+  all        the same, and those of what it imported: what it costs not to import it, unless others need that, too
+  private    of these, what no other process has
+  faults     page faults; from disk: those of them that read from disk
+(not importing) is the rest of the run. (imported at FILE:LINE) are modules whose own code took no page fault, or that
+have none: built-in ones, namespace packages. What such a module took is counted with the next one where one line
+imports both. Other rows in parentheses say why no more is known. The sums are those of `wstrace blame`."""
+SORTS = ("self", "all", "private", "faults", "major")
+
+
+@click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--sort", type=click.Choice(SORTS), default="self", show_default=True, help="Order of the table.")
+@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Rows of the table; JSON has all.")
+@click.option("--min", "least", type=Size(), metavar="100KiB", help="Least size in the tree (1 % of all).")
+@click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
+@click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
+@recording_options
+@click.option("--explain", is_flag=True, help="Say what the columns and rows mean.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
+@click.pass_context
+def imports(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **options: Any) -> int:
+    """Show what imported Python modules bring into memory.
+
+    \b
+    wstrace imports -- python3 app.py   at its peak
+    wstrace imports x.wst --min 1MiB    of a recorded trace
+    """
+    if explain:
+        click.echo(EXPLAIN)
+        if not target:
+            return 0
+    with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
+        from wstrace.analysis.blame.imports import as_dict
+
+        told = trace.imports(at=options["at"], pids=options["pids"])
+        if options["as_json"]:
+            print_json(as_dict(told))
+        else:
+            _show(told, options["sort"], options["top"], options["least"])
+    return code
+
+
+def _show(told: Imports, sort: str, top: int, least: int | None) -> None:
+    from wstrace.terminal.output import Output
+    from wstrace_exporters.console.import_tables import parts
+
+    Output.standard("stdout").show(*parts(told, sort, top, least))

@@ -1,0 +1,112 @@
+"""One line per fault: `VA PC owner via module` as text, or a JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from wstrace.analysis.symbols import Symbolizer
+from wstrace.batch import Batch
+from wstrace.places import Place
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_EXECUTE,
+    FAULT_MAJOR,
+    FAULT_OBSERVER,
+    FAULT_PC_KERNEL,
+    FAULT_WRITE,
+    ID_SPACES,
+    KINDS,
+    Column,
+)
+from wstrace.text import printable, well_formed
+from wstrace_exporters.console.json_stacks import COLUMNS, Stacks
+
+#: Keys of a JSON line that are combined from several columns, or from bits.
+_MADE = frozenset(("major", "kernel", "access", "observer", "owner", "via"))
+#: Columns with their own key in a JSON line, or behind the keys above: `owner` and `via` describe mappings.
+_PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapping", "pc_mapping", *COLUMNS))
+
+#: The number of rows that become text at once, which bounds the memory for a large batch.
+ROWS = 8192
+
+
+def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:
+    """Blocks of lines such as `7f3a1c2b3000 7f3a1d001234 libc.so.6!.text(14) via libpython3.11.so.1.0!.text(12)`."""
+    for part in _parts(batch):
+        owners = symbolizer.of(part, "va", "mapping", "file")
+        modules = symbolizer.of(part, "pc", "pc_mapping", "pc_file")
+        yield "".join(
+            f"{va:012x} {pc:012x} {text_of(owner)} via {text_of(module)}\n"
+            for va, pc, owner, module in zip(part["va"].tolist(), part["pc"].tolist(), owners, modules, strict=True)
+        )
+
+
+def json_lines(batch: Batch, symbolizer: Symbolizer, stacks: Stacks) -> Iterator[str]:
+    """Blocks of JSON lines; the keys are documented in docs/console.md."""
+    others = [c for c in batch.schema.columns if c.name in batch and c.name not in _PLACED | _MADE]
+    for part in _parts(batch):
+        columns = {name: part[name].tolist() for name in part}
+        owners = symbolizer.of(part, "va", "mapping", "file")
+        modules = symbolizer.of(part, "pc", "pc_mapping", "pc_file")
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        yield "".join(
+            json.dumps(_fault(row, part, others), separators=(",", ":"))[:-1]
+            + f'{stacks.text(row)},"owner":{_json(owner)},"via":{_json(module)}}}\n'
+            for row, owner, module in zip(rows, owners, modules, strict=True)
+        )
+
+
+def _fault(row: dict[str, Any], batch: Batch, others: Iterable[Column]) -> dict[str, Any]:
+    flags = row["flags"]
+    fault: dict[str, Any] = {key: row[key] for key in ("time_ns", "pid", "tid") if key in row}
+    fault |= {"va": f"{row['va']:#x}", "pc": f"{row['pc']:#x}", "major": bool(flags & FAULT_MAJOR)}
+    fault["kernel"] = bool(flags & FAULT_PC_KERNEL)
+    if flags & FAULT_ACCESS_KNOWN:
+        fault["access"] = "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"
+    if flags & FAULT_OBSERVER:
+        fault["observer"] = True
+    if "kind" in row:
+        fault["kind"] = KINDS[row["kind"]] if row["kind"] < len(KINDS) else KINDS[0]
+    for column in others:
+        number = row[column.name]
+        if number or column.semantic not in ID_SPACES:  # 0 = unknown in every id space
+            fault[column.name] = _value(column, number, batch)
+    return fault
+
+
+def _value(column: Column, number: int, batch: Batch) -> int | str:
+    """The value of a column in a JSON line, by the column's meaning."""
+    if column.semantic == "addr":
+        return f"{number:#x}"
+    if column.semantic == "str":
+        return well_formed(batch.strings[number]) if number < len(batch.strings) else ""
+    return number
+
+
+def text_of(place: Place | str) -> str:
+    """The text of a place for people and other programs: one line, well-formed."""
+    return printable(str(place))
+
+
+def json_of(place: Place | str) -> Mapping[str, Any]:
+    """The keys of a place in a JSON line: module, section, number, address (hex) as far as known."""
+    if isinstance(place, str):
+        return {"module": well_formed(place)}
+    found: dict[str, Any] = {"module": well_formed(place.module), "address": f"{place.address:#x}"}
+    if place.number:
+        found |= {"section": well_formed(place.section), "number": place.number}
+    if place.function:
+        found |= {"function": well_formed(place.function), "displacement": place.displacement}
+    return found
+
+
+def _json(place: Place | str) -> str:
+    """JSON in ASCII: C1 control characters and bidirectional marks are escaped as well."""
+    return json.dumps(json_of(place), separators=(",", ":"))
+
+
+def _parts(batch: Batch) -> Iterator[Batch]:
+    for start in range(0, len(batch), ROWS):
+        yield batch.take(slice(start, start + ROWS))

@@ -1,0 +1,91 @@
+"""Two runs side by side: what the second one has more in memory, by owner and as a tree of stacks.
+
+Its numbers are those of `wstrace diff`; the tree is summed from the same compositions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.changes import Change
+from wstrace.analysis.blame.comparison import VIEWS, Comparison, Run
+from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.blame.words import moment_of_both
+from wstrace.text import printable, size
+from wstrace.trace import Trace
+from wstrace_exporters.html.document import document
+from wstrace_exporters.html.encode import name, others
+from wstrace_exporters.html.pictures.icicle import Tree, add_paths
+
+#: The owners of a view that are told one by one.
+_MOST = 30
+_PAGE = 2048  # half of the smallest page: bytes of two candidates are told exactly
+
+
+def write(first: Trace, second: Trace, file: IO[bytes], at: str | None) -> int:
+    """Writes the page; returns the number of rows by the first view. at: see Trace.diff()."""
+    found = first.diff(second, at)
+    data = difference(found)
+    file.write(document("difference", f"wstrace: {found.first.name} and {found.second.name}", data))
+    return sum(len(view["rows"]) for view in data["views"].values())
+
+
+def difference(found: Comparison) -> dict[str, Any]:
+    """The data of the page."""
+    before, after = found.sizes
+    change = after - before
+    sign = "+" if change > 0 else "−" if change < 0 else ""
+    return {
+        "headline": [
+            f"{sign}{size(abs(change))}: {found.second.name} has {size(after)} resident, "
+            f"{found.first.name} {size(before)}, {moment_of_both(found)}"
+        ],
+        "names": [found.first.name, found.second.name],
+        "doubts": [printable(doubt, 400) for doubt in found.doubts],
+        "total": {"first": before, "second": after, "change": change},
+        "views": {view: _view(found, view) for view in VIEWS},
+        "tree": _tree(found),
+        "foot": "Made by wstrace from its own analysis; the file asks nothing of any network.",
+    }
+
+
+def _view(found: Comparison, view: str) -> dict[str, Any]:
+    """The rows of a view, those with the largest change first; all others together in the last one."""
+    if why := found.why_not(view):
+        return {"why": printable(why, 400), "rows": []}
+    rows = [row for row in found.rows(view) if row.first.resident or row.second.resident]
+    told = [[name(row.label), row.first.resident, row.second.resident] for row in rows[:_MOST]]
+    if rest := rows[_MOST:]:
+        told.append([others(len(rest)), *(sum(_amounts(row)[run] for row in rest) for run in (0, 1))])
+    return {"why": "", "rows": told}
+
+
+def _amounts(row: Change) -> Sequence[int]:
+    return row.first.resident, row.second.resident
+
+
+def _tree(found: Comparison) -> dict[str, Any]:
+    """The tree by resident bytes of the first run, the second, and what either has more at a stack."""
+    if why := found.why_not("function"):
+        return {"why": printable(why, 400)}
+    tree = Tree("all", 2)
+    whose = {"whose": False, "lines": False}  # processes have other numbers, and lines move
+    add_paths(tree, _blame(found.first, found.moment), ("resident",), lambda amount: (amount[0], 0), **whose)
+    add_paths(tree, _blame(found.second, found.moment), ("resident",), lambda amount: (0, amount[0]), **whose)
+    told = tree.packed((_PAGE,) * 4, _grown)
+    return {"why": "", **told}
+
+
+def _blame(run: Run, at: str | int) -> Blame:
+    return Blame(Composition(run.trace, at, whole_stacks=True))
+
+
+def _grown(own: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each stack's bytes in both runs: these two, what the second has more, and what it has less."""
+    change = own[:, 1] - own[:, 0]
+    return np.column_stack((own, np.maximum(change, 0), np.maximum(-change, 0)))

@@ -1,0 +1,83 @@
+"""The document: one file with its style, script and data inside, which asks nothing of anybody.
+
+The browser itself holds it to that: the content security policy allows the script and the style by their hashes and
+pictures from within the page, and nothing else. The data is JSON that no browser runs, and that cannot end its element.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_PAGE = resources.files("wstrace_exporters.html")
+#: In the order in which they run.
+_SHARED = ("base.js", "bars.js", "icicle.js")
+SCRIPTS = {
+    "report": (*_SHARED, "timeline.js", "strips.js", "order.js", "workers.js", "report.js"),
+    "difference": (*_SHARED, "difference.js"),
+}
+#: What could end the element of the data, or a line of it for an old reader of JavaScript; the rest is ASCII.
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def document(kind: str, title: str, data: dict[str, Any]) -> bytes:
+    """The page as UTF-8.
+
+    Args:
+        kind: a key of SCRIPTS.
+        title: of the window.
+        data: plain values for JSON; names in it are text, never markup.
+    """
+    script, style = _script(kind), _style()
+    hashes = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
+    policy = f"default-src 'none'; {hashes}; img-src data:"
+    blob = json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
+    page = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{html.escape(title)}</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This report draws its pictures with a script inside of this file; it asks nothing of any network.</noscript>
+<main id="page"></main>
+<script type="application/json" id="data">{blob}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+    return page.encode("utf-8")
+
+
+@cache
+def _script(kind: str) -> str:
+    parts = [_text("vendor", "uplot", "uPlot.iife.min.js"), *(_text("page", name) for name in SCRIPTS[kind])]
+    script = "\n".join(parts)
+    assert "</script" not in script.lower()
+    assert "<!--" not in script
+    return script
+
+
+@cache
+def _style() -> str:
+    style = _text("vendor", "uplot", "uPlot.min.css") + "\n" + _text("page", "style.css")
+    assert "</style" not in style.lower()
+    return style
+
+
+def _text(*path: str) -> str:
+    """A file of this package; line ends as a browser has them when it computes the hash."""
+    return _PAGE.joinpath(*path).read_text("utf-8").replace("\r\n", "\n")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()

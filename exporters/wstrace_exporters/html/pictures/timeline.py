@@ -1,0 +1,150 @@
+"""The timeline: what arrived when, by owner; what was resident at each look; marks; reads from disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.blame.moments import Snapshots
+from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.blame.timeline import Over, Timeline
+from wstrace.analysis.spans import places, spans_of
+from wstrace.schema import FAULT_MAJOR, MARK
+from wstrace_exporters.html.encode import name, others, varints
+
+#: The columns of the picture, to which the brush snaps.
+BINS = 400
+#: The owners that have a colour of their own, and the views that there are.
+OWNERS = 8
+VIEWS = ("line", "package", "file", "kind")
+#: The reads from disk, the marks, and the spans that are drawn one by one, and the rows of spans.
+MAJORS, MARKS, SPANS, ROWS = 20_000, 200, 200, 12
+_FIGURES = ("faults", "from_disk", "brought", "resident")
+
+
+class Times:
+    """The columns of the picture: times of equal length, whole microseconds, so that seconds in decimals are exact.
+
+    Attributes:
+        first: of the first one, in microseconds since the time that reports count from. width: of each, likewise.
+        n: how many there are; 0 = no fault has a time.
+    """
+
+    def __init__(self, blame: Blame) -> None:
+        times, self.origin = blame.of.history.faults.time, blame.of.origin_ns
+        self.first = self.width = self.n = 0
+        if len(times) and times.max() > 0:
+            begin, end = int(times.min()), int(times.max())
+            self.first = (begin - self.origin) // 1000
+            span = (end - self.origin) // 1000 + 1 - self.first
+            self.width = max(-(-span // BINS), 1)
+            self.n = -(-span // self.width)
+        #: in ns on the records' clock
+        edges = self.origin + 1000 * (self.first + self.width * np.arange(self.n + 1, dtype=np.int64))
+        self.edges: NDArray[np.uint64] = edges.astype(np.uint64)
+
+    def at(self, times: NDArray[np.uint64]) -> NDArray[np.intp]:
+        """The column of each time; -1 and n = before the first and behind the last one."""
+        return self.edges.searchsorted(times, "right") - 1
+
+    def seconds(self, time_ns: int) -> float:
+        """A time as reports have it."""
+        return (time_ns - self.origin) / 1e9
+
+
+def timeline(line: Timeline, times: Times) -> dict[str, Any]:
+    """The picture's figures by each view: a row an owner, a number a column."""
+    blame = line.blame
+    found: dict[str, Any] = {"first": times.first, "width": times.width, "n": times.n,
+                             "windows": "until" in blame.of.inputs.faults}  # fmt: skip
+    found["views"] = {view: _owners(line.by(view), blame.of.page_size) for view in VIEWS} if times.n else {}
+    return found | _majors(blame, times)
+
+
+def _owners(over: Over, page: int) -> dict[str, Any]:
+    """The owners with the most, and the others together: varints, owner by owner. Bytes are told in halves of pages."""
+    sums = {figure: getattr(over, figure).sum(axis=1) for figure in _FIGURES}
+    sums["resident"] = sums["resident"] + over.untimed
+    weight = sum(column / max(column.sum(), 1) for column in sums.values())
+    order = np.argsort(-np.asarray(weight), kind="stable")
+    order = order[np.any([column[order] > 0 for column in sums.values()], axis=0)]
+    first, rest = order[:OWNERS], order[OWNERS:]
+    labels = [name(over.rows[at].label) for at in first.tolist()] + [others(len(rest))] * bool(len(rest))
+
+    def told(values: NDArray[np.float64], unit: float) -> str:
+        chosen = np.array([values[at] for at in first] + [values[rest].sum(axis=0)] * bool(len(rest)))
+        return varints(np.round(chosen / unit).astype(np.int64).ravel())
+
+    units = {"brought": page / 2, "resident": page / 2}
+    figures = {figure: told(getattr(over, figure), units.get(figure, 1)) for figure in _FIGURES}
+    return {"labels": labels, "rest": len(rest), "unit": page / 2, **figures, "untimed": told(over.untimed, page / 2)}
+
+
+def _majors(blame: Blame, times: Times) -> dict[str, Any]:
+    """The reads from disk, in order of time: of each the column in 1/16 after the one before it, and its file."""
+    faults, of = blame.of.history.faults, blame.of
+    rows = np.flatnonzero((faults.flags & FAULT_MAJOR) != 0)
+    rows = rows[np.argsort(faults.time[rows], kind="stable")]
+    n = len(rows)
+    rows = rows[np.linspace(0, n - 1, MAJORS).astype(np.intp)] if n > MAJORS else rows
+    if not times.n:
+        rows = rows[:0]
+    files, which = np.unique(of.past.fault_cells.file[of.past.fault_cells.of[faults.order[rows]]], return_inverse=True)
+    names = [name((of.strings[code] if code < len(of.strings) else "") or "[unknown]") for code in files.tolist()]
+    since = faults.time[rows] - times.edges[0] if len(rows) else faults.time[rows]
+    place = (since // np.uint64(max(times.width * 1000 // 16, 1))).astype(np.int64)
+    place = np.diff(place, prepend=0)
+    return {"majors": n, "drawn": len(rows), "ticks": varints(np.stack([place, which], axis=1).ravel()), "files": names}
+
+
+def looks(blame: Blame, times: Times) -> list[list[int]]:
+    """The looks at resident memory: of each the column and the bytes of all processes, the last one of a column.
+
+    One before the first look at a process that had faulted by then is of a part of the memory, and is no point.
+    """
+    if not times.n:
+        return []
+    snapshots, cells, inputs = Snapshots(blame.of.trace), blame.of.past.fault_cells, blame.of.inputs
+    begun = np.full(len(inputs.pids), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(begun, cells.space, cells.first_ns)
+    began = dict(zip(inputs.pids.tolist(), begun.tolist(), strict=True))
+    sizes = snapshots.sizes()
+    at = np.array([time for _, time in sizes], np.uint64)
+    partial = np.zeros(len(at), np.bool_)
+    for first in snapshots.first(int(at.max(initial=0))):
+        partial |= (at >= np.uint64(began.get(first.whose[1], first.time_ns))) & (at < np.uint64(first.time_ns))
+    sizes = [size for size, is_partial in zip(sizes, partial.tolist(), strict=True) if not is_partial]
+    columns = np.clip(times.at(np.array([time for _, time in sizes], np.uint64)) + 1, 0, times.n)
+    last = {column: pages * blame.of.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
+    return [[column, held] for column, held in last.items()]
+
+
+def marks(blame: Blame, times: Times) -> dict[str, Any]:
+    """The marks of the trace: seconds and text."""
+    found = [(time, batch.strings[text]) for batch in blame.of.trace.batches(MARK.name)
+             for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)]  # fmt: skip
+    return {
+        "marks": [[times.seconds(time), name(text)] for time, text in sorted(found)[:MARKS]],
+        "all_marks": len(found),
+    }
+
+
+def spans(blame: Blame, times: Times) -> dict[str, Any]:
+    """The longest spans of the time that is shown: row, seconds of begin and end, name, thread, whether still open."""
+    every = spans_of(blame.of.trace)
+    if not times.n:
+        return {"spans": [], "all_spans": len(every), "seen_spans": 0}
+    first, last = int(times.edges[0]), int(times.edges[-1])
+    seen = [one for one in every if one.begin_ns < last and one.end_ns >= first]
+    longest = sorted(seen, key=lambda one: one.begin_ns - one.end_ns)[:SPANS]
+    drawn = sorted(longest, key=lambda one: (one.begin_ns, -one.end_ns))
+    found, rows = [], dict[tuple[int, int, int, int], int]()
+    for one, place in zip(drawn, places(drawn), strict=True):
+        row = rows.setdefault((one.pid, one.tid, place.lane, place.depth), len(rows))
+        if row < ROWS:
+            found.append(
+                [row, times.seconds(one.begin_ns), times.seconds(one.end_ns), name(one.name), one.tid, one.open]
+            )
+    return {"spans": found, "all_spans": len(every), "seen_spans": len(seen)}

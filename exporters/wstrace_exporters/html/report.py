@@ -1,0 +1,127 @@
+"""Writes a trace as a report: one page with pictures, whose numbers are those of `report` and `blame`."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import IO, Any
+
+import numpy as np
+
+from wstrace.analysis.blame import words
+from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.blame.timeline import Timeline
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.headline import answer, completeness, losses, most_of, obstacles
+from wstrace.analysis.stacks import StackCounts
+from wstrace.analysis.summary import Summary
+from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_COLUMNS
+from wstrace.text import number, plural, printable, size
+from wstrace.trace import Trace
+from wstrace_exporters.html.document import document
+from wstrace_exporters.html.encode import name
+from wstrace_exporters.html.pictures.icicle import icicle
+from wstrace_exporters.html.pictures.order import order
+from wstrace_exporters.html.pictures.strips import strips
+from wstrace_exporters.html.pictures.timeline import MARKS, Times, looks, marks, spans, timeline
+from wstrace_exporters.html.pictures.whole import whole
+from wstrace_exporters.html.pictures.workers import workers
+
+_STATES = {"cut": "the file is cut: what came behind its end is not known",
+           "damaged": "the file is damaged: what its bad parts held is not known",
+           "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
+#: The columns of faults that the first lines are counted from.
+_COUNTED = ("time_ns", "pid", "tid", "host", "pc", "flags", "sampled", "file", "pc_mapping", "pc_file", *STACK_COLUMNS)
+
+
+def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> int:
+    """Writes the report; returns the number of faults, or of rows where two runs are compared.
+
+    Args:
+        trace: the trace. file: an open binary file.
+        at: the moment whose resident pages count: `peak`, `exit`, `start` or the text of a mark; "" = the peak, of two
+            runs if both have looked for it.
+        before: the trace file of an earlier run: the page tells what this one has more.
+    """
+    if before:
+        from wstrace import open_trace
+        from wstrace_exporters.html.difference import write as write_difference
+
+        with open_trace(before) as first:
+            return write_difference(first, trace, file, at or None)
+    blame = Blame(Composition(trace, at or "peak", whole_stacks=True))
+    file.write(document("report", f"wstrace: {name(trace.info.name)}", report(trace, blame)))
+    return len(blame.of.history.faults)
+
+
+def report(trace: Trace, blame: Blame) -> dict[str, Any]:
+    """The data of the page."""
+    times = Times(blame)
+    arrivals = Timeline(blame, times.edges)
+    time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times), "looks": looks(blame, times)}
+    arrived = np.cumsum(arrivals.by("kind").brought.sum(axis=0)).tolist()
+    return {
+        **_headline(trace, blame),
+        "why": _why(trace, blame, times, time),
+        "whole": whole(arrivals),
+        "time": time,
+        "tree": icicle(arrivals),
+        "strips": strips(blame, times),
+        "order": {**order(blame, times), "arrived": arrived},
+        "workers": workers(arrivals, times),
+    }
+
+
+def _headline(trace: Trace, blame: Blame) -> dict[str, Any]:
+    """The first lines of `report` and of `blame`, and what was lost."""
+    info, summary, stacks = trace.info, Summary(), StackCounts(tree=blame.of.inputs.tree)
+    streams = chain.from_iterable(trace.batches(name) for name in (MAPPING.name, PROCESS.name, RESIDENT_PAGES.name))
+    for batch in chain(streams, trace.batches(PAGE_FAULT.name, _COUNTED)):
+        summary.add(batch)
+        stacks.add(batch)
+    line = most_of(stacks, views=blame.of.past.causes.views)
+    seen = summary.total
+    first = answer(summary, info, Filter(), seen, line, trace.ledger)
+    lines = [first, completeness(summary, info, trace.ledger, seen, full=False)]
+    if blame.total:
+        lines += [words.answer(blame), words.completeness(blame)]
+    state = trace.state
+    told = losses(trace.ledger)
+    lost = [text for text, is_loss in told if is_loss] + ([_STATES[state]] if state in _STATES else [])
+    # the page itself writes `note: ` before each of them
+    notes = [*obstacles(info), *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
+    command = printable(" ".join(info.command), 400)
+    about = [command, f"pages of {size(blame.of.page_size)}", words.moment_words(blame.of.inputs.moment)]
+    foot = "Made by wstrace from its own analysis; the file asks nothing of any network."
+    return {"headline": lines, "losses": lost, "notes": notes, "foot": foot,
+            "about": "; ".join(part for part in about if part)}  # fmt: skip
+
+
+def _why(trace: Trace, blame: Blame, times: Times, time: dict[str, Any]) -> dict[str, Any]:
+    """What each picture cannot show, in words."""
+    of = blame.of
+    faults = len(of.history.faults)
+    none = "the trace holds no faults"
+    if trace.info.level_name == "counters":
+        none = "the system told only how many faults there were"
+    timeline_ = []
+    if time["windows"]:
+        timeline_.append(
+            "faults have no times of their own here: each stands at the beginning of the window in which it was read"
+        )
+    if not blame.total:
+        timeline_.append(f"what is still resident is not known: {words.why_no_pages(blame)}")
+    if time["all_marks"] > MARKS:
+        timeline_.append(f"the first {MARKS} of {number(time['all_marks'])} marks are drawn")
+    if len(time["spans"]) < time["seen_spans"]:
+        timeline_.append(f"the longest {len(time['spans'])} of {number(time['seen_spans'])} spans are drawn")
+    if outside := time["all_spans"] - time["seen_spans"]:
+        timeline_.append(
+            f"{plural(outside, 'span')} not drawn: outside of the time from the first fault to the last one"
+        )
+    stacks = []
+    if faults and not len(of.inputs.tree):
+        stacks.append("no stacks were recorded: below a process and thread stands the function of the instruction")
+    pages = words.why_no_pages(blame) if not blame.total else ""
+    return {"pages": pages, "faults": none, "times": "its faults have no times" if faults else none,
+            "timeline": timeline_, "stacks": stacks}  # fmt: skip

@@ -1,0 +1,17 @@
+"""The format `.jsonl`: the rows of one stream as JSON objects, one on each line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wstrace.declarations import Format
+from wstrace.hookspecs import hookimpl
+
+
+@hookimpl
+def wstrace_formats() -> Sequence[Format]:
+    """Returns the format for JSON lines."""
+    suffixes = (".jsonl", ".ndjson")
+    return [
+        Format("jsonl", suffixes, "rows as JSON lines", "wstrace_exporters.jsonl.writer:write", "rows", "read_json")
+    ]

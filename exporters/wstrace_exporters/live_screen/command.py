@@ -1,0 +1,105 @@
+"""`wstrace top`: attaches to running processes and shows who faults and who grows."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack, closing
+
+import click
+
+from wstrace.cli.attach import pids_by_name
+from wstrace.cli.privilege import debug_privilege
+from wstrace.errors import UsageError, missing
+
+#: Looks at resident pages take at most this share of a CPU, so that they are 50 times their own duration apart: each
+#: holds the lock of the target's mappings meanwhile.
+_LOOKS = "working_set:interval=1,max_cpu=0.02"
+#: A read of the kernel's buffers costs as much as dozens of faults, and a look comes about once a second.
+_FAULTS = "page_faults:poll_ms=500" if os.name == "posix" else "page_faults"
+_ONE_SCREEN = "wstrace attach shows a summary at the end"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")
+@click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source.")
+@click.option("--children/--no-children", default=True, help="Trace processes that the target starts (default).")
+@debug_privilege
+@click.argument("pids", nargs=-1, type=int)
+def top(more: tuple[int, ...], names: tuple[str, ...], sources: tuple[str, ...], children: bool,
+        pids: tuple[int, ...]) -> int:  # fmt: skip
+    """Watch whose page faults and whose memory grow in running processes; they go on.
+
+    \b
+    wstrace top 4711
+    wstrace top --name 'gunicorn*'
+    """
+    wanted = list(dict.fromkeys([*pids, *more, *pids_by_name(names)]))
+    if not wanted:
+        raise UsageError("no process given", "write: wstrace top PID, or --name GLOB")
+    try:
+        import textual  # noqa: F401 - asked before anything is attached to
+    except ImportError as error:
+        raise missing("textual", error, "pip install 'wstrace[top]'", "wstrace top") from None
+    refuse_shared_terminal(wanted, own_terminal())
+    return _watch(wanted, sources, children)
+
+
+def own_terminal() -> str:
+    """The path of the terminal that the screen takes, which is that of stderr; "" = the system has no names for them.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("wstrace top needs a terminal for its screen", _ONE_SCREEN)
+    name = getattr(os, "ttyname", None)
+    return str(name(sys.stderr.fileno())) if name else ""
+
+
+def refuse_shared_terminal(pids: Iterable[int], mine: str) -> None:
+    """Raises UsageError where a process writes on the terminal that the screen would take.
+
+    Args:
+        pids: the processes. mine: the path of the terminal; "" = the system has no names for them.
+    """
+    import psutil
+
+    for pid in pids:
+        try:
+            asked = getattr(psutil.Process(pid), "terminal", None)
+            theirs = asked() if asked and mine else None
+        except (psutil.Error, ValueError, OverflowError):  # no such process, or no number of one: attaching says so
+            continue
+        if theirs == mine and theirs:
+            raise UsageError(
+                f"process {pid} has this terminal, {mine}: its output and the screen would overwrite each other",
+                "run wstrace top in another terminal",
+            )
+
+
+def _watch(pids: list[int], sources: Iterable[str], children: bool) -> int:
+    # numpy's OpenBLAS starts a thread a CPU, each of which spins for its first 50 ms
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from wstrace.config import Config
+    from wstrace.options import parse_spec
+    from wstrace.plugins import default_plugins
+    from wstrace.session import Session
+    from wstrace_exporters.live_screen.live import Live
+    from wstrace_exporters.live_screen.screen import Screen
+
+    plugins, live = default_plugins(), Live()
+    asked = {name: parse_spec(name) for name in plugins.defaults("source")}
+    asked |= {spec.name: spec for spec in map(parse_spec, (_FAULTS, _LOOKS, *sources))}
+    with ExitStack() as opened:
+        targets = [opened.enter_context(closing(plugins.platform.attach(pid))) for pid in pids]
+        session = Session(targets=targets, sources=list(asked.values()), exporters=[live], children=children,
+                          record=False, plugins=plugins, config=Config.load(project=False))  # fmt: skip
+        from wstrace_exporters.live_screen.app import Top
+
+        with session:
+            name = session.info.name if len(pids) == 1 else f"{len(pids):,} processes"
+            Top(live, Screen(name)).run()
+    return 0

@@ -1,0 +1,97 @@
+"""Live: the exporter behind the screen. It keeps in bounded memory what looks need, and takes one a second."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from threading import Event
+
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context, Exporter
+from wstrace.recorder import Recorder
+from wstrace.schema import PAGE_FAULT
+from wstrace.session_trace import SessionTrace
+from wstrace.trace_info import Usage
+from wstrace_exporters.live_screen.look import OWNERS, Look, take_look
+
+#: The bytes of faults that are kept between two looks; what is past that is counted as lost.
+_KEEP_BYTES = 24 << 20
+#: Looks are so many times their own CPU time apart, so that they take 2 % of a CPU at most.
+_APART = 50
+_SECOND = 0.95  # tick() is called about once a second, at times a little earlier
+
+
+class Live(Exporter):
+    """Takes a look at the trace about every second, for a screen that asks for the latest one.
+
+    Attributes:
+        latest: the newest look; never changed once it is here.
+        by: what the owners of the next look are.
+        fresh: set by every look.
+    """
+
+    name = "top"
+    streams = frozenset({"page_fault", "process", "mapping", "call_site", "resident", "content_loss"})
+
+    def __init__(self) -> None:
+        self.latest, self.by, self.fresh = Look(), OWNERS[0], Event()
+        self._recorder = Recorder(keep_bytes=_KEEP_BYTES)
+        self._due = 0.0
+        self._until = 0  # the time of the last fault, in ns
+
+    def start(self, context: Context) -> None:
+        """Begins to keep records."""
+        self._context = context
+        self._recorder.start(context)
+        self._trace = SessionTrace(context, self._recorder, lambda: "running")
+        self._usage = _usage(context)
+
+    def export(self, batch: Batch) -> None:
+        """Keeps a batch, and takes the look that is due."""
+        if batch.schema == PAGE_FAULT:
+            self._until = max(self._until, batch.window[1])
+        self._recorder.export(batch)
+        self.tick()
+
+    def tick(self) -> None:
+        """Takes a look where one is due."""
+        if time.monotonic() >= self._due:
+            self._look()
+
+    def close(self) -> None:
+        """Takes the last look."""
+        self._look()
+
+    def _look(self) -> None:
+        begun = time.thread_time()
+        info = self._context.info
+        before = self.latest if self.latest.time_ns else Look(info.started_ns)
+        self._recorder.thin(lambda batch: batch)  # a look reads few long batches in half of the time of many short ones
+        try:
+            look, chosen = take_look(self._trace, self._recorder.summary, self.by, before, self._until)
+        except UsageError as error:  # no look at any process has come yet, or none can be taken
+            look = Look(before.time_ns, until_ns=before.until_ns, completeness=str(error), by=self.by)
+        else:
+            self._recorder.thin(chosen)
+        if info.level is not None and info.level.name != "full":
+            level = "; ".join(filter(None, (f"level {info.level.name}: {info.level.why}", info.level.remedy)))
+            look = replace(look, level=level, counted=info.level.name == "counters")
+        if look.counted:
+            usage, first, now = _usage(self._context), self._usage, now_ns()
+            faults = (usage.faults or 0) - (first.faults or 0)
+            look = replace(look, time_ns=now, span=(now - before.time_ns) / 1e9, recent=faults - before.faults,
+                           faults=faults, major=(usage.major or 0) - (first.major or 0))  # fmt: skip
+        ended = bool(self._context.targets) and all(one.wait(0) is not None for one in self._context.targets)
+        cost = time.thread_time() - begun
+        self._due = time.monotonic() + max(_SECOND, _APART * cost)
+        self.latest = replace(look, cost=cost, ended=ended)
+        self.fresh.set()
+
+
+def _usage(context: Context) -> Usage:
+    usage = Usage()
+    for target in context.targets:
+        usage += target.usage()
+    return usage

@@ -1,0 +1,51 @@
+"""The trace file: exporters `msgpack`, `flight_recorder`, source `replay`, `wstrace.open_trace`, commands on files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wstrace.declarations import Command, Reference
+from wstrace.hookspecs import hookimpl
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[Reference]:
+    """The exporters `msgpack` and `flight_recorder`."""
+    return [
+        Reference("msgpack", "wstrace_exporters.msgpack.write.exporter:MsgpackExporter", takes_output=True),
+        Reference("flight_recorder", "wstrace_exporters.msgpack.write.flight_recorder:FlightRecorder"),
+    ]
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[Reference]:
+    """The source `replay`."""
+    return [Reference("replay", "wstrace_exporters.msgpack.read.replay:Replay")]
+
+
+@hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """What was found wrong with a file that is replayed."""
+    return {
+        "file_lost_bytes": (True, "bytes of the trace file that belong to no whole frame"),
+        "file_lost_frames": (True, "frames that are missing in the trace file"),
+        "file_bad_frames": (True, "frames of the trace file whose content is not of its format"),
+        "file_lost_records": (True, "records that were written to a trace file and cannot be read"),
+        "file_cut": (True, "trace files whose end is missing: how many records with it is not known"),
+    }
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """The words on trace files."""
+    words = {
+        "info": "Show what a trace file holds, and whether it is whole.",
+        "recover": "Write a clean file of a cut or damaged one.",
+        "convert": "Write a trace as Parquet, CSV, JSON lines or Arrow.",
+        "query": "Ask a trace in SQL.",
+        "merge": "Merge several traces, of parts or hosts, into one.",
+        "upload": "Send the parts of a trace that an object store did not take.",
+        "replay": "Feed a trace file to exporters.",
+    }
+    target = "wstrace_exporters.msgpack.commands.{0}:{0}"
+    return [Command(word, about, target.format(word), "Files") for word, about in words.items()]

@@ -1,0 +1,126 @@
+"""`wstrace query`: answers an SQL query over a trace file, without converting the file."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from wstrace.cli.tracing import warn
+from wstrace.errors import TraceFileError, UsageError
+from wstrace.text import printable
+from wstrace_exporters.msgpack.interchange.sql import connect
+from wstrace_exporters.msgpack.storage.urls import is_url
+
+
+@click.command()
+@click.argument("path", metavar="[FILE]", required=False, default="")
+@click.argument("sql", metavar="[SQL]", required=False, default="")
+@click.option("--schema", is_flag=True, help="Print the tables, of FILE or all known ones, instead of asking.")
+@click.option("--format", "shape", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option("--limit", type=int, default=100, show_default=True, help="Rows of a table shown at most.")
+def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
+    """Ask a trace file in SQL (DuckDB): its streams are tables, and these views have names for ids, codes and flags.
+
+    \b
+    faults     every page fault: file, process, thread, own line, function, package
+    pages      every page that was resident at the end, with the fault that brought it
+    stacks     the stacks that faults name, with their frames in clear
+    processes  every process: name, parent, life, faults, resident and private bytes
+    unshared   copies of pages that processes had shared since a fork
+    still_resident  rows of `resident` of the last whole snapshot of each process
+
+    \b
+    wstrace query x.wst "select own_line, count(*) from faults group by 1 order by 2 desc limit 10"
+    wstrace query x.wst "select file, sum(pages) from still_resident group by file order by 2 desc"
+    wstrace query --schema      every column with its unit and meaning
+
+    Also reads what `convert` wrote: wstrace query x.parquet "select count(*) from page_fault".
+    Needs wstrace[sql].
+    """
+    if schema:
+        _schema(path, shape)
+        return
+    if not sql:
+        raise UsageError("query needs a FILE and a question in SQL", "wstrace query --schema prints the tables")
+    # The command line freezes the collector at its end, and DuckDB's binding reports each object left as leaked.
+    atexit.register(gc.unfreeze)
+    _leave_a_deleted_directory(path)
+    with connect(path, sql) as answer:
+        names, rows = answer.names, answer.rows
+        if answer.incomplete:
+            warn(printable(f"{path}: {answer.incomplete}"))
+        _show(names, rows, shape, limit)
+
+
+def _leave_a_deleted_directory(path: str) -> None:
+    """DuckDB opens no connection where the working directory was deleted; only absolute names lead anywhere there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        if not Path(path).is_absolute() and not is_url(path):
+            problem = f"cannot read {printable(path)}: the working directory was deleted"
+            raise TraceFileError(problem, "go to another one (cd)") from None
+        os.chdir("/")
+
+
+def _show(names: list[str], rows: list[tuple[object, ...]], shape: str, limit: int) -> None:
+    if shape == "json":
+        _json(names, rows)
+    elif shape == "csv":
+        _csv(names, rows)
+    else:
+        _table(names, rows[:limit], len(rows) - limit)
+
+
+def _schema(path: str, shape: str) -> None:
+    """Prints the tables of a file, or all known ones, with their columns."""
+    from wstrace.terminal.output import Output
+    from wstrace.terminal.table import Column, TextTable
+    from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
+
+    tables = known_tables(path)
+    rows = [(name, c.name, unit(c), meaning(c)) for name, (_, columns) in tables.items() for c in columns]
+    if shape != "table":
+        _show(["table", "column", "unit", "meaning"], list(rows), shape, 0)
+        return
+    parts: list[str | TextTable] = []
+    for name, (about, _) in tables.items():
+        cells = [[printable(text) for text in row[1:]] for row in rows if row[0] == name]
+        parts += [f"{printable(name)}: {about}", TextTable([Column(name, "text") for name in
+                  ("column", "unit", "meaning")], cells, whole=True), ""]  # fmt: skip
+    Output.standard("stdout").show(*parts[:-1])
+
+
+def _json(names: list[str], rows: list[tuple[object, ...]]) -> None:
+    import json
+
+    for row in rows:
+        click.echo(json.dumps(dict(zip(names, row, strict=True)), default=str))
+
+
+def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
+    """Writes CSV; on a terminal, control characters in the values are escaped."""
+    import csv
+
+    from wstrace.text import printable, spreadsheet_text, well_formed
+
+    safe = printable if sys.stdout.isatty() else well_formed
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for row in (names, *rows):
+        writer.writerow(safe(spreadsheet_text(value)) if isinstance(value, str) else value for value in row)
+
+
+def _table(names: list[str], rows: list[tuple[object, ...]], more: int) -> None:
+    from wstrace.terminal.output import Output
+    from wstrace.terminal.table import Column, TextTable
+
+    numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(names))]
+    columns = [Column(name, "number" if number else "text") for name, number in zip(names, numeric, strict=True)]
+    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    rest = [f"... and {more:,} rows more (--limit)"] if more > 0 else []
+    Output.standard("stdout").show(TextTable(columns, cells, whole=True), *rest)

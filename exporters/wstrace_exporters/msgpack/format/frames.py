@@ -1,0 +1,274 @@
+"""Bodies of frames: what the writer packs and the reader unpacks, one pair of functions per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from wstrace.schema import Schema
+from wstrace_exporters.msgpack.format import columns as col
+from wstrace_exporters.msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError, Limits
+from wstrace_exporters.msgpack.format.values import Body, packb, text
+
+MAX_TIME, _U32 = (1 << 64) - 1, (1 << 32) - 1
+#: The bytes at a body's start that are searched for stream, n and t before the whole body is read.
+PEEK_BYTES = 512
+
+
+# -- packing -----------------------------------------------------------------------------------------------------
+
+
+def schema_rows(schema: Schema) -> list[list[str]]:
+    """[[column, type, semantic]...] of a stream's stored columns, as a file announces it."""
+    return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
+
+
+def pack_strings(base: int, names: list[str]) -> bytes:
+    """STRINGS: the names with the codes base, base + 1, ..."""
+    return packb({"base": base, "s": [text(name) for name in names]})
+
+
+def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing) -> bytes:
+    """MAPPINGS: n rows."""
+    return packb({"n": n, "c": col.encode_all(columns, packing)})
+
+
+def pack_events(
+    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
+) -> bytes:
+    """EVENTS: n rows of a stream, the time window that they cover, and what the kernel dropped before them."""
+    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, packing)})
+
+
+def pack_snapshot(
+    header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
+) -> bytes:
+    """SNAPSHOT: n runs of pages; the header holds s, snap, part, last, pid, t, pages."""
+    return packb({**header, "n": n, "c": col.encode_all(columns, packing)})
+
+
+# -- unpacking ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Header:
+    """HEADER: a part's description of itself; `ring`: the name of the first part of the ring that it is a part of."""
+
+    version: tuple[int, int] = VERSION
+    need: list[str] = field(default_factory=list)
+    id: bytes = b""
+    part: int = 0
+    prev: bytes | None = None
+    created_ns: int = 0  # realtime
+    boot_id: str = ""
+    clock: dict[str, Any] = field(default_factory=dict)
+    page_size: int = 4096
+    host: dict[str, Any] = field(default_factory=dict)
+    writer: str = ""
+    command: list[str] = field(default_factory=list)
+    schema: dict[str, list[list[str]]] = field(default_factory=dict)
+    ring: str = ""
+
+    def refused(self) -> str:
+        """The reason why this reader must not read the file, or ""."""
+        if self.version[0] > VERSION[0]:
+            return f"its format is version {self.version[0]}, this wstrace reads {VERSION[0]}"
+        unknown = [name for name in self.need if name not in FEATURES]
+        return f"it needs features that this wstrace lacks: {', '.join(unknown)}" if unknown else ""
+
+    def pack(self) -> bytes:
+        """The body as bytes."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("version", "ring")}
+        command, room = [], 64 << 10
+        for argument in self.command:
+            command.append(text(argument[:room]))
+            room = max(0, room - len(argument))
+        ring = {"ring": text(self.ring)} if self.ring else {}
+        return packb({"v": list(self.version), **values, "command": command, **ring})
+
+
+def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
+    """Reads the header. Raises FrameError."""
+    body, header = Body(data, limits), Header()
+    for key in body.map():
+        if key == "v":
+            parts = [body.uint(255) for _ in range(body.array(8))]
+            header.version = (parts[0], parts[1] if len(parts) > 1 else 0) if parts else VERSION
+        elif key in ("id", "prev"):
+            value = body.scalar()
+            if isinstance(value, bytes):
+                setattr(header, key, value[:8])
+        elif key in ("part", "created_ns", "page_size"):
+            setattr(header, key, body.uint())
+        elif key in ("boot_id", "writer", "ring"):
+            setattr(header, key, body.text())
+        elif key in ("need", "command"):
+            setattr(header, key, [body.text() for _ in range(body.array(limits.free_items))])
+        elif key in ("clock", "host"):
+            value = body.value()
+            setattr(header, key, value if isinstance(value, dict) else {})
+        elif key == "schema":
+            header.schema = announced_rows(body.value())
+        else:
+            body.skip()
+    body.end()
+    return header
+
+
+def announced_rows(value: Any) -> dict[str, list[list[str]]]:
+    """{stream: [[column, type, semantic]...]} from a value that may be anything; malformed parts are left out."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: [row for row in rows if isinstance(row, list) and len(row) >= 3 and all(isinstance(x, str) for x in row)]
+        for name, rows in value.items()
+        if isinstance(rows, list)
+    }
+
+
+def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
+    """(base, names) of a STRINGS body. Raises FrameError."""
+    body, base, names = Body(data, limits), 0, list[str]()
+    for key in body.map():
+        if key == "base":
+            base = body.uint((1 << 32) - 1)
+        elif key == "s":
+            names = body.texts(limits.strings)
+        else:
+            body.skip()
+    body.end()
+    return base, names
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of an EVENTS, SNAPSHOT or MAPPINGS frame. Only requested columns are decoded.
+
+    unreadable: columns whose type, filter or codec this reader does not know.
+    """
+
+    stream: str = ""
+    n: int = 0
+    window: tuple[int, int] = (0, MAX_TIME)
+    lost: int = 0
+    header: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def unpack_rows(data: Any, wanted: Callable[[str], bool] = lambda _: True, limits: Limits = LIMITS) -> Rows:
+    """The rows of a body, with the columns for which `wanted` returns True. Raises FrameError."""
+    body, rows = Body(data, limits), Rows()
+    for key in body.map():
+        if key != "c":
+            _row_key(body, key, rows)
+        else:
+            _columns(body, rows, wanted)
+    body.end()
+    return rows
+
+
+def peek_rows(data: Any, limits: Limits = LIMITS) -> Rows:
+    """Stream, n and window from a body's first bytes, without its columns; unreadable fields keep their defaults."""
+    rows = Rows()
+    try:
+        body = Body(memoryview(data)[:PEEK_BYTES], limits)
+        for key in body.map():
+            if key == "c":
+                break
+            _row_key(body, key, rows)
+    except FrameError:
+        pass
+    return rows
+
+
+def _row_key(body: Body, key: str, rows: Rows) -> None:
+    if key == "n":
+        rows.n = body.uint(body.limits.rows)
+    elif key == "s":
+        rows.stream = body.text()
+    elif key == "lost":
+        rows.lost = body.uint()
+    elif key == "t":
+        value = body.value()
+        ends = value if isinstance(value, list) and len(value) == 2 else [value, value]
+        if all(type(end) is int and 0 <= end <= MAX_TIME for end in ends):
+            rows.window = (ends[0], ends[1])
+            rows.header["t"] = ends[0]
+    elif key in ("part", "pid", "pages", "host"):
+        rows.header[key] = body.uint(_U32 if key == "pid" else MAX_TIME)
+    elif key in ("snap", "last"):
+        value = body.scalar()
+        rows.header[key] = value is True if key == "last" else value
+    else:
+        body.skip()
+
+
+def _columns(body: Body, rows: Rows, wanted: Callable[[str], bool]) -> None:
+    if rows.columns:
+        raise FrameError("columns twice")
+    decoded = count = 0
+    for name in body.map():
+        count += 1
+        if count > body.limits.columns:
+            raise FrameError(f"more than {body.limits.columns} columns")
+        if not wanted(name):
+            body.skip()
+            continue
+        array = col.decode(body, rows.n)
+        if array is None:
+            rows.unreadable.append(name)
+            continue
+        rows.columns[name] = array
+        decoded += array.nbytes
+        if decoded > body.limits.frame_decoded:
+            raise FrameError(f"more than {body.limits.frame_decoded:,} decoded bytes")
+
+
+def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
+    """The keys and values of a mark. Raises FrameError."""
+    body = Body(data, limits)
+    value = body.value()
+    body.end()
+    if not isinstance(value, dict):
+        raise FrameError("a mark that is no map")
+    return value
+
+
+@dataclass(slots=True)
+class End:
+    """END: where the index pages are, and the sums."""
+
+    pages: list[int] = field(default_factory=list)
+    frames: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    ledger: dict[str, int] = field(default_factory=dict)
+    clean: bool = False
+
+
+def unpack_end(data: Any, limits: Limits = LIMITS) -> End:
+    """Reads the body of the END frame. Raises FrameError."""
+    body, end = Body(data, limits), End()
+    for key in body.map():
+        if key == "index":
+            end.pages = [body.uint() for _ in range(body.array(4096))]
+        elif key == "frames":
+            end.frames = body.uint()
+        elif key in ("rows", "ledger"):
+            setattr(end, key, counts(body.value()))
+        elif key == "clean":
+            end.clean = body.scalar() is True
+        else:
+            body.skip()
+    body.end()
+    return end
+
+
+def counts(value: Any) -> dict[str, int]:
+    """The integer values of a map, by name."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: n for name, n in value.items() if type(n) is int}

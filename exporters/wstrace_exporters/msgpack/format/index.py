@@ -1,0 +1,134 @@
+"""INDEX: the position of each frame, its stream, and the processes in its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace_exporters.msgpack.format import columns as col
+from wstrace_exporters.msgpack.format.layout import INDEX_ENTRIES, LIMITS, FrameError, Limits
+from wstrace_exporters.msgpack.format.values import Body, packb
+
+#: An index entry as this writer packs it: 39 bytes, so that a page is read at once. Other msgpack widths are read too.
+_NAMES = ("kind", "offset", "length", "n", "t0", "t1")
+_ROW = np.dtype(
+    [("array", "|u1"), ("kind", "|u1"), ("m1", "|u1"), ("offset", ">u8"), ("m2", "|u1"), ("length", ">u4"),
+     ("m3", "|u1"), ("n", ">u4"), ("m4", "|u1"), ("t0", ">u8"), ("m5", "|u1"), ("t1", ">u8")]
+)  # fmt: skip
+assert _ROW.itemsize == 39  # FORMAT.md, INDEX
+_FIXED = {"array": 0x96, "m1": 0xCF, "m2": 0xCE, "m3": 0xCE, "m4": 0xCF, "m5": 0xCF}
+#: The key `f` and the head of an array of 32-bit length, which follow the map's first byte.
+_START = b"\xa1f\xdd"
+_HEAD_BYTES = 1 + len(_START) + 4
+#: Odd and near 2**32 / golden ratio, so that neighbouring pids, and those of Windows (multiples of 4), get
+#: different bits.
+_SPREAD = 0x9E3779B1
+
+
+def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
+    """The pids as a set of 64 bits, one bit per pid; 0 for no pids.
+
+    Args:
+        pids: u32, shape (n,), where runs of equal pids cost little; or integers; those that are no pids are left out.
+    """
+    if not isinstance(pids, np.ndarray):
+        pids = np.array([pid for pid in pids if 0 <= pid < 1 << 32], "<u4")
+    if len(pids) > 1:
+        others = pids[1:] != pids[:-1]
+        pids = pids[np.append(True, others)] if others.any() else pids[:1]
+    bits = (pids * np.uint32(_SPREAD)) >> np.uint32(26)
+    return int(np.bitwise_or.reduce(np.uint64(1) << bits.astype("<u8"))) if len(bits) else 0
+
+
+@dataclass(slots=True)
+class IndexPage:
+    """A page of the index.
+
+    Attributes:
+        entries: (kind, offset, frame_len, n, t0, t1) of each frame, u64, shape (n, 6).
+        streams: the names of streams.
+        stream: 1 + the index in `streams` of each frame's stream, 0 = not given; u64, shape (n,).
+        pids: the pid_set of each frame's rows, 0 = not given; u64, shape (n,).
+    """
+
+    entries: NDArray[Any]
+    streams: Sequence[str] = ()
+    stream: NDArray[Any] = field(default_factory=lambda: np.empty(0, "<u8"))
+    pids: NDArray[Any] = field(default_factory=lambda: np.empty(0, "<u8"))
+
+    def __post_init__(self) -> None:
+        n = len(self.entries)
+        self.stream = self.stream if len(self.stream) == n else np.zeros(n, "<u8")
+        self.pids = self.pids if len(self.pids) == n else np.zeros(n, "<u8")
+        self.stream = np.where(self.stream > len(self.streams), 0, self.stream)
+
+
+def pack_index(page: IndexPage) -> bytes:
+    """The body of a page: integers of fixed widths, then streams and sets of pids as columns."""
+    rows = np.zeros(len(page.entries), _ROW)
+    for name, byte in _FIXED.items():
+        rows[name] = byte
+    for name, column in zip(_NAMES, page.entries.T, strict=True):
+        rows[name] = column
+    more: dict[str, Any] = {}
+    if page.streams:
+        columns = {"stream": page.stream.astype("<u2"), "pids": page.pids.astype("<u8")}
+        more = {"s": list(page.streams), "c": col.encode_all(columns)}
+    told = packb(more)[1:]
+    return bytes([0x81 + len(more)]) + _START + len(rows).to_bytes(4, "big") + rows.tobytes() + told
+
+
+def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
+    """Reads the page in an INDEX body. Raises FrameError."""
+    entries, rest = _fixed_widths(data)
+    told: dict[str, Any] = {"streams": ()}
+    body = Body(rest, limits)
+    for key in body.map():
+        if key == "f" and entries is None:
+            entries = _any_widths(body)
+        elif key == "s":
+            told["streams"] = [body.text() for _ in range(body.array(limits.free_items))]
+        elif key == "c" and entries is not None:
+            told.update(_columns(body, len(entries)))
+        else:
+            body.skip()
+    body.end()
+    return IndexPage(np.empty((0, 6), "<u8") if entries is None else entries, **told)
+
+
+def _fixed_widths(data: Any) -> tuple[NDArray[Any] | None, Any]:
+    """The entries, if they come first and as this writer packs them, and the rest as a body; else None and all."""
+    if len(data) < _HEAD_BYTES or data[0] & 0xF0 != 0x80 or bytes(data[1 : _HEAD_BYTES - 4]) != _START:
+        return None, data
+    n = int.from_bytes(data[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
+    end = _HEAD_BYTES + n * _ROW.itemsize
+    if n > INDEX_ENTRIES or end > len(data):
+        return None, data
+    rows = np.frombuffer(data, _ROW, n, _HEAD_BYTES)
+    if not all((rows[name] == byte).all() for name, byte in _FIXED.items()):
+        return None, data
+    rest = bytes([0x80 | (data[0] & 0x0F) - 1]) + bytes(data[end:])
+    return np.stack([rows[name].astype("<u8") for name in _NAMES], axis=1), rest
+
+
+def _any_widths(body: Body) -> NDArray[Any]:
+    entries = list[list[int]]()
+    for _ in range(body.array(INDEX_ENTRIES)):
+        if body.array(6) != 6:
+            raise FrameError("an index entry that has not 6 parts")
+        entries.append([body.uint() for _ in range(6)])
+    return np.array(entries, "<u8").reshape(-1, 6)
+
+
+def _columns(body: Body, n: int) -> dict[str, NDArray[Any]]:
+    found = {}
+    for name in body.map():
+        if name not in ("stream", "pids"):
+            body.skip()
+        elif (array := col.decode(body, n)) is not None and array.dtype.kind == "u":
+            found[name] = array.astype("<u8")
+    return found

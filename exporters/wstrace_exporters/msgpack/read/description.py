@@ -1,0 +1,123 @@
+"""The description of a recorded trace as a TraceInfo, made of the header, the clock marks and the facts marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wstrace.clock import ClockAnchor
+from wstrace.trace_info import TraceInfo, Usage
+from wstrace_exporters.msgpack.format.frames import Header
+
+#: A larger time or offset is not plausible and is ignored.
+_LARGEST = 1 << 62
+#: Any other size of a page is that of no machine, and is read as not known: sums of bytes would overflow.
+_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 31))
+
+
+def trace_info(
+    header: Header, facts: Mapping[str, Any], marks: Sequence[Mapping[str, Any]], begin_ns: int
+) -> TraceInfo:
+    """The TraceInfo of a recorded trace.
+
+    Args:
+        header: the header of its first part.
+        facts: the content of its last facts mark; {} when the file was cut.
+        marks: all of its marks, of which the clock marks are used.
+        begin_ns: when it began, in nanoseconds of the records' clock.
+    """
+    info = TraceInfo.from_dict(facts)
+    begin_ns = begin_ns if _is_time(begin_ns) else 0
+    first = begin_ns, begin_ns + _offset(header, begin_ns)
+    later = [
+        (mark["monotonic"], mark["realtime"])
+        for mark in marks
+        if mark.get("m") == "clock" and _is_time(mark.get("monotonic")) and _is_time(mark.get("realtime"))
+    ]
+    name = header.clock.get("name")
+    info.clock = ClockAnchor(
+        [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""
+    )
+    if any(mark.get("m") == "resume" for mark in marks):  # the facts describe the last session only
+        info.usage = Usage()
+    info.command = info.command or list(header.command)
+    info.started_ns = info.started_ns if info.started_ns and _is_time(info.started_ns) else begin_ns
+    info.page_size = header.page_size if header.page_size in _PAGE_SIZES else 0
+    info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
+    return info
+
+
+def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any]:
+    """The facts of several sessions, combined by TraceInfo.of_several(); {} without any.
+
+    Args:
+        facts: the facts of those sessions that wrote them.
+        sessions: the number of sessions; if some wrote no facts, the resource usage of all is not known.
+    """
+    if not facts:
+        return {}
+    found = TraceInfo.of_several([TraceInfo.from_dict(each) for each in facts])
+    if len(facts) < sessions:
+        found.usage = Usage()
+    return found.to_dict()
+
+
+def hosts_of(marks: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of the hosts of a merged trace, one per boot; () for a trace of one."""
+    told = next((mark.get("hosts") for mark in marks if mark.get("m") == "hosts"), None)
+    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+
+
+def is_writers_loss(mark: Mapping[str, Any]) -> bool:
+    """Whether a mark counts records that its writer could not write."""
+    return mark.get("m") == "lost" and mark.get("by") == "writer"
+
+
+def lacking(
+    state: str,
+    unread: Mapping[str, int] | None,
+    missing: tuple[int, int],
+    marks: Sequence[Mapping[str, Any]],
+    *,
+    of_cut: bool,
+) -> str:
+    """Which records of its trace a file lacks, in words; "" when it has all.
+
+    Args:
+        state: see TraceFile.state.
+        unread: stream -> records that were written and cannot be read; None = not known.
+        missing: the number of records that were never written, and how many of these were unreadable in the file that
+            this file was made of.
+        marks: all marks of the file, of which the writer's give the reason.
+        of_cut: whether the file was made of a file whose end was missing.
+    """
+    parts = []
+    lacked, unreadable = missing
+    if lacked:
+        reasons = [mark["why"] for mark in marks if is_writers_loss(mark) and isinstance(mark.get("why"), str)]
+        why = [next(reason for reason in reasons if reason)] if any(reasons) else []
+        if unreadable:
+            some = "they" if unreadable == lacked else f"{unreadable:,} of them"
+            why.append(f"{some} could not be read in the file that it was made of")
+        parts.append(": ".join([f"the file lacks {lacked:,} records", *([", ".join(why)] if why else [])]))
+    if of_cut:
+        parts.append("it was made of a file that was cut: how many records it lacks is not known")
+    if state == "damaged":
+        lost = ", ".join(f"{n:,} {stream}" for stream, n in (unread or {}).items())
+        of_them = f"{lost} records of it cannot be read" if lost else "wstrace info shows where"
+        parts.append(f"the file is damaged: {of_them}")
+    if unread is None:
+        parts.append("the file is cut: its end is missing, how many records with it is not known")
+    return "; ".join(parts)
+
+
+def _offset(header: Header, begin_ns: int) -> int:
+    """Nanoseconds from the records' clock to the wall clock when the trace began."""
+    offset = header.clock.get("realtime_offset_ns")
+    if type(offset) is int and abs(offset) < _LARGEST:
+        return offset
+    return header.created_ns - begin_ns if header.created_ns and _is_time(header.created_ns) else 0
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST

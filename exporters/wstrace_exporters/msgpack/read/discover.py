@@ -1,0 +1,115 @@
+"""Finds the files of a trace, whose parts each name their predecessor, and the objects that a URL stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from wstrace.errors import TraceFileError
+from wstrace_exporters.msgpack.format.part_names import name_and_number, numbered, parts_prefix
+from wstrace_exporters.msgpack.read.part import Part, first_header
+from wstrace_exporters.msgpack.storage.urls import (
+    Place,
+    StoredObject,
+    can_list,
+    fixed_prefix,
+    is_pattern,
+    is_url,
+    scheme_of,
+    shown,
+)
+
+
+def files_of(paths: Iterable[str]) -> list[Place]:
+    """The paths of all parts of the named traces, each file once even if it is named twice.
+
+    A URL of an object means its parts too, as a path does, and one with wildcards all objects that match, in the order
+    of their numbers; either costs one listing, and no object is opened. A URL of a web server, which lists nothing, is
+    one file.
+
+    Raises:
+        TraceFileError: a part cannot be read, or a bucket cannot be listed, or has no such object.
+        Unavailable: the package that a store needs is not installed.
+    """
+    found: dict[object, Place] = {}
+    for path in paths:
+        if is_url(path):
+            for stored in objects_of(path):
+                found.setdefault(stored.url, stored)
+            continue
+        for part in parts_of(path):
+            found.setdefault(_resolved(part), part)
+    return list(found.values())
+
+
+def _resolved(part: str) -> Path:
+    """The path without links; as it was given in a working directory that was deleted."""
+    try:
+        return Path(part).resolve()
+    except FileNotFoundError:
+        return Path(part)
+
+
+def objects_of(url: str) -> list[StoredObject]:
+    """The objects that a URL stands for: see files_of()."""
+    from wstrace_exporters.msgpack.storage.errors import StoreError
+    from wstrace_exporters.msgpack.storage.store import store_of
+
+    store = store_of(scheme_of(url))
+    if not can_list(url):
+        return [store.stat(url)]
+    if is_pattern(url):
+        found = store.listing(fixed_prefix(url), lambda name: _matches(name, url))
+    else:
+        name, _ = name_and_number(url)
+        found = store.listing(parts_prefix(name), lambda other: name_and_number(other)[0] == name)
+        if url != name:  # a numbered part alone
+            found = [one for one in found if one.url == url]
+    if not found:
+        folder = shown(url).rpartition("/")[0]
+        raise StoreError(f"cannot read {shown(url)}: there is no such object", f"list {folder}/", "missing")
+    return sorted(found, key=lambda one: name_and_number(one.url))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether the folders and the name of an object each match those of a pattern; `*` stands for no `/`."""
+    names, patterns = name.split("/"), pattern.split("/")
+    return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
+
+
+def parts_of(path: str) -> list[str]:
+    """The paths of a file and of the parts that follow it; rotation with `keep` may have removed the first ones.
+
+    Raises:
+        TraceFileError: a part cannot be read.
+    """
+    beside = [part for _, part in numbered(path)]
+    if not beside:
+        return [path]
+    if not Path(path).exists():
+        return _chain(beside)
+    return _chain([path, *beside])
+
+
+def _chain(paths: list[str]) -> list[str]:
+    """The paths whose headers name their predecessor by `prev`, from the first on. A part without a header is kept."""
+    found: list[str] = []
+    before: bytes | None = None
+    for path in paths:
+        header = first_header(path)
+        if found and header is not None and before is not None and header.prev != before:
+            continue
+        found.append(path)
+        before = header.id if header is not None else _scanned_id(path)
+    return found
+
+
+def _scanned_id(path: str) -> bytes | None:
+    """The file id in the frames of a damaged part; None when no frame is good."""
+    try:
+        part = Part(path)
+    except TraceFileError:
+        return None
+    part.close()
+    return part.file_id

@@ -1,0 +1,199 @@
+"""OpenParts: the parts of a trace, and the translation of their ids to those of the whole trace."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.schema import STREAMS, TABLES
+from wstrace.table import Selection
+from wstrace_exporters.msgpack.format.frames import Header
+from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, STRINGS, Limits
+from wstrace_exporters.msgpack.format.part_names import name_and_number
+from wstrace_exporters.msgpack.read.id_tables import PartLookups, Whole
+from wstrace_exporters.msgpack.read.part import Part
+from wstrace_exporters.msgpack.read.part_search import parts_within
+from wstrace_exporters.msgpack.read.row_ids import RowIds, same_session, tables_of_part
+from wstrace_exporters.msgpack.read.same_trace import Distinct, OneBoot, refuse_copies
+from wstrace_exporters.msgpack.storage.urls import Place
+
+#: Of fewer parts all are opened.
+_FEW = 4
+
+
+class OpenParts(Sequence[Part]):
+    """The parts of a trace in their order. Files are opened at once; objects of a store, when they are first used.
+
+    Args:
+        places: where they are.
+        whole: the mappings of the whole trace, to which those of the parts are added.
+        limits, scan: see Part.
+
+    Raises:
+        TraceFileError: a part cannot be read; two hold the same records, or come from different boots. Of an object,
+            except the first, this is raised when it is first used.
+    """
+
+    def __init__(self, places: Sequence[Place], whole: Whole, limits: Limits, *, scan: bool = False) -> None:
+        self._places, self._whole, self._limits, self._scan = places, whole, limits, scan
+        self.remote = any(not isinstance(place, str) for place in places)
+        self._opened: dict[int, Part] = {}
+        self._n_checked = 0  # those that were compared with all before them
+        self._lookups: list[PartLookups] = []  # of the first ones
+        self._alone: dict[int, PartLookups] = {}  # of those that a window needed
+        self._rows = {table: RowIds(limits.table_rows) for table in TABLES}
+        self._before, self._name_before = Header(), ""
+        self._distinct, self._boot = Distinct(), OneBoot()
+        self._lock = threading.RLock()
+        try:
+            if self.remote:
+                self._open_to(0)
+                return
+            for number, place in enumerate(places):
+                self._opened[number] = Part(place, limits, scan=scan)
+            refuse_copies(self._opened.values())
+            boot = OneBoot(part.file_id for part in self._opened.values())
+            for part in self._opened.values():
+                boot.add(part)
+            self._n_checked = len(places)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, position: int) -> Part: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Part]: ...
+    def __getitem__(self, position: int | slice) -> Part | list[Part]:
+        if isinstance(position, slice):
+            return [self[number] for number in range(*position.indices(len(self)))]
+        number = range(len(self))[position]
+        self._open_to(number)
+        return self._opened[number]
+
+    def _open_to(self, last: int) -> None:
+        with self._lock:
+            while self._n_checked <= last:
+                self._boot.add(self._open(self._n_checked))
+                self._n_checked += 1
+
+    def _open(self, number: int) -> Part:
+        """A part, whether or not those before it are open."""
+        with self._lock:
+            if number not in self._opened:
+                part = Part(self._places[number], self._limits, scan=self._scan)
+                try:
+                    self._distinct.add(part)
+                except BaseException:
+                    part.close()
+                    raise
+                self._opened[number] = part
+            return self._opened[number]
+
+    def with_lookups(self) -> Iterator[tuple[Part, PartLookups]]:
+        """Yields each part with the translation of its ids."""
+        for number, part in enumerate(self):
+            with self._lock:
+                if number == len(self._lookups):
+                    self._lookups.append(self._lookup(number, part))
+            yield part, self._lookups[number]
+
+    def holding(self, selection: Selection) -> Iterator[tuple[Part, PartLookups]]:
+        """Yields the parts that can hold rows of a selection with the translation of their ids; see _within()."""
+        numbers = self._within(selection)
+        if numbers is None:
+            yield from self.with_lookups()
+            return
+        for number in numbers:
+            part = self._open(number)
+            if not _meets(part, selection):
+                continue
+            with self._lock:
+                if number not in self._alone:
+                    self._alone[number] = self._lookup_alone(part)
+            yield part, self._alone[number]
+
+    def _within(self, selection: Selection) -> range | None:
+        """The numbers of the parts that can hold a window of time, of which only some are opened to find them.
+
+        None = all: the parts are files, or read already; the rows have no times; or the parts are not known to follow
+        each other in time, as those of several traces, of several boots, and of a copy whose parts tell one time of
+        creation.
+        """
+        known = STREAMS.get(selection.stream or "")
+        timed = known is not None and not known.essential and (selection.start, selection.end) != (None, None)
+        if not (self.remote and timed and len(self._lookups) < len(self)) or len(self) < _FEW or not self._one_name:
+            return None
+        self._open(len(self) - 1)  # tells of another boot
+        found = parts_within(len(self), lambda number: self._open(number).span(), selection.start, selection.end)
+        for number in found:
+            self._open(number)
+        headers = [self._opened[number].header for number in sorted(self._opened)]
+        follow = all(a.created_ns < b.created_ns for a, b in itertools.pairwise(headers))
+        boots = {header.boot_id for header in headers}
+        return found if follow and len(boots) == 1 and "" not in boots else None
+
+    @functools.cached_property
+    def _one_name(self) -> bool:
+        """Whether all parts are of one trace by their names."""
+        return len({self._name_of(number) for number in range(len(self))}) == 1
+
+    def _name_of(self, number: int) -> str:
+        """The path or URL of part 0 of the trace to which a part belongs, by its name."""
+        place = self._places[number]
+        return name_and_number(place if isinstance(place, str) else place.url)[0]
+
+    def _lookup(self, number: int, part: Part) -> PartLookups:
+        self._plan(part)
+        name = self._name_of(number)
+        alike, whole = name == self._name_before, part.header.created_ns != 0
+        # where one of two parts of a name has lost its header, nothing else tells that they are of two sessions
+        known = whole and self._before.created_ns != 0
+        same = same_session(part.header, self._before, alike=alike) if known else alike
+        for table, ids in self._rows.items():
+            ids.begin_part(same=same)
+            ids.add(part.row_ids(table))
+        self._name_before = name
+        if whole:
+            self._before = part.header
+        return PartLookups(part.tables, self._whole, tables_of_part(self._rows))
+
+    def _lookup_alone(self, part: Part) -> PartLookups:
+        """The translation of a part of a trace of one session, whose ids stay what they are in every part."""
+        self._plan(part)
+        rows = {table: RowIds(self._limits.table_rows) for table in TABLES}
+        for table, ids in rows.items():
+            ids.add(part.row_ids(table))
+        return PartLookups(part.tables, self._whole, tables_of_part(rows))
+
+    def _plan(self, part: Part) -> None:
+        if self.remote:  # one plan for all tables, as each of them is read by itself
+            part.ahead(part.entries[_are_of_tables(part)])
+
+    def close(self) -> None:
+        """Closes those that are open."""
+        for part in self._opened.values():
+            part.close()
+
+
+def _meets(part: Part, selection: Selection) -> bool:
+    """Whether the times of a part's rows meet those of a selection."""
+    span, (start, end) = part.span(), (selection.start, selection.end)
+    return span is not None and (start is None or span[1] >= start) and (end is None or span[0] < end)
+
+
+def _are_of_tables(part: Part) -> NDArray[np.bool_]:
+    """Which frames hold names, mappings or rows that others refer to, bool, shape (n,)."""
+    streams = [part.streams.index(table) for table in TABLES if table in part.streams]
+    entries = part.entries
+    rows = (entries["kind"] == EVENTS) & np.isin(entries["stream"], streams)
+    return np.asarray(rows | np.isin(entries["kind"], (STRINGS, MAPPINGS)))

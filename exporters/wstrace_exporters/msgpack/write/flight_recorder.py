@@ -1,0 +1,206 @@
+"""The exporter `flight_recorder`: keeps the last minutes, and makes a trace file of them when a trigger fires."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.errors import OutputError, UsageError
+from wstrace.firing import Firing
+from wstrace.interfaces import Context, Exporter
+from wstrace.output_file import remove
+from wstrace.schema import ADDRESS_SPACE, MARK, PAGE_FAULT
+from wstrace.text import base_name, printable
+from wstrace.trace_info import NOT_SAVED
+
+if TYPE_CHECKING:  # every session imports this module, but not every one records
+    from wstrace_exporters.msgpack.write.answers import Answers
+    from wstrace_exporters.msgpack.write.rings import Rings
+
+#: After a firing, seconds until the records of before it have come: at least, and where none tells by its time.
+_SETTLE, _SETTLE_AT_MOST = 1.0, 3.0
+_STILL_SECONDS = 60.0
+
+
+class FlightRecorder(Exporter):
+    """Keeps the last minutes on the disk, and makes a trace file of them when a trigger fires (source `triggers`).
+
+    Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
+    have in common is on the disk once. Of each, `wstrace blame` tells in a process of its own whose memory it was, in
+    one line. What is kept is FILE.ring.wst, or FILE.ring-NAME.wst of each watched cgroup; it is removed at the end.
+
+    Args:
+        path: FILE.wst; by default the name of the first target.
+        keep: for how many seconds records are kept; a recording has up to an eighth more.
+        ring_bytes: how much of the disk the kept records may take, and an eighth more; it goes before `keep`.
+        rings: how many of the watched cgroups have a ring of their own, in which no busy one costs them their minutes;
+            further ones share one.
+        recordings: how many of the newest recordings remain; 0 = all.
+        answers: whether each recording's answer is printed, and where.
+        level: the compression level of zstd, 1 to 19.
+
+    Raises:
+        UsageError: an option is out of range.
+    """
+
+    name: ClassVar[str] = "flight_recorder"
+    close_seconds = _STILL_SECONDS + 10
+
+    def __init__(
+        self,
+        *,
+        path: str = "",
+        keep: float = 120.0,
+        ring_bytes: int = 256 << 20,
+        rings: int = 64,
+        recordings: int = 10,
+        answers: Literal["stderr", "stdout", "no"] = "stderr",
+        level: int = 1,
+    ) -> None:
+        if keep <= 0 or ring_bytes <= 0 or rings <= 0 or recordings < 0 or not 1 <= level <= 19:
+            raise UsageError(
+                "flight_recorder: keep, ring_bytes and rings are above 0, recordings is 0 or more, level is 1 to 19"
+            )
+        self._path, self._keep, self._bytes, self._recordings = path, keep, ring_bytes, recordings
+        self._to, self._level, self._most = answers, level, rings
+        self._rings: Rings | None = None
+        self._answers: Answers | None = None
+        self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
+        self._seen_ns = 0  # the time of the latest fault
+        self._made: deque[list[str]] = deque()  # the files of each recording that remains
+        self._counts = {"recordings": 0, "removed": 0}
+        self._failed = ""
+        self._dropped = 0
+
+    def start(self, context: Context) -> None:
+        """Creates the first ring. Raises OutputError."""
+        from wstrace_exporters.msgpack.write.answers import Answers
+        from wstrace_exporters.msgpack.write.rings import Rings, file_name
+
+        self._context, self._answers = context, None if self._to == "no" else Answers()
+        stem = self._path.removesuffix(".wst") if self._path else file_name(_default_name(context))
+        self._rings = Rings(stem, context, seconds=self._keep, n_bytes=self._bytes, most=self._most, level=self._level)
+
+    def export(self, batch: Batch) -> None:
+        """Takes one batch; a trigger's mark makes a recording due."""
+        if self._rings is None or batch.schema is ADDRESS_SPACE:  # its content is in the mappings
+            return
+        if batch.schema is PAGE_FAULT and len(batch):
+            self._seen_ns = max(self._seen_ns, int(batch["time_ns"][-1]) if "time_ns" in batch else batch.window[1])
+        try:
+            self._rings.write(batch)
+        finally:
+            self._count_loss()
+        if batch.schema is MARK and batch.source == "triggers":
+            fired = {firing.time_ns: firing for firing in self._context.firings}
+            times = batch["time_ns"].tolist()
+            self._due.extend((time.monotonic(), fired[at]) for at in times if at in fired)
+
+    def tick(self) -> None:
+        """Makes the recordings that are due, and prints the answers that have come."""
+        if self._rings is None:
+            return
+        self._rings.tick()
+        while self._due:
+            since, firing = self._due[0]
+            waited = time.monotonic() - since
+            if waited < (_SETTLE if self._seen_ns > firing.time_ns else _SETTLE_AT_MOST):
+                break
+            self._record(self._due.popleft()[1])
+        self._tell(0.0)
+        self._count_loss()
+
+    def close(self) -> None:
+        """Makes the recordings that are due, removes what is kept, and prints the answers.
+
+        Raises:
+            OutputError: a recording could not be written whole.
+        """
+        if self._rings is None:
+            return
+        self.record_pending()
+        self._count_loss()
+        if not self._counts["recordings"]:
+            self._context.info.extra[NOT_SAVED] = "no trigger has fired, so there is no recording"
+        rings, self._rings = self._rings, None
+        rings.discard()
+        self._tell(_STILL_SECONDS)
+        if self._answers is not None:
+            self._answers.stop()
+        if self._failed:
+            raise OutputError(self._failed)
+
+    def record_pending(self) -> None:
+        """Makes the recordings that are due, without waiting for records that are still to come."""
+        while self._due:
+            self._record(self._due.popleft()[1])
+
+    def _record(self, firing: Firing) -> None:
+        if self._rings is None:
+            return
+        try:
+            made = self._rings.record(firing)
+        except OutputError as error:
+            self._failed = error.why
+            self._say(f"{_told(firing)}: not recorded: {error}")
+            return
+        self._counts["recordings"] += 1
+        self._made.append(made)
+        self._context.info.saved = made[0]
+        if self._answers is not None:
+            self._answers.ask(made[0])
+        while self._recordings and len(self._made) > self._recordings:
+            self._counts["removed"] += 1
+            for path in self._made.popleft():
+                remove(path)
+
+    def _tell(self, seconds: float) -> None:
+        """Prints the answers that have come, or come within so many seconds."""
+        if self._answers is None:
+            return
+        for path, answer in self._answers.given(seconds):
+            self._say(f"{printable(answer)}\nsaved {printable(path)}; next: wstrace blame {printable(path)}")
+
+    def _say(self, text: str) -> None:
+        if self._to == "no":
+            return
+        from wstrace.terminal.output import Output
+
+        Output.standard(self._to).write(f"{text}\n")
+
+    def _count_loss(self) -> None:
+        dropped = 0 if self._rings is None else self._rings.dropped
+        if dropped > self._dropped:
+            self._context.ledger.add("failed_lane", dropped - self._dropped, self.name)
+            self._dropped = dropped
+
+    def cancel(self) -> None:
+        """Removes the ring of a session that could not start."""
+        rings, self._rings = self._rings, None
+        if rings is not None:
+            rings.discard()
+
+    def after_fork_in_child(self) -> None:
+        """Closes the descriptor and writes nothing."""
+        rings, self._rings = self._rings, None
+        if rings is not None:
+            rings.abandon()
+
+    @property
+    def stalled(self) -> str:
+        """Why what is kept waits for the disk; "" when it does not."""
+        return self._rings.stalled if self._rings is not None else ""
+
+    def statistics(self) -> dict[str, int]:
+        """Recordings made, and those of them that were removed for newer ones; of what is kept, see Rings."""
+        return {**self._counts, **(self._rings.statistics() if self._rings is not None else {})}
+
+
+def _default_name(context: Context) -> str:
+    return base_name(context.targets[0].name) if context.targets else "node"
+
+
+def _told(firing: Firing) -> str:
+    return f"{printable(firing.who, 60)}: {printable(firing.what, 60)}"

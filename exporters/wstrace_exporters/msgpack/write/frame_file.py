@@ -1,0 +1,265 @@
+"""Appends frames to a file, each whole or not at all, and the index of what was written.
+
+When the disk is full or fails, the file is truncated to the end of its last whole frame. Frames then wait in memory, up
+to a limit past which they are dropped and counted. A frame gets its sequence number when it is written, so a dropped
+frame leaves no gap; a mark `lost` counts its rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from array import array
+from collections import Counter, deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wstrace.clock import now_ns
+from wstrace.errors import OutputError
+from wstrace.schema import STREAMS
+from wstrace_exporters.msgpack.format import osfile
+from wstrace_exporters.msgpack.format.index import IndexPage, pack_index
+from wstrace_exporters.msgpack.format.layout import (
+    END,
+    END_BYTES,
+    EVENTS,
+    HEAD_BYTES,
+    INDEX,
+    INDEX_ENTRIES,
+    MARK,
+    SNAPSHOT,
+    pack_frame,
+)
+from wstrace_exporters.msgpack.format.values import packb
+
+RETRY_SECONDS = 1.0
+#: The number of values of an index entry: kind, offset, length, n, t0, t1, stream, pids.
+_ENTRY_PARTS = 8
+_INDEX_STREAMS = 4096
+#: The bytes of frames that may wait for the disk, and the multiple of that for tables, marks and processes.
+QUEUE_BYTES, ESSENTIAL_ROOM = 4 << 20, 2
+
+
+class Waiting(NamedTuple):
+    """A frame that waits to be written: its body, and its values in the index."""
+
+    kind: int
+    body: bytes
+    stream: str
+    n: int
+    t0: int = 0
+    t1: int = 0
+    pids: int = 0
+
+
+class Sink:
+    """Appends frames to one part of a trace.
+
+    Args:
+        out: the open file.
+        file_id: the 8 bytes that identify the file in each of its frames.
+        seq, offset: the sequence number and byte offset of the next frame, in a resumed file.
+        sync: when to call fsync(): "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
+    """
+
+    def __init__(
+        self, out: osfile.OutputFile, file_id: bytes, *, seq: int = 0, offset: int = 0, sync: str = "interval"
+    ) -> None:
+        self.out = out
+        self.file_id = file_id
+        self.seq = seq
+        self.offset = offset
+        self.rows: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # rows by stream
+        self.error = ""  # why frames wait now
+        self.why_dropped = ""  # why rows were dropped first
+        self.unsafe = ""  # why written data may not be on the disk
+        self.dead = ""  # why nothing can be written any more
+        self.stalls = self.sync_errors = 0
+        self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
+        self._sync = sync
+        self._waiting: deque[Waiting] = deque()
+        self.waiting_bytes = 0
+        self._entries = array("Q")
+        self._streams = {"": 0}  # name -> number in the index
+        self._pages: list[int] = []
+        self._retry_at = self._synced_at = 0.0
+        self._torn = False
+
+    def append(
+        self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
+    ) -> bool:
+        """Writes a frame, or queues it while the disk fails; returns False when it had to be dropped.
+
+        Args:
+            kind, body: the frame.
+            stream, n, t, pids: its stream, rows, times and set of processes in the index; for a mark that is no row,
+                `stream` is the kind of the mark.
+
+        Raises:
+            OutputError: the output can take no more, as a pipe without a reader.
+        """
+        if self.dead:
+            raise OutputError(self.dead)
+        essential = kind not in (EVENTS, SNAPSHOT) or (stream in STREAMS and STREAMS[stream].essential)
+        room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
+        if self._waiting and self.waiting_bytes + len(body) > room:
+            self.drain()
+            if self._waiting and self.waiting_bytes + len(body) > room:
+                self.drop(stream, n)
+                return False
+        self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
+        self.waiting_bytes += len(body)
+        self.drain()
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether a further frame would be dropped, so that it need not be encoded."""
+        return self.waiting_bytes > QUEUE_BYTES and time.monotonic() < self._retry_at
+
+    def drop(self, stream: str, n: int, why: str = "") -> None:
+        """Counts rows that are not written; `why` "" means the last error of the output."""
+        if n:
+            self.why_dropped = self.why_dropped or why or self.error
+            self.dropped[stream] += n
+            self._unmarked[stream] += n
+
+    def drain(self, *, now: bool = False) -> bool:
+        """Writes the waiting frames; returns whether none is left. After a failure it tries once a second, or `now`."""
+        if self._waiting and (now or time.monotonic() >= self._retry_at):
+            while self._waiting and self._write(self._waiting[0]):
+                self.waiting_bytes -= len(self._waiting.popleft().body)
+            if not self._waiting and self._unmarked:
+                told, why = dict(self._unmarked), self.error or self.why_dropped
+                self._unmarked.clear()
+                self.mark("lost", by="writer", lost=told, why=why)
+            if not self._waiting:
+                self.error = ""
+        return not self._waiting
+
+    def mark(self, kind: str, **fields: Any) -> None:
+        """Appends a mark with the present time."""
+        self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
+
+    def _write(self, frame: Waiting) -> bool:
+        data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
+        done = 0
+        try:
+            if self._torn:
+                self.out.cut(self.offset)
+                self._torn = False
+            while done < len(data):
+                done += self.out.write(data[done:])
+        except OSError as error:
+            self._stall(error, torn=done > 0)
+            return False
+        if frame.kind not in (INDEX, END):
+            stream = self._number(frame.stream)
+            self._entries.extend((frame.kind, self.offset, len(data), frame.n, frame.t0, frame.t1, stream, frame.pids))
+        self.offset += len(data)
+        self.seq += 1
+        if frame.n:
+            self.rows[frame.stream] += frame.n
+        self._sync_if_due()
+        if len(self._entries) >= INDEX_ENTRIES * _ENTRY_PARTS:
+            self._index_page()
+        return True
+
+    def _number(self, stream: str) -> int:
+        """The number of a stream in the index; 0 past a limit, so that readers look into the frame."""
+        if len(self._streams) >= _INDEX_STREAMS:
+            return self._streams.get(stream, 0)
+        return self._streams.setdefault(stream, len(self._streams))
+
+    def _stall(self, error: OSError, *, torn: bool) -> None:
+        self.error = error.strerror or str(error)
+        if error.errno not in osfile.PASSING or (torn and not self.out.regular):
+            self.dead = f"{self.out.path}: {self.error}"
+            remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
+            raise OutputError(self.dead, remedy) from None
+        self.stalls += 1
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        self._torn = self._torn or torn
+        if self._torn:
+            try:  # truncate now, so that the file ends with a whole frame; a failure is retried before the next write
+                self.out.cut(self.offset)
+                self._torn = False
+            except OSError:
+                pass
+
+    def _sync_if_due(self) -> None:
+        now = time.monotonic()
+        if self._sync == "frame" or (self._sync == "interval" and now - self._synced_at >= 1.0):
+            self._synced_at = now
+            try:
+                self.out.sync()
+            except OSError as error:
+                self.sync_errors += 1
+                # The next fsync() does not report the pages that this one could not write: see fsync(2).
+                self.unsafe = self.unsafe or f"fsync failed: {error.strerror or error}"
+
+    def _index_page(self) -> None:
+        entries = np.array(self._entries, "<u8").reshape(-1, _ENTRY_PARTS)
+        page = IndexPage(entries[:, :6], list(self._streams)[1:], entries[:, 6], entries[:, 7])
+        del self._entries[:]
+        at = self.offset
+        if len(entries) and self._write(Waiting(INDEX, pack_index(page), "", 0)):
+            self._pages.append(at)
+
+    def restore(self, entries: list[tuple[Any, ...]], pages: list[int], rows: dict[str, int]) -> None:
+        """Sets what a resumed file holds already.
+
+        Args:
+            entries: (kind, offset, frame_len, n, t0, t1, stream, pid_set) of each frame that is in no index page.
+            pages: the byte offsets of the index pages.
+            rows: stream -> number of rows.
+        """
+        for *entry, stream, pids in entries:
+            self._entries.extend((*entry, self._number(stream), pids))
+        self._pages = list(pages)
+        self.rows.update(rows)
+
+    def settle(self) -> None:
+        """Writes the waiting frames before the end of the file; drops those that fail, and counts them in a mark."""
+        if not self.drain(now=True):
+            for frame in self._waiting:  # dropping these may leave room for the mark and the index
+                self.drop(frame.stream, frame.n)
+            self._waiting.clear()
+            self.waiting_bytes = 0
+            lost = dict(self._unmarked)
+            self._unmarked.clear()
+            self.mark("lost", by="writer", lost=lost, why=self.error)
+            self.drain(now=True)
+
+    def end(self, ledger: dict[str, int]) -> None:
+        """Writes INDEX and END, then syncs the file and its directory, but for sync="never".
+
+        Raises:
+            OutputError: the end cannot be written, and the file ends with its last whole frame; or the file is
+                complete, but the system does not confirm that it is on the disk.
+        """
+        self.settle()
+        self._index_page()
+        end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
+        body = packb(end)
+        if len(body) > END_BYTES - HEAD_BYTES:
+            self.mark("ledger", ledger=ledger)
+            self._index_page()
+            body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
+        written = not self._waiting and self._write(Waiting(END, body, "", 0))
+        unsafe = self.out.finish(sync=self._sync != "never")
+        self.unsafe = self.unsafe or unsafe
+        if not written:
+            lost = sum(self.dropped.values())
+            raise OutputError(
+                f"{self.out.path}: {self.error}: the trace is cut, "
+                + (f"{lost:,} records are not in it" if lost else "its end is missing"),
+                f"what is there can be read; `wstrace recover {self.out.path} -o OUT` ends it cleanly",
+            )
+        if self.unsafe:
+            raise OutputError(
+                f"{self.out.path} may not survive a power failure: {self.unsafe}",
+                "copy it to another disk",
+            )

@@ -1,0 +1,257 @@
+"""The parts of a trace on the disk: when the next one begins, and which old ones are removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from wstrace.errors import OutputError
+from wstrace.output_file import remove
+from wstrace.schema import TABLES
+from wstrace_exporters.msgpack.format import frames, osfile
+from wstrace_exporters.msgpack.format.layout import FEATURES, HEADER, VERSION
+from wstrace_exporters.msgpack.format.part_names import is_trace, numbered, part_path
+from wstrace_exporters.msgpack.write.frame_file import Sink
+
+
+class Ended(NamedTuple):
+    """A part that has ended: when, in seconds of time.monotonic(), its bytes, and its rows by stream."""
+
+    at: float
+    n_bytes: int
+    rows: Counter[str]
+
+
+class Parts:
+    """The part being written, and those before it. create() opens the first part, resume.resume() an existing one.
+
+    Args:
+        path: the path of part 0; "-" is standard output.
+        command: the traced command, for the header.
+        force: whether existing parts may be overwritten.
+        rotate_bytes, rotate_seconds: the size and age at which a new part begins; 0 = never.
+        keep: how many of the newest parts remain on the disk; 0 = all.
+        keep_seconds: for how long a part remains after it has ended; 0 = for ever.
+        keep_bytes: the size of all parts that remain, but for the one that is being written; 0 = no limit.
+        sync: see Sink.
+        ring: whether these are the parts of a ring, which the recorder removes by and by.
+        after: the number of the first part and the file id of the one before it, where it is not the first.
+        ledger: gives what was counted in a part that is followed by another one, when it ends, by its rows by stream.
+        finished: called with the path of each part that has ended, and its number of rows that no other part has.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        command: Sequence[str] = (),
+        force: bool = False,
+        rotate_bytes: int = 0,
+        rotate_seconds: float = 0.0,
+        keep: int = 0,
+        keep_seconds: float = 0.0,
+        keep_bytes: int = 0,
+        sync: str = "interval",
+        ring: bool = False,
+        after: tuple[int, bytes | None] = (0, None),
+        ledger: Callable[[Mapping[str, int]], dict[str, int]] = lambda rows: {},
+        finished: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.number, self._prev = after
+        self._ledger = ledger
+        self.next_string, self.table_rows = 1, 0
+        self.bases: dict[str, int] = {}  # semantic -> added to the session's ids: a resumed file uses lower ones
+        self.shuffle = True  # False for a resumed file of version 1.0, whose header does not require the filter
+        self._command = list(command)
+        self._ring = os.path.basename(path) if ring else ""
+        self.like: frames.Header | None = None
+        self._force = force
+        self.rotate_bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
+        self._finished = finished
+        self._dropped: Counter[str] = Counter()
+        self._why_dropped = ""
+        self._rows: Counter[str] = Counter()  # rows in earlier parts, minus those that a resumed part had before
+        self._finished_bytes = 0
+        self._retry_at = 0.0
+        self.refused = ""  # why the next part cannot be opened now
+        self.written: list[str] = []
+        self._keep_seconds, self._keep_bytes = keep_seconds, keep_bytes
+        self._ended: dict[str, Ended] = {}  # by path
+        self.let_go: Counter[str] = Counter()  # rows of parts that do not remain on the disk, by stream
+
+    def exist(self) -> bool:
+        """Whether a trace with this path exists."""
+        return self.path != "-" and (is_trace(self.path) or bool(numbered(self.path)))
+
+    def create(self) -> None:
+        """Opens the first part of a new trace. Raises OutputError."""
+        old = numbered(self.path) if self.path != "-" else []
+        if old and not self._force:
+            raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
+        out = osfile.OutputFile(self.path, force=self._force)
+        for _, part in old:
+            remove(part)
+        self.use(Sink(out, os.urandom(8), sync=self.sync))
+
+    def begin(self, like: frames.Header | None = None) -> None:
+        """Writes the header of the first part, unless the file is resumed.
+
+        Args:
+            like: the header of another trace whose clock, host and command to keep (recover, merge, replay), or None.
+        """
+        self.like = like
+        if not self.written:
+            self.written.append(self.path)
+            self.sink.append(HEADER, self.header(self._prev).pack())
+
+    def begin_next(self, prev: bytes | None) -> None:
+        """Opens the next part and writes its header. Raises OutputError when its file cannot be opened.
+
+        Args:
+            prev: the file id of the part before.
+        """
+        out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
+        self.number += 1
+        self.next_string, self.table_rows, self.shuffle = 1, 0, True
+        self.use(Sink(out, os.urandom(8), sync=self.sync))
+        self.written.append(out.path)
+        self.sink.append(HEADER, self.header(prev).pack())
+
+    def use(self, sink: Sink) -> None:
+        """Makes `sink` the one that frames go to from now on."""
+        self.sink = sink
+        self._rows.subtract(sink.rows)
+        self._began = time.monotonic()
+
+    def header(self, prev: bytes | None) -> frames.Header:
+        """The header of this part; `prev` is the file id of the part before, or None."""
+        from wstrace import __version__
+
+        if self.like is not None:
+            return replace(
+                self.like, version=VERSION, need=sorted(FEATURES), id=self.sink.file_id, part=self.number, prev=prev,
+                writer=f"wstrace {__version__}", schema={},
+            )  # fmt: skip
+        clocks = osfile.clocks()
+        return frames.Header(
+            need=sorted(FEATURES),
+            id=self.sink.file_id,
+            part=self.number,
+            prev=prev,
+            created_ns=clocks["realtime"],
+            boot_id=osfile.boot_id(),
+            clock={"name": osfile.CLOCK_NAME, "realtime_offset_ns": clocks["realtime"] - clocks["monotonic"]},
+            page_size=osfile.page_size(),
+            host=dict(osfile.host()),
+            writer=f"wstrace {__version__}",
+            command=self._command,
+            ring=self._ring,
+        )
+
+    def due(self, full: bool = False) -> bool:
+        """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""
+        sink = self.sink
+        if not sink.out.regular or sink.waiting_bytes or time.monotonic() < self._retry_at:
+            return False
+        return (
+            full
+            or 0 < self.rotate_bytes <= sink.offset
+            or (self._seconds > 0 and time.monotonic() - self._began >= self._seconds)
+        )
+
+    def next(self, *, let_go: bool = True) -> bool:
+        """Begins the next part and ends this one; returns False, and keeps this one, when no file can be opened.
+
+        Args:
+            let_go: whether what is outdated by then is removed; else that waits for the next part.
+        """
+        old = self.sink
+        try:
+            self.begin_next(old.file_id)
+        except OutputError as error:
+            self._retry_at = time.monotonic() + 10.0
+            if error.why != self.refused:
+                self.refused = error.why
+                self.sink.mark("rotation", why=error.why)
+            return False
+        self.refused = ""
+        with contextlib.suppress(OutputError):  # without its end it reads as cut, but its rows can be read
+            old.end(self._ledger(old.rows))
+        self.sink.unsafe = old.unsafe  # reported when the last part ends
+        self._dropped.update(old.dropped)
+        self._why_dropped = self._why_dropped or old.why_dropped
+        self._rows.update(old.rows)
+        self._finished_bytes += old.offset
+        self._tell(old)
+        self._ended[old.out.path] = Ended(time.monotonic(), old.offset, Counter(old.rows))
+        while let_go and self._outdated():
+            self.let_oldest_go()
+        return True
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of the parts that remain on the disk, but for the one that is being written."""
+        return sum(part.n_bytes for part in self._ended.values())
+
+    def let_oldest_go(self) -> None:
+        """Removes the oldest part from the disk; there must be one that has ended."""
+        path = self.written.pop(0)
+        remove(path)
+        if path in self._ended:
+            self.let_go.update(self._ended.pop(path).rows)
+
+    def _outdated(self) -> bool:
+        """Whether the oldest part is not to remain on the disk."""
+        if self._keep and len(self.written) > self._keep:
+            return True
+        oldest = self._ended.get(self.written[0])
+        if oldest is None:
+            return False
+        late = 0 < self._keep_seconds < time.monotonic() - oldest.at
+        return late or 0 < self._keep_bytes < self.kept_bytes
+
+    def discard(self) -> None:
+        """Closes the part being written, and removes all parts that are on the disk."""
+        with contextlib.suppress(OSError):
+            self.sink.out.close()
+        for path in self.written:
+            with contextlib.suppress(OSError):
+                remove(path)
+
+    def end(self, ledger: dict[str, int]) -> None:
+        """Ends the last part. Raises OutputError when that fails, or when the next part could not be opened."""
+        try:
+            self.sink.end(ledger)
+        finally:
+            self._tell(self.sink)
+        if self.refused:
+            raise OutputError(
+                f"no next part was begun: {self.refused}; the records since then are in {self.sink.out.path}",
+                "clear the way, or write to a folder that nobody else can write to",
+            )
+
+    def _tell(self, sink: Sink) -> None:
+        if self._finished is not None:
+            self._finished(sink.out.path, sum(n for name, n in sink.rows.items() if name not in ("mapping", *TABLES)))
+
+    def dropped(self) -> Counter[str]:
+        """Rows that were dropped, by stream."""
+        return self._dropped + self.sink.dropped
+
+    def why_dropped(self) -> str:
+        """Why rows were dropped first; "" when none were."""
+        return self._why_dropped or self.sink.why_dropped
+
+    def rows(self, stream: str) -> int:
+        """The number of rows of a stream that this writer has written, in all parts."""
+        return self._rows[stream] + self.sink.rows[stream]
+
+    def bytes(self) -> int:
+        """The size of all parts in bytes."""
+        return self._finished_bytes + self.sink.offset

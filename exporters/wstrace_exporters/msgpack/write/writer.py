@@ -1,0 +1,400 @@
+"""TraceWriter: encodes batches as frames, and writes these to the parts of a trace.
+
+All of it runs on one thread. Small batches of a stream wait until together they fill a frame or are a second old. The
+names and mappings that a frame refers to are written before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Batch, Dictionary, Recoding, SnapshotPart, recoded
+from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
+from wstrace_exporters.msgpack.format import frames, osfile
+from wstrace_exporters.msgpack.format.columns import TYPES, Packing
+from wstrace_exporters.msgpack.format.frames import Header
+from wstrace_exporters.msgpack.format.index import pid_set
+from wstrace_exporters.msgpack.format.layout import (
+    CLOCK_MARK_SECONDS,
+    EVENTS,
+    FRAME_ROWS,
+    FRAME_SECONDS,
+    LIMITS,
+    MAPPINGS,
+    MARK,
+    SNAPSHOT,
+    STRINGS,
+)
+from wstrace_exporters.msgpack.format.values import packb, text
+from wstrace_exporters.msgpack.write.gathering import Gathering, Held
+from wstrace_exporters.msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
+from wstrace_exporters.msgpack.write.named_rows import NamedRows
+from wstrace_exporters.msgpack.write.parts import Parts
+
+#: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
+_STRINGS_CHARS = 128 << 10
+#: A part ends when a table reaches this fraction of a reader's limit.
+_TABLE_SHARE = 0.75
+
+
+class TraceWriter:
+    """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
+
+    Args:
+        parts: opens the first part and each further one.
+        strings: the session's dictionary, for the codes in `str` columns.
+        level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
+        named: where mappings and call sites are not written to it, gives those that each part's rows name.
+    """
+
+    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, named: NamedRows | None = None) -> None:
+        self._parts, self._named = parts, named
+        self._strings = strings
+        self._packing = Packing(level, parts.shuffle)
+        self._gathering: dict[str, Gathering] = {}
+        self._mappings = Mappings()
+        self._held: dict[str, Held] = {}  # by table
+        #: unfinished snapshot -> (the part expected next, the number of the next frame); a long part is several frames
+        self._snapshots: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+        self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
+        self.rows: Counter[str] = Counter()  # rows accepted, by stream
+        self.left_out: Counter[str] = Counter()  # columns of a type that the format lacks
+        self._clocked = time.monotonic()
+        self._skew = 0
+        self._sink = parts.sink
+
+    def begin(self, like: Header | None = None) -> None:
+        """Writes the header, before anything else; for `like`, see Parts.begin."""
+        self._parts.begin(like)
+        self._begin_part()
+
+    def _begin_part(self) -> None:
+        self._sink = self._parts.sink
+        self._packing = self._packing._replace(shuffle=self._parts.shuffle)
+        self._names = Names(self._strings, self._parts.next_string)
+        self._table_rows = self._parts.table_rows
+        #: semantic -> the translation of the session's ids to the part's
+        self._spaces: dict[str, Recoding] = {
+            "str": self._names.ids,
+            **{space: functools.partial(shifted, base=base) for space, base in self._parts.bases.items()},
+        }
+        self._announced.clear()
+        self._clock()
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Takes a batch of any stream except address_space."""
+        name = batch.schema.name
+        self.rows[name] += len(batch)
+        if name == "mapping":
+            self._mappings.add(batch)
+            return
+        if name == "mark":
+            self._user_marks(batch)
+            return
+        if name == "process":
+            self._mappings.spaces.apply(batch)
+        if batch.schema.snapshot:
+            self._snapshot(batch)
+            return
+        if name in TABLES and not self._held.setdefault(name, Held()).add(batch):
+            self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
+            return
+        if name in TABLES:
+            for column in batch.schema.columns:
+                if column.semantic == "map" and column.name in batch:
+                    self._mappings.keep(batch[column.name])
+        self._gather(batch)
+
+    def _gather(self, batch: Batch) -> None:
+        name = batch.schema.name
+        if (waiting := self._gathering.get(name)) is not None and not waiting.fits(batch):
+            self._cut(name)
+        gathering = self._gathering.setdefault(name, Gathering())
+        gathering.add(batch)
+        if gathering.enough:
+            self._cut(name)
+
+    def tick(self) -> None:
+        """Does what is due by time: writes old rows and a clock mark, retries a failed disk, begins a new part."""
+        now = time.monotonic()
+        if any(now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
+            self.flush()
+        clocks = osfile.clocks()
+        skew = clocks.get("boottime", 0) - clocks["monotonic"]
+        if now - self._clocked >= CLOCK_MARK_SECONDS or abs(skew - self._skew) > 10**9:  # after a suspend
+            self._clock()
+        self._sink.drain()
+        self._rotate_if_due()
+
+    def copy_mark(self, mark: Mapping[str, Any]) -> None:
+        """Writes a mark of another trace unchanged."""
+        body = packb({key: plain(value) for key, value in mark.items()})
+        self._sink.append(MARK, body, stream=str(mark.get("m", "")))
+
+    def flush(self) -> None:
+        """Writes all waiting rows."""
+        for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
+            self._cut(name)
+        self._tables()
+
+    def mark(self, kind: str, **fields: Any) -> None:
+        """Writes a MARK frame with the present time."""
+        self._sink.mark(kind, **fields)
+
+    def settle(self) -> None:
+        """Writes all waiting rows before close(); those that cannot be written are dropped and counted in `dropped`."""
+        self.flush()
+        self._sink.settle()
+
+    def close(self, ledger: Mapping[str, int], facts: Mapping[str, Any]) -> None:
+        """Writes the rest and ends the file. Raises OutputError when the end cannot be written."""
+        self.flush()
+        self._clock()
+        if facts:
+            self.mark("facts", facts=plain(facts))
+        self._parts.end(dict(ledger))
+
+    def abandon(self) -> None:
+        """Closes the descriptor and writes nothing, in a forked child or after a failed start."""
+        self._sink.out.close()
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _clock(self) -> None:
+        if self._parts.like is not None:
+            return  # the times are those of another trace, not of our clock
+        self._clocked = time.monotonic()
+        clocks = osfile.clocks()
+        self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
+        self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}), stream="clock")
+
+    def _user_marks(self, batch: Batch) -> None:
+        self._announce(batch.schema, {})
+        columns = {name: batch[name].tolist() for name in batch}
+        for row in range(len(batch)):
+            at = {name: values[row] for name, values in columns.items()}
+            mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": text(self._strings[at.get("text", 0)])}
+            pids = pid_set([at["pid"]]) if "pid" in at else 0
+            self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
+
+    def _cut(self, name: str) -> None:
+        """Writes the waiting rows of a stream, if any, as one or several frames of about the same size."""
+        if name == "page_fault":  # readers count a fault for the program that its process is known to run by then
+            self._cut("process")
+        if (gathering := self._gathering.pop(name, None)) is None:
+            return
+        batches, lost = gathering.batches, gathering.lost
+        schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
+        n = sum(len(batch) for batch in batches)
+        window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
+        number = max(round(n / FRAME_ROWS), 1)  # rather larger ones: a frame takes 0.2 ms to read besides its rows
+        for start, end in pairwise(n * i // number for i in range(number + 1)):
+            part = {key: array[start:end] for key, array in columns.items()}
+            self._events(schema, end - start, window, lost if start == 0 else 0, part)
+
+    def _events(
+        self, schema: Schema, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]
+    ) -> None:
+        name = schema.name
+        if self._sink.full:
+            self._sink.drain()
+            if self._sink.full:
+                self._sink.drop(name, n)
+                return
+        self._give_named(schema, part)
+        part = recoded(schema, part, self._spaces)
+        self._announce(schema, part)
+        self._tables()
+        times = part.get("time_ns")
+        if times is not None and n:
+            window = (int(times.min()), int(times.max()))
+        body = frames.pack_events(name, n, window, lost, part, self._packing)
+        pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
+        self._sink.append(EVENTS, body, stream=name, n=n, t=window, pids=pids)
+        if name not in TABLES:  # the rows that refer to a table belong in the same part
+            self._rotate_if_due()
+
+    def _snapshot(self, batch: Batch) -> None:
+        name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
+        columns, n = self._stored(batch), len(batch)
+        key, t = (name, one.number, one.host, one.pid), one.time_ns
+        pids = pid_set([one.pid]) if one.pid else 0
+        due, number = self._snapshots.pop(key, (0, 0))
+        number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
+        for start in range(0, max(n, 1), FRAME_ROWS):
+            part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
+            self._give_named(batch.schema, part)
+            part = recoded(batch.schema, part, self._spaces)
+            rows = min(FRAME_ROWS, n - start)
+            last = one.last and start + FRAME_ROWS >= n
+            self._announce(batch.schema, part)
+            self._tables()
+            pages = int(part["pages"].sum()) if "pages" in part else 0
+            header = one._replace(part=number, last=last, pages=pages).to_dict()
+            body = frames.pack_snapshot({"s": name, **header}, rows, part, self._packing)
+            self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
+            number += 1
+        if not one.last:
+            self._snapshots[key] = one.part + 1, number
+        self._rotate_if_due()
+
+    def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The columns to write: those that are not derived and whose type the format has."""
+        kept: dict[str, NDArray[Any]] = {}
+        for name, array in batch.columns.items():
+            column = batch.schema.column(name)
+            if column is not None and column.derived:
+                continue
+            if array.dtype.newbyteorder("<").str not in TYPES or len(kept) >= LIMITS.columns:
+                self.left_out[name] += 1
+                continue
+            kept[name] = array
+        return kept
+
+    def _announce(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Announces a stream's columns before its first rows in a part, and further columns when they first appear.
+
+        A batch may have columns that earlier ones lacked: columns of the schema, or columns that an enricher added.
+        """
+        name = schema.name
+        if name not in self._announced:
+            self._announced[name] = set()
+            known = [column for column in columns if schema.column(column) is not None]
+            self._announce_rows(schema, frames.schema_rows(schema), known)
+        if new := [column for column in columns if column not in self._announced[name]]:
+            added = [column for column in new if schema.column(column) is None]
+            types = [TYPES[columns[column].dtype.newbyteorder("<").str] for column in added]
+            self._announce_rows(schema, [[*row, "count"] for row in zip(added, types, strict=True)], new)
+
+    def _announce_rows(self, schema: Schema, rows: list[list[str]], present: list[str]) -> None:
+        self._announced[schema.name].update(present)
+        kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
+        self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
+
+    def _give_named(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
+        for rows in self._named.needed(schema, columns) if self._named is not None else ():
+            self.write(rows)
+
+    def _tables(self) -> None:
+        """Writes new rows of tables, then new names, then new mappings."""
+        for table in TABLES:
+            self._cut(table)
+        rows = self._mappings.take_new()
+        columns = recoded(MAPPING, rows, self._spaces) if rows else {}
+        if rows:
+            self._announce(MAPPING, columns)
+        self._strings_frames()
+        n = len(columns["id"]) if columns else 0
+        for start in range(0, n, FRAME_ROWS):
+            part = {name: array[start : start + FRAME_ROWS] for name, array in columns.items()}
+            count = len(part["id"])
+            t = (int(part["time_ns"].min()), int(part["time_ns"].max())) if "time_ns" in part else (0, 0)
+            body = frames.pack_mappings(count, part, self._packing)
+            self._sink.append(MAPPINGS, body, stream="mapping", n=count, t=t)
+        self._table_rows += n
+
+    def _strings_frames(self) -> None:
+        names, base = self._names.new, self._names.next - len(self._names.new)
+        self._names.new = []
+        start = size = 0
+        for position, name in enumerate(names):
+            size += len(name)
+            if size > _STRINGS_CHARS or position == len(names) - 1:
+                body = frames.pack_strings(base + start, names[start : position + 1])
+                self._sink.append(STRINGS, body)
+                start, size = position + 1, 0
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _rotate_if_due(self) -> None:
+        full = (
+            self._table_rows + self._mappings.new_rows > _TABLE_SHARE * LIMITS.mappings
+            or self._sink.rows[PROCESS.name] > _TABLE_SHARE * LIMITS.processes
+            or self._names.next > _TABLE_SHARE * LIMITS.strings
+            or self._names.total > _TABLE_SHARE * LIMITS.strings_total
+            or any(self._sink.rows[table] > _TABLE_SHARE * LIMITS.table_rows for table in TABLES)
+        )
+        if self._parts.due(full):
+            self._rotate()
+
+    def rotate(self) -> bool:
+        """Writes all waiting rows and begins the next part; False when no file can be opened. No part is let go yet."""
+        self.flush()
+        return self._rotate(let_go=False)
+
+    def _rotate(self, *, let_go: bool = True) -> bool:
+        self._tables()
+        if not self._parts.next(let_go=let_go):
+            return False
+        if self._named is None:
+            self._mappings.restart()
+        else:
+            self._named.restart()
+            self._mappings, self._held = Mappings(), {}
+        self._begin_part()
+        for held in self._held.values():
+            for batch in held.batches:
+                self._gather(batch)
+        return True
+
+    @property
+    def dropped(self) -> int:
+        """The number of rows that were dropped for good."""
+        if self._sink.dead:
+            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in ("mapping", *TABLES))
+        return sum(self._parts.dropped().values())
+
+    @property
+    def why_dropped(self) -> str:
+        """Why rows were dropped first; "" when none were, or when the output was not the reason."""
+        return self._sink.dead or self._parts.why_dropped()
+
+    @property
+    def stalled(self) -> str:
+        """Why frames wait for the output; "" when none do."""
+        return self._sink.dead or self._sink.error
+
+    @property
+    def created(self) -> bool:
+        """Whether this writer created the file, and writes its first part."""
+        return self._sink.out.created and self._parts.number == 0
+
+    def statistics(self) -> dict[str, int]:
+        """Rows accepted and dropped, bytes written and waiting, parts, failed writes and syncs, columns left out."""
+        sink = self._sink
+        return {
+            "rows": sum(self.rows.values()),
+            "dropped": self.dropped,
+            "bytes": self._parts.bytes(),
+            "waiting_bytes": sink.waiting_bytes,
+            "parts": self._parts.number + 1,
+            "stalls": sink.stalls,
+            "sync_errors": sink.sync_errors,
+            "columns_left_out": len(self.left_out),
+        }
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value as msgpack can encode it: scalars, lists and maps, bounded in size; anything else as text."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int | np.integer):
+        number = int(value)
+        return number if -(1 << 63) <= number < 1 << 64 else str(number)
+    if isinstance(value, str):
+        return text(value[:4096])
+    if isinstance(value, Mapping) and depth < 6:
+        return {str(key): plain(item, depth + 1) for key, item in list(value.items())[:1000]}
+    if isinstance(value, list | tuple | set | frozenset) and depth < 6:
+        return [plain(item, depth + 1) for item in list(value)[:1000]]
+    return text(str(value)[:4096])

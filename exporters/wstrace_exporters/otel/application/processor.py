@@ -1,0 +1,216 @@
+"""FaultSpanProcessor: counts the page faults of every span and puts them on it before it is exported.
+
+    provider.add_span_processor(FaultSpanProcessor(BatchSpanProcessor(exporter)))
+
+A span that has ended cannot be changed. Therefore this processor wraps the one that exports, and passes it a span with
+additional attributes. It never raises, never blocks and takes no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+
+from wstrace.clock import now_ns
+from wstrace_exporters.otel import names
+from wstrace_exporters.otel.correlation import SpanInterval, span_intervals
+from wstrace_exporters.otel.usage import PAGE_SIZE, thread_faults
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import Span
+    from opentelemetry.trace import SpanContext
+
+get_native_id, _running_loop = threading.get_native_id, asyncio._get_running_loop
+
+#: The span began and ended on one thread, and no other span or task ran on it in between.
+EXACT = "exact"
+#: Other tasks or spans ran on the thread meanwhile: their faults are counted too.
+THREAD_WINDOW = "thread_window"
+#: The span ended on another thread than it began on, so no number can be right.
+THREAD_CHANGED = "thread_changed"
+
+Counter = Callable[[], tuple[int, int]]
+
+
+class OpenSpan(SpanInterval):
+    """An open span: the spans beside it on its thread, the quality of its counts, and the thread's counts before."""
+
+    __slots__ = ("before", "beside", "parent", "quality")
+
+    def __init__(self, tid: int, context: SpanContext, name: str, beside: list[int], parent: int, quality: str) -> None:
+        self.tid, self.trace_id, self.span_id, self.name = tid, context.trace_id, context.span_id, name
+        self.end, self.start = 0, now_ns()
+        self.beside, self.parent, self.quality, self.before = beside, parent, quality, (0, 0)
+
+
+class FaultSpanProcessor(SpanProcessor):
+    """Counts minor and major page faults, and bytes, of each recorded span, including children on the same thread.
+
+    Attributes on the span: `wstrace.faults.minor`, `.major`, `.bytes` (faults times the base page size, which is the
+    least that was brought in) and `wstrace.faults.quality`: exact, thread_window or thread_changed (which has no
+    numbers).
+
+    Args:
+        inner: the processor that exports; it gets every span.
+        counter: (minor, major) faults of the calling thread since it began. Default: the system's own counts, which
+            need no privilege and no running session; where there are none (Windows), the faults that a running session
+            has recorded for the thread.
+        max_open: the number of spans that may be open at once; further ones pass uncounted.
+    """
+
+    def __init__(self, inner: SpanProcessor, *, counter: Counter | None = None, max_open: int = 65_536) -> None:
+        self.inner = inner
+        self._counter = counter or thread_faults
+        self._exact = EXACT if counter is not None or thread_faults.exact else THREAD_WINDOW
+        self._max_open = max_open
+        if hasattr(inner, "_on_ending"):  # Recent SDKs have it.
+            self._on_ending = inner._on_ending  # type: ignore[method-assign]
+        self._forget()
+        _processors.add(self)
+
+    def _forget(self) -> None:
+        """Called at first and in a forked child: no span is open."""
+        self._open: dict[int, OpenSpan] = {}
+        self._here = threading.local()  # .both: the ids of the spans that are open on this thread, and its intervals.
+        self.counted = self.uncounted = 0
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Records the thread's counts so far."""
+        self.inner.on_start(span, parent_context)
+        try:
+            self._begin(span)
+        except Exception:  # A span must never fail because it is counted.
+            self.uncounted += 1
+
+    def _begin(self, span: Span) -> None:
+        if len(self._open) >= self._max_open:
+            self.uncounted += 1
+            return
+        context, above, tid = span.context, span.parent, get_native_id()
+        parent = above.span_id if above is not None else 0
+        try:
+            here, known_intervals = self._here.both
+        except AttributeError:
+            here, known_intervals = self._here.both = ([], span_intervals.of_thread(tid))
+        quality = self._exact
+        if _running_loop() is not None:  # Other tasks may run before the span ends.
+            quality = THREAD_WINDOW
+        # Spans that are already open on this thread may enclose this span, but not overlap with it.
+        for other in here[-64:] if here else ():
+            if other != parent and not self._is_above(other, parent) and (known := self._open.get(other)) is not None:
+                known.quality = quality = THREAD_WINDOW
+        entry = OpenSpan(tid, context, span.name, here, parent, quality)
+        span_intervals.add(known_intervals, entry)
+        here.append(entry.span_id)
+        self._open[entry.span_id] = entry
+        entry.before = self._counter()  # This comes last, so that the work above is not counted.
+
+    def _is_above(self, span_id: int, below: int) -> bool:
+        for _ in range(64):
+            known = self._open.get(below)
+            if known is None:
+                return False
+            if known.parent == span_id:
+                return True
+            below = known.parent
+        return False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Passes the span on with its counts."""
+        try:
+            counted = self._end(span)
+        except Exception:
+            self.uncounted += 1
+            counted = span
+        self.inner.on_end(counted)
+
+    def _end(self, span: ReadableSpan) -> ReadableSpan:
+        context = span.context
+        if context is None or (entry := self._open.pop(context.span_id, None)) is None:
+            return span
+        entry.name = span.name  # which may have changed meanwhile
+        span_intervals.close(entry)
+        entry.beside.remove(context.span_id)
+        minor, major = self._counter()
+        self.counted += 1
+        if entry.tid != get_native_id():
+            return with_attributes(span, {names.SPAN_QUALITY: THREAD_CHANGED})
+        before = entry.before
+        return with_attributes(span, fault_attributes(minor - before[0], major - before[1], entry.quality))
+
+    def shutdown(self) -> None:
+        """Shuts down the inner processor."""
+        self.inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Flushes the inner processor."""
+        return self.inner.force_flush(timeout_millis)
+
+    def statistics(self) -> dict[str, int]:
+        """The numbers of spans that were counted, passed on uncounted, and are open now."""
+        return {"counted": self.counted, "uncounted": self.uncounted, "open": len(self._open)}
+
+
+def in_event_loop() -> bool:
+    """Whether an asyncio event loop is running on this thread."""
+    return _running_loop() is not None
+
+
+def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
+    """The attributes for a span."""
+    return {
+        names.SPAN_MINOR: minor,
+        names.SPAN_MAJOR: major,
+        names.SPAN_BYTES: (minor + major) * PAGE_SIZE,
+        names.SPAN_QUALITY: quality,
+    }
+
+
+def with_attributes(span: ReadableSpan, attributes: dict[str, Any]) -> ReadableSpan:
+    """The same span with additional attributes; it still reports what its limits dropped."""
+    fields = span.__dict__
+    given = fields.get("_attributes")
+    # This is nearly always the case, and takes a third of the time of what follows.
+    if type(given) is BoundedAttributes and not given.dropped:
+        merged = given.copy()
+        merged.update(attributes)
+        made = ReadableSpan.__new__(ReadableSpan)
+        made.__dict__.update(fields)
+        made._attributes = merged
+        return made
+    bounded = BoundedAttributes(attributes={**(span.attributes or {}), **attributes}, immutable=False)
+    bounded.dropped = span.dropped_attributes
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=bounded,
+        events=span._events,  # The SDK's own bounded lists, which know what they dropped.
+        links=span._links,
+        kind=span.kind,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+_processors: weakref.WeakSet[FaultSpanProcessor] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for processor in list(_processors):
+        processor._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

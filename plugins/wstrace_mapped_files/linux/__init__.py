@@ -1,1 +1,0 @@
-"""The Linux backend of `wstrace_mapped_files`. It can be imported on every system and works only on Linux."""

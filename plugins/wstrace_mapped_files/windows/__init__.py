@@ -1,1 +1,0 @@
-"""The Windows backend of `wstrace_mapped_files`. It can be imported on every system, and works on Windows."""

@@ -1,0 +1,1 @@
+"""Sources, enrichers and what they share: one package for each."""

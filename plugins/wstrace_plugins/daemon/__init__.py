@@ -1,0 +1,37 @@
+"""The daemon: traces the page faults of a whole node for as long as the machine runs. The command `daemon`.
+
+Its parts, each of which imports only those before it:
+
+* settings: what the file `--config` says.
+* limits: what the daemon may take of CPU and memory, and what is recorded so that it keeps to that.
+* governed: a source under these limits.
+* rights: the capabilities that it lacks, and what a trace then lacks.
+* state: what the daemon tells of itself; health: the HTTP server that tells it.
+* daemon: one session after the other, and the signals. command: the word of the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wstrace.declarations import Command
+from wstrace.hookspecs import hookimpl
+
+#: the ledger's stages for records that the daemon itself drops, and for the time between two sessions
+OVER_MEMORY, BETWEEN = "over_memory", "between_sessions"
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """The command `daemon`."""
+    about = "Trace the cgroups of a whole node, within limits, until it is told to stop."
+    return [Command("daemon", about, "wstrace_plugins.daemon.command:daemon", "Record")]
+
+
+@hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """The ledger's stages for what the daemon leaves out."""
+    return {
+        OVER_MEMORY: (True, "records dropped: the daemon had reached its max_memory"),
+        BETWEEN: (True, "faults of the whole node while the daemon began another session, none of them recorded"),
+    }

@@ -1,0 +1,28 @@
+"""Mapped files: which file lies at an address, valid at the time of the record that names the address.
+
+A backend (`linux`, `windows`) has
+
+* `LISTING_NS`: the shortest time between two listings of one process;
+* `COMPLETE`: True when a listing holds every mapping of the process, not only those of the requested addresses;
+* `listing(pid, addresses, strings)`: the mappings of a process now, at least those that cover the addresses (u64), as
+  columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start; None when it has ended;
+* `mapped_file(address, pid)`: the path of the file mapped at one address, None where none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wstrace.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Enricher
+
+
+@hookimpl
+def wstrace_enrichers() -> Sequence[type[Enricher]]:
+    """The enricher `mapped_files`."""
+    from wstrace_plugins.mapped_files.enricher import MappedFiles
+
+    return [MappedFiles]

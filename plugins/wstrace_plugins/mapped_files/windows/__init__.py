@@ -1,0 +1,1 @@
+"""The Windows backend of `wstrace_plugins.mapped_files`. It can be imported on every system, and works on Windows."""

@@ -1,0 +1,107 @@
+"""Mapped files on Windows: VirtualQueryEx gives the allocations, GetMappedFileNameW the files behind them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import image_id
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.memory import Memory, columns
+from wstrace_plugins.os.windows.paths import is_remote, openable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A bound on the time of a listing, which makes one call per allocation: some hundred calls of 1 to 2 us.
+LISTING_NS = 50_000_000
+COMPLETE = True
+_HEADER_BYTES = 4096
+
+
+def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: WindowsApi = winapi) -> Any:
+    """The present mappings of a process, as columns start, end, offset, file, flags; None when it has ended."""
+    try:
+        handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
+    except TargetExited:
+        return None
+    try:
+        processes.refuse_other_width(api, handle, pid)
+        allocations = list(Memory(api, handle).allocations())
+    finally:
+        api.CloseHandle(handle)
+    return columns(allocations, strings) if allocations else None
+
+
+def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi) -> list[str]:
+    """The build-id of each row's image; "" for a row that is no image.
+
+    Only the page of the headers is read from the process, which its loader has read before. It shows whether the file
+    at that path is still the one that was loaded. If so, the id is the GUID and age of its PDB, else its time stamp and
+    size. When the process has ended, the id is that of the file now, so that no file which has its path later is
+    believed, be it an update, or one of another volume that was given the drive letter.
+    """
+    return [_build_id(row, strings[row.file], api) if row.offset == 0 else "" for row in rows]
+
+
+def _build_id(row: Row, path: str, api: WindowsApi) -> str:
+    try:
+        with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
+            loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
+    except ValueError:
+        return ""
+    except Unavailable:
+        loaded = None
+    if is_remote(path):  # opening it could block, and would send our credentials to the server
+        return image_id.by_stamp(*loaded) if loaded else ""
+    try:
+        with Path(openable(path)).open("rb") as file:
+            read = partial(_read_file, file)
+            if loaded is None or image_id.stamp_and_size(read) == loaded:
+                return image_id.of_file(read)
+    except (OSError, ValueError):
+        pass
+    return image_id.by_stamp(*loaded) if loaded else ""
+
+
+def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int) -> bytes:
+    if not 0 <= offset <= _HEADER_BYTES - size:
+        raise ValueError("beyond the headers")
+    buffer = np.zeros(size, "u1")
+    if not api.ReadProcessMemory(handle, base + offset, buffer.ctypes.data, size, None):
+        raise ValueError("not readable")
+    return buffer.tobytes()
+
+
+def _read_file(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    found = file.read(size)
+    if len(found) != size:
+        raise ValueError("cut off")
+    return found
+
+
+def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) -> str | None:
+    r"""The path of the file mapped at an address, with its drive letter or as `\\server\share\file`; None without one.
+
+    Raises:
+        TargetExited: the process has ended.
+        Unavailable: access is denied.
+    """
+    pid = os.getpid() if pid is None else pid
+    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
+    try:
+        processes.refuse_other_width(api, handle, pid)
+        return Memory(api, handle).file(address) or None
+    finally:
+        api.CloseHandle(handle)

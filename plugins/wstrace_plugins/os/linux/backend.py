@@ -1,0 +1,365 @@
+"""Launches and attaches processes on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import platform as machine
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from wstrace.errors import TargetExited, Unavailable, WstraceError
+from wstrace.interfaces import Evicted, Group, Platform, Target, Usage
+from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.linux import procfs, steady
+from wstrace_plugins.os.linux.address_space import check_room, room
+from wstrace_plugins.os.linux.file_rights import file_rights, sudo_caller
+from wstrace_plugins.os.linux.launcher import Launcher, start
+from wstrace_plugins.os.linux.libc import mallopt
+from wstrace_plugins.os.linux.remedies import remedies
+from wstrace_plugins.os.linux.versions import versions
+from wstrace_plugins.os.linux.vmstat import node_faults as node_faults
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
+_WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
+_waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+                  ctypes.c_int, ctypes.c_void_p)  # fmt: skip
+
+_LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
+_LONGEST_POLL = 86_400.0  # poll(2) takes milliseconds as an int: 24 days at most.
+_POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
+
+
+class LinuxTarget(Target):
+    """A process: launched (our child, held before execve() until resume()) or attached (any, even ourselves)."""
+
+    def __init__(self, pid: int, name: str, launcher: Launcher | None = None) -> None:
+        self.pid, self.name, self.launched = pid, name, launcher is not None
+        self.exit_code: int | None = None
+        self._launcher = launcher
+        self._rusage: Any = None
+        self._peak: int | None = None
+        self._sampled = False
+        self._pidfd = _pidfd(pid)
+        self._started_ticks: int | None = None
+        self._earlier, self._alone = 0, (0, 0)  # For an attached process: its peak and its own faults from before.
+        self._before = Usage() if launcher else self._proc()
+        if not launcher:
+            self._earlier, self._peak = self._peak or 0, None
+            with contextlib.suppress(Unavailable):
+                stat = self._stat()
+                self._alone = (stat.minor, stat.major)
+
+    def resume(self) -> None:
+        """Lets a launched target execute its command; returns once the system has accepted or refused it.
+
+        Raises:
+            CommandNotFound, CannotExecute: the system refused the command; the child has ended and is reaped.
+        """
+        if self._launcher is None:
+            return
+        try:
+            self._before = self._launcher.go()
+        except WstraceError:
+            self.wait(5)
+            self._reap()
+            raise
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code, 128 + N for signal N (attached: 0, only its parent knows it); None after `timeout` seconds."""
+        if self.exit_code is not None:
+            return self.exit_code
+        if self.launched:
+            if self._pidfd is not None and not _readable(self._pidfd, timeout):
+                return None
+            return self.exit_code if _waited(self._ended, timeout) else None
+        if self._pidfd is None:
+            if not _waited(lambda: not self._alive(), timeout):
+                return None
+        elif not _readable(self._pidfd, timeout):
+            return None
+        self.exit_code = 0
+        return 0
+
+    def _ended(self) -> bool:
+        """Checks without reaping: /proc still shows a zombie, and sources read it after the end, until close()."""
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # The embedding program reaps all its children itself.
+            self.exit_code = self.exit_code or 0
+            return True
+        if ended is None:
+            return False
+        self._rusage = _rusage(self.pid)
+        if ended.si_code == os.CLD_EXITED:
+            self.exit_code = ended.si_status
+        else:
+            self.exit_code, self.exit_signal = 128 + ended.si_status, _signal_name(ended.si_status)
+        return True
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
+    def _alive(self) -> bool:
+        try:
+            return not procfs.stat(self.pid).gone
+        except Unavailable:
+            return False
+
+    def usage(self) -> Usage:
+        """Faults, CPU and peak since the first instruction (attached: since attaching; earlier values are subtracted).
+
+        The peak of a launched process is that of rusage, unless that is its launcher's own (the kernel carries
+        ru_maxrss across execve, exec_mmap() in fs/exec.c). In that case it is the largest VmHWM seen while it ran.
+        """
+        now = self._proc() if self.exit_code is None or self._rusage is None else self._from_rusage()
+        before = self._before
+
+        def since(new: Any, old: Any) -> Any:
+            return None if new is None else max(new - (old or 0), 0)
+
+        return Usage(since(now.minor, before.minor), since(now.major, before.major), now.peak_resident_bytes,
+                     since(now.cpu_seconds, before.cpu_seconds), now.peak_sampled, now.peak_pid)  # fmt: skip
+
+    def own_usage(self) -> Usage:
+        """The usage of the process alone, without the children that it has waited for."""
+        try:
+            stat = self._stat()
+        except Unavailable:
+            return Usage()
+        if self.exit_code is None:
+            self._proc()
+        minor, major = stat.minor - self._alone[0], stat.major - self._alone[1]
+        return Usage(minor, major, self._peak, stat.cpu_seconds, True, self.pid if self._peak else None)
+
+    def _from_rusage(self) -> Usage:
+        r = self._rusage
+        peak = r.ru_maxrss * 1024
+        if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
+            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, True, self.pid)
+        # The largest value of it and of the children that it has waited for; rusage does not say which.
+        whose = self.pid if (self._peak or 0) >= peak else None
+        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=whose)
+
+    def _stat(self) -> procfs.Stat:
+        """What the system accounts to the process; raises Unavailable when its pid is another process's by now."""
+        stat = procfs.stat(self.pid)
+        if self._started_ticks is None:
+            self._started_ticks = stat.started_ticks
+        if stat.started_ticks != self._started_ticks:
+            raise TargetExited(f"process {self.pid} has ended")
+        return stat
+
+    def _proc(self) -> Usage:
+        try:
+            resident = procfs.resident(self.pid)
+            stat = self._stat()
+        except Unavailable:
+            return Usage(peak_resident_bytes=self._peak, peak_sampled=self._sampled, peak_pid=self.pid)
+        if resident.peak and (self._launcher is None or self._launcher.executed):
+            # What an attached process reached before is not a peak of the trace: below it, only sampled values count.
+            self._sampled = self._earlier >= resident.peak
+            self._peak = max(self._peak or 0, resident.now if self._sampled else resident.peak)
+        return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds,
+                     self._sampled, self.pid)  # fmt: skip
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, through the pidfd if there is one, so that it never reaches a successor with the same pid."""
+        if self.exit_code is not None:
+            return
+        try:
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            raise Unavailable(f"cannot signal process {self.pid}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Closes the handle and reaps a launched target that has ended; a target that never ran is killed."""
+        if self._launcher is not None and not self._launcher.gone:
+            self._launcher.close()
+            self.signal(signal.SIGKILL)
+            self.wait(5)
+        if self.launched:
+            if self.exit_code is None:
+                self._ended()  # its code, if it has ended since it was last asked: reaped, it has none
+            self._reap()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+class LinuxPlatform(Platform):
+    """Launches and attaches processes through fork, execve, pidfd and /proc."""
+
+    name = "linux"
+    page_size = mmap.PAGESIZE
+
+    def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
+        """Creates a child that is blocked before its execve(). Call it before starting threads and raising limits.
+
+        Args:
+            command: the program (searched in PATH) and its arguments.
+            user: the name or number of the user to run as; None = the user who called sudo, else ourselves.
+
+        Raises:
+            CommandNotFound, CannotExecute: there is no such program, or it is not executable.
+            Unavailable: there is no such user, no right to become that user, or no room for a process or a trace.
+        """
+        check_room()
+        pid, launcher = start(command, user)
+        self.keep_freed_memory()
+        return LinuxTarget(pid, os.path.basename(command[0]), launcher)
+
+    def attach(self, pid: int) -> Target:
+        """Opens a handle on a running process (or on ourselves).
+
+        Raises:
+            TargetExited: there is no such process, or it is a zombie.
+            Unavailable: it is a kernel thread, or a limit of ours leaves no room for a trace.
+        """
+        check_room()
+        stat = procfs.stat(pid)
+        if stat.gone:
+            raise TargetExited(f"process {pid} ({stat.name}) has ended; its parent has not taken note yet")
+        if stat.kernel_thread:
+            raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
+        return LinuxTarget(pid, stat.name)
+
+    def group(self, kind: str, name: str = "") -> Group:
+        """The processes of control groups, or all."""
+        from wstrace_plugins.os.linux.cgroups.groups import group
+
+        check_room()
+        return group(kind, name)
+
+    def room(self, least: int, what: str) -> int | None:
+        """What RLIMIT_AS leaves, in bytes."""
+        return room(least, what)
+
+    def environment(self) -> Mapping[str, str]:
+        """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
+        system = os.uname()
+        shown = {
+            "system": f"{system.sysname} {system.release}",
+            "machine": machine.machine(),
+            "user": "root" if os.geteuid() == 0 else f"uid {os.geteuid()}",
+            "capabilities": procfs.status(os.getpid()).get("CapEff", ""),
+        }
+        for path in ("kernel/perf_event_paranoid", "kernel/perf_event_mlock_kb", "kernel/yama/ptrace_scope",
+                     "vm/unprivileged_userfaultfd"):  # fmt: skip
+            value = procfs.setting(path)
+            if value is not None:
+                shown[path.replace("/", ".")] = str(value)
+        return shown
+
+    def versions(self) -> Mapping[str, str]:
+        """Kernel, libc, transparent huge pages, processor."""
+        return versions()
+
+    def without_aslr(self) -> AbstractContextManager[None]:
+        """By personality(2), which a child inherits."""
+        return steady.without_aslr()
+
+    def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
+        """Its type is known before it is opened."""
+        from wstrace_plugins.os.linux.named_file import open_named
+
+        return open_named(path, root, inode)
+
+    def evict(self, files: Iterable[str]) -> Evicted:
+        """By posix_fadvise(2) on each."""
+        from wstrace_plugins.os.linux import page_cache  # It needs numpy.
+
+        return page_cache.evict(files)
+
+    def keep_freed_memory(self) -> None:
+        """Makes malloc keep what numpy frees: the tracer's own page faults for 1M records fall from 32,000 to 1,400.
+
+        Source: mallopt(3).
+        """
+        with contextlib.suppress(Unavailable):  # musl has no mallopt.
+            mallopt(_M_MMAP_THRESHOLD, 64 << 20)
+            mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+
+    def remedies(self) -> Mapping[str, str]:
+        """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""
+        return remedies()
+
+    def output_owner(self) -> tuple[int, int] | None:
+        """(uid, gid) of the user who called sudo, None without sudo."""
+        caller = sudo_caller()
+        return None if caller is None else (caller.uid, caller.gid)
+
+    def as_output_owner(self) -> AbstractContextManager[None]:
+        """Takes on the file-system uid, gid and groups of the user who called sudo; does nothing without sudo."""
+        caller = sudo_caller()
+        return nullcontext() if caller is None else file_rights(caller)
+
+
+def platform() -> Platform:
+    """The Platform of Linux."""
+    return LinuxPlatform()
+
+
+def _signal_name(number: int) -> str:
+    """`SIGSEGV`; a real-time signal has a number only."""
+    try:
+        return str(signal.Signals(number).name)
+    except ValueError:
+        return f"signal {number}"
+
+
+def _rusage(pid: int) -> Any:
+    """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
+    raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
+    number = _WAITID.get(os.uname().machine, 95)
+    if _waitid(number, os.P_PID, pid, None, os.WEXITED | os.WNOHANG | os.WNOWAIT, raw) < 0:
+        return None
+    user, user_us, system, system_us, *rest = raw
+    # Not resource.struct_rusage: one that lives until the interpreter's end raises there, as its type is emptied first.
+    return SimpleNamespace(ru_utime=user + user_us / 1e6, ru_stime=system + system_us / 1e6,
+                           ru_maxrss=rest[0], ru_minflt=rest[4], ru_majflt=rest[5])  # fmt: skip
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        fd: int = os.pidfd_open(pid)
+    except ProcessLookupError:
+        if procfs.stat(pid).gone:
+            raise TargetExited(f"there is no process {pid}") from None
+        return None  # Only its first thread has ended, and the process goes on: seen on Linux 6.18.
+    except (OSError, AttributeError):
+        return None
+    return fd
+
+
+def _readable(fd: int, timeout: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while timeout > _LONGEST_POLL:
+        if poll.poll(_LONGEST_POLL * 1000):
+            return True
+        timeout -= _LONGEST_POLL
+    return bool(poll.poll(max(timeout, 0) * 1000))
+
+
+def _waited(done: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while not done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

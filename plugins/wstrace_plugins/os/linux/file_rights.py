@@ -1,0 +1,85 @@
+"""Opens files with the rights of the user who called sudo, on one thread, and only while they are being opened.
+
+seteuid() is not suitable: the C library changes the ids of all threads (nptl(7)), so the drain of a session would lose
+its privilege in the middle of its work. The file-system ids belong to the calling thread alone, and the kernel uses
+them for files and nothing else. While they are not root's, the thread has no CAP_DAC_OVERRIDE and no CAP_FOWNER
+(setfsuid(2), capabilities(7)). The groups count too: root's own, gid 0 among them, are exchanged by the system call
+itself, which changes the calling thread only; the C library's setgroups() would change all threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from wstrace.errors import OutputError
+from wstrace_plugins.os.foreign import declare
+
+_setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
+_setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
+_setgroups = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+#: The system call number of setgroups; 159 where the kernel uses the common table (aarch64, riscv64, loongarch64).
+_SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}
+_ASK = 0xFFFFFFFF  # An invalid id: both calls then change nothing and return the current one.
+
+
+class Caller(NamedTuple):
+    """A user with all of its groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def sudo_caller() -> Caller | None:
+    """The user who called sudo, if that made us root; None otherwise."""
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
+        return None
+    return _caller(int(uid), int(gid) if gid.isdecimal() else None)
+
+
+@functools.cache
+def _caller(uid: int, gid: int | None) -> Caller:
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:  # sudo in a container, or a directory service that does not answer.
+        gid = uid if gid is None else gid
+        return Caller(uid, gid, (gid,))
+    gid = entry.pw_gid if gid is None else gid
+    return Caller(uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)))
+
+
+@contextmanager
+def file_rights(caller: Caller) -> Iterator[None]:
+    """Inside, the calling thread has a user's rights on files, and root's rights on everything else.
+
+    Raises:
+        OutputError: the kernel refuses the change (no CAP_SETUID or CAP_SETGID, as in some containers).
+    """
+    groups, gid, uid = os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
+    try:
+        taken = _set(caller.groups, caller.gid, caller.uid)
+        if not taken:
+            raise OutputError(
+                f"cannot take on the rights of uid {caller.uid}, who called sudo, to write files",
+                "give the container CAP_SETUID and CAP_SETGID, or unset SUDO_UID to write as root",
+            )
+        yield
+    finally:
+        _set(groups, gid, uid)
+
+
+def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
+    """Sets the ids and returns whether the thread has them. The uid is set last, whatever failed before it."""
+    listed = (ctypes.c_uint32 * len(groups))(*groups)
+    done = _setgroups(_SETGROUPS.get(os.uname().machine, 159), len(groups), listed) == 0
+    _setfsgid(gid)
+    _setfsuid(uid)
+    return done and (_setfsgid(_ASK), _setfsuid(_ASK)) == (gid, uid)

@@ -1,0 +1,240 @@
+"""Forks a command, holds it before its execve(), and lets it go: this is how `run` launches a target on Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import struct
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace.interfaces import Usage
+from wstrace_plugins.os.linux.held_image import image
+
+#: struct rusage: two struct timeval, 14 long.
+_RUSAGE = struct.Struct("<18q")
+_U64 = struct.Struct("<Q")
+
+
+class Launcher:
+    """The two pipes between us and a child that has not executed its command yet.
+
+    The child sends its struct rusage right before execve(), and the errno if that is refused; a successful execve()
+    closes the pipe.
+    """
+
+    def __init__(self, command: str, go: int, answer: int) -> None:
+        self.command, self._go, self._answer = command, go, answer
+        self.gone = self.executed = False
+
+    def go(self) -> Usage:
+        """Lets the child run; returns its own usage until then."""
+        self.gone = True
+        # The child could not become its user; it sends the reason, which is read below.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._go, b"!")
+        os.close(self._go)
+        answer = b""
+        while chunk := os.read(self._answer, 256):
+            answer += chunk
+        os.close(self._answer)
+        if len(answer) % _RUSAGE.size == _U64.size:
+            raise exec_refused(self.command, _U64.unpack(answer[-_U64.size :])[0])
+        if len(answer) != _RUSAGE.size:
+            raise TargetExited(f"{self.command} was killed before its first instruction")
+        self.executed = True
+        user, user_us, system, system_us, peak, _, _, _, minor, major, *_ = _RUSAGE.unpack(answer)
+        return Usage(minor, major, peak * 1024, user + system + (user_us + system_us) / 1e6)
+
+    def close(self) -> None:
+        """Closes the pipes; the child ends when it reads the end of file."""
+        self.gone = True
+        os.close(self._go)
+        os.close(self._answer)
+
+
+def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute:
+    """The error for a failed execve()."""
+    if number == errno.ENOENT and not os.path.lexists(command):
+        return CommandNotFound(f"{command}: no such command")
+    why = f"{command}: {os.strerror(number)}"
+    if number == errno.ENOENT:
+        return CannotExecute(why, "its #! line names an interpreter that is not there")
+    if number == errno.ENOEXEC:
+        return CannotExecute(why, "a script needs a #! line as its first line")
+    return CannotExecute(why)
+
+
+def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
+    """Starts a child that is blocked before its execve(). The errors are those of LinuxPlatform.launch().
+
+    It has our current limits, process group, signal mask and terminal, but none of our descriptors (PEP 446 makes them
+    all close-on-exec). The child is a tiny program (see held_image) or, where that cannot be executed (another machine,
+    vm.memfd_noexec), a fork of ours.
+    """
+    path = find_program(command[0])
+    owner = find_user(user) if user is not None else sudo_user()
+    return _start(path, command, owner, tiny=True) or _start(path, command, owner, tiny=False) or _not_started(path)
+
+
+def _not_started(path: str) -> NoReturn:
+    raise Unavailable(f"cannot start {path}: its process was killed")
+
+
+def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool) -> tuple[int, Launcher] | None:
+    """The child's pid and its pipes; None if it ended before it sent its pid."""
+    import_module("resource")  # before the fork: the child's user may have no right to read Python's files
+    go_read, go_write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    environment = {**os.environ, **(owner.environment if owner else {})}
+    with warnings.catch_warnings():
+        # Python 3.12 warns of fork() beside threads, which are usually numpy's; the child makes only system calls.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            forked: int = os.fork()
+        except OSError as error:
+            for fd in (go_read, go_write, answer_read, answer_write):
+                os.close(fd)
+            raise Unavailable(f"cannot start {command[0]}: {error.strerror}") from None
+    if forked == 0:
+        try:
+            os.close(go_write)
+            _child(path, list(command), environment, owner, go_read, answer_write, tiny)
+        finally:
+            os._exit(126)
+    os.close(go_read)
+    os.close(answer_write)
+    told = os.read(answer_read, 2 * _U64.size)
+    pid, refused = _U64.unpack(told[: _U64.size])[0] if len(told) >= _U64.size else 0, told[_U64.size :]
+    if pid != forked:  # The forked child has ended, and its sibling is now our child.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(forked, 0)
+    if refused and owner is not None:
+        os.close(go_write)
+        os.close(answer_read)
+        os.waitpid(pid, 0)
+        raise Unavailable(
+            f"cannot become the user {owner.name} to run {command[0]}: {os.strerror(_U64.unpack(refused)[0])}",
+            "run wstrace as root, or leave --user out",
+        )
+    if pid:
+        return pid, Launcher(path, go_write, answer_read)
+    os.close(go_write)
+    os.close(answer_read)
+    return None
+
+
+class User:
+    """The user that a target runs as."""
+
+    def __init__(self, entry: Any) -> None:
+        self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
+        self.environment = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+
+    def become(self) -> None:
+        """Sets the groups first: after setuid() there is no right to change them."""
+        if (os.geteuid(), os.getegid()) != (self.uid, self.gid):
+            os.initgroups(self.name, self.gid)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
+
+
+def find_user(name: str) -> User:
+    """The user with that name or number. Raises Unavailable."""
+    import pwd
+
+    try:
+        return User(pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name))
+    except KeyError:
+        raise Unavailable(f"there is no user {name}") from None
+
+
+def sudo_user() -> User | None:
+    """The user who called sudo, if that made us root."""
+    uid = os.environ.get("SUDO_UID", "")
+    return find_user(uid) if os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
+
+
+def find_program(command: str) -> str:
+    """The path of a command's program, searched as execvp(3) does. Raises CommandNotFound or CannotExecute."""
+    if not command:
+        raise CommandNotFound("the command is empty")
+    path = command if "/" in command else _in_path(command, os.X_OK)
+    if path is None:
+        found = _in_path(command, os.F_OK)
+        if found:
+            raise CannotExecute(f"{found} is not executable", f"chmod +x {found}")
+        raise CommandNotFound(f"{command}: no such command in PATH")
+    if not os.path.lexists(path):
+        raise CommandNotFound(f"{path}: no such file")
+    if os.path.isdir(path):
+        raise CannotExecute(f"{path} is a directory")
+    return path
+
+
+def _in_path(command: str, mode: int) -> str | None:
+    """The first file of that name in the folders of PATH that may be accessed so, as shutil.which() finds it.
+
+    The import of shutil would take 6 ms of every start.
+    """
+    folders = os.environ.get("PATH", os.defpath)
+    paths = (os.path.join(folder, command) for folder in folders.split(os.pathsep) if folders)
+    return next((path for path in paths if os.access(path, mode) and not os.path.isdir(path)), None)
+
+
+def _child(
+    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int, tiny: bool
+) -> NoReturn:
+    """Runs in the forked child: becomes the target's user, restores what Python changed, and waits for the launcher's
+    byte, if possible in the held image. It makes only system calls.
+    """
+    told = False
+    try:
+        if owner is not None:
+            try:
+                owner.become()
+            except OSError as error:
+                os.write(out, _U64.pack(os.getpid()) + _U64.pack(error.errno or 0))
+                os._exit(126)
+        # Python ignores these two signals from its start, and a program inherits that; execve() resets handlers itself.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        if tiny:
+            _execute_held_image(path, command, environment, go, out)
+        told = bool(os.write(out, _U64.pack(os.getpid())))
+        if os.read(go, 1) != b"!":
+            os._exit(0)
+        os.write(out, _own_usage())
+        os.execve(path, command, environment)
+    except OSError as error:
+        if told:
+            os.write(out, _U64.pack(error.errno or 0))
+    except KeyboardInterrupt:  # Ctrl-C arrived before the command could handle it.
+        os._exit(128 + signal.SIGINT)
+    os._exit(126)
+
+
+def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> NoReturn:
+    """Executes the held image. Raises OSError when that is refused."""
+    program = image(go, out)
+    if program is None:
+        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
+    fd = os.memfd_create("wstrace")
+    os.write(fd, program)
+    os.set_inheritable(go, True)
+    os.set_inheritable(out, True)
+    os.execve(fd, [path, *command], environment)
+
+
+def _own_usage() -> bytes:
+    """Our struct rusage."""
+    import resource
+
+    user, system, *rest = resource.getrusage(resource.RUSAGE_SELF)
+    times = [part for seconds in (user, system) for part in (int(seconds), int(seconds % 1 * 1e6))]
+    return _RUSAGE.pack(*times, *rest)

@@ -1,0 +1,266 @@
+"""The functions of Windows that wstrace calls, under their own names, and errors that name them.
+
+Pointers are passed as integers (`array.ctypes.data`). The PSAPI functions are taken from psapi.dll, as Microsoft
+recommends for portability: it exports them on every Windows, while kernel32's K32 names came with Windows 7.
+`WindowsApi` has the signatures; a parameter `api` takes this module, or a stand-in with the same functions.
+Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.layouts import POINTER as POINTER  # re-exported as api.POINTER
+
+# -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
+PROCESS_TERMINATE = 0x0001
+PROCESS_VM_READ = 0x0010
+PROCESS_SET_QUOTA = 0x0100
+PROCESS_SET_INFORMATION = 0x0200
+PROCESS_QUERY_INFORMATION = 0x0400
+PROCESS_SUSPEND_RESUME = 0x0800
+PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
+SYNCHRONIZE = 0x0010_0000
+
+#: The rights for a snapshot and for the names of mapped files.
+QUERY_RIGHTS = PROCESS_QUERY_INFORMATION | PROCESS_VM_READ
+#: The rights for the watch. Microsoft's page of InitializeProcessForWsWatch omits SET_INFORMATION, but the kernel
+#: requires it (observed).
+WATCH_RIGHTS = QUERY_RIGHTS | PROCESS_SET_INFORMATION | SYNCHRONIZE
+#: The rights for EmptyWorkingSet, whose page requires SET_QUOTA.
+EMPTY_RIGHTS = QUERY_RIGHTS | PROCESS_SET_QUOTA
+
+# -- error codes --------------------------------------------------------------------------------------------------
+ERROR_INVALID_FUNCTION = 1
+ERROR_ACCESS_DENIED = 5
+ERROR_INVALID_HANDLE = 6
+ERROR_BAD_LENGTH = 24
+ERROR_GEN_FAILURE = 31
+ERROR_INVALID_PARAMETER = 87
+ERROR_CALL_NOT_IMPLEMENTED = 120
+ERROR_INSUFFICIENT_BUFFER = 122
+ERROR_PROC_NOT_FOUND = 127
+ERROR_PARTIAL_COPY = 299
+ERROR_MORE_DATA = 234
+ERROR_NO_MORE_ITEMS = 259
+ERROR_NOACCESS = 998
+
+MEANINGS = {
+    ERROR_ACCESS_DENIED: "ERROR_ACCESS_DENIED",
+    ERROR_INVALID_HANDLE: "ERROR_INVALID_HANDLE",
+    ERROR_BAD_LENGTH: "ERROR_BAD_LENGTH: the buffer has not the size that the call asks for",
+    ERROR_GEN_FAILURE: "ERROR_GEN_FAILURE: the process is not watched",
+    ERROR_INVALID_PARAMETER: "ERROR_INVALID_PARAMETER",
+    ERROR_CALL_NOT_IMPLEMENTED: "ERROR_CALL_NOT_IMPLEMENTED",
+    ERROR_INSUFFICIENT_BUFFER: "ERROR_INSUFFICIENT_BUFFER",
+    ERROR_PROC_NOT_FOUND: "ERROR_PROC_NOT_FOUND",
+    ERROR_PARTIAL_COPY: "ERROR_PARTIAL_COPY: not all of that memory is there",
+    ERROR_NO_MORE_ITEMS: "ERROR_NO_MORE_ITEMS: nothing was recorded, or another query is under way",
+    ERROR_NOACCESS: "ERROR_NOACCESS",
+}
+
+DENIED = (
+    "run wstrace in an elevated terminal (Run as administrator), or as the user who owns the process; "
+    "an administrator may add --debug-privilege"
+)
+
+# -- memory, winnt.h ----------------------------------------------------------------------------------------------
+MEM_COMMIT, MEM_RESERVE, MEM_FREE = 0x1000, 0x2000, 0x1_0000
+MEM_PRIVATE, MEM_MAPPED, MEM_IMAGE = 0x2_0000, 0x4_0000, 0x100_0000
+MEM_RELEASE = 0x8000
+MEM_WRITE_WATCH = 0x20_0000
+PAGE_NOACCESS, PAGE_READONLY, PAGE_READWRITE, PAGE_WRITECOPY = 0x01, 0x02, 0x04, 0x08
+PAGE_EXECUTE, PAGE_EXECUTE_READ, PAGE_EXECUTE_READWRITE, PAGE_EXECUTE_WRITECOPY = 0x10, 0x20, 0x40, 0x80
+PAGE_GUARD = 0x100
+WRITE_WATCH_FLAG_RESET = 1
+
+TH32CS_SNAPPROCESS = 2
+_PROTECTION_LEVEL, PROTECTION_LEVEL_NONE = 7, 0xFFFF_FFFE  # GetProcessInformation: ProcessProtectionLevelInfo
+INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
+
+# -- psapi.dll ----------------------------------------------------------------------------------------------------
+InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
+GetWsChanges = declare("psapi.dll", "GetWsChanges", c_int32, c_void_p, c_void_p, c_uint32)
+#: The third argument is a pointer (PDWORD, in and out).
+GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p)
+QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
+QueryWorkingSetEx = declare("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
+EmptyWorkingSet = declare("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
+GetMappedFileNameW = declare("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
+GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32)
+
+# -- kernel32.dll -------------------------------------------------------------------------------------------------
+OpenProcess = declare("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
+CloseHandle = declare("kernel32.dll", "CloseHandle", c_int32, c_void_p)
+GetCurrentProcess = declare("kernel32.dll", "GetCurrentProcess", c_void_p)
+GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
+GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
+#: Four FILETIMEs in units of 100 ns: created, exited, kernel, user.
+GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
+NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
+WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+#: The handler is called on a thread that the system creates in the process.
+SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
+TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
+IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
+#: Since Windows 10 1511: the machine (IMAGE_FILE_MACHINE_*) of a process, 0 = native, and of the system.
+IsWow64Process2 = declare("kernel32.dll", "IsWow64Process2", c_int32, c_void_p, c_void_p, c_void_p)
+GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
+#: ProcessProtectionLevelInfo = 7 is a DWORD.
+GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
+#: ProcessBasicInformation = 0; returns an NTSTATUS.
+NtQueryInformationProcess = declare(
+    "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+)
+#: SystemProcessInformation = 5; returns an NTSTATUS.
+NtQuerySystemInformation = declare(
+    "ntdll.dll", "NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p
+)
+RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
+#: The true version, whatever the manifest of the calling program says.
+RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
+GetSystemInfo = declare("kernel32.dll", "GetSystemInfo", None, c_void_p)
+GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
+SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
+timeBeginPeriod = declare("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
+timeEndPeriod = declare("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
+QueryFullProcessImageNameW = declare(
+    "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
+)
+VirtualAlloc = declare("kernel32.dll", "VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
+VirtualFree = declare("kernel32.dll", "VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
+VirtualQueryEx = declare("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
+ReadProcessMemory = declare(
+    "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
+)
+SetProcessWorkingSetSize = declare("kernel32.dll", "SetProcessWorkingSetSize", c_int32, c_void_p, c_size_t, c_size_t)
+#: lpdwCount is a ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes.
+GetWriteWatch = declare(
+    "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
+)
+QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
+FindFirstVolumeW = declare("kernel32.dll", "FindFirstVolumeW", c_void_p, c_void_p, c_uint32)
+FindNextVolumeW = declare("kernel32.dll", "FindNextVolumeW", c_int32, c_void_p, c_void_p, c_uint32)
+FindVolumeClose = declare("kernel32.dll", "FindVolumeClose", c_int32, c_void_p)
+GetVolumePathNamesForVolumeNameW = declare(
+    "kernel32.dll", "GetVolumePathNamesForVolumeNameW", c_int32, c_wchar_p, c_void_p, c_uint32, c_void_p
+)
+CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c_void_p, c_uint32, c_uint32)
+Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
+Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
+
+CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
+AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
+SetInformationJobObject = declare(
+    "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
+)
+CreateIoCompletionPort = declare(
+    "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
+)
+#: For a job's message it returns the number of the message, the key of the port, and the pid.
+GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
+
+IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
+QueryInformationJobObject = declare(
+    "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+)
+
+CreateProcessW = declare(
+    "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, c_void_p, c_wchar_p,
+    c_void_p, c_void_p,
+)  # fmt: skip
+InitializeProcThreadAttributeList = declare(
+    "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
+)
+UpdateProcThreadAttribute = declare(
+    "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, c_size_t, c_void_p, c_size_t, c_void_p,
+    c_void_p,
+)  # fmt: skip
+DeleteProcThreadAttributeList = declare("kernel32.dll", "DeleteProcThreadAttributeList", None, c_void_p)
+
+WaitForDebugEvent = declare("kernel32.dll", "WaitForDebugEvent", c_int32, c_void_p, c_uint32)
+ContinueDebugEvent = declare("kernel32.dll", "ContinueDebugEvent", c_int32, c_uint32, c_uint32, c_uint32)
+DebugActiveProcessStop = declare("kernel32.dll", "DebugActiveProcessStop", c_int32, c_uint32)
+SuspendThread = declare("kernel32.dll", "SuspendThread", c_uint32, c_void_p)
+GetStdHandle = declare("kernel32.dll", "GetStdHandle", c_void_p, c_uint32)
+DuplicateHandle = declare("kernel32.dll", "DuplicateHandle", c_int32, *[c_void_p] * 4, c_uint32, c_int32, c_uint32)
+#: Windows 10
+CompareObjectHandles = declare("kernelbase.dll", "CompareObjectHandles", c_int32, c_void_p, c_void_p)
+
+# -- advapi32.dll -------------------------------------------------------------------------------------------------
+OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
+#: TokenUser = 1 is a TOKEN_USER, whose first member points to the SID that follows it.
+GetTokenInformation = declare(
+    "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
+)
+LookupAccountSidW = declare("advapi32.dll", "LookupAccountSidW", c_int32, c_wchar_p, *[c_void_p] * 6)
+LookupPrivilegeValueW = declare("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
+AdjustTokenPrivileges = declare(
+    "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p
+)
+PrivilegeCheck = declare("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
+
+
+def GetLastError() -> int:  # noqa: N802 - the system's own name
+    """The error code of this thread's last call, which ctypes keeps under use_last_error."""
+    return int(ctypes.get_last_error())  # type: ignore[attr-defined, unused-ignore]
+
+
+def meaning(code: int) -> str:
+    """The meaning of an error code, such as `ERROR_ACCESS_DENIED`, or the system's text for it."""
+    return MEANINGS.get(code) or getattr(ctypes, "FormatError", lambda n: "unknown")(code)
+
+
+def failed(call: str, code: int, what: str = "") -> Unavailable:
+    """The error to raise for a failed call, which names the call, the code, its meaning and what to do.
+
+    Args:
+        call: the name of the function.
+        code: the error code, from GetLastError().
+        what: the subject of the call, such as `of pid 12`.
+    """
+    why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
+    return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
+
+
+def open_process(api: WindowsApi, pid: int, rights: int) -> int:
+    """A handle on a process; the caller closes it with CloseHandle.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: access is refused; the error says what lifts that, if anything does.
+    """
+    handle = api.OpenProcess(rights, 0, pid)
+    if not handle:
+        code = api.GetLastError()
+        if code == ERROR_INVALID_PARAMETER:
+            raise TargetExited(f"no process has the id {pid}")
+        if code == ERROR_ACCESS_DENIED and is_protected(api, pid):
+            raise Unavailable(
+                f"process {pid} is protected: Windows opens it to no program of a user's, elevated or not",
+                "trace another process: nothing lifts this",
+            )
+        raise failed("OpenProcess", code, f"of pid {pid}")
+    if api.GetProcessId(handle) not in (0, pid):  # OpenProcess ignores the lowest two bits of a pid
+        api.CloseHandle(handle)
+        raise TargetExited(f"no process has the id {pid}")
+    return int(handle)
+
+
+def is_protected(api: WindowsApi, pid: int) -> bool:
+    """Whether a process is protected (antivirus, parts of the system, copy protection); False when not known."""
+    handle = api.OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, pid)
+    if not handle:
+        return False
+    level = ctypes.c_uint32(PROTECTION_LEVEL_NONE)
+    try:
+        told = api.GetProcessInformation(handle, _PROTECTION_LEVEL, ctypes.addressof(level), 4)
+    except Unavailable:  # before Windows 8
+        told = 0
+    finally:
+        api.CloseHandle(handle)
+    return bool(told) and level.value != PROTECTION_LEVEL_NONE

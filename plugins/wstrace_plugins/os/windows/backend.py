@@ -1,0 +1,225 @@
+"""Launches and attaches processes on Windows."""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import os
+import platform as machine
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+
+from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace.interfaces import Platform, Target, Usage
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import born, token
+from wstrace_plugins.os.windows import console as windows_console
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.creation import Child, NotCreated, create
+from wstrace_plugins.os.windows.resolve import resolve
+
+ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
+_SLICE_SECONDS = 0.2  # a wait cannot be interrupted, so it is split for Ctrl-C
+_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
+_SIGTERM_CODE = 1
+#: The environment variable that keeps the target out of a job with `no`, for some sandboxes and brokers.
+JOB_VARIABLE = "WSTRACE_JOB"
+
+
+def node_faults() -> Usage:
+    """Nothing: Windows does not tell the faults of all processes."""
+    return Usage()
+
+
+class WindowsTarget(Target):
+    """A process and its handle. A launched process is created suspended, and runs from resume() on."""
+
+    def __init__(self, pid: int, name: str, handle: int, child: Child | None = None, started_by: str = "") -> None:
+        self.pid, self.name, self.launched = pid, name, child is not None
+        #: The job that reports its children; None for an attached process, or when Windows refuses the job.
+        self.job = child.job if child is not None else None
+        #: Why Windows refused it a job, or refused one at its creation; "" if it did not.
+        self.unguarded = child.unguarded if child is not None else ""
+        #: The launcher that started it, "" for none.
+        self.started_by = started_by
+        self.exit_code: int | None = None
+        self._handle, self._child, self._resumed = handle, child, False
+        self._last = Usage()
+
+    def resume(self) -> None:
+        """Lets a launched target run. Windows accepted the command at launch()."""
+        if self._child is None or self._resumed:
+            return
+        if self.job is not None:
+            self.job.release()  # from here on, the end of this tracer does not end the process
+        _resume(self.pid)
+        self._resumed = True
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit code as a signed 32-bit number, 0 for an attached process; None after `timeout` seconds."""
+        deadline = time.perf_counter() + timeout
+        while self.exit_code is None:
+            left = deadline - time.perf_counter()
+            if processes.exited(winapi, self._handle, max(0, int(min(left, _SLICE_SECONDS) * 1000))):
+                self.exit_code = processes.exit_code(winapi, self._handle) if self.launched else 0
+            elif left <= 0:
+                return None
+            else:
+                self.usage()  # Wine forgets the peak of a process that has ended
+        return self.exit_code
+
+    def usage(self) -> Usage:
+        """The peak of the working set and the CPU time; Windows counts minor and major faults together only."""
+        if self._handle:
+            counters = processes.counters(winapi, self._handle)
+            seen = self._last.peak_resident_bytes
+            peak = max(counters.peak_working_set, seen or 0) if counters is not None else seen
+            cpu = sum(processes.times(winapi, self._handle)[2:]) / 1e7
+            self._last = Usage(peak_resident_bytes=peak, cpu_seconds=cpu, peak_pid=self.pid)
+        return self._last
+
+    def signal(self, number: int) -> None:
+        """Terminates the process, as Windows has no signals; Ctrl-C reaches it from the console by itself."""
+        if self.wait(0) is not None:
+            return
+        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_TERMINATE)
+        try:
+            winapi.TerminateProcess(handle, _SIGTERM_CODE)
+        finally:
+            winapi.CloseHandle(handle)
+
+    def close(self) -> None:
+        """Closes the handle; a launched target that was never resumed is terminated."""
+        if self._child is not None and not self._resumed:
+            if self._child.pid != self.pid:
+                with suppress(Unavailable):
+                    self.signal(signal.SIGTERM)
+            self._child.kill()
+            self.wait(5)
+        if self.job is not None:
+            self.job.close()
+            self.job = None
+        if self._handle:
+            self.usage()
+            winapi.CloseHandle(self._handle)
+            self._handle = 0
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+
+class WindowsPlatform(Platform):
+    """Processes by CreateProcess and handles."""
+
+    name = "windows"
+    page_size = mmap.PAGESIZE
+
+    def __init__(self) -> None:
+        # Importing psutil enables SeDebugPrivilege; it is imported here so that this can be undone.
+        if token.elevated(winapi) and "psutil" not in sys.modules:
+            with token.privilege_as_it_was(winapi):
+                importlib.import_module("psutil")
+
+    def is_administrator(self) -> bool:
+        """Whether this process is elevated."""
+        return token.elevated(winapi)
+
+    def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
+        """Creates a process, suspended, in a job that reports its children; `resolve` finds the program.
+
+        A launcher that decides only at run time runs first: the target is the process that it starts (see `born`).
+
+        Raises:
+            CommandNotFound: there is no such program.
+            CannotExecute: Windows refuses to execute it.
+            Unavailable: `user` is given, which Windows does not support here; or a launcher started nothing.
+        """
+        if user is not None:
+            raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
+        program = resolve(command, elevated=self.is_administrator())
+        flags = born.DEBUG_PROCESS if program.launcher else 0
+        wants_job = os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0")
+        try:
+            child = create(winapi, program, flags, job=wants_job)
+        except NotCreated as error:
+            raise _refused(command[0], error.code) from None
+        pid, name, started_by = child.pid, os.path.basename(command[0]), ""
+        try:
+            if program.launcher:
+                _resume(child.pid)
+                started = born.held(winapi, child.pid, name)
+                pid, name, started_by = started.pid, started.name, f"{name} ({child.pid})"
+                if child.job is not None:
+                    child.job.is_for(pid, started.launchers)
+            handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
+        except BaseException:
+            if child.job is not None:
+                child.job.close()  # terminates all processes in it
+            child.kill()
+            child.close()
+            raise
+        return WindowsTarget(pid, name, handle, child, started_by)
+
+    def attach(self, pid: int) -> Target:
+        """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
+        handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
+        if processes.exited(winapi, handle):  # an ended process can be opened while anyone has a handle on it
+            winapi.CloseHandle(handle)
+            raise TargetExited(f"process {pid} has ended")
+        return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
+
+    def environment(self) -> Mapping[str, str]:
+        """The version of Windows, the machine, Python with its width, the privilege, and Wine if it is that."""
+        shown = {
+            "system": f"Windows {machine.version()}",
+            "machine": machine.machine(),
+            "python": f"{machine.python_version()}, {8 * winapi.POINTER}-bit",
+            "privilege": "administrator" if token.elevated(winapi) else "user",
+        }
+        wine = processes.wine_version()
+        return {**shown, "wine": f"{wine}: the watch of working sets is a stub there"} if wine else shown
+
+    def versions(self) -> Mapping[str, str]:
+        """The version of Windows and the processor."""
+        return {"system": f"Windows {machine.version()}", "cpu": machine.processor()}
+
+    def remedies(self) -> Mapping[str, str]:
+        """Commands that lift the level, for PowerShell."""
+        return {
+            "elevated": "Start-Process -Verb RunAs powershell",
+            "other users": "wstrace attach PID --debug-privilege   (in an elevated terminal)",
+        }
+
+    def debug_privilege(self) -> None:
+        """Enables SeDebugPrivilege."""
+        token.set_debug_privilege(winapi)
+
+    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
+        """Delays the end of this process when its console closes: see console.held_close."""
+        return windows_console.held_close(winapi, ask)
+
+    def output_owner(self) -> tuple[int, int] | None:
+        """None: a file belongs to the user who created it."""
+        return None
+
+
+def platform() -> Platform:
+    """The Platform of Windows."""
+    return WindowsPlatform()
+
+
+def _resume(pid: int) -> None:
+    with processes.opened(winapi, pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
+        status = winapi.NtResumeProcess(handle)
+    if status < 0:
+        raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {pid}")
+
+
+def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:
+    if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND):
+        return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
+    remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
+    return CannotExecute(f"{command!r} cannot be executed: {winapi.meaning(code)} ({code})", remedy)

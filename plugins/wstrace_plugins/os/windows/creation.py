@@ -1,0 +1,144 @@
+"""Creates a suspended process that is in a job from its creation on.
+
+`subprocess` cannot name a job. A process that is put into its job only later is left suspended for ever by a tracer
+that is killed in between.
+Source: Microsoft Learn, CreateProcessW, STARTUPINFOEXW, UpdateProcThreadAttribute (PROC_THREAD_ATTRIBUTE_JOB_LIST:
+Windows 10).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.job import Job
+from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
+from wstrace_plugins.os.windows.resolve import Program
+
+_CREATE_SUSPENDED, _UNICODE_ENVIRONMENT, _EXTENDED_STARTUPINFO = 0x4, 0x400, 0x8_0000  # processthreadsapi.h
+_JOB_LIST = 0x2_000D  # PROC_THREAD_ATTRIBUTE_JOB_LIST
+_KILLED_CODE, _KILLED_MS = 1, 5000
+
+
+class NotCreated(Exception):  # noqa: N818 - the launch makes an error of it that names the command
+    """CreateProcessW failed; `code` is the error code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"CreateProcessW failed with {code} ({winapi.meaning(code)})")
+        self.code = code
+
+
+class Child:
+    """A process that was created suspended, with a handle of all rights.
+
+    Attributes:
+        pid: the process.
+        job: its job, which terminates it at the end of this tracer until Job.release(); None without one.
+        unguarded: why it was in no job at its creation, "" if it was.
+    """
+
+    def __init__(self, api: WindowsApi, pid: int, handle: int, job: Job | None, unguarded: str = "") -> None:
+        self._api, self.pid, self._handle, self.job, self.unguarded = api, pid, handle, job, unguarded
+
+    def kill(self) -> None:
+        """Terminates the process, and waits for its end."""
+        self._api.TerminateProcess(self._handle, _KILLED_CODE)
+        processes.exited(self._api, self._handle, _KILLED_MS)
+
+    def close(self) -> None:
+        """Closes the handle; a second call does nothing."""
+        if self._handle:
+            self._api.CloseHandle(self._handle)
+            self._handle = 0
+
+
+def create(api: WindowsApi, program: Program, flags: int = 0, *, job: bool = True) -> Child:
+    """Creates the process of a program, suspended.
+
+    A system that refuses a job at the creation gets the process first, and the job then.
+
+    Args:
+        api: wstrace_plugins.os.windows.api or a stand-in.
+        program: what to start.
+        flags: further creation flags.
+        job: whether it is to be in a job.
+
+    Raises:
+        NotCreated: the system refuses the program.
+    """
+    if not job:
+        return Child(api, *_create_process(api, program, flags), None)
+    try:
+        made = Job(api)
+    except Unavailable as refused:
+        return Child(api, *_create_process(api, program, flags), None, refused.why)
+    try:
+        try:
+            with _job_list(api, made) as attributes:
+                pid, handle = _create_process(api, program, flags, attributes)
+            unguarded = ""
+        except (Unavailable, NotCreated) as refused:  # before Windows 10, or in a job that forbids others in it
+            unguarded = str(refused)
+            pid, handle = _create_process(api, program, flags)
+    except BaseException:
+        made.close()
+        raise
+    if not unguarded:
+        made.is_for(pid)
+        return Child(api, pid, handle, made)
+    try:
+        made.put(pid)
+    except Unavailable as refused:
+        made.close()
+        return Child(api, pid, handle, None, refused.why)
+    return Child(api, pid, handle, made, unguarded)
+
+
+@contextmanager
+def _job_list(api: WindowsApi, job: Job) -> Iterator[int]:
+    """Yields the address of a PROC_THREAD_ATTRIBUTE_LIST with the job. Raises Unavailable before Windows 10."""
+    size, jobs = np.zeros(1, f"<u{api.POINTER}"), np.array([job.handle], f"<u{api.POINTER}")
+    api.InitializeProcThreadAttributeList(None, 1, 0, size.ctypes.data)  # fails, and gives the size
+    attributes = np.zeros(int(size[0]), "u1")
+    at = attributes.ctypes.data
+    if not api.InitializeProcThreadAttributeList(at, 1, 0, size.ctypes.data):
+        raise winapi.failed("InitializeProcThreadAttributeList", api.GetLastError())
+    try:
+        if not api.UpdateProcThreadAttribute(at, 0, _JOB_LIST, jobs.ctypes.data, jobs.nbytes, None, None):
+            raise winapi.failed("UpdateProcThreadAttribute", api.GetLastError())
+        yield at
+    finally:
+        api.DeleteProcThreadAttributeList(at)
+
+
+def _create_process(api: WindowsApi, program: Program, flags: int, attributes: int = 0) -> tuple[int, int]:
+    """Calls CreateProcessW without inherited handles, as subprocess does; returns the pid and a handle."""
+    startup, made = np.zeros(1, STARTUPINFOEXW[api.POINTER]), np.zeros(1, PROCESS_INFORMATION[api.POINTER])
+    startup["cb"], startup["lpAttributeList"] = startup.itemsize, attributes
+    line = _utf16(subprocess.list2cmdline(program.arguments))  # writable, as CreateProcessW requires
+    block = None if program.environment is None else _block(program.environment)
+    flags |= _CREATE_SUSPENDED | _UNICODE_ENVIRONMENT | _EXTENDED_STARTUPINFO
+    done = api.CreateProcessW(
+        program.path, line.ctypes.data, None, None, 0, flags, None if block is None else block.ctypes.data, None,
+        startup.ctypes.data, made.ctypes.data,
+    )  # fmt: skip
+    if not done:
+        raise NotCreated(api.GetLastError())
+    api.CloseHandle(int(made["hThread"][0]))
+    return int(made["dwProcessId"][0]), int(made["hProcess"][0])
+
+
+def _block(environment: Mapping[str, str]) -> Any:
+    return _utf16("".join(f"{name}={value}\0" for name, value in environment.items()))
+
+
+def _utf16(text: str) -> Any:
+    return np.frombuffer((text + "\0").encode("utf-16-le", "surrogatepass"), "<u2").copy()

@@ -1,0 +1,132 @@
+"""Job: a job object around a launched process, which reports the processes that it and its children start.
+
+While the process is suspended, the job also terminates it when the tracer is killed, so that it is not left behind.
+Source: Microsoft Learn, jobapi2.h: AssignProcessToJobObject, SetInformationJobObject, QueryInformationJobObject;
+winnt.h: JOBOBJECT_ASSOCIATE_COMPLETION_PORT (its messages are not guaranteed), JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
+JOBOBJECT_BASIC_PROCESS_ID_LIST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+
+_RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
+_PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
+#: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: its size in bytes by pointer width, and the offset of LimitFlags.
+_LIMITS_BYTES, _LIMIT_FLAGS_AT = {8: 144, 4: 112}, 16
+_BREAKAWAY_OK = 0x800  # without it, creating a child with CREATE_BREAKAWAY_FROM_JOB would fail
+_KILL_ON_JOB_CLOSE = 0x2000
+_NEW_PROCESS = 6  # JOB_OBJECT_MSG_NEW_PROCESS
+_LIST_HEAD = 8  # NumberOfAssignedProcesses, NumberOfProcessIdsInList
+_MAX_MEMBERS = 1 << 16
+
+
+class Job:
+    """A job for a process that has not run yet, so that its descendants are in it too.
+
+    Until release(), the end of this tracer terminates the process. Afterwards the job has no limits.
+
+    Args:
+        api: wstrace_plugins.os.windows.api or a stand-in.
+        pid: the process; 0 = one that is created in the job, see is_for().
+
+    Raises:
+        Unavailable: Windows refuses the job, as when the process is in another one that forbids it.
+    """
+
+    def __init__(self, api: WindowsApi, pid: int = 0) -> None:
+        self._api, self.pid = api, pid
+        self._waiting: frozenset[int] = frozenset()
+        self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
+        self._handles: list[int] = []
+        try:
+            self.handle = self._made("CreateJobObjectW", api.CreateJobObjectW(None, None))
+            self._port = self._made(
+                "CreateIoCompletionPort", api.CreateIoCompletionPort(winapi.INVALID_HANDLE_VALUE, None, 0, 1)
+            )
+            self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], f"<u{api.POINTER}"))
+            self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
+            if pid:
+                self.put(pid)
+        except BaseException:
+            self.close()
+            raise
+
+    def put(self, pid: int) -> None:
+        """Puts a process into the job. Raises Unavailable."""
+        self.pid = pid
+        with processes.opened(self._api, pid, _RIGHTS) as process:
+            self._made("AssignProcessToJobObject", self._api.AssignProcessToJobObject(self.handle, process), keep=False)
+
+    def _made(self, call: str, result: Any, *, keep: bool = True) -> int:
+        if not result:
+            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self.pid}" if self.pid else "")
+        if keep:
+            self._handles.append(int(result))
+        return int(result)
+
+    def _set(self, what: int, value: Any) -> None:
+        done = self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes)
+        self._made("SetInformationJobObject", done, keep=False)
+
+    def _limit(self, flags: int) -> None:
+        limits = np.zeros(_LIMITS_BYTES[self._api.POINTER], "|u1")
+        limits[_LIMIT_FLAGS_AT : _LIMIT_FLAGS_AT + 4].view("<u4")[0] = flags
+        self._set(_EXTENDED_LIMITS, limits)
+
+    def release(self) -> None:
+        """Lets the process outlive this tracer from now on. Raises Unavailable when the system refuses."""
+        self._limit(_BREAKAWAY_OK)
+
+    def news(self) -> list[int]:
+        """The pids of the processes that were created in the job since the last call; they may have ended by now."""
+        born: list[int] = []
+        places = (self._message.ctypes.data, self._key.ctypes.data, self._about.ctypes.data)
+        while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
+            if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self.pid:
+                born.append(int(self._about[0]))
+        return [pid for pid in born if pid not in self._waiting]
+
+    def is_for(self, pid: int, launchers: Collection[int] = ()) -> None:
+        """The process is this one; the launchers that started it are no news and no members from now on."""
+        self.pid, self._waiting = pid, frozenset(launchers)
+        self.news()  # of what ran before it
+
+    def members(self) -> list[int]:
+        """The pids of the processes that are in the job now; [] when the system does not say."""
+        room = 256
+        while room <= _MAX_MEMBERS:
+            listed = np.zeros(_LIST_HEAD + room * self._api.POINTER, "|u1")
+            done = self._api.QueryInformationJobObject(
+                self.handle, _PROCESS_ID_LIST, listed.ctypes.data, listed.nbytes, None
+            )
+            if done:
+                pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
+                told = pids[: int(listed[4:8].view("<u4")[0])]
+                return [pid for pid in told if pid not in self._waiting]
+            if self._api.GetLastError() != winapi.ERROR_MORE_DATA:
+                break
+            room *= 4
+        return []
+
+    def has(self, process: int) -> bool:
+        """Whether the process of a handle is in the job, because a pid may be reused before it is opened.
+
+        True also when the system does not say. Under Wine the handle needs PROCESS_QUERY_INFORMATION.
+        """
+        result = np.zeros(1, "<u4")
+        told = self._api.IsProcessInJob(process, self.handle, result.ctypes.data)
+        return bool(result[0]) or not told
+
+    def close(self) -> None:
+        """Closes the handles. The processes go on and stay in the job; before release() they are terminated."""
+        for handle in self._handles:
+            self._api.CloseHandle(handle)
+        self._handles.clear()

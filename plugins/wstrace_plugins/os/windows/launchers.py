@@ -1,0 +1,129 @@
+"""Launchers, which only start another program: finds the interpreter that a launcher's file names.
+
+`py` and `uv run` decide at run time: see `born`.
+Sources: distlib, t32/t64 launchers (stub, `#!INTERPRETER`, zip); uv, uv-trampoline-builder (the resources
+UV_TRAMPOLINE_KIND and UV_PYTHON_PATH; before 0.8 the path, its length and `UVSC` or `UVPY` behind the zip); CPython,
+venvlauncher.c and multiprocessing; Scoop (NAME.shim beside NAME.exe). Launchers are untrusted input, so every read is
+bounded.
+"""
+
+from __future__ import annotations
+
+import ntpath
+import os
+import struct
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from wstrace_plugins.os.windows.pe_resources import named_data
+
+_MAX_PATH_BYTES = 4096
+_END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
+_UV_KIND, _UV_PYTHON = "UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"
+_UV_SCRIPT = {b"\x01": True, b"\x02": False, b"UVSC": True, b"UVPY": False}
+_PYTHON_LAUNCHERS = frozenset({"py.exe", "pyw.exe"})
+
+
+class Launcher(NamedTuple):
+    """What a launcher's file says: the interpreter that it starts, and whether it passes itself to that as a script."""
+
+    interpreter: str
+    script: bool
+
+
+def read(path: str) -> Launcher | None:
+    """What a launcher of pip or uv would start; None for any other program, or if that does not exist."""
+    try:
+        with Path(path).open("rb") as file:
+            found = _uv(file) or _shebang(file)
+    except (OSError, ValueError, struct.error):
+        return None
+    if found is None:
+        return None
+    interpreter = os.path.join(os.path.dirname(path), found.interpreter)  # uv's may be relative to the launcher
+    return found._replace(interpreter=interpreter) if Path(interpreter).is_file() else None
+
+
+def venv_base(path: str) -> str:
+    """The interpreter that a venv's python.exe starts, as multiprocessing finds it; "" for any other program."""
+    here = Path(path)
+    if any(here.parent.glob("python3*.dll")) or any(here.parent.glob("libpypy*.dll")):
+        return ""  # an interpreter by itself: a venv that was made by copying (uv of an embedded Python, PyPy)
+    for folder in (here.parent, here.parent.parent):
+        home = _home(folder / "pyvenv.cfg")
+        if home is None:
+            continue
+        base = home / here.name
+        if not base.is_file():
+            base = Path(getattr(sys, "_base_executable", "")) if _same(path, sys.executable) else base
+        if base.is_file() and not _same(str(base), path) and here.stem.lower().startswith("python"):
+            return str(base)
+    return ""
+
+
+def decides_at_run_time(path: str, arguments: Sequence[str]) -> bool:
+    """Whether a command is `py`, `uv run`, `uvx` or a shim of Scoop, which decide at run time what they start."""
+    name = ntpath.basename(path).lower()
+    words = [word for word in arguments if not word.startswith("-")]
+    return (
+        name in _PYTHON_LAUNCHERS
+        or name == "uvx.exe"
+        or (name in ("uv.exe", "uvw.exe") and (words[:1] == ["run"] or words[:2] == ["tool", "run"]))
+        or Path(path).with_suffix(".shim").is_file()
+    )
+
+
+def _uv(file: BinaryIO) -> Launcher | None:
+    resources = named_data(file, (_UV_KIND, _UV_PYTHON), _MAX_PATH_BYTES)
+    kind, path = resources.get(_UV_KIND, b""), resources.get(_UV_PYTHON, b"")
+    if kind not in _UV_SCRIPT or not path:
+        end = _last(file, 8)
+        kind, length = end[4:], int.from_bytes(end[:4], "little")
+        path = _last(file, 8 + min(length, _MAX_PATH_BYTES))[:-8] if kind in _UV_SCRIPT else b""
+    return Launcher(path.decode("utf-8", "replace"), _UV_SCRIPT[kind]) if path and b"\0" not in path else None
+
+
+def _shebang(file: BinaryIO) -> Launcher | None:
+    """What a launcher that pip made for a script, such as pytest.exe, would start; None for any other program.
+
+    Such a launcher runs `INTERPRETER launcher.exe ARGUMENTS`; its file ends with a line `#!INTERPRETER` and a zip.
+    """
+    if b"PK\5\6" not in _last(file, _END_OF_ZIP):
+        return None
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if "__main__.py" not in archive.namelist():
+                return None
+            start = min(info.header_offset for info in archive.infolist())
+    except zipfile.BadZipFile:
+        return None
+    file.seek(max(start - _MAX_PATH_BYTES, 0))
+    _, mark, line = file.read(min(start, _MAX_PATH_BYTES)).rpartition(b"#!")
+    words = line.decode("utf-8", "replace").strip().strip('"')
+    return Launcher(words, True) if mark and words.lower().endswith(".exe") else None
+
+
+def _last(file: BinaryIO, count: int) -> bytes:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(file.tell() - count, 0))
+    return file.read(count)
+
+
+def _home(file: Path) -> Path | None:
+    """The folder of the base interpreter that a pyvenv.cfg names, or None."""
+    try:
+        with file.open("rb") as config:
+            lines = config.read(1 << 16).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for key, _, value in (line.partition("=") for line in lines[:100]):
+        if key.strip().lower() == "home":
+            return Path(value.strip())
+    return None
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.normcase(os.path.abspath(one)) == os.path.normcase(os.path.abspath(other))

@@ -1,0 +1,150 @@
+r"""Translates paths of mapped files from the kernel's form (`\Device\HarddiskVolume3\dir\file`).
+
+A kernel path is never opened unchanged: Windows takes `\Device\x` as a path on the current drive, where anyone may put
+a file.
+Source: Microsoft Learn, QueryDosDeviceW, FindFirstVolumeW, GetVolumePathNamesForVolumeNameW; "Naming Files, Paths, and
+Namespaces" (`\\?\`, GLOBALROOT).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_plugins.os.windows.interface import WindowsApi
+
+_DEVICE = "\\Device\\"
+#: Devices of remote files: the rest of the path is `server\share\file`, for some after `;Z:0000`.
+_REDIRECTORS = frozenset({
+    "mup", "lanmanredirector", "webdavredirector", "p9rdr", "vboxminirdr", "vmhgfs", "hgfs", "rdpdr", "nfsrdr",
+})  # fmt: skip
+_BELIEVED_SECONDS = 1.0  # a volume may get a drive letter later, or lose it to another volume
+_MAX_VOLUMES = 1024
+_CHARS = 1024
+_MAX_PATH = 259
+_ON_A_DRIVE = r"[A-Za-z]:\\"
+#: Volumes: of disks and virtual ones, of shadow copies, dynamic disks, layers of containers, and CDs.
+_ON_A_VOLUME = r"(?i)\\Device\\(HarddiskVolume(ShadowCopy)?\d+|HarddiskDmVolumes|VhdHardDisk\{[0-9a-f-]+\}|CdRom\d+)\\"
+#: A component that ends with a dot or a space, or is the name of a DOS device, whatever its ending.
+_CHANGED_BY_WIN32 = (
+    r"(?i)/|[. ](\\|$)|\\(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *([.:][^\\]*)?(\\|$)"
+)
+
+#: api -> device -> (drive letter or folder, "" for none; when it was queried)
+_drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionary()
+
+
+def utf16(units: NDArray[Any]) -> str:
+    """The text of UTF-16 code units, with U+FFFD for an unpaired surrogate, so that every encoding can hold it."""
+    return units.tobytes().decode("utf-16-le", "replace")
+
+
+def drive_path(api: WindowsApi, path: str) -> str:
+    r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
+
+    The path of a volume that is mounted in a folder begins with that folder; that of a volume that is not mounted is
+    returned unchanged. Wine's `\??\C:\file` loses its prefix.
+    """
+    if path.startswith("\\??\\UNC\\"):
+        return "\\\\" + path[len("\\??\\UNC\\") :]
+    if path.startswith("\\??\\"):
+        return path[len("\\??\\") :]
+    if not path.startswith(_DEVICE):
+        return path
+    name, _, tail = path[len(_DEVICE) :].partition("\\")
+    if name.lower() in _REDIRECTORS:
+        parts = tail.split("\\")
+        while parts and parts[0].startswith(";"):  # ;LanmanRedirector, ;Z:000000000001abcd
+            del parts[0]
+        return "\\\\" + "\\".join(parts)
+    drive = _drive(api, _DEVICE + name)
+    return f"{drive}\\{tail}" if drive else path
+
+
+def is_remote(path: str) -> bool:
+    r"""Whether a path is on another machine: `\\server\share\x`, `//server/share/x`, `\Device\Mup\server\x`.
+
+    Opening such a path sends the user's credentials there.
+    """
+    if path.startswith(_DEVICE):
+        return path[len(_DEVICE) :].partition("\\")[0].lower() in _REDIRECTORS
+    return path[:2].replace("/", "\\") == "\\\\"
+
+
+def openable(path: str) -> str:
+    r"""The path by which to open a result of drive_path(), or what a trace gives as one; "" when it is not opened.
+
+    Only files on volumes of this machine are opened. A trace is untrusted: it could name a pipe, whose server may act
+    as the user who opens it, a device, another machine, or a file relative to the current folder. The path has `\\?\`
+    where Win32 would refuse it or take it for another one (`C:\x.dll.`, `C:\con`).
+    """
+    if re.match(_ON_A_VOLUME, path):
+        return "\\\\?\\GLOBALROOT" + path
+    if not re.match(_ON_A_DRIVE, path):
+        return ""
+    return "\\\\?\\" + path if len(path) > _MAX_PATH or re.search(_CHANGED_BY_WIN32, path) else path
+
+
+def _drive(api: WindowsApi, device: str) -> str:
+    """`C:` or `C:\folder` of a device; "" when it is not mounted."""
+    drives, now = _drives.setdefault(api, {}), time.perf_counter()
+    known = drives.get(device)
+    if known is None or now - known[1] >= _BELIEVED_SECONDS:
+        found = _drive_letters(api)
+        if device not in found:
+            found |= {d: folder for d, folder in _mounted_folders(api).items() if d not in found}
+        drives.update({d: (name, now) for d, name in {device: "", **found}.items()})
+    return drives[device][0]
+
+
+def _drive_letters(api: WindowsApi) -> dict[str, str]:
+    r"""`\Device\HarddiskVolume3` -> `C:`, for every present drive letter."""
+    letters = {}
+    for letter in "ZYXWVUTSRQPONMLKJIHGFEDCBA":  # descending, so that a device gets its first letter
+        if device := _device(api, f"{letter}:"):
+            letters[device] = f"{letter}:"
+    return letters
+
+
+def _device(api: WindowsApi, name: str) -> str:
+    target = np.zeros(_CHARS, "<u2")
+    count = api.QueryDosDeviceW(name, target.ctypes.data, len(target))
+    return utf16(target[:count]).partition("\0")[0] if count else ""
+
+
+def _mounted_folders(api: WindowsApi) -> dict[str, str]:
+    r"""`\Device\HarddiskVolume9` -> `C:\mnt`, for every volume that is mounted in a folder."""
+    from wstrace_plugins.os.windows.api import (
+        INVALID_HANDLE_VALUE,  # not on top: every trace on Linux imports this module
+    )
+
+    folders: dict[str, str] = {}
+    name, paths, returned = np.zeros(_CHARS, "<u2"), np.zeros(_CHARS, "<u2"), np.zeros(1, "<u4")
+    try:
+        search = api.FindFirstVolumeW(name.ctypes.data, len(name))
+    except Unavailable:
+        return folders
+    if search in (None, 0, INVALID_HANDLE_VALUE):
+        return folders
+    try:
+        for _ in range(_MAX_VOLUMES):
+            volume = utf16(name).partition("\0")[0]  # \\?\Volume{GUID}\
+            device = _device(api, volume[len("\\\\?\\") :].rstrip("\\"))
+            place = (volume, paths.ctypes.data, len(paths), returned.ctypes.data)
+            if device and api.GetVolumePathNamesForVolumeNameW(*place):
+                folder = utf16(paths).partition("\0")[0].rstrip("\\")
+                folders.update({device: folder} if folder else {})
+            if not api.FindNextVolumeW(search, name.ctypes.data, len(name)):
+                break
+    finally:
+        api.FindVolumeClose(search)
+    return folders

@@ -1,0 +1,206 @@
+"""Queries processes on Windows by their handles: names, counters, exit codes, parents and children."""
+
+from __future__ import annotations
+
+import ctypes
+import ntpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.layouts import (
+    OSVERSIONINFOW,
+    PROCESS_BASIC_INFORMATION,
+    PROCESS_MACHINE_INFORMATION,
+    PROCESS_MEMORY_COUNTERS,
+    PROCESSENTRY32W,
+    SYSTEM_INFO,
+)
+from wstrace_plugins.os.windows.paths import utf16
+
+_PATH_CHARS = 32_768
+_ARM64, _MACHINES = 0xAA64, {0x8664: "x64", 0x14C: "x86"}  # IMAGE_FILE_MACHINE_*
+_MACHINE_TYPE = 9  # GetProcessInformation: ProcessMachineTypeInfo, Windows 11
+
+
+class Counters(NamedTuple):
+    """PROCESS_MEMORY_COUNTERS: minor and major faults together (32 bits, wraps), and two sizes in bytes."""
+
+    page_faults: int
+    peak_working_set: int
+    working_set: int
+
+
+def counters(api: WindowsApi, handle: int) -> Counters | None:
+    """The result of GetProcessMemoryInfo, also for a process that has exited; None when the call fails."""
+    info = np.zeros(1, PROCESS_MEMORY_COUNTERS[api.POINTER])
+    if not api.GetProcessMemoryInfo(handle, info.ctypes.data, info.nbytes):
+        return None
+    row = info[0]
+    return Counters(int(row["PageFaultCount"]), int(row["PeakWorkingSetSize"]), int(row["WorkingSetSize"]))
+
+
+def parent(api: WindowsApi, handle: int) -> int:
+    """The pid of a process's parent, which may have been reused since; 0 when the system does not say."""
+    information = np.zeros(1, PROCESS_BASIC_INFORMATION[api.POINTER])
+    status = api.NtQueryInformationProcess(handle, 0, information.ctypes.data, information.nbytes, None)
+    return int(information["InheritedFromUniqueProcessId"][0]) if status >= 0 else 0
+
+
+def build(api: WindowsApi) -> int:
+    """The build number of Windows, such as 26100 for Windows 11 24H2 and Server 2025; 0 when not known."""
+    information = np.zeros(1, OSVERSIONINFOW)
+    information["dwOSVersionInfoSize"] = information.nbytes
+    return int(information["dwBuildNumber"][0]) if api.RtlGetVersion(information.ctypes.data) >= 0 else 0
+
+
+def exited(api: WindowsApi, handle: int, milliseconds: int = 0) -> bool:
+    """Whether a process ends within `milliseconds`. The wait cannot be interrupted, so keep it short."""
+    return int(api.WaitForSingleObject(handle, milliseconds)) == 0
+
+
+def exit_code(api: WindowsApi, handle: int) -> int:
+    """The exit code of an ended process as a signed 32-bit number, as for NTSTATUS 0xC0000005. Raises Unavailable."""
+    code = np.zeros(1, "<u4")
+    if not api.GetExitCodeProcess(handle, code.ctypes.data):
+        raise winapi.failed("GetExitCodeProcess", api.GetLastError())
+    return int(code.view("<i4")[0])
+
+
+def image(api: WindowsApi, handle: int) -> str:
+    """The path of a process's executable; "" when the system does not say."""
+    path, size = np.zeros(_PATH_CHARS, "<u2"), np.array([_PATH_CHARS], "<u4")
+    if not api.QueryFullProcessImageNameW(handle, 0, path.ctypes.data, size.ctypes.data):
+        return ""
+    return utf16(path[: size[0]])
+
+
+def name(api: WindowsApi, handle: int, pid: int) -> str:
+    """The file name of a process's executable, or `pid 12` when the system does not say."""
+    return ntpath.basename(image(api, handle)) or f"pid {pid}"
+
+
+def parents(api: WindowsApi) -> list[tuple[int, int]]:
+    """(pid, parent's pid) of every present process; a parent's pid may have been reused. Raises Unavailable."""
+    snapshot = api.CreateToolhelp32Snapshot(winapi.TH32CS_SNAPPROCESS, 0)
+    if snapshot in (None, 0, winapi.INVALID_HANDLE_VALUE):
+        raise winapi.failed("CreateToolhelp32Snapshot", api.GetLastError())
+    entry = np.zeros(1, PROCESSENTRY32W[api.POINTER])
+    entry["dwSize"] = entry.itemsize
+    pid, parent, address = entry["th32ProcessID"], entry["th32ParentProcessID"], entry.ctypes.data
+    found = []
+    try:
+        more = api.Process32FirstW(snapshot, address)
+        while more:  # runs for hundreds of processes twenty times a second
+            found.append((pid.item(), parent.item()))
+            more = api.Process32NextW(snapshot, address)
+    finally:
+        api.CloseHandle(snapshot)
+    return found
+
+
+def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
+    """(pid, parent's pid) of all present descendants of `roots`, parents before children.
+
+    When a parent's pid was reused, its children appear under the wrong process: compare created().
+    """
+    children: dict[int, list[int]] = {}
+    for child, parent in parents(api):
+        if child != parent:
+            children.setdefault(parent, []).append(child)
+    known, found = set(roots), [(root, 0) for root in roots]
+    for parent, _ in found:
+        new = [(child, parent) for child in children.get(parent, ()) if child not in known]
+        known.update(child for child, _ in new)
+        found += new
+    return found[len(roots) :]
+
+
+def emulated(api: WindowsApi, handle: int) -> str:
+    """`x64` or `x86` for a process whose code Windows on ARM64 translates; "" for a native one or when not known."""
+    machine, native = np.zeros(1, "<u2"), np.zeros(1, "<u2")
+    try:
+        told = api.IsWow64Process2(handle, machine.ctypes.data, native.ctypes.data)
+    except Unavailable:  # before Windows 10 1511
+        return ""
+    if not told or native[0] != _ARM64:
+        return ""
+    if machine[0]:
+        return _MACHINES.get(int(machine[0]), "")
+    kind = np.zeros(1, PROCESS_MACHINE_INFORMATION)  # x64 on ARM64 is not WOW64, so only this call shows it
+    if not api.GetProcessInformation(handle, _MACHINE_TYPE, kind.ctypes.data, kind.nbytes):
+        return ""
+    return _MACHINES.get(int(kind["ProcessMachine"][0]), "")
+
+
+def kernel_base(api: WindowsApi) -> int:
+    """The lowest address of the kernel: 1 << 63 for x64; for x86 behind the highest address of GetSystemInfo.
+
+    On a 64-bit Windows, the kernel has no address below 4 GiB, which a 32-bit process may have for itself.
+    """
+    if api.POINTER == 8:
+        return 1 << 63
+    ours, information = np.zeros(1, "<u4"), np.zeros(1, SYSTEM_INFO[4])
+    if api.IsWow64Process(api.GetCurrentProcess(), ours.ctypes.data) and ours[0]:
+        return 1 << 32
+    api.GetSystemInfo(information.ctypes.data)
+    highest = int(information["lpMaximumApplicationAddress"][0])
+    return (highest | 0xFFFF) + 0x1_0001 if highest else 1 << 31  # after 64 KiB that no process can use
+
+
+def refuse_other_width(api: WindowsApi, handle: int, pid: int) -> None:
+    """Refuses to read a 64-bit process from a 32-bit Python, which would get truncated addresses.
+
+    Raises:
+        Unavailable: this Python is 32-bit and the process is not.
+    """
+    if api.POINTER == 8:
+        return
+    ours, theirs = np.zeros(1, "<u4"), np.zeros(1, "<u4")
+    api.IsWow64Process(api.GetCurrentProcess(), ours.ctypes.data)
+    api.IsWow64Process(handle, theirs.ctypes.data)
+    if ours[0] and not theirs[0]:
+        raise Unavailable(f"pid {pid} is a 64-bit process and this Python is 32-bit", "trace it with a 64-bit Python")
+
+
+@contextmanager
+def opened(api: WindowsApi, pid: int, rights: int) -> Iterator[int]:
+    """Yields a handle on a process, and closes it. Raises TargetExited, Unavailable."""
+    handle = winapi.open_process(api, pid, rights)
+    try:
+        yield handle
+    finally:
+        api.CloseHandle(handle)
+
+
+def created(api: WindowsApi, pid: int) -> int:
+    """When a process was created, in units of 100 ns since 1601. Raises TargetExited, Unavailable."""
+    with opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+        return times(api, handle)[0]
+
+
+def times(api: WindowsApi, handle: int) -> tuple[int, int, int, int]:
+    """(created, exited, CPU time in kernel mode, in user mode) of a process, in units of 100 ns; zeros on failure."""
+    four = np.zeros(4, "<u8")
+    at = four.ctypes.data
+    api.GetProcessTimes(handle, at, at + 8, at + 16, at + 24)
+    created, ended, kernel, user = four.tolist()
+    return created, ended, kernel, user
+
+
+_wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
+
+
+def wine_version() -> str:
+    """The version of Wine, whose ntdll exports wine_get_version; "" on Windows."""
+    try:
+        version = _wine_get_version()
+    except Unavailable:
+        return ""
+    return str(version, "ascii", "replace") if version else ""

@@ -1,0 +1,119 @@
+"""Queries the token of a process: its user, elevation, integrity level and SeDebugPrivilege."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.layouts import LUID_AND_ATTRIBUTES, PRIVILEGE_SET
+
+_TOKEN_QUERY, _TOKEN_ADJUST_PRIVILEGES = 0x08, 0x20
+_TOKEN_USER, _TOKEN_ELEVATION, _TOKEN_INTEGRITY_LEVEL = 1, 20, 25  # TOKEN_INFORMATION_CLASS
+_MEDIUM = 0x2000  # SECURITY_MANDATORY_MEDIUM_RID
+_SE_PRIVILEGE_ENABLED = 2
+_ERROR_NOT_ALL_ASSIGNED = 1300
+
+
+@contextmanager
+def _token(api: WindowsApi, process: int, rights: int = _TOKEN_QUERY) -> Iterator[int]:
+    handle = np.zeros(1, "<u8")
+    if not api.OpenProcessToken(process, rights, handle.ctypes.data):
+        raise winapi.failed("OpenProcessToken", api.GetLastError())
+    try:
+        yield int(handle[0])
+    finally:
+        api.CloseHandle(int(handle[0]))
+
+
+def user(api: WindowsApi, process: int) -> bytes:
+    """The SID of the user that a process runs as. Raises Unavailable when the system refuses."""
+    return _sid(api, process, _TOKEN_USER)
+
+
+def low_integrity(api: WindowsApi) -> bool:
+    """Whether this process has less than medium integrity (a sandbox, AppContainer); False when not known."""
+    try:
+        label = _sid(api, api.GetCurrentProcess(), _TOKEN_INTEGRITY_LEVEL)
+    except Unavailable:
+        return False
+    return len(label) >= 12 and int.from_bytes(label[8:12], "little") < _MEDIUM  # S-1-16-LEVEL
+
+
+def _sid(api: WindowsApi, process: int, what: int) -> bytes:
+    information, size = np.zeros(256, "<u1"), np.zeros(1, "<u4")  # SID_AND_ATTRIBUTES, then the SID (68 bytes at most)
+    with _token(api, process) as token:
+        at = information.ctypes.data
+        if not api.GetTokenInformation(token, what, at, len(information), size.ctypes.data):
+            raise winapi.failed("GetTokenInformation", api.GetLastError())
+    return information[2 * api.POINTER : int(size[0])].tobytes()
+
+
+def sid_text(sid: bytes) -> str:
+    """A SID in the notation of security descriptors, `S-1-5-21-...`."""
+    authority, below = int.from_bytes(sid[2:8], "big"), np.frombuffer(sid, "<u4", sid[1], 8)
+    return "-".join(str(part) for part in ("S", sid[0], authority, *below.tolist()))
+
+
+def elevated(api: WindowsApi) -> bool:
+    """Whether this process runs with an administrator's full token; False when not known."""
+    value, size = np.zeros(1, "<u4"), np.zeros(1, "<u4")
+    try:
+        with _token(api, api.GetCurrentProcess()) as token:
+            told = api.GetTokenInformation(token, _TOKEN_ELEVATION, value.ctypes.data, 4, size.ctypes.data)
+    except Unavailable:
+        return False
+    return bool(told and value[0])
+
+
+def has_debug_privilege(api: WindowsApi) -> bool:
+    """Whether SeDebugPrivilege is enabled in this process, not merely held; False when not known."""
+    required = np.zeros(1, PRIVILEGE_SET)
+    required["Count"], result = 1, np.zeros(1, "<u4")
+    try:
+        with _token(api, api.GetCurrentProcess()) as token:
+            _look_up(api, required.ctypes.data + 8)
+            told = api.PrivilegeCheck(token, required.ctypes.data, result.ctypes.data)
+    except Unavailable:
+        return False
+    return bool(told and result[0])
+
+
+def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
+    """Enables SeDebugPrivilege, which permits this process to open those of other users, or disables it.
+
+    Raises:
+        Unavailable: the account does not hold the privilege, or the terminal is not elevated.
+    """
+    wanted = np.zeros(1, LUID_AND_ATTRIBUTES)  # TOKEN_PRIVILEGES with one entry
+    wanted["Count"], wanted["Attributes"] = 1, _SE_PRIVILEGE_ENABLED if on else 0
+    with _token(api, api.GetCurrentProcess(), _TOKEN_ADJUST_PRIVILEGES | _TOKEN_QUERY) as token:
+        _look_up(api, wanted.ctypes.data + 4)
+        done = api.AdjustTokenPrivileges(token, 0, wanted.ctypes.data, 0, None, None)
+        code = api.GetLastError()  # the call returns TRUE even when it assigned nothing
+    if not done or code == _ERROR_NOT_ALL_ASSIGNED:
+        raise Unavailable(
+            f"SeDebugPrivilege could not be switched {'on' if on else 'off'} (AdjustTokenPrivileges: {code})",
+            "run wstrace in an elevated terminal (Run as administrator)",
+        )
+
+
+@contextmanager
+def privilege_as_it_was(api: WindowsApi) -> Iterator[None]:
+    """A context after which SeDebugPrivilege is as before; for imports that enable it, such as psutil's."""
+    before = has_debug_privilege(api)
+    try:
+        yield
+    finally:
+        if not before and has_debug_privilege(api):
+            with suppress(Unavailable):
+                set_debug_privilege(api, on=False)
+
+
+def _look_up(api: WindowsApi, luid: int) -> None:
+    if not api.LookupPrivilegeValueW(None, "SeDebugPrivilege", luid):
+        raise winapi.failed("LookupPrivilegeValueW", api.GetLastError())

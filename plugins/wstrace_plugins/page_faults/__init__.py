@@ -1,0 +1,38 @@
+"""Page faults: who brought which page into memory, by which instruction and thread, minor or major.
+
+`wstrace_plugins.os.backend("wstrace_plugins.page_faults").PageFaults` is the source of the running system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from wstrace.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Source
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source]]:
+    """The source `page_faults`; on a system without capture, the Linux one, whose start() says so."""
+    from wstrace.errors import Unavailable
+    from wstrace_plugins.os import backend
+
+    try:
+        return [backend("wstrace_plugins.page_faults").PageFaults]
+    except Unavailable:
+        return [backend("wstrace_plugins.page_faults", "linux").PageFaults]
+
+
+@hookimpl
+def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
+    """The ledger stages for events that the kernel takes off a program that gains privilege by exec."""
+    return {
+        "lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many"),
+        "other_namespace": (True, "faults of processes of another pid namespace: they have no pid here"),
+        "before_armed": (True, "faults of a cgroup made during the trace, before it was traced"),
+        "missed_cgroups": (True, "cgroups that had gone before they could be traced: how many faults is not known"),
+        "displaced": (True, "faults that were not recorded because another BPF program ran on their CPU"),
+    }

@@ -1,0 +1,333 @@
+"""Account: what the kernel counted in a trace, what became of it, and why the system's own count is higher."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.schema import CONTENT_LOSS
+from wstrace_plugins.os.linux import procfs, vmstat
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
+from wstrace_plugins.page_faults.linux.hot_plug import Processors
+from wstrace_plugins.page_faults.linux.live import ended
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
+from wstrace_plugins.page_faults.linux.samples import RingSamples
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from wstrace_plugins.page_faults.linux.service_time.capture import ServiceTimes
+
+#: The stage of the ledger for faults after an exec that gained privilege.
+LOST_PRIVILEGED = "lost_privileged"
+DISPLACED, WITHOUT_STACK, WITHOUT_TIME = "displaced", "without_stack", "without_time"
+#: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
+_MOST_DISPLACED, _FEWEST = 0.001, 100
+#: Between two looks at all events: at least so long, and so many times what the last one took, as they may be many.
+_LOOK_SECONDS, _SHARE = 1.0, 200
+#: how long events are open twice: much longer than a fork takes, or than it takes to read that it has happened
+_RENEW_SECONDS = 1.0
+#: A ring lasts longer at a million faults a second: less throttling explains no loss.
+_TOLD_SECONDS = 0.1
+
+
+class Account:
+    """Writes the ledger and the notes of a trace.
+
+    Args:
+        context: the session's context.
+        source: the name of the source in the ledger.
+        settings: how the events were opened.
+        rings: the samples of each ring of faults.
+        events: the perf events.
+        side: the side band.
+        python: the Python stacks.
+        service: what times the faults; None = nothing does.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        source: str,
+        settings: Settings,
+        rings: Sequence[RingSamples],
+        events: PerfEvents,
+        side: SideBand,
+        python: NoStacks | None = None,
+        service: ServiceTimes | None = None,
+    ) -> None:
+        self._context, self._source, self._settings = context, source, settings
+        self._events, self._side = events, side
+        self._processors = Processors(events.cpus, everywhere=settings.everywhere)
+        self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
+        self._python, self._service = python or NoStacks(), service
+        self._before = 0
+        self._hints: int | None = None
+        self._throttled: float | None = None
+        self._due, self._renewing = 0.0, False
+        self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
+        self._at_end: int | None = None
+        #: Faults that were counted and recorded, by type, and are not of this trace.
+        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
+
+    def begin(self) -> None:
+        """Called when all events are open: says which content losses they tell, and notes which faults of attached
+        targets came before and were not counted.
+        """
+        self._tell_losses()
+        self._context.orphans.append(self._orphans)
+        self._hints = vmstat.balancing_hints()
+        if not all(target.launched for target in self._context.targets):
+            counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
+            self._before = max(self._usage() - counted, 0)
+
+    def end(self) -> None:
+        """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
+        self._processors.look()
+        for group in self._context.groups:
+            group.end()
+        if any(target.wait(0) is None for target in self._context.targets):
+            self._at_end = self._usage()
+
+    def so_far(self, late: int) -> None:
+        """Writes the ledger during the trace, from the rings alone, and which content losses are told by now."""
+        self._tell_losses()
+        self._processors.look_if_due()
+        ledger = self._context.ledger
+        for kind, rings in self._kinds:
+            lost = self.reported_lost(kind)
+            if lost and self._throttled is None:
+                self._throttled = _throttled()
+            for stage, count in (
+                ("lost_kernel", lost),
+                ("duplicates", sum(ring.duplicates for ring in rings)),
+                ("foreign_clock", sum(ring.foreign for ring in rings)),
+            ):
+                if count:
+                    ledger.set(stage, count, kind)
+        for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
+            if count:
+                ledger.set(stage, count, self._source)
+
+    def _tell_losses(self) -> None:
+        everywhere = self._events.tracepoints_everywhere
+        self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
+
+    def reported_lost(self, kind: str) -> int:
+        """The faults that LOST rows have told of so far: they count lost rows of stacks and of times, too."""
+        lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
+        if lost and self._service is not None:
+            lost -= self._service.rows_lost(kind)
+        return max(lost - self._python.rows_lost(kind), 0) if lost else 0
+
+    def displaced(self, kind: str, counted: int) -> int:
+        """The faults that are missing because another BPF program ran on their CPU.
+
+        The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
+        """
+        runs = self._python.runs(kind) if self._settings.period == 1 and not self._events.thinned else None
+        counted -= self._events.renewed(kind)  # these have no gate
+        return max(counted - runs, 0) if runs is not None else self._displaced[kind]
+
+    def absent(self, kind: str, counted: int, lost: int | None) -> int:
+        """The counted faults that have no row yet and are not known to be lost: no fewer than were displaced."""
+        taken = sum(ring.taken for name, rings in self._kinds for ring in rings if name == kind)
+        return counted - taken - (self.reported_lost(kind) if lost is None else lost)
+
+    def tend_stacks(self, live: Collection[int]) -> bool:
+        """Takes the gates off the events if they cost more than 0.1 % of the records; `live`: the traced processes.
+
+        Looked at once a second, with very many events more rarely. What was counted is read before how often the gates
+        ran, as faults go on.
+
+        Returns:
+            Whether events were opened beside others, so that records come twice.
+        """
+        if self._renewing:
+            self._renew(live)
+            return False
+        began = time.monotonic()
+        if began < self._due or self._python.runs(MINOR) is None:
+            return False
+        counted, absent = {}, {}
+        for kind, _ in self._kinds:
+            counted[kind], lost = self._events.counts(kind)
+            absent[kind] = self.absent(kind, counted[kind], lost)
+        # Faults of events without a gate have their rows: see close().
+        gone = {kind: min(self.displaced(kind, n), absent[kind]) for kind, n in counted.items()}
+        self._due = began + max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
+        if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
+            return False
+        self._renewing, self._due = True, float("inf")
+        self._renew(live)
+        if self._renewing:
+            # To open many takes long: only from now on each fork passes on the new ones.
+            self._due = time.monotonic() + _RENEW_SECONDS
+        return True
+
+    def _renew(self, live: Collection[int]) -> None:
+        """Opens events without a gate beside those before, and closes these some time later.
+
+        A process that was being born is told of by the side band, whose events stay, before it runs.
+        """
+        began = time.monotonic()  # who was born after this may not be among those that are opened now
+        roots = self._context.targets if self._settings.children else ()
+        pids = {*live, *(procfs.descendants(*(root.pid for root in roots)) if roots else ())}
+        try:
+            self._events.renew(pids, self._settings, self._context.own_threads)
+        except (OSError, Unavailable) as error:
+            self._context.info.lack(f"Python stacks cannot be switched off, although they cost records: {error}")
+            self._events.end_renewal(former=False)
+            self._renewing, self._due = False, float("inf")
+            return
+        if began < self._due:
+            return
+        self._events.end_renewal(former=True)
+        self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
+        self._python.switch_off()
+        if self._service is not None:
+            self._service.switch_off()
+        self._renewing = False
+
+    def close(self, given: int, *, failed: bool) -> None:
+        """Writes the final ledger: what was recorded, all losses (with displaced) and unaccounted are what was counted.
+
+        Args:
+            given: the number of faults that were emitted; the tracer lost the others that it took from the rings.
+            failed: whether the rings could not be emptied, so that what they hold is lost too.
+        """
+        ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
+        counted_in_all = 0
+        taken = sum(ring.recorded for _, rings in self._kinds for ring in rings) - sum(self.left_out.values())
+        ledger.add("lost_tracer", max(taken - given, 0), self._source)
+        for kind, rings in self._kinds:
+            counted, lost = self._events.counts(kind)
+            displaced = self.displaced(kind, counted)
+            counted -= sum(ring.duplicates for ring in rings) + self.left_out[kind]
+            recorded = sum(ring.recorded for ring in rings) - self.left_out[kind]
+            foreign = sum(ring.foreign for ring in rings)
+            absent = counted - recorded - foreign
+            if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
+                reported = self.reported_lost(kind)
+                lost = max(absent - displaced, reported) if every else reported
+            # A thread that is started just before its starter's events get their gates has events without any. No gate
+            # runs at its faults, but they are recorded: 3 of 150 attaches to a program that makes threads all the time.
+            displaced = min(displaced, max(absent - lost, 0))
+            if every or not any(self.left_out.values()):  # of others' faults that were counted only samples are known
+                ledger.set("counted", counted, kind)
+            ledger.set("lost_kernel", lost, kind)
+            if every:
+                ledger.add(DISPLACED, displaced, kind)
+                rest = absent - lost - displaced
+                ledger.add("lost_tracer" if failed else "unaccounted", rest, kind)
+            counted_in_all += counted
+        # The kernel's count includes losses at the end, after which no LOST row was written.
+        if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
+            ledger.set("lost_side_band", lost, self._source)
+        for reason, n in self._python.reasons().items():
+            ledger.set(WITHOUT_STACK, n, reason)
+        for reason, n in self._service.reasons().items() if self._service is not None else ():
+            ledger.set(WITHOUT_TIME, n, reason)
+        if self._context.wants(CONTENT_LOSS):  # what blame asks for
+            from wstrace_plugins.page_faults.linux.fault_around import fault_around_bytes
+
+            self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
+        if self._processors.untraced:
+            self._context.info.lack(f"faults on {self._processors.untraced}")
+        self._tell_hints()
+        self._tell_throttling()
+        if self._context.groups:
+            usage = self._context.usage().faults
+            if usage is None:
+                self._context.info.note("an unknown number faulted in by the kernel itself")
+            elif usage > counted_in_all:
+                others = f", or faults on {self._processors.untraced}" if self._processors.untraced else ""
+                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
+        elif self._context.targets:
+            if all(target.launched for target in self._context.targets) and (went_on := self._went_on()):
+                self._context.info.extra["went_on"] = went_on
+            self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
+
+    def _tell_hints(self) -> None:
+        hints = vmstat.balancing_hints() if self._hints is not None else None
+        if self._hints is not None and hints is not None and hints > self._hints:
+            self._context.info.lack(
+                "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "
+                f"between nodes, with {hints - self._hints:,} on this machine meanwhile; sysctl kernel.numa_balancing=0"
+            )
+
+    def _tell_throttling(self) -> None:
+        seconds = 0.0 if self._throttled is None else _throttled() - self._throttled
+        if seconds >= _TOLD_SECONDS:
+            self._context.info.lack(
+                f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
+                "all CPUs) since the first loss; raise that limit, or record fewer: -s page_faults:period=10"
+            )
+
+    def _orphans(self) -> list[int]:
+        """The pids of traced processes whose parents have ended; called on other threads than the one that adds."""
+        live = dict(self._side.live)
+        return [pid for pid, one in live.items() if one.ppid not in live]
+
+    def _went_on(self) -> list[int]:
+        """The pids of traced processes, other than the targets, that have not ended."""
+        others = self._side.live.keys() - {target.pid for target in self._context.targets}
+        return sorted(others - set(ended(others)))
+
+    def _usage(self) -> int:
+        context = self._context
+        return context.usage().faults or 0
+
+    def _explain(self, hidden: int) -> None:
+        """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.
+
+        Known reasons are stated as such; for the rest, only what may be the reason.
+        """
+        note, privileged = self._context.info.note, self._side.privileged_programs
+        hidden = max(hidden, 0)
+        before = min(self._before, hidden)
+        rest = hidden - before
+        if before:
+            note(f"{before:,} that came while it was being attached")
+        if privileged:
+            self._context.ledger.set(LOST_PRIVILEGED, max(rest, privileged), self._source)
+            programs = "program" if privileged == 1 else "programs"
+            note(
+                f"{rest:,} after the kernel ended the trace: {privileged:,} {programs} gained privilege by exec "
+                "(setuid, file capabilities)"
+            )
+        elif rest:
+            causes = self._causes()
+            why = causes[0] if len(causes) == 1 else f"of which the cause is not known: {', or '.join(causes)}"
+            note(f"{rest:,} {why}")
+        elif not self._settings.kernel:
+            note("faults that kernel code took on the target's memory, if there were any (level user)")
+        if self._at_end is not None:
+            note("those that came after the end of the trace")
+
+    def _causes(self) -> list[str]:
+        """What rusage may have counted without an event: always also get_user_pages(), which has none."""
+        causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
+        if self._processors.untraced:
+            causes.insert(0, f"faults on {self._processors.untraced}")
+        if not self._settings.kernel:
+            causes.append("faults that kernel code took on the target's memory (level user)")
+        if not self._settings.children:
+            causes.append("faults of its children")
+        if any(target.pid == os.getpid() for target in self._context.targets):
+            causes.append("faults of wstrace's own threads")
+        return causes
+
+
+def _throttled() -> float:
+    # The user that root became may not read what root installed: then the losses are told, and this is not.
+    with contextlib.suppress(ImportError, LookupError, OSError, ValueError):
+        from wstrace_plugins.os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
+
+        return throttled_seconds()
+    return 0.0

@@ -1,0 +1,137 @@
+"""Opens the events on the targets: before the execve() of a launched one, on each thread of a running one, again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.clock import now_ns
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context
+from wstrace.schema import FAULT_MAJOR
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
+from wstrace_plugins.page_faults.linux.levels import refused
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.rate import Rate
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Arming:
+    """The processes of a trace, as its events are opened on them.
+
+    Args:
+        context: the session's context.
+        settings: how the events are opened.
+        events: the perf events.
+        side: the side band, which learns of processes that are already running.
+        python: the Python stacks.
+    """
+
+    def __init__(
+        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: NoStacks
+    ) -> None:
+        self._context, self._settings = context, settings
+        self._events, self._side, self._python = events, side, python
+        #: one out of how many faults is recorded
+        self.rate = Rate(settings.period)
+        #: Whether threads may have two events, one inherited and one opened by us, which both write the same rows.
+        self.doubled = False
+        #: Faults that were counted and recorded, by type, and are not of this trace: Account.left_out.
+        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
+
+    def arm(self, since: int) -> None:
+        """Opens the events of all targets; the mappings of a running one hold from the time `since` on.
+
+        Raises:
+            Unavailable: one belongs to another user, or there are no more descriptors.
+            TargetExited: one ended meanwhile.
+        """
+        for target in self._context.targets:
+            if target.launched:
+                self._launched(target.pid)
+        if running := [target.pid for target in self._context.targets if not target.launched]:
+            self._attach(running, since)
+        for target in self._context.targets:
+            if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
+                raise TargetExited(f"process {target.pid} has ended")
+
+    def look(self) -> None:
+        """Called at each drain."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left to trace, where that is known here."""
+        return False
+
+    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+        """Which faults are of the tracer's own threads; None = none, and they need not be looked for."""
+        own = self._context.own_threads()
+        return np.isin(columns["tid"], list(own)) if own and self.doubled else None
+
+    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of those faults that are of traced processes, which were counted by the events with others."""
+        return columns
+
+    def left_out_of(self, columns: dict[str, NDArray[Any]], out: NDArray[np.bool_]) -> None:
+        """Counts faults that ours() leaves out."""
+        major = int(np.count_nonzero(columns["flags"][out] & FAULT_MAJOR))
+        self.left_out[MAJOR] += major
+        self.left_out[MINOR] += int(np.count_nonzero(out)) - major
+
+    def _launched(self, pid: int) -> None:
+        self._python.expect(pid)
+        settings = self._events.make_room(1, self._settings._replace(on_exec=True))
+        try:
+            if not self._events.arm(pid, settings):
+                raise TargetExited(f"process {pid} ended before its first instruction")
+        except OSError as error:
+            raise refused(pid, error, children=self._settings.children) from None
+        self._side.launched(pid)
+
+    def _attach(self, pids: Sequence[int], since: int) -> None:
+        """Traces the processes' threads, then reads their mappings; the same for their children until none is new."""
+        known: set[int] = set()
+        while fresh := [p for p in self._family(*pids) if p not in known]:
+            for process in fresh:
+                known.add(process)
+                self._python.look(process)
+                try:
+                    self._events.arm_process(process, self._settings, self._context.own_threads)
+                    self._side.seen(process, since)
+                except OSError as error:
+                    raise refused(process, error, children=self._settings.children) from None
+                except TargetExited:
+                    if process in pids:
+                        raise
+        self.doubled = True
+
+    def record_one_in(self, every: int) -> bool:
+        """Records one out of so many faults from now on. False: the kernel cannot change that of inherited events."""
+        return False
+
+    def again(self, pid: int) -> None:
+        """Opens events again on a process that gained privilege by exec, because the kernel has removed the old ones.
+
+        That needs privilege. Faults that happened meanwhile are lost, and counted.
+        """
+        since = now_ns()
+        with contextlib.suppress(OSError, Unavailable):  # we lack the right, or the process has ended
+            self._events.threads.difference_update(procfs.threads(pid))
+            self._events.arm_process(pid, self._settings, self._context.own_threads)
+            self._side.seen(pid, since)
+            self.doubled = True
+
+    def _family(self, *pids: int) -> list[int]:
+        return [*dict.fromkeys(pids), *(procfs.descendants(*pids) if self._settings.children else ())]
+
+    def families(self) -> Iterator[int]:
+        """The targets, and the processes that they and theirs have started, as far as these are traced."""
+        yield from self._family(*(target.pid for target in self._context.targets))

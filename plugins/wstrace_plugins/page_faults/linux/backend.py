@@ -1,0 +1,398 @@
+"""The source `page_faults` on Linux: every fault of the traced threads, by perf_event_open."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    CALL_SITE,
+    CONTENT_LOSS,
+    FAULT_OBSERVER,
+    FAULT_REGISTERS,
+    PAGE_FAULT,
+    PROCESS,
+    RESIDENT_PAGES,
+    STACK_DUMP,
+    Schema,
+)
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux import registers, tracepoints
+from wstrace_plugins.page_faults.linux.account import Account
+from wstrace_plugins.page_faults.linux.arming import Arming
+from wstrace_plugins.page_faults.linux.calls import Calls
+from wstrace_plugins.page_faults.linux.catch_up import CatchUp
+from wstrace_plugins.page_faults.linux.counters import FaultCounters
+from wstrace_plugins.page_faults.linux.descriptors import Descriptors
+from wstrace_plugins.page_faults.linux.events import ENTRY, PerfEvents, Settings
+from wstrace_plugins.page_faults.linux.evictions import Evictions
+from wstrace_plugins.page_faults.linux.family_arming import arming_of
+from wstrace_plugins.page_faults.linux.levels import own_level, settled_level
+from wstrace_plugins.page_faults.linux.live import ended
+from wstrace_plugins.page_faults.linux.pace import Pace
+from wstrace_plugins.page_faults.linux.peaks import Peaks
+from wstrace_plugins.page_faults.linux.python_stacks.asked import python_stacks
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.rare_calls import RareCalls
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled, steps
+from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.stack_dumps import StackDumps
+from wstrace_plugins.page_faults.linux.stack_event import StackRate
+from wstrace_plugins.page_faults.linux.stack_levels import stack_levels
+from wstrace_plugins.page_faults.linux.titles import Titles
+from wstrace_plugins.page_faults.stacks_option import parse_stacks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_plugins.page_faults.linux.service_time.capture import ServiceTimes
+
+_LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
+_FOREVER = (1 << 64) - 1
+_BATCH_ROWS, _PRUNE_SECONDS = 1 << 17, 1.0
+
+
+class PageFaults(Source):
+    """Page faults with time, address, instruction and thread, minor or major, of all threads and children.
+
+    Args:
+        ring_bytes: the kernel's buffer for minor faults, per CPU; 0 = 16 MiB, less where there are many CPUs.
+        poll_ms: the time between two reads, in ms, at least 400 while nothing comes; a quarter-full buffer is read now.
+        kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
+        children: follow the processes that the target starts.
+        period: record one fault out of this many; all are counted.
+        stacks: whose frames a fault carries: python, native, or python+native; lines = native, with the Python lines of
+            the samples, learned without eBPF; auto = python where the kernel permits it; none.
+        stack_rate: for native and lines: faults a second, of each thread and CPU, that are sampled with their stack.
+        stack_period: instead of stack_rate: sample one fault out of this many.
+        borrow: with native: a fault between two samples of its place, which agree, has their stack (`borrowed`).
+        service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
+    """
+
+    name: ClassVar[str] = "page_faults"
+    streams: ClassVar[tuple[Schema, ...]] = (
+        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, FAULT_REGISTERS, CALL_SITE,
+    )  # fmt: skip
+    default: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
+    drain_seconds: ClassVar[float] = 1.0
+
+    def __init__(
+        self,
+        *,
+        ring_bytes: int = 0,
+        poll_ms: int = 100,
+        kernel: bool = True,
+        children: bool = True,
+        period: int = 1,
+        stacks: str = "auto",
+        stack_rate: int = 2000,
+        stack_period: int = 0,
+        borrow: bool = False,
+        service_time: bool = False,
+    ) -> None:
+        for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
+            if value < least:
+                raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
+        self._ring_bytes, self._pace = ring_bytes, Pace(poll_ms / 1000)
+        self._asked = Settings(kernel, children, period)
+        self._stacks = parse_stacks(stacks)
+        rate = StackRate(stack_rate, stack_period)
+        self._stack_rate = rate if self._stacks.native else None
+        self._borrow = registers.borrowing(borrow, self._stack_rate)
+        self._dumps, self._announced = StackDumps(lines=self._stacks.lines), self._stack_rate is None
+        self._counters: FaultCounters | None = None
+        self._rings: Rings | None = None
+        self._service: ServiceTimes | None = None
+        self._times_asked = service_time
+        self._python = NoStacks()
+        self._events: PerfEvents
+        self._watched: tuple[RareCalls, ...] = ()
+        self._side: SideBand
+        self._peaks: Peaks
+        self._titles: Titles
+        self._arming: Arming
+        self._samples: list[RingSamples] = []
+        self._since = self._watermark = self._late = self._lost_told = self._given = 0
+        self._started, self._grown, self._prune_due = False, True, 0.0
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that perf_event_open permits for the calling process: `full`, `user` or `counters`."""
+        return own_level()
+
+    abilities = staticmethod(stack_levels)
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def start(self, context: Context) -> None:
+        """Opens events on every thread of the targets, or on groups; a launched target counts from its execve() on.
+
+        Raises:
+            Unavailable, TargetExited: from settled_level().
+        """
+        self._context = context
+        level = settled_level(context, self._asked.kernel)
+        self._settings = self._asked._replace(
+            kernel=self._asked.kernel and level.name == "full", children=self._asked.children and context.children,
+            stacks=self._stack_rate, service=self._times_asked, registers=self._borrow,
+        )  # fmt: skip
+        if self._asked.period > 1:
+            context.info.sampled = self._asked.period
+            context.ledger.set("sampled", self._asked.period)
+        if level.name == "counters":
+            if self._times_asked:
+                raise Unavailable(f"service times: {level.why}", level.remedy)
+            self._counters = FaultCounters(context, self.name)
+            return
+        try:
+            with tracepoints.permitted() as permitted:
+                self._arm(context, permitted)
+        except BaseException:
+            self._close()
+            raise
+        self._started = True
+
+    def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
+        if self._stack_rate is not None:
+            context.info.extra["stack_samples"] = self._stack_rate.noted
+        cpus = perf.online_cpus()
+        calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
+        self._settings = self._settings._replace(tracepoints=tuple(calls))
+        self._peaks = Peaks(context, children=self._settings.children and not context.groups)
+        descriptors = Descriptors()
+        arming, self._settings = arming_of(context, self._settings, descriptors, cpus)
+        descriptors.room((5 + 17 * len(births)) * len(cpus))
+        try:
+            self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
+        except OSError as error:
+            raise perf.refusal(error) from None
+        if self._times_asked:
+            from wstrace_plugins.page_faults.linux.service_time.capture import service_times
+
+            self._service = service_times(context, cpus)
+        service = self._service
+        self._python = python_stacks(self._stacks, context, self.name, cpus, service)
+        samples_of = functools.partial(RingSamples.of, registers=self._borrow, cgroups=self._settings.cgroups)
+        self._samples = [
+            samples_of(ring, self._python.join(ring), None if service is None else service.join(ring))
+            for ring in self._rings
+            if ring.kind in (MINOR, MAJOR)
+        ]
+        self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
+        self._events = PerfEvents(self._rings, cpus, descriptors, self._opened)
+        self._events.watch_births(births)
+        rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        self._watched = rare, Evictions(cpus, wanted=bool(rare.numbers))
+        self._side = SideBand(
+            context.strings,
+            children=self._settings.children,
+            exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
+            calls=Calls({**tracepoints.numbers(calls), **rare.numbers}) if calls else None,
+            shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
+        )
+        self._catch_up, self._titles = CatchUp(self._side, self._python.look), Titles(self._side)
+        self._arming = arming(context, self._settings, self._events, self._side, self._python)
+        given = (self._samples, self._events, self._side, self._python)
+        self._account = Account(context, self.name, self._settings, *given, service)
+        self._since = self._watermark = now_ns()
+        self._account.left_out = self._arming.left_out
+        self._arming.arm(self._since)
+        self._account.begin()
+
+    def _opened(self, event: int, kind: str) -> None:
+        if kind != ENTRY:
+            self._python.attach(event, kind)
+        elif self._service is not None:
+            self._service.attach(event)
+
+    # -- drain -----------------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """Emits what is older than every ring's last row, or older than 100 ms."""
+        if self._counters is not None:
+            yield from self._counters.drain(min(timeout, Source.drain_seconds))
+            return
+        rest = self._pace.rest
+        wait = self._python.look_at_processes(min(timeout, rest, self._peaks.seconds if self._grown else rest))
+        filled = self._pace.wait(wait) or any(one.filled for one in self._watched)
+        self._titles.look_if_due()
+        self._arming.look()
+        if filled or not timeout or not self._pace.rest:
+            news = not self._quiet()
+            for batch in self._collect(final=False) if news else ():  # what others do gives no batch
+                self._grown = True
+                yield batch
+            self._pace.has_read(news=news)
+        self._grown &= not (self._grown and self._peaks.look_if_due(self._side.live))
+
+    def wake(self) -> None:
+        """Ends the wait of drain()."""
+        self._pace.wake()
+
+    def _quiet(self) -> bool:
+        """True when no ring has data and nothing is held: this check is what an idle trace costs."""
+        assert self._rings is not None
+        held = self._side.holds or self._dumps.holds or any(samples.holds for samples in self._samples)
+        return not held and not any(one.filled for one in (*self._watched, *self._rings))
+
+    def _collect(self, *, final: bool) -> Iterator[Batch]:
+        assert self._rings is not None
+        if not self._announced:
+            self._announced = True
+            yield Batch(STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
+        samples = iter(self._samples)
+        for ring in self._rings:
+            if ring.kind == STACKS:
+                self._dumps.take(ring.read(), self._since, now_ns())
+            elif ring.kind != SIDE:
+                next(samples).take(ring.view(), self._since, now_ns(), doubled=self._arming.doubled)
+                ring.free()
+        now = now_ns()
+        yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
+        for ring in self._rings:  # after the samples, so that the mappings that these need have been read
+            if ring.kind == SIDE and len(raw := ring.read()):
+                self._side.take(raw.tobytes())
+        for rare in self._watched:
+            rare.tell(self._side)
+        if self._side.stale:
+            self._catch_up.read_maps_again(self._arming.families())
+        watermark = _FOREVER if final else settled(self._samples, now - _LATEST_NS)
+        for batch in self._side.give(watermark, self.name):
+            self._python.saw(batch)
+            yield batch
+        for pid in self._side.privileged_now():
+            self._arming.again(pid)
+        for dumps in self._dumps.give(watermark):
+            yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
+        for until in steps(self._samples, watermark):
+            yield from self._faults(until, now if until == _FOREVER else until)
+        self._account.so_far(self._late)
+        if not final:
+            self._arming.doubled |= self._account.tend_stacks(self._side.live)
+
+    def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
+        columns = merge(self._samples, until)
+        columns = self._arming.rate.with_rates(self._arming.ours(columns))
+        times = columns["time_ns"]
+        if len(times) and self._catch_up.meet(columns):
+            yield from self._side.give(until, self.name)
+        window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
+        if not len(times):
+            return
+        pointers = registers.taken_out(columns)
+        columns = self._python.with_stacks(columns)
+        if self._service is not None:
+            columns = self._service.with_times(columns)
+        self._late += int(np.searchsorted(times, np.uint64(window[0])))
+        observers = self._arming.observers(columns)
+        if observers is not None and observers.any():
+            columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
+        lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_told)
+        for start in range(0, len(times), _BATCH_ROWS):
+            part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
+            self._given += len(part["time_ns"])
+            for of_part in registers.part(pointers, start, start + _BATCH_ROWS):
+                yield Batch(FAULT_REGISTERS, of_part, source=self.name, strings=self._context.strings)
+            yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
+                        strings=self._context.strings)  # fmt: skip
+            self._lost_told = lost
+
+    def record_one_in(self, every: int) -> bool:
+        """Records one out of so many faults from now on, where groups are traced. Called between start() and stop()."""
+        return self._started and self._arming.record_one_in(every)
+
+    # -- stop ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> Iterable[Batch]:
+        """Stops the events, emits the rest, and sets the ledger to the kernel's own counts."""
+        if self._counters is not None:
+            yield from self._counters.stop()
+        if not self._started:
+            return
+        self._started = False
+        try:
+            self._account.end()
+            self._events.disarm()
+            for rare in self._watched:
+                rare.disarm()
+            failed = True
+            try:
+                self._titles.look_at_all()
+                yield from self._collect(final=True)
+                while self._events.went_on():
+                    yield from self._collect(final=True)
+                self._peaks.look_at_all(self._side.live, final=True)
+                self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)
+                failed = False
+            finally:
+                self._account.close(self._given, failed=failed)
+                if self._stack_rate is not None:
+                    self._dumps.account(self._context.ledger, self._events.counts(STACKS)[1])
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._rings is not None:
+            with contextlib.suppress(AttributeError):
+                self._events.close()
+                for rare in self._watched:
+                    rare.close()
+            self._rings.close()
+            self._rings = None
+        self._pace.close()
+        self._python.close()
+        if self._service is not None:
+            self._service.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether no traced process is left, if the trace waits for all; else False."""
+        if self._counters is not None:
+            return self._counters.finished
+        if not self._started or not self._context.wait_children:
+            return self._started and self._arming.gone
+        if time.monotonic() >= self._prune_due:
+            self._prune_due = time.monotonic() + _PRUNE_SECONDS
+            gone = ended(self._side.live)
+            if self._quiet():  # checked after the drain: the dead process's last records (forks) must be read first
+                for pid in gone:
+                    self._side.live.pop(pid, None)
+        return not self._side.live
+
+    def after_fork_in_child(self) -> None:
+        """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
+        if self._rings is not None:
+            self._events.after_fork_in_child()
+            for rare in self._watched:
+                rare.after_fork_in_child()
+            self._rings.after_fork_in_child()
+        self._pace.after_fork_in_child()
+        self._python.after_fork_in_child()
+        if self._service is not None:
+            self._service.after_fork_in_child()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Rows and losses so far, ring bytes, threads armed, processes alive."""
+        if self._counters is not None:
+            return self._counters.statistics()
+        counts: dict[str, int | float] = {
+            name: sum(getattr(samples, name) for samples in self._samples)
+            for name in ("recorded", "lost", "duplicates", "foreign", "malformed")
+        } | {"late": self._late}
+        if self._rings is not None:
+            counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
+                       "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
+        return {**counts, **self._python.statistics()}

@@ -1,0 +1,215 @@
+"""What takes the content of addresses away or moves it, as rows of CONTENT_LOSS.
+
+A row's time is that of a call's entry: before it nobody but the caller knows what the call will take away, and after it
+another thread may have mapped or touched the same place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from wstrace.schema import (
+    LOSS_BRK,
+    LOSS_DISCARDED,
+    LOSS_EVENTS,
+    LOSS_EVICTED,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_LAZILY_FREED,
+    LOSS_MOVED,
+    LOSS_PERHAPS,
+    LOSS_PERHAPS_FORKED,
+    LOSS_PERHAPS_UNMAPPED,
+    LOSS_POPULATED,
+    LOSS_REPLACED,
+    LOSS_SHARES,
+    LOSS_UNMAPPED,
+)
+from wstrace_plugins.page_faults.linux.calls import MAP_FIXED, MAP_POPULATE, Call
+from wstrace_plugins.page_faults.linux.remaps import LARGEST_FOLIO, MREMAP_FIXED, pages
+from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+
+END = (1 << 64) - 1
+#: How long a birth may wait to be told as one that shares memory. The tracepoint follows the record of the fork on the
+#: same thread (copy_process() in kernel/fork.c), which may be preempted in between.
+_BIRTH_NS = 10_000_000
+
+#: The system calls whose tracepoints tell of a kind of loss.
+_NEEDED = {
+    LOSS_UNMAPPED: {"munmap", "mremap", "shmdt"},
+    LOSS_REPLACED: {"mmap", "mremap", "shmat"},
+    LOSS_DISCARDED: {"madvise", "process_madvise"},
+    LOSS_LAZILY_FREED: {"madvise", "process_madvise"},
+    LOSS_MOVED: {"mremap"},
+    LOSS_EXECUTED: set[str](),
+    LOSS_BRK: {"brk"},
+    LOSS_EVICTED: {"evicted"},
+    LOSS_POPULATED: {"madvise", "mlock", "mlock2", "mlockall", "mmap"},
+}
+#: Advice that brings pages: MADV_POPULATE_READ, _WRITE
+_POPULATING = (22, 23)
+#: Advice that unmaps pages of files, which may stay in the page cache: MADV_COLD, MADV_PAGEOUT
+_RECLAIMING = (20, 21)
+#: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE
+_ADVICE = {4: LOSS_DISCARDED, 9: LOSS_DISCARDED, 24: LOSS_DISCARDED, 102: LOSS_DISCARDED, 8: LOSS_LAZILY_FREED}
+
+Row = tuple[int, ...]  # a row of CONTENT_LOSS
+
+
+class ContentLosses:
+    """Collects the rows of all processes.
+
+    Args:
+        shared: which processes share one address space: all of them get a row.
+    """
+
+    def __init__(self, shared: SharedSpaces) -> None:
+        self._shared = shared
+        self._rows: list[Row] = []
+        self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
+        self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
+        self._lost_until = 0  # until when calls of all processes may be lacking
+
+    def __bool__(self) -> bool:
+        """Whether rows wait."""
+        return bool(self._rows or self._born)
+
+    def called(self, call: Call) -> None:
+        """Adds what a call has taken away or moved."""
+        if call.name == "munmap":
+            start, length = call.arguments
+            self._lost(call, LOSS_UNMAPPED, start, length)
+        elif call.name == "mremap":
+            self._moved(call)
+        elif call.name == "madvise":
+            start, length, advice = call.arguments
+            if event := _ADVICE.get(advice & 0xFFFF_FFFF):
+                self._lost(call, event, start, length)
+            elif advice & 0xFFFF_FFFF in _POPULATING:
+                self._populated(call, start, length)
+            elif advice & 0xFFFF_FFFF in _RECLAIMING:  # a folio of which it is a part is split, and unmapped as a whole
+                low, high = max(start - LARGEST_FOLIO, 0), min(start + pages(length) + LARGEST_FOLIO, END)
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS_UNMAPPED, low, high)
+        elif call.name in ("mlock", "mlock2"):
+            self._populated(call, *call.arguments[:2])
+        elif call.name == "mlockall":
+            self._populated(call, 0, END)
+        elif call.name == "process_madvise":
+            advice = call.arguments[3] & 0xFFFF_FFFF
+            if advice in _ADVICE and call.result:  # its ranges are in the caller's memory
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS, 0, END)
+            elif advice in _POPULATING:
+                self._populated(call, 0, END)
+        elif call.name == "brk":
+            self._broken(call)
+        elif call.name == "mmap":
+            start, length, _, flags = call.arguments
+            if flags & MAP_FIXED:
+                self._lost(call, LOSS_REPLACED, start, length)
+            if flags & MAP_POPULATE:
+                self._populated(call, start, length)
+
+    def _populated(self, call: Call, start: int, length: int) -> None:
+        self._add(call.returned_ns, call.pid, LOSS_POPULATED, start, min(start + pages(length), END))
+
+    def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
+        """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
+        self._add(time_ns, pid, LOSS_POPULATED, start, end)
+
+    def _broken(self, call: Call) -> None:
+        """brk() gives the present end where it fails, and where it is asked for none."""
+        before, now = self._breaks.get(call.pid, 0), call.result
+        if now == call.arguments[0] and pages(now) < before:
+            self._lost(call, LOSS_BRK, pages(now), before - pages(now))
+        self._breaks.update(dict.fromkeys(self._shared.of(call.pid), pages(now)))
+
+    def heap(self, pid: int, end: int) -> None:
+        """The heap of a process that is already running ends there, at 0 without one."""
+        self._breaks.setdefault(pid, end)
+
+    def _moved(self, call: Call) -> None:
+        start, old, new, flags = call.arguments
+        old, new = pages(old), pages(new)
+        if new < old:
+            self._lost(call, LOSS_UNMAPPED, start + new, old - new)
+        if call.result == start:
+            return
+        if flags & MREMAP_FIXED:
+            self._lost(call, LOSS_REPLACED, call.result, new)
+        # of 0 bytes, it maps shared memory at a second place
+        self._lost(call, LOSS_MOVED, start, min(old, new), to=call.result)
+
+    def _lost(self, call: Call, event: int, start: int, length: int, to: int = 0) -> None:
+        end = min(start + pages(length), END)
+        if start < end:
+            self._add(call.entered_ns, call.pid, event, start, end, to)
+
+    def _add(self, time_ns: int, pid: int, event: int, start: int, end: int, to: int = 0) -> None:
+        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self._shared.of(pid)]
+
+    def traced(self, calls: Collection[str]) -> tuple[str, ...]:
+        """The words of those kinds of losses of which every one is recorded, where these calls are traced."""
+        told = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
+        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.told else []
+        return tuple(LOSS_EVENTS[event] for event in sorted([*told, *births]))
+
+    def shares(self, time_ns: int, pid: int, other: int) -> None:
+        """A process that is already running shares the memory of another one."""
+        self._rows.append((time_ns, pid, LOSS_SHARES, 0, END, 0, other))
+
+    def forked(self, time_ns: int, pid: int, ppid: int) -> None:
+        """A process was started by another one. Called after SharedSpaces.forked()."""
+        event = LOSS_FORKED if self._shared.told else LOSS_PERHAPS_FORKED
+        self._born[pid] = (time_ns, event, ppid)
+        if ppid in self._breaks:
+            self._breaks[pid] = self._breaks[ppid]
+
+    def executed(self, time_ns: int, pid: int) -> None:
+        """A process executed another program."""
+        self._breaks.pop(pid, None)
+        self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
+
+    def evicted(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Pages of a file left memory; ranges: the processes, starts and ends of where they are mapped."""
+        self._rows += [(time_ns, pid, LOSS_EVICTED, start, end, 0, 0) for pid, start, end in ranges]
+
+    def perhaps_unmapped(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Pages that were in one folio with some that left memory: to split it for that unmaps it."""
+        self._rows += [(time_ns, pid, LOSS_PERHAPS_UNMAPPED, start, end, 0, 0) for pid, start, end in ranges]
+
+    def ended(self, pid: int, time_ns: int = END) -> None:
+        """A process has ended; END: it is not traced any more."""
+        self._breaks.pop(pid, None)
+        if time_ns < self._lost_until:
+            self._rows.append((time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0))
+
+    def lost(self, time_ns: int, pids: Iterable[int], *, until_ns: int = 0) -> None:
+        """Records of these processes were lost.
+
+        Args:
+            time_ns: from then on. pids: the processes.
+            until_ns: until then those of all processes may be; who is live then is given in a second call.
+        """
+        self._lost_until = max(self._lost_until, until_ns)
+        self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
+
+    def births_lost(self) -> None:
+        """Records of births were lost: whether those that have just been told share memory is not known."""
+        self._born = {
+            pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
+            for pid, (at, event, parent) in self._born.items()
+        }
+
+    def give(self, watermark: int, *, final: bool) -> list[Row]:
+        """The rows up to shortly before the watermark in order of time; with `final` all."""
+        for pid, other in self._shared.joins():
+            if pid in self._born:
+                time_ns, _, ppid = self._born[pid]
+                self._born[pid] = (time_ns, LOSS_SHARES, ppid if other == ppid else other)
+        until = END if final else watermark - _BIRTH_NS
+        born = [(at, pid, event, 0, END, 0, other) for pid, (at, event, other) in self._born.items() if at <= until]
+        for row in born:
+            del self._born[row[1]]
+        due = sorted((row for row in self._rows + born if row[0] <= until), key=lambda row: row[0])
+        self._rows = [row for row in self._rows if row[0] > until]
+        return due

@@ -1,0 +1,391 @@
+"""The perf events on the traced threads: three to seven per thread and CPU, which the threads they start inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Collection, Iterable
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux import tracepoints
+from wstrace_plugins.page_faults.linux.descriptors import ClosedBeside, Descriptors
+from wstrace_plugins.page_faults.linux.registers import REGISTERS
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
+from wstrace_plugins.page_faults.linux.stack_event import StackRate, stack_attributes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FAULTS = (MINOR, MAJOR)
+REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
+ENTRY = "entry"  # the kind of the events at the entry of faults, which write nothing: a program hangs on them
+#: So often are events stopped again, at most.
+_MOST_STOPS = 20
+
+
+class Settings(NamedTuple):
+    """How events are opened.
+
+    Attributes:
+        kernel: whether to count faults of kernel code too.
+        children: whether to trace the processes that the threads start too.
+        period: one fault out of this many is recorded.
+        on_exec: whether counting starts at the thread's next execve().
+        tracepoints: the perf_event_attr of further events, which write into the side band's ring.
+        stacks: how often a fault is sampled with its stack; None = never.
+        service: whether faults are timed, so that there is an event at their entry.
+        registers: whether each fault's record has the stack pointer and frame pointer.
+        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
+        cgroups: whether each fault's record has the id of the cgroup of its thread.
+    """
+
+    kernel: bool = True
+    children: bool = True
+    period: int = 1
+    on_exec: bool = False
+    tracepoints: tuple[NDArray[Any], ...] = ()
+    stacks: StackRate | None = None
+    service: bool = False
+    registers: bool = False
+    everywhere: bool = False
+    cgroups: bool = False
+
+    @property
+    def events(self) -> int:
+        """The number of events per thread and CPU."""
+        return 3 + len(self.tracepoints) + (self.stacks is not None) + self.service
+
+    def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
+        """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
+        bits = ["sample_id_all"]
+        common = [] if self.everywhere else ["inherit"]
+        if not self.children:
+            common.append("inherit_thread")
+        if self.on_exec:
+            common.append("enable_on_exec")
+        if kind == REMAP:
+            made = [one.copy() for one in self.tracepoints]
+            for one in made:
+                one["flags"] &= ~np.uint64(1 << perf.BITS["inherit"])
+                one["flags"] |= np.uint64(sum(1 << perf.BITS[bit] for bit in common))
+            return made
+        bits += common
+        if not self.kernel:
+            bits += ["exclude_kernel", "exclude_hv"]
+        fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
+        if kind == STACKS:
+            return [stack_attributes(self.stacks, bits, fields)] if self.stacks is not None else []
+        if kind == ENTRY:
+            config = perf.PERF_COUNT_SW_PAGE_FAULTS
+            return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, sample_period=1, **fields)] * self.service
+        if kind == SIDE:
+            bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
+            config, fields["sample_type"] = perf.PERF_COUNT_SW_DUMMY, perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
+        else:
+            config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
+            fields["sample_period"] = self.period
+            fields["sample_type"] = (
+                perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
+            )
+            if self.registers:
+                fields["sample_type"] |= perf.PERF_SAMPLE_REGS_USER
+                fields["sample_regs_user"] = REGISTERS
+            fields["sample_type"] |= perf.PERF_SAMPLE_CGROUP * self.cgroups
+        return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
+
+
+class PerfEvents:
+    """All perf events of a source.
+
+    Args:
+        rings: where they write to.
+        cpus: the CPUs that they are opened on.
+        descriptors: our limit.
+        opened: called with the descriptor of each event of faults and its kind (minor, major, entry), before it counts.
+    """
+
+    def __init__(
+        self,
+        rings: Rings,
+        cpus: Iterable[int],
+        descriptors: Descriptors,
+        opened: Callable[[int, str], None] = lambda fd, kind: None,
+    ) -> None:
+        self._rings, self.cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
+        # Of two events of one config the kernel calls the newer one first: a stack dump comes before a fault's entry.
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], ENTRY: [], MINOR: [], MAJOR: [], STACKS: []}
+        self._closing, self._stops = ClosedBeside(), 0
+        self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
+        self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
+        self.threads: set[int] = set()
+        #: one out of so many faults is recorded: see record_one_in(); whether it ever was more than one
+        self.every, self.thinned = 1, False
+        self._places: list[tuple[int, int]] = []  # what arm_everywhere() opened events on, and the flags for it
+        #: while events are renewed: the number of those before, of each kind, their threads, and what was called
+        self._former: tuple[dict[str, int], set[int], Callable[[int, str], None]] | None = None
+        self._renewed: set[int] = set()
+        self._given_up = dict.fromkeys(_FAULTS, 0)
+        self.counts_lost = True
+        #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
+        self.tracepoints_everywhere = True
+
+    def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
+        """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
+        for attributes, cpu in product(births, self.cpus):
+            self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+
+    def watch_cgroups(self) -> None:
+        """Opens what tells of new cgroups, whoever makes them: PERF_RECORD_CGROUP, into the side band's ring.
+
+        Raises:
+            OSError: before Linux 5.7, or without the right to events of all processes.
+        """
+        kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
+        # `cgroup` alone does not make an event one of the side band, and then nothing is recorded (is_sb_event() in
+        # kernel/events/core.c, Linux 6.18); of what does, new kernel symbols are the rarest
+        dummy = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "cgroup", "ksymbol", "sample_id_all",
+                          sample_type=kinds)  # fmt: skip
+        for cpu in self.cpus:
+            self._fds[REMAP].append(fd := perf.perf_event_open(dummy, -1, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+
+    def record_one_in(self, every: int, fds: Iterable[int] = ()) -> None:
+        """Has events of faults, all if none are given, record one out of so many; they still count. Raises OSError."""
+        self.every, self.thinned = every, self.thinned or every > 1
+        for fd in fds or (fd for kind in _FAULTS for fd in self._fds[kind]):
+            perf.set_period(fd, every)
+
+    def arm_everywhere(self, settings: Settings, cgroup: int | None = None) -> None:
+        """Opens the events of all processes, or of those of a cgroup; the descriptor of its folder is ours from now on.
+
+        Raises:
+            OSError: from perf_event_open. Unavailable: there are no more descriptors.
+        """
+        place = (-1, 0) if cgroup is None else (cgroup, perf.PERF_FLAG_PID_CGROUP)
+        self._places.append(place)
+        settings = self.make_room(1, settings)
+        self.arm(place[0], settings, flags=place[1])
+
+    def arm(self, tid: int, settings: Settings, kinds: Collection[str] = (), *, flags: int = 0) -> bool:
+        """Opens the events of one thread, the side band first. Returns False when the thread has ended.
+
+        Args:
+            tid: the thread, or what `flags` make of it.
+            settings: how.
+            kinds: only those events; () = all.
+            flags: of perf_event_open().
+
+        Raises:
+            OSError: from perf_event_open, unless the thread has ended.
+            Unavailable: there are no more descriptors.
+        """
+        if self._attributes is None or self._attributes[0] is not settings:  # as long to make as the events to open
+            made_of = {kind: settings.attributes(kind, self.counts_lost) for kind in self._fds}
+            self._attributes = settings, made_of
+        for kind, fds in self._fds.items():
+            if kinds and kind not in kinds:
+                continue
+            made: list[int] = []
+            try:
+                for attributes in self._attributes[1][kind]:
+                    for cpu in self.cpus:
+                        made.append(self._open(attributes, tid, cpu, flags))
+                        if kind != ENTRY:
+                            ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
+                            perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
+                        if kind in (*_FAULTS, ENTRY):
+                            self._opened(made[-1], kind)
+            except ProcessLookupError:
+                _close(made)
+                return False
+            except OSError as error:
+                _close(made)
+                if error.errno == errno.EINVAL and self.counts_lost:
+                    self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
+                    return self.arm(tid, settings, kinds, flags=flags)
+                raise
+            fds += made
+            if self.every > 1 and kind in _FAULTS:
+                self.record_one_in(self.every, made)
+            if not settings.on_exec:
+                for fd in made:
+                    perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+        if not settings.everywhere:
+            self.threads.add(tid)
+        return True
+
+    def arm_process(
+        self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]], kinds: Collection[str] = ()
+    ) -> None:
+        """Opens events on every thread of a running process, repeatedly until none is new: it may be starting some.
+
+        A thread started by a traced one has inherited its events and gets a second set here. Its rows then appear
+        twice, next to each other in one ring, and are kept once.
+
+        Raises:
+            TargetExited: the process ended meanwhile.
+            OSError, Unavailable: from arm().
+        """
+        gone: set[int] = set()
+        while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
+            settings = self.make_room(len(fresh), settings)
+            gone |= {tid for tid in fresh if not self.arm(tid, settings, kinds)}
+        if procfs.stat(pid).gone:
+            raise TargetExited(f"process {pid} ended while it was being attached")
+
+    def _open(self, attributes: NDArray[Any], tid: int, cpu: int, flags: int) -> int:
+        try:
+            return perf.perf_event_open(attributes, tid, cpu, flags)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise self._too_few(1, everywhere=tid < 0 or bool(flags)) from None
+            raise
+
+    def make_room(self, threads: int, settings: Settings) -> Settings:
+        """Makes room for that many more threads, without the tracepoints where they are too many. Returns the settings.
+
+        Raises:
+            Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
+        """
+        for wanted in (settings, settings._replace(tracepoints=())):
+            if self._descriptors.room(threads * len(self.cpus) * wanted.events):
+                self.tracepoints_everywhere &= len(wanted.tracepoints) == len(settings.tracepoints)
+                return wanted
+        raise self._too_few(threads, everywhere=settings.everywhere)
+
+    def _too_few(self, more: int, *, everywhere: bool) -> Unavailable:
+        threads, events, allowed = len(self.threads) + more, Settings().events, self._descriptors.hard
+        if everywhere:
+            return Unavailable(
+                f"the events of all processes on {len(self.cpus)} CPUs need more than the {allowed:,} file "
+                "descriptors that RLIMIT_NOFILE allows",
+                f"ulimit -Hn {allowed + 1000} (as root)",
+            )
+        need = threads * len(self.cpus) * events
+        of_all = f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors"
+        remedy = f"ulimit -Hn {need + 1000} (as root)"
+        if need <= allowed:  # the events alone have room, but not beside what else this process has open
+            return Unavailable(f"{of_all}, wstrace itself some more, RLIMIT_NOFILE allows {allowed:,}", remedy)
+        return Unavailable(f"{of_all}, RLIMIT_NOFILE allows {allowed:,}",
+                           f"{remedy}, or trace from the start with run: threads then inherit the events")  # fmt: skip
+
+    def disarm(self) -> None:
+        """Stops all events, inherited ones included: none counts or records any more. Tracepoints are closed."""
+        for fds in self._fds.values():
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
+        self._closing.take(self._fds[REMAP])
+
+    def went_on(self) -> bool:
+        """Whether records have come since the rings were read although all events were stopped: then stops them again.
+
+        A task that is being forked meanwhile may go on (see end_renewal()), and threads hand their events over to the
+        next one (perf_event_context_sched_out() in kernel/events/core.c, Linux 6.18), so that all that are started from
+        then on go on, too: after 34 of 800 stops of a program that starts threads all the time.
+        """
+        self._stops += 1
+        if self._stops > _MOST_STOPS or not any(ring.filled for ring in self._rings):
+            return False
+        self.disarm()
+        return True
+
+    def renew(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
+        """Opens events of faults, with nothing hung on them, on these processes beside those that they have.
+
+        Called again with further processes, until end_renewal(): a process that was born before its parent had the new
+        events loses those before with its parent. What both saw appears twice, next to each other in one ring, and is
+        kept once.
+
+        Raises:
+            OSError, Unavailable: from arm().
+        """
+        if self._former is None:
+            self._former = {kind: len(self._fds[kind]) for kind in _FAULTS}, self.threads, self._opened
+            self.threads, self._opened, self._renewed = set(), lambda fd, kind: None, set()
+            for place, flags in self._places:
+                with contextlib.suppress(FileNotFoundError):  # a cgroup that has been removed
+                    self.arm(place, settings, _FAULTS, flags=flags)
+        if self._places:
+            return
+        fresh = set(pids) - self._renewed
+        self._renewed |= fresh
+        for pid in fresh:
+            with contextlib.suppress(TargetExited):
+                self.arm_process(pid, settings, leave_out, _FAULTS)
+
+    def end_renewal(self, *, former: bool) -> None:
+        """Closes the events that there were before renew(), or, with former=False, the new ones.
+
+        A task that is being forked by one which has inherited an event gets that as it was when the fork began (see
+        inherit_event() in kernel/events/core.c, Linux 6.18), so that it may go on when it was disabled meanwhile: seen
+        with 1 of 300. All that are inherited write where the event does, and so nothing any more once it has no ring:
+        no row is written that is not counted.
+        """
+        assert self._former is not None
+        numbers, threads, opened = self._former
+        self._former = None
+        self.threads |= threads
+        if not former:
+            self._opened = opened
+        for kind, n in numbers.items():
+            closing = self._fds[kind][:n] if former else self._fds[kind][n:]
+            for request, argument in ((perf.PERF_EVENT_IOC_DISABLE, 0), (perf.PERF_EVENT_IOC_SET_OUTPUT, perf.NO_RING)):
+                for fd in closing:
+                    perf.ioctl(fd, request, argument)
+            counted, lost = self._read(closing)
+            self._closed[kind] = (self._closed[kind][0] + counted, self._closed[kind][1] + lost)
+            self._given_up[kind] += 0 if former else counted
+            _close(closing)
+            self._fds[kind] = self._fds[kind][n:] if former else self._fds[kind][:n]
+
+    def counts(self, kind: str) -> tuple[int, int | None]:
+        """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
+        counted, lost = self._read(self._fds[kind])
+        before, lost_before = self._closed[kind]
+        return counted + before, lost + lost_before if self.counts_lost else None
+
+    def renewed(self, kind: str) -> int:
+        """What of it events of renew() have counted, as long as those before are there, too."""
+        opened = self._read(self._fds[kind][self._former[0][kind] :])[0] if self._former is not None else 0
+        return opened + self._given_up[kind]
+
+    def closed(self, kind: str) -> int:
+        """What the events of a kind had counted that were closed before the end."""
+        return self._closed[kind][0]
+
+    def _read(self, fds: Iterable[int]) -> tuple[int, int]:
+        size = 16 if self.counts_lost else 8
+        numbers = np.frombuffer(b"".join(os.read(fd, size) for fd in fds), "<u8").reshape(-1, size // 8)
+        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else 0
+
+    def close(self) -> None:
+        """Closes the events and restores our own limit of descriptors."""
+        self._closing.finish()
+        self.after_fork_in_child()
+        self._descriptors.restore()
+
+    def after_fork_in_child(self) -> None:
+        """Closes the inherited descriptors in a forked child."""
+        self._closing.after_fork_in_child()
+        for fds in self._fds.values():
+            _close(fds)
+            fds.clear()
+        _close(place for place, _ in self._places if place >= 0)
+        self._places.clear()
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

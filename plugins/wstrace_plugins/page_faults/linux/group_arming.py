@@ -1,0 +1,205 @@
+"""Opens the events of groups: on each CPU for the processes of a cgroup, or for all, whatever threads these have.
+
+Nothing is opened on threads, so none is missed: what a process starts, and what joins the cgroup, is traced at once.
+Processes are met when they fault or fork first; only then are their mappings kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.clock import now_ns
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context
+from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups, Everything, count_once
+from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
+from wstrace_plugins.page_faults.linux.arming import Arming
+from wstrace_plugins.page_faults.linux.cgroup_ids import CgroupIds
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
+from wstrace_plugins.page_faults.linux.levels import no_groups
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
+from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.whom import met
+
+#: Between two looks at which processes the groups have: at least so long, and so many times what the last one took.
+_APART_SECONDS, _SHARE = 1.0, 1000
+#: How long the last cgroup may be away before the trace ends: a service that is restarted gets one of the same name.
+_COMES_BACK_SECONDS = 3.0
+#: So long processes are looked at before the events are opened, for which CPython they run: a look takes 0.3 to 0.9 ms.
+#: Of any others the first faults come before that is known, and have no lines.
+_LOOK_SECONDS = 0.5
+OTHER_NAMESPACE, BEFORE_ARMED, MISSED = "other_namespace", "before_armed", "missed_cgroups"
+
+
+class GroupArming(Arming):
+    """The groups of a trace, as its events are opened on them; the arguments are those of Arming."""
+
+    def __init__(
+        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: NoStacks
+    ) -> None:
+        super().__init__(context, settings, events, side, python)
+        self._chosen = [group for group in context.groups if isinstance(group, ChosenCgroups)]
+        self._all = [group for group in context.groups if isinstance(group, Everything)]
+        self._names = CgroupIds(context, Cgroups.mounted())
+        self._new: list[tuple[int, str]] = []
+        self._due, self._gone_since = 0.0, 0.0
+        self._foreign = self._before = 0
+        # a stack goes through code in which no fault lies; and an answer is true of a fault if nothing changed since
+        side.asked.wanted = settings.stacks is None and side.tells_changes
+        side.lazily(functools.partial(met, look=python.look), self._told)
+
+    def arm(self, since: int) -> None:
+        """Opens the events of all groups.
+
+        Raises:
+            Unavailable: the kernel refuses them, or there are no more descriptors.
+            TargetExited: all of them have been removed.
+        """
+        self._python.foresee()
+        self._look_for_pythons()
+        count_once(self._chosen)
+        if self._all:  # what they hold is held
+            for chosen in self._chosen:
+                chosen.members.clear()
+        try:
+            self._events.watch_cgroups()
+            if self._all:
+                self._events.arm_everywhere(self._settings)
+            else:
+                members = [one for chosen in self._chosen for one in chosen.members.values()]
+                if not sum(map(self._opens, members)):
+                    raise TargetExited(f"the cgroup {members[0].path} has been removed, and so has each other one")
+                self._forget_removed()
+        except OSError as error:
+            raise no_groups(error) from None
+        for group in self._all:
+            group.begin()
+        for chosen in self._chosen:
+            for one in list(chosen.members.values()):
+                chosen.begin(one)
+        self._due = time.monotonic() + _APART_SECONDS
+        self._context.info.extra["cgroups"] = [one.path for group in self._chosen for one in group.members.values()]
+
+    def _look_for_pythons(self) -> None:
+        """Looks at the processes that are there, as far as their program is named like a Python."""
+        until = time.monotonic() + _LOOK_SECONDS
+        for pid in itertools.chain.from_iterable(group.processes() for group in (*self._chosen, *self._all)):
+            if is_named(program_of(pid)):
+                self._python.look(pid)
+            if time.monotonic() > until:
+                return
+
+    def _told(self, record: bytes) -> None:
+        self._new.append(self._names.told(record))
+
+    def look(self) -> None:
+        """Opens events on new cgroups of the same choice, and forgets processes that have left; often called."""
+        new, self._new = self._new, []
+        joining = [] if self._all else [(group, *one) for one in new for group in self._chosen if group.takes(one[1])]
+        if time.monotonic() < self._due and not joining:
+            return
+        began = time.monotonic()
+        self._look_at_members()  # first, as a cgroup takes the name of one that has left
+        for group, number, path in joining:
+            if (one := group.now_at(number, path)) is None or not self._join(group, one):
+                self._context.ledger.add(MISSED, 1)
+        took = time.monotonic() - began
+        self._due = began + max(_APART_SECONDS, _SHARE * took)
+
+    def _opens(self, one: Cgroup) -> bool:
+        """Opens the events of a cgroup; False: it has been removed since it was chosen. Raises OSError, Unavailable."""
+        try:
+            self._events.arm_everywhere(self._settings, one.open())
+        except (TargetExited, FileNotFoundError):
+            return False
+        return True
+
+    def _join(self, group: ChosenCgroups, one: Cgroup) -> bool:
+        """Traces a cgroup that was just made. What was faulted in it until now is lost, and counted.
+
+        Returns:
+            False when it has gone already.
+        """
+        if any(other.holds(one) for other in self._chosen):
+            return True
+        try:
+            if not self._opens(one):
+                return False
+        except (OSError, Unavailable) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self._context.info.note(f"the cgroup {one.path}, made during the trace, is not traced: {why}")
+            return True
+        self._before += group.begin(one).faults or 0
+        self._context.ledger.set(BEFORE_ARMED, self._before)
+        again = " again" if group.had(one.path) else ""
+        self._context.info.note(f"the cgroup {one.path} was made{again} during the trace, and is traced since then")
+        return True
+
+    def _forget_removed(self) -> None:
+        for group in self._chosen:
+            for one in group.left():
+                self._context.info.note(f"the cgroup {one.path} was removed during the trace")
+
+    def _look_at_members(self) -> None:
+        self._forget_removed()
+        if any(group.members for group in self._chosen) or self._all:
+            self._gone_since = 0.0
+        else:
+            self._gone_since = self._gone_since or time.monotonic()
+        inside = set() if self._all else {pid for group in self._chosen for pid in group.processes()}
+        for pid in [pid for pid in self._side.live if (pid not in inside if not self._all else not _lives(pid))]:
+            self._side.forget(pid)
+
+    @property
+    def gone(self) -> bool:
+        """Whether no cgroup is left, for long enough that none comes back."""
+        return bool(self._gone_since) and time.monotonic() - self._gone_since > _COMES_BACK_SECONDS
+
+    def families(self) -> Iterator[int]:
+        """None: after a loss in the side band, each process is met again when it faults next."""
+        for pid in list(self._side.live):
+            self._side.forget(pid)
+        return iter(())
+
+    def record_one_in(self, every: int) -> bool:
+        """Changes the rate of all events: that is known here, where none is inherited."""
+        every *= self._settings.period
+        with contextlib.suppress(OSError):
+            self._events.record_one_in(every)
+            self.rate.now_is(every, now_ns())
+            return True
+        return False
+
+    def again(self, pid: int) -> None:
+        """Nothing: the events are not those of a process, so the kernel does not take them off one."""
+
+    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+        """Which faults are the tracer's own: all of its process."""
+        return np.asarray(columns["pid"] == os.getpid())
+
+    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of faults with their cgroup's path, without those of processes of another pid namespace."""
+        columns = self._names.with_paths(columns)
+        seen = columns["pid"] != 0
+        if not seen.all():
+            self._foreign += int(np.count_nonzero(~seen))
+            self._context.ledger.set(OTHER_NAMESPACE, self._foreign)
+            self.left_out_of(columns, ~seen)
+            columns = {name: column[seen] for name, column in columns.items()}
+        if self._names.unknown:
+            self._context.ledger.set("unresolved", self._names.unknown, "cgroup")
+        return columns
+
+
+def _lives(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - asked of many

@@ -1,0 +1,118 @@
+"""What perf_event_open permits: all faults, faults of user code, or nothing. Tried, not guessed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context, Level, Target
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.events import Settings
+from wstrace_plugins.page_faults.linux.rings import MINOR
+
+
+def allowed(pid: int, kernel: bool) -> Level:
+    """The level `full` or `user`, by opening an event on a process (0 = ourselves). Raises OSError if both fail."""
+    settings = Settings()
+    why = Level("user", "kernel=no was asked for")
+    if kernel:
+        try:
+            os.close(perf.perf_event_open(settings.attributes(MINOR, lost=False)[0], pid, -1))
+            return Level("full")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                raise
+            refused = perf.refusal(error, kernel=True)
+            why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
+    os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False)[0], pid, -1))
+    return why
+
+
+def own_level() -> Level:
+    """full, user or counters: what perf_event_open permits for the calling process; none where it is not known."""
+    try:
+        return allowed(0, kernel=True)
+    except OSError as error:
+        refused = perf.refusal(error)
+        return Level("counters", refused.why, refused.remedy)
+    except Unavailable as absent:
+        return Level("none", absent.why, absent.remedy)
+
+
+def settled_level(context: Context, kernel: bool) -> Level:
+    """The level on all that is traced; it is noted in the trace's description.
+
+    Raises:
+        Unavailable: a target belongs to another user; `require` is "full" and the kernel permits less; or groups, for
+            which there are no lesser levels, may not be traced.
+        TargetExited: a target ended meanwhile.
+    """
+    if context.groups:
+        if error := everywhere_refused(Settings(everywhere=True, cgroups=True)):
+            raise no_groups(error)
+        level = Level("full") if kernel else Level("user", "kernel=no was asked for")
+    else:
+        level = level_on(context.targets, kernel)
+    context.info.level = level
+    if level.name != "full" and context.require == "full":
+        raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
+    return level
+
+
+def everywhere_refused(settings: Settings) -> OSError | None:
+    """The error of an event of faults on all processes of a CPU, tried; None = it is permitted."""
+    attributes = settings._replace(everywhere=True).attributes(MINOR, lost=False)[0]
+    try:
+        os.close(perf.perf_event_open(attributes, -1, perf.online_cpus()[0]))
+    except OSError as error:
+        return error
+    return None
+
+
+def no_groups(error: OSError) -> Unavailable:
+    """What a refusal of events of cgroups, or of all processes, means."""
+    if error.errno == errno.EINVAL:
+        return Unavailable("to tell the cgroups of faults needs Linux 5.7 with CONFIG_CGROUP_PERF", "attach by PID")
+    return perf.refusal(error, everywhere=True)
+
+
+def level_on(targets: Iterable[Target], kernel: bool) -> Level:
+    """The lowest level among the targets, tried on each itself.
+
+    Raises:
+        Unavailable: one belongs to another user.
+        TargetExited: one ended meanwhile.
+    """
+    lowest = Level("full")
+    for target in targets:
+        try:
+            level = allowed(procfs.memory_task(target.pid), kernel)
+        except ProcessLookupError:
+            raise TargetExited(f"there is no process {target.pid}") from None
+        except OSError:
+            own = own_level()
+            if own.name == "counters":
+                return own
+            raise not_ours(target.pid) from None
+        if level.name != "full":
+            lowest = level
+    return lowest
+
+
+def not_ours(pid: int) -> Unavailable:
+    """The error for a process that may not be traced, although tracing is permitted on our own."""
+    owner = procfs.status(pid).get("Uid", "?").split()[0]
+    return Unavailable(
+        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",
+        "run wstrace as that user or as root",
+    )
+
+
+def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
+    """What a refusal of an event on that process means; `children`: those that it starts were to be traced, too."""
+    if error.errno == errno.EINVAL and not children:
+        return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
+    return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)

@@ -1,0 +1,223 @@
+"""The rows of processes and their address spaces that wait to be given, and those of processes that ran before."""
+
+from __future__ import annotations
+
+import abc
+import os
+import struct
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    CONTENT_LOSS,
+    KIND_HEAP,
+    KIND_SHIFT,
+    PROCESS,
+    PROCESS_NAME,
+    PROCESS_SEEN,
+    SPACE_MAP,
+    SPACE_REPLACE,
+    SPACE_UNMAP,
+    Schema,
+)
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.procmap_query import Answer
+from wstrace_plugins.page_faults.linux.asked_mappings import AskedMappings, Place, Told
+from wstrace_plugins.page_faults.linux.content_losses import ContentLosses
+from wstrace_plugins.page_faults.linux.in_order import columns_of, until, with_listings
+from wstrace_plugins.page_faults.linux.live import Live, LiveProcesses
+from wstrace_plugins.page_faults.linux.remaps import Remaps
+from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces, same_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The exit code of a process of which none is known.
+UNKNOWN_CODE = -1
+_END = (1 << 64) - 1
+_U64 = struct.Struct("<Q")
+
+
+class ProcessRows(abc.ABC):
+    """The live processes, and rows of PROCESS, CONTENT_LOSS and ADDRESS_SPACE up to the watermark.
+
+    Args:
+        strings: where names get their codes.
+        remaps: whether calls that change address spaces are told.
+        shared: which processes share one address space.
+    """
+
+    def __init__(self, strings: Dictionary, remaps: bool, shared: SharedSpaces | None) -> None:
+        self.live = LiveProcesses()
+        self.asked = AskedMappings()
+        self._strings = strings
+        self._remaps = Remaps(strings.code("[anon]")) if remaps else None
+        self._shared = shared or SharedSpaces()
+        self._losses = ContentLosses(self._shared)
+        self._processes: list[tuple[int, ...]] = []
+        self._spaces: list[tuple[int, ...]] = []
+        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
+
+    @property
+    def _waiting(self) -> bool:
+        """Whether rows wait for the watermark."""
+        return bool(self._processes or self._spaces or self._listings or self._losses)
+
+    @property
+    def _inodes(self) -> Collection[int]:
+        """The inodes of the files that traced processes have ever mapped; none where nobody tells of their calls."""
+        return self._remaps.inodes if self._remaps is not None else ()
+
+    def launched(self, pid: int) -> None:
+        """A process that we launched and that has not executed its command yet."""
+        self.live[pid] = Live(os.getpid(), 0, {pid})
+
+    def seen(self, pid: int, time_ns: int, *, whole: bool = True) -> None:
+        """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
+
+        Args:
+            pid: the process. time_ns: since when it is known.
+            whole: with all its mappings, even where these are asked for when a fault lies in them.
+
+        Raises:
+            TargetExited, Unavailable: from procfs.
+        """
+        stat = procfs.stat(pid)
+        maps = procfs.read_maps(pid) if whole or not self.asked.wanted else None
+        if pid not in self.live:
+            live = self.live[pid] = Live(
+                stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)), image_end=_END
+            )
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, UNKNOWN_CODE))
+            for tid in sorted(live.threads - {pid}):
+                name = self._strings.code(procfs.thread_name(pid, tid))
+                self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
+            if stat.ppid in self.live and same_memory(pid, stat.ppid):
+                self._shared.joined(pid, stat.ppid)
+                self._losses.shares(time_ns, pid, stat.ppid)
+        self._forget(pid)
+        if maps is not None:
+            self._list(pid, time_ns, maps.coded(self._strings), SPACE_REPLACE)
+        else:
+            self._unlisted(pid, time_ns)
+
+    def unread(self, pid: int, time_ns: int) -> None:
+        """Adds a process that ran before and ended before it was read: what it had mapped until then is not known.
+
+        What it maps, moves and unmaps from now on is.
+        """
+        self.live[pid] = Live(0, 0, {pid}, image_end=_END)
+        self._forget(pid)
+        self._unlisted(pid, time_ns)
+
+    def _unlisted(self, pid: int, time_ns: int) -> None:
+        self.asked.begin(pid, time_ns)
+        for told in self.passed_over(pid):
+            self.asked.add(pid, told)
+        self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
+
+    def list_whole(self, pid: int) -> None:
+        """Adds all mappings of a process of which only some are known, as they are now, since it is known itself.
+
+        What records have told since then is newer. Raises TargetExited, Unavailable: from procfs.
+        """
+        columns = procfs.read_maps(pid).coded(self._strings)
+        if pid in self.asked:
+            columns = self.asked.untold(pid, columns, self.coming(pid))
+            self.asked.end(pid)
+            for since in np.unique(columns["time_ns"]).tolist():
+                own = columns["time_ns"] == since
+                for time_ns in self.asked.times(pid, since):
+                    self._list(pid, time_ns, {name: column[own] for name, column in columns.items()}, SPACE_MAP)
+
+    @abc.abstractmethod
+    def coming(self, pid: int) -> list[Told]:
+        """What a process has mapped, as told by records that are not yet given out."""
+
+    @abc.abstractmethod
+    def passed_over(self, pid: int) -> list[Told]:
+        """Likewise by records that have just been given out, when the process was not known."""
+
+    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]], first: int) -> None:
+        if not (n := len(columns["start"])):
+            return
+        event = np.full(n, SPACE_MAP, "|u1")
+        event[0] = first
+        columns["time_ns"] = np.full(n, time_ns, "<u8")
+        columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
+        heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
+        self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
+        self._listings.append((time_ns, columns))
+        if self._remaps is not None:
+            for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
+                self._remaps.changed(row)
+
+    def asked_for(self, pid: int, place: Place, there: Answer) -> None:
+        """Adds one mapping of a process of which only some are known, as far as it lies in that place."""
+        start, end = max(place.start, there.start), min(place.end, there.end)
+        if there.kind == KIND_HEAP:
+            self._losses.heap(pid, there.end)
+        code, bits = self._strings.code(there.path), there.permissions | there.kind << KIND_SHIFT
+        offset = there.offset + start - there.start if there.ino else there.offset
+        for time_ns in self.asked.times(pid, place.time_ns):
+            self._changed([(time_ns, pid, SPACE_MAP, start, end, offset, code, there.dev, there.ino, bits)])
+
+    def forget(self, pid: int) -> None:
+        """A live process is not traced any more; should it come back, it is seen again."""
+        if self.live.pop(pid, None) is not None:
+            self._forget(pid)
+            self._losses.ended(pid)
+            self._shared.left(pid)
+
+    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
+        self._shared.lost()
+        self._losses.births_lost()
+        self._lose_calls(time_ns, misc, record)
+        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
+
+    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Calls of all live processes are lacking: from then on, until what the record has in its last eight bytes."""
+        self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
+
+    def _forget(self, pid: int) -> None:
+        self.asked.forget(pid)
+        if self._remaps is not None:
+            self._remaps.forget(pid)
+
+    def _changed(self, rows: Iterable[tuple[int, ...]], *, replaces: bool = True, told: Told | None = None) -> None:
+        """Emits rows of an address space for every process that shares it.
+
+        Args:
+            rows: the rows. replaces: whether they may lie where something else was mapped.
+            told: what is known since then; None = what they say.
+        """
+        for time_ns, pid, *rest in rows:
+            for sharer in self._shared.of(pid):
+                row = (time_ns, sharer, *rest)
+                self._spaces.append(row)
+                if replaces:
+                    self.asked.add(sharer, told or Told(time_ns, row[3], row[4]))
+                if self._remaps is not None:
+                    self._remaps.changed(row)
+
+    def _rows(self, watermark: int, source: str) -> Iterator[Batch]:
+        processes, self._processes = until(self._processes, watermark)
+        if processes:
+            yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
+        if losses := self._losses.give(watermark, final=watermark == _END):
+            yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
+        spaces, self._spaces = until(self._spaces, watermark)
+        due = [one for one in self._listings if one[0] <= watermark]
+        self._listings = [one for one in self._listings if one[0] > watermark]
+        # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
+        if spaces or due:
+            yield self._batch(ADDRESS_SPACE, with_listings(ADDRESS_SPACE, spaces, due), source)
+
+    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
+        times = columns["time_ns"]
+        return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)

@@ -1,0 +1,180 @@
+"""What the programs told of code objects and stacks, as call sites: a stack's hash -> the id of its innermost frame."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.call_sites import CallSites
+from wstrace.schema import (
+    FRAME_CUT,
+    FRAME_PYTHON,
+    FRAME_UNCHECKED,
+    HOW_EXACT,
+    HOW_NO_ROOM,
+    HOW_NOT_READABLE,
+)
+from wstrace_plugins.os.linux.cpython.line_table import LineTable
+from wstrace_plugins.os.linux.cpython.strings import characters
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
+    CODE_HEAD,
+    DEPTH,
+    FILE_ROOM,
+    FRAME,
+    HEAD,
+    LINES_ROOM,
+    NAME_ROOM,
+    OK,
+    RECORD_CODE,
+    RECORD_STACK,
+    STATUS_BITS,
+    UNCHECKED,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CODE = struct.Struct("<IIQIIIIII")
+_STACK = struct.Struct("<IIQQ")
+assert (_CODE.size, _STACK.size) == (CODE_HEAD, HEAD)
+_FRAME = np.dtype([("code", "<u8"), ("offset", "<u4"), ("flags", "<u4"), ("address", "<u8")])
+assert _FRAME.itemsize == FRAME
+_UNCHECKED_BIT = UNCHECKED >> 32
+#: code objects, bytes of their line tables, and stacks that are kept at most; what comes after them stays unknown
+MOST_CODES, MOST_BYTES, MOST_STACKS = 1 << 18, 128 << 20, 1 << 20
+_CODE_UNIT = 2
+#: records between two looks at what else waits: a code object takes some 30 us
+_RECORDS = 16
+
+
+class _Code(NamedTuple):
+    """A code object: codes of its names, its lines, and where its instructions begin."""
+
+    function: int
+    file: int
+    first: int
+    lines: LineTable
+    begin: int
+
+
+class _Frame(NamedTuple):
+    function: int
+    file: int
+    line: int
+    flags: int
+
+
+class Decoder:
+    """Takes the records of the ring buffer, in their order, and keeps the leaf of each stack.
+
+    Args:
+        sites: the tree that the frames go into.
+        strings: the dictionary of their names.
+        meanwhile: is called all along a call that takes long, tens of ms for the thousand stacks of a program's start.
+            Another program asks to be looked at then, and is well begun when it is answered behind that.
+    """
+
+    def __init__(self, sites: CallSites, strings: Dictionary, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._sites, self._strings, self._meanwhile = sites, strings, meanwhile
+        self._codes: dict[int, _Code] = {}
+        self._bytes = 0
+        #: hash -> (id of the innermost frame, how it was had)
+        self._stacks: dict[int, tuple[int, int]] = {}
+        #: (code, offset, flags) -> its frame
+        self._frames: dict[tuple[int, int, int], _Frame] = {}
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def take(self, records: Iterable[memoryview]) -> Batch | None:
+        """Reads new records; returns the call sites that are new."""
+        stacks: dict[int, NDArray[Any]] = {}
+        for number, record in enumerate(records):
+            if number % _RECORDS == 0:
+                self._meanwhile()
+            kind = record[0]
+            if kind == RECORD_CODE:
+                self._code(bytes(record))
+            elif kind == RECORD_STACK:
+                _, _, key, n = _STACK.unpack_from(record)
+                stacks[key] = np.frombuffer(bytes(record[HEAD : HEAD + FRAME * min(n, DEPTH)]), _FRAME)
+        if not stacks:
+            return None
+        if len(self._stacks) + len(stacks) > MOST_STACKS:
+            self.refused += len(stacks)
+            return None
+        self._add(stacks)
+        return self._sites.new_rows()
+
+    def leaf(self, key: int) -> tuple[int, int] | None:
+        """(the id of the innermost frame, how it was had) of the stack with that hash; None if it was not told."""
+        return self._stacks.get(key)
+
+    def _code(self, record: bytes) -> None:
+        kind, _, key, first, table, state, length, file_state, file_length = _CODE.unpack_from(record)
+        lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
+        if len(self._codes) >= MOST_CODES or self._bytes + len(lines) > MOST_BYTES:
+            self.refused += 1
+            return
+        self._bytes += len(lines)
+        self._codes[key] = _Code(
+            self._strings.code(characters(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),
+            self._strings.code(characters(record[CODE_HEAD + NAME_ROOM :][:FILE_ROOM], file_state, file_length)),
+            first,
+            LineTable(lines, first),
+            kind >> 8,
+        )
+
+    def _add(self, stacks: dict[int, NDArray[Any]]) -> None:
+        """Adds stacks to the tree, one level of all of them after the other, from the outermost frame inwards."""
+        keys = list(stacks)
+        whole = [[self._frame(*frame) for frame in stacks[key][["code", "offset", "flags"]].tolist()] for key in keys]
+        chains = []
+        readable = []
+        for key, frames in zip(keys, whole, strict=True):
+            readable.append(frames[0] is not None if frames else False)
+            chain = [frame or _Frame(0, 0, 0, FRAME_UNCHECKED) for frame in reversed(frames)]
+            if chain and key & (1 << STATUS_BITS) - 1 != OK:
+                chain[0] = chain[0]._replace(flags=chain[0].flags | FRAME_CUT)
+            chains.append(chain)
+        leaves = np.zeros(len(keys), "<u4")
+        level = 0
+        while rows := [i for i, chain in enumerate(chains) if len(chain) > level]:
+            self._meanwhile()
+            frames_here = np.array([chains[i][level] for i in rows], "<i8")
+            function, file, line, flags = frames_here.T
+            leaves[rows] = self._sites.add(
+                leaves[rows], kind=FRAME_PYTHON, function=function, file=file, line=line, flags=flags
+            )
+            level += 1
+        for key, leaf, good in zip(keys, leaves.tolist(), readable, strict=True):
+            if not good:
+                self._stacks[key] = (0, HOW_NOT_READABLE)
+            elif leaf == self._sites.cut:
+                self._stacks[key] = (leaf, HOW_NO_ROOM)
+            else:
+                self._stacks[key] = (leaf, HOW_EXACT)
+
+    def _frame(self, key: int, offset: int, flags: int) -> _Frame | None:
+        """The frame at an offset of a code object; None where that was not told."""
+        known = self._frames.get((key, offset, flags))
+        if known is not None:
+            return known
+        code = self._codes.get(key)
+        if code is None:
+            return None
+        line = code.lines.line((offset - code.begin) // _CODE_UNIT)
+        frame = _Frame(code.function, code.file, line or 0, FRAME_UNCHECKED if flags & _UNCHECKED_BIT else 0)
+        if len(self._frames) >= MOST_STACKS:
+            self._frames.clear()
+        self._frames[key, offset, flags] = frame
+        return frame
+
+    def statistics(self) -> dict[str, int]:
+        """Stacks and code objects that are known."""
+        return {"stacks": len(self._stacks), "code_objects": len(self._codes)}

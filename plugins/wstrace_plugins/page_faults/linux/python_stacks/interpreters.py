@@ -1,0 +1,309 @@
+"""Which CPython a process runs, or a command will run: from the ELF files that it maps, or that it names."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.cpython.elf import ElfFile, Python, python_in
+from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped, open_named
+
+_os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
+#: Names are compared without an expression where that does: compiling one takes 0.1 ms of each start.
+_LIBRARY, _LIBRARY_BEGIN = r"libpython\d\.\d+.*\.so.*", "libpython"
+#: what a program imports that can start another one, without the `_` that it may begin with
+_STARTING = frozenset(
+    b"execl execle execlp execv execve execvp execvpe execveat fexecve posix_spawn posix_spawnp fork vfork forkpty "
+    b"popen system".split()
+)
+_FOLDERS = (
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/local/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
+_PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin")
+_MOST_FILES, _MOST_STEPS = 4096, 4
+_SHEBANG_BYTES = 4096
+_HEADS = struct.Struct("<QQq")  # struct pyinterpreters: head, main, next_id, which is 0 or -1 before the first one
+
+
+class File(NamedTuple):
+    """What a file is known by, as stat(2) has it: nothing is written to it that leaves its time of change."""
+
+    device: int
+    inode: int
+    changed_ns: int
+
+
+class Files(NamedTuple):
+    """Where a CPython is: in the program itself (libpython None), or in a library that the program needs."""
+
+    program: File
+    libpython: File | None
+
+
+class Found(NamedTuple):
+    """A CPython in a process: which one, and where its _PyRuntime stands.
+
+    files: None where it is in a library that the program does not need by itself.
+    """
+
+    python: Python
+    at: int
+    files: Files | None
+
+
+class Command(NamedTuple):
+    """What a command will do: the CPython that it runs, None = none; whether it may start other programs.
+
+    files: where the CPython is.
+    """
+
+    python: Python | None
+    starts: bool
+    files: Files | None = None
+
+
+class Looked(NamedTuple):
+    """What was seen in a file: the CPython that it has, whether it needs a libpython; which file it is."""
+
+    python: Python | None
+    needs: bool
+    file: File
+
+
+class Interpreters:
+    """The ELF files that were looked into, by device, inode and time of change."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, ...], tuple[Python | None, bool]] = {}
+
+    # -- a process -------------------------------------------------------------------------------------------------
+
+    def of_process(self, pid: int) -> tuple[Found | None, bool]:
+        """(the CPython that the process has mapped, whether it will map one: its program needs a libpython).
+
+        Raises:
+            Unavailable: it has ended, or belongs to someone else.
+        """
+        maps = procfs.read_maps(pid)
+        columns, names = maps.columns, maps.files
+        program = program_of(pid)
+        coming = program not in names  # it is about to be executed
+        seen: set[str] = set()
+        needing: File | None = None
+        for row in range(len(columns["start"])):
+            name = names[columns["file"][row]]
+            if name in seen or columns["offset"][row] or not columns["ino"][row]:
+                continue
+            if name != program and not is_named(name):
+                continue
+            seen.add(name)
+            begin, end, dev, ino = (int(columns[key][row]) for key in ("start", "end", "dev", "ino"))
+            looked = self.of_mapped(pid, name, (dev, ino), (begin, end))
+            if looked is None:
+                continue
+            python, needs, file = looked
+            coming = coming or needs
+            if needs and name == program:
+                needing = file
+            if python is not None:
+                at = python.runtime + (begin - python.first) * python.movable
+                files = Files(file, None) if name == program else Files(needing, file) if needing else None
+                return Found(python, at, files), False
+        return None, coming
+
+    def of_mapped(
+        self, pid: int, name: str, identity: tuple[int, int], span: tuple[int, int] = (0, 0)
+    ) -> Looked | None:
+        """What a file is that a process has mapped; the process may have ended.
+
+        Args:
+            pid: the process.
+            name: the name that the file has for it.
+            identity: its device and inode, as the kernel gives them for mappings.
+            span: begin and end of a mapping of it, where known.
+
+        Returns:
+            None where the name does not lead to that file any more.
+        """
+        fd = open_mapped(pid, name, identity[1], lambda fd: is_mapped(fd, *identity), span)
+        if fd < 0:
+            return None
+        try:
+            return Looked(*self.of_file(fd), _file(fd))
+        except (OSError, ValueError):
+            return None
+        finally:
+            os.close(fd)
+
+    def of_file(self, fd: int) -> tuple[Python | None, bool]:
+        """(the CPython that an open file defines, whether it needs a libpython)."""
+        status = os.fstat(fd)
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        if key not in self._files:
+            if len(self._files) >= _MOST_FILES:
+                self._files.clear()
+            python, needs = None, False
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                python = python_in(fd)
+                needs = python is None and any(map(_is_libpython, ElfFile(fd).libraries()[0]))
+            self._files[key] = (python, needs)
+        return self._files[key]
+
+    # -- a command -------------------------------------------------------------------------------------------------
+
+    def of_command(self, path: str, environment: Mapping[str, str]) -> Command:
+        """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on."""
+        for _ in range(_MOST_STEPS):
+            try:
+                fd = open_named(path)
+            except (OSError, ValueError):
+                return Command(None, True)
+            try:
+                begin = os.read(fd, _SHEBANG_BYTES)
+                if not begin.startswith(b"#!"):
+                    python, needs = self.of_file(fd)
+                    files = Files(_file(fd), None) if python is not None else None
+                    if needs and (library := self._library(fd, path, environment)) is not None:
+                        python, files = library.python, Files(_file(fd), library.file)
+                    return Command(python, starts_others(fd), files)
+            except OSError:
+                return Command(None, True)
+            finally:
+                os.close(fd)
+            path = _named_by(begin, environment)
+        return Command(None, True)
+
+    def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Looked | None:
+        """What is in the libpython that a program needs, searched where ld.so does."""
+        try:
+            needed, folders = ElfFile(fd).libraries()
+        except (OSError, ValueError, IndexError):
+            return None
+        origin = os.path.dirname(os.path.realpath(path))
+        folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
+        folders += environment.get("LD_LIBRARY_PATH", "").split(":")
+        for name in needed:
+            if not _is_libpython(name):
+                continue
+            for folder in (*folders, *_FOLDERS):
+                try:
+                    library = open_named(os.path.join(folder, name))
+                except (OSError, ValueError):
+                    continue
+                try:
+                    return Looked(*self.of_file(library), _file(library))
+                finally:
+                    os.close(library)
+        return None
+
+
+def _file(fd: int) -> File:
+    status = os.fstat(fd)
+    return File(status.st_dev, status.st_ino, status.st_ctime_ns)
+
+
+def is_named(name: str) -> bool:
+    """Whether a file is named as the programs and libraries of a CPython are.
+
+    Others are looked into if they are a process's program.
+    """
+    base = name.rpartition("/")[2]
+    return "python" in base or base.startswith(("pypy", "uwsgi"))
+
+
+def found_by_name() -> Iterator[str]:
+    """The Pythons that a command finds by its name: those of our PATH, then those of the system."""
+    for folder in dict.fromkeys((*os.get_exec_path(), *_PROGRAM_FOLDERS)):
+        for name in ("python3", "python"):
+            if os.access(path := os.path.join(folder, name), os.X_OK):
+                yield path
+
+
+def starts_others(fd: int) -> bool:
+    """Whether the program in an open file can start another one by itself, by what it imports from the C library.
+
+    A program without imports (a static one, a Go program) calls the kernel itself, and may do so.
+    """
+    try:
+        imports = ElfFile(fd).imports()
+    except (OSError, ValueError, IndexError):
+        return True
+    return not imports or any(name.lstrip(b"_") in _STARTING for name in imports)
+
+
+@functools.lru_cache(_MOST_FILES)
+def is_library(name: str) -> bool:
+    """Whether a file's name is that of a CPython's library."""
+    return _is_libpython(name.rpartition("/")[2])
+
+
+def _is_libpython(base: str) -> bool:
+    return base.startswith(_LIBRARY_BEGIN) and re.fullmatch(_LIBRARY, base) is not None
+
+
+def program_of(pid: int) -> str:
+    """The path of the program that the process executes, as that process has it; "" = it has ended, or is another's."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
+    """The program that a `#!` line names; that of `env` is searched in PATH. "" if it names none."""
+    words = os.fsdecode(begin.partition(b"\n")[0][2:]).split()
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+        import shutil
+
+        return shutil.which(words[0], path=environment.get("PATH")) or "" if words else ""
+    return words[0] if words else ""
+
+
+def is_unborn(pid: int, interpreters: int) -> bool:
+    """Whether no interpreter was ever made in a process, where that can be read.
+
+    Args:
+        pid: the process.
+        interpreters: the address of _PyRuntime.interpreters.head.
+    """
+    try:
+        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | _os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        raw: bytes = _os.pread(fd, _HEADS.size, interpreters)
+    except (OSError, OverflowError):
+        return False
+    finally:
+        os.close(fd)
+    if len(raw) != _HEADS.size:
+        return False
+    head, _, next_id = _HEADS.unpack(raw)
+    return bool(head == 0 and next_id <= 0)
+
+
+def command_of(pid: int) -> tuple[str, dict[str, str]]:
+    """The program that a launched process, which waits before its execve(), will execute, and its environment.
+
+    The waiting program has the path in its own command line's place (see wstrace_plugins.os.linux.launcher).
+    """
+    try:
+        path = os.fsdecode(procfs.content(f"/proc/{pid}/cmdline").partition(b"\0")[0])
+        environment = procfs.content(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return "", {}
+    pairs = (entry.partition(b"=") for entry in environment if entry)
+    return path, {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}

@@ -1,0 +1,192 @@
+"""What the programs need of the running kernel, and what its refusals mean."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace_plugins.os.linux import procfs, versions
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.python_stacks import bpf
+from wstrace_plugins.page_faults.linux.python_stacks.btf import KernelTypes
+from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
+from wstrace_plugins.page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, ProgramPath
+from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_plugins.os.linux.cpython.layouts import Layout
+
+_FIRST_KERNEL = (5, 11)  # with bpf_get_current_task_btf(), and maps that RLIMIT_MEMLOCK does not bound
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
+_MACHINE = "x86_64"
+_SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
+_OF_TASKS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
+             ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
+#: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
+#: of tasks stand in its first 50 KiB
+BEGINS = (1 << 16, 1 << 20, 1 << 30)
+_CONTAINER = "start the container with --cap-add BPF --cap-add PERFMON, or with --security-opt seccomp=unconfined"
+
+
+def this_kernel() -> Kernel:
+    """Offsets in the running kernel's structures, and our pid namespace.
+
+    Raises:
+        Unavailable: it does not describe itself, or the machine is not x86-64.
+    """
+    if platform.machine() != _MACHINE:
+        raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
+    for begin in BEGINS:
+        types = KernelTypes(begin=begin)
+        found = {member: types.offset(*member) for member in _OF_TASKS}
+        path = _program_path(types)
+        if None not in found.values() and (path is not None or begin != BEGINS[0]):
+            break
+    exec_id, parent, tgid, thread, base = found.values()
+    if exec_id is None or parent is None or tgid is None or thread is None or base is None:
+        missing = next(".".join(member) for member, offset in found.items() if offset is None)
+        raise Unavailable(f"this kernel's {missing} is not where it can be read")
+    status = os.stat("/proc/self/ns/pid")
+    namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
+    return Kernel(exec_id, parent, tgid, thread + base, namespace, path, _mapped(types))
+
+
+def _program_path(types: KernelTypes) -> ProgramPath | None:
+    """The way to a task's program; None where this kernel's structures are not as expected: then we are asked."""
+    wanted = (
+        ("task_struct", "mm"),
+        ("file", "f_inode"),
+        ("inode", "i_ino"),
+        ("inode", "i_sb"),
+        ("super_block", "s_dev"),
+    )
+    mm, inode, number, super_block, device = (types.offset(*one) for one in wanted)
+    begin, changed = types.nested("mm_struct", ("exe_file", "start_code")), _changed(types)
+    if (
+        begin is None
+        or changed is None
+        or mm is None
+        or inode is None
+        or number is None
+        or super_block is None
+        or device is None
+    ):
+        return None
+    exe_file, start_code = begin
+    return ProgramPath(mm, exe_file, start_code, inode, number, super_block, device, changed)
+
+
+def _changed(types: KernelTypes) -> tuple[int, int] | None:
+    """Of an inode's time of change, its seconds and its nanoseconds, by the names of this kernel and of older ones."""
+    seconds, nanoseconds = types.offset("inode", "i_ctime_sec"), types.offset("inode", "i_ctime_nsec")
+    if seconds is not None and nanoseconds is not None:
+        return seconds, nanoseconds
+    whole = types.offset("inode", "__i_ctime")
+    whole = types.offset("inode", "i_ctime") if whole is None else whole
+    return None if whole is None else (whole, whole + 8)  # struct timespec64
+
+
+def _mapped(types: KernelTypes) -> Mapped | None:
+    """What is needed of a mapping; it begins with its address."""
+    page, file = types.offset("vm_area_struct", "vm_pgoff"), types.offset("vm_area_struct", "vm_file")
+    return None if page is None or file is None else Mapped(0, page, file)
+
+
+def refusal(error: OSError) -> Unavailable:
+    """What a refused bpf(2), or a refused event of its own that it writes to, means, and what lifts the refusal."""
+    python = os.path.realpath(sys.executable)
+    status = procfs.status(os.getpid())
+    capabilities = int(status.get("CapEff", "0"), 16)
+    old = versions.kernel() < _FIRST_KERNEL
+    if error.errno == errno.ENOSYS:
+        return Unavailable("this kernel has no bpf(2), or a seccomp filter hides it", _CONTAINER)
+    if error.errno not in (errno.EPERM, errno.EACCES):
+        remedy = "Linux 5.11 or newer permits it" if old else ""
+        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", remedy)
+    if old:  # these charge maps to RLIMIT_MEMLOCK, and past it the answer is EPERM
+        return Unavailable("this kernel's eBPF lacks functions that the programs call", "Linux 5.11 or newer")
+    if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
+        return Unavailable(
+            "they need CAP_BPF and CAP_PERFMON, or root",
+            f"sudo wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}",
+        )
+    if _in_user_namespace():
+        return Unavailable(
+            "the capabilities of a user namespace (a rootless container) are not those of the machine",
+            "run wstrace as root outside of the container, attached to the process",
+        )
+    if status.get("Seccomp") == "2":
+        return Unavailable("bpf(2) is refused by a seccomp filter, that of a container or a service", _CONTAINER)
+    return Unavailable(
+        f"bpf(2) is refused ({error.strerror}) although our rights are enough: by what is not known",
+        "look for a security module (SELinux, AppArmor, lockdown) in the kernel's log: dmesg",
+    )
+
+
+def _in_user_namespace() -> bool:
+    """Whether the ids of this process are not those of the machine."""
+    try:
+        return procfs.content("/proc/self/uid_map").split() != [b"0", b"0", b"4294967295"]
+    except OSError:
+        return False
+
+
+def tried() -> Level:
+    """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
+    from wstrace_plugins.os.linux.cpython.layouts import layout
+
+    opened: list[bpf.Program | Maps | Gate] = []
+    try:
+        kernel = this_kernel()
+        maps, gate = Maps(1), Gate()
+        opened += (maps, gate)
+        opened.append(load_entry(maps, kernel, gate))
+        opened.append(load_walker(maps, layout((3, 12), b""), b"probe"))
+        os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
+    except (Unavailable, OSError) as error:
+        no = error if isinstance(error, Unavailable) else refusal(error)
+        return Level("none", no.why, no.remedy)
+    finally:
+        for one in opened:
+            one.close()
+    return Level("exact")
+
+
+def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
+    """Loads the program that the gates lead to, without the helpers that the kernel has not, or refuses.
+
+    Raises:
+        OSError: the kernel refuses it without them, too.
+    """
+    ways = [kernel._replace(helper=helper, mapped=mapped) for mapped in (kernel.mapped, None)
+            for helper in (kernel.helper, False)]  # fmt: skip
+    for way in ways[:-1]:
+        with contextlib.suppress(OSError):
+            return bpf.Program(entry(maps, way, gate.memory.fd), b"entry")
+    return bpf.Program(entry(maps, ways[-1], gate.memory.fd), b"entry")
+
+
+def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:
+    """Loads the walker for a layout, without bpf_loop() where the kernel has none. Raises OSError."""
+    from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
+
+    try:
+        return bpf.Program(walker(maps, of), name)
+    except OSError:
+        return bpf.Program(walker(maps, of, loops=False), name)
+
+
+def output_attributes() -> NDArray[Any]:
+    """Of the event by which a program writes rows: they have the size of a sample, and so have its LOST records."""
+    return perf.attr(
+        perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_BPF_OUTPUT, "sample_id_all", sample_period=1,
+        sample_type=perf.PERF_SAMPLE_RAW | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME,
+    )  # fmt: skip

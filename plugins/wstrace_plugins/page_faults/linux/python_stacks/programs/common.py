@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: MIT OR GPL-2.0-only
+"""What the programs have in common: helpers of the kernel, places on the stack, the row before a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
+    FP,
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    WORD,
+    Assembler,
+    Register,
+)
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH, FRAME, HEAD, MAGIC, S
+
+if TYPE_CHECKING:
+    from wstrace_plugins.page_faults.linux.python_stacks.maps import Maps
+
+#: helpers, by their numbers in include/uapi/linux/bpf.h
+LOOKUP, UPDATE, CLOCK, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 1, 2, 5, 8, 12, 14, 25, 112
+READ_KERNEL, NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, FIND_MAPPING, LOOP = 113, 120, 130, 158, 180, 181
+#: of RING_OUTPUT: whoever waits is woken, or is not
+NO_WAKEUP, FORCE_WAKEUP = 1, 2
+#: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row
+KEY, VALUE, ROW = -8, -40, -56
+_MOST_TURNS = 256
+
+
+class Walk(Assembler):
+    """The assembler with what both programs have in common. R6 = the context, R8 = the scratch memory of this CPU."""
+
+    def __init__(self, maps: Maps, *, loops: bool = True) -> None:
+        super().__init__()
+        self.maps, self.loops = maps, loops
+        self._callbacks: list[tuple[str, str, Callable[[str], None]]] = []
+
+    def repeat(self, most: int, body: Callable[[str], None]) -> None:
+        """Repeats what body(again) assembles: it goes on at `again` for the next time, and its end ends the loop.
+
+        It finds the scratch memory in R8, and nothing in the other registers; it leaves R9 alone, and no value in any.
+        Without `loops` the verifier looks at each turn, so that there are at most 256.
+        """
+        again = self.name("again")
+        if self.loops:
+            callback = self.name("callback")
+            self._callbacks.append((callback, again, body))
+            self.store(FP, VALUE, R8)
+            self.mov(R1, most)
+            self.function(R2, callback)
+            self.mov(R3, FP, VALUE)
+            self.mov(R4, 0)
+            self.call(LOOP)
+            return
+        end = self.name("end")
+        self.mov(R9, 0)
+        self.label(again)
+        self.jump_if(R9, ">=", min(most, _MOST_TURNS), end)
+        self.op("add", R9, 1)
+        body(again)
+        self.label(end)
+
+    def lookup(self, fd: int, missing: str) -> None:
+        """R0 = the address of the value of the key at KEY; goes on at `missing` without one."""
+        self.map(R1, fd)
+        self.mov(R2, FP, KEY)
+        self.call(LOOKUP)
+        self.jump_if(R0, "==", 0, missing)
+
+    def update(self, fd: int) -> None:
+        """Sets the value of the key at KEY to the bytes at VALUE."""
+        self.map(R1, fd)
+        self.mov(R2, FP, KEY)
+        self.mov(R3, FP, VALUE)
+        self.mov(R4, 0)
+        self.call(UPDATE)
+
+    def scratch(self, missing: str) -> None:
+        """R8 = the scratch memory."""
+        self.store(FP, KEY, 0)
+        self.lookup(self.maps.scratch.fd, missing)
+        self.mov(R8, R0)
+
+    def read(self, to: int, size: int | None, source: Register, plus: int = 0) -> None:
+        """Reads user memory at source + plus into the scratch memory; size None = R2. R0 = 0 if it could be read."""
+        self.mov(R3, source, plus)
+        self.mov(R1, R8, to)
+        if size is not None:
+            self.mov(R2, size)
+        self.call(READ_USER)
+
+    def mix(self, target: Register, other: Register) -> None:
+        """target = a hash of both; R4 = the session's multiplier is expected, R5 is lost."""
+        self.op("xor", target, other)
+        self.op("mul", target, R4)
+        self.mov(R5, target)
+        self.op("rsh", R5, 29)
+        self.op("xor", target, R5)
+
+    def count(self, place: int) -> None:
+        """Adds one to a count in the scratch memory, which is this CPU's alone."""
+        self.load(R1, R8, place)
+        self.op("add", R1, 1)
+        self.store(R8, place, R1)
+
+    def tell(self) -> None:
+        """Writes a row with S.HASH before the sample, unless the last row of this ring says the same of this thread."""
+        done, first = self.name("done"), self.name("first")
+        self.load(R7, R8, S.KIND)
+        self.op("and", R7, 1)
+        self.mov(R9, R8, S.LAST)
+        self.jump_if(R7, "==", 0, first)
+        self.op("add", R9, 16)
+        self.label(first)
+        self.load(R1, R8, S.IDS, WORD)
+        self.load(R2, R9, 8)
+        self.load(R3, R8, S.HASH)
+        self.load(R4, R9, 0)
+        told = self.name("tell")
+        self.jump_if(R1, "!=", R2, told)
+        self.jump_if(R3, "==", R4, done)
+        self.label(told)
+        self.store(R9, 8, 0)
+        self.store(FP, ROW + 4, MAGIC, WORD)
+        self.store(FP, ROW + 8, R3)
+        self.call(PROCESSOR)
+        self.mov(R3, R0)
+        self.op("lsh", R3, 1)
+        self.op("add", R3, R7)
+        self.mov(R1, R6)
+        self.map(R2, self.maps.outputs.fd)
+        self.mov(R4, FP, ROW + 4)
+        self.mov(R5, 12)
+        self.call(PERF_OUTPUT)
+        failed = self.name("failed")
+        self.jump_if(R0, "!=", 0, failed)
+        self.load(R1, R8, S.IDS, WORD)
+        self.store(R9, 8, R1)
+        self.load(R1, R8, S.HASH)
+        self.store(R9, 0, R1)
+        self.jump(done)
+        self.label(failed)
+        self.op("lsh", R7, 3)
+        self.op("add", R7, R8)
+        self.count_at(R7, S.ROWS_LOST)
+        self.label(done)
+
+    def count_at(self, base: Register, place: int) -> None:
+        """Adds one to the u64 at base + place."""
+        self.load(R1, base, place)
+        self.op("add", R1, 1)
+        self.store(base, place, R1)
+
+    def leave(self) -> None:
+        """The end: the sample is written in any case, as the programs' answer is always 1."""
+        self.label("leave")
+        self.mov(R0, 1)
+        self.exit()
+        for callback, again, body in self._callbacks:
+            self.label(callback)
+            self.load(R8, R2, 0)
+            body(again)
+            self.mov(R0, 1)
+            self.exit()
+            self.label(again)
+            self.mov(R0, 0)
+            self.exit()
+
+
+def push(a: Walk, again: str) -> None:
+    """Adds the frame of code S.CODE with identity R1 and flags R0; R4 = the multiplier. Ends the step."""
+    a.load(R2, R8, S.OFFSET)
+    a.op("lsh", R2, 32)
+    a.op("rsh", R2, 32)
+    a.op("or", R2, R0)
+    a.load(R3, R8, S.HASH)
+    a.mix(R3, R1)
+    a.mix(R3, R2)
+    a.store(R8, S.HASH, R3)
+    a.load(R3, R8, S.FRAMES)
+    a.jump_if(R3, ">=", DEPTH, "cut")
+    a.mov(R5, R3)
+    a.op("add", R3, 1)
+    a.store(R8, S.FRAMES, R3)
+    a.op("mul", R5, FRAME)
+    a.op("add", R5, R8)
+    a.store(R5, S.RECORD + HEAD, R1)
+    a.store(R5, S.RECORD + HEAD + 8, R2)
+    a.load(R3, R8, S.CODE)
+    a.store(R5, S.RECORD + HEAD + 16, R3)
+    a.jump(again)

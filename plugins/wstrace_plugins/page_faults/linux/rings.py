@@ -1,0 +1,166 @@
+"""Ring buffers between the kernel and us, per CPU: minor faults, major faults, side band and, if asked for, stacks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MINOR, MAJOR, SIDE = "minor", "major", "side"
+#: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were asked for.
+STACKS = "stacks"
+#: The divisor of each ring's size: major faults are rarer, as each takes a disk read, and one mapping serves many
+#: faults.
+_PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4, STACKS: 1}
+_LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class Ring:
+    """A buffer into which events write once SET_OUTPUT points them to `fd`.
+
+    It belongs to an event of our own that records nothing. So the buffer exists before any traced thread and outlives
+    all of them, and its descriptor becomes readable only when a quarter is full, never because a thread has ended.
+    """
+
+    def __init__(self, kind: str, cpu: int, size: int) -> None:
+        self.kind, self.cpu, self.size = kind, cpu, size
+        owner = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "watermark", "exclude_kernel",
+                          wakeup_watermark=size // 4)  # fmt: skip
+        self.fd = perf.perf_event_open(owner, os.getpid(), cpu)
+        try:
+            self._address = perf.map_ring(self.fd, size + _PAGE)
+        except OSError:
+            os.close(self.fd)
+            raise
+        memory: Any = (ctypes.c_uint8 * (size + _PAGE)).from_address(self._address)
+        # aligned u64 loads and stores: a copy by bytes (struct) could read a partly written cursor
+        self._cursors: NDArray[Any] = np.frombuffer(memory, "<u8", _PAGE // 8)
+        self._data: NDArray[Any] = np.frombuffer(memory, np.uint8, size, _PAGE)
+        self._head = self._tail = 0
+
+    @property
+    def filled(self) -> bool:
+        """True when there is something to read."""
+        return bool(self._cursors[perf.DATA_HEAD] != self._tail)
+
+    @property
+    def waiting(self) -> int:
+        """The bytes that can be read."""
+        return int(self._cursors[perf.DATA_HEAD]) - self._tail
+
+    def view(self) -> NDArray[Any]:
+        """The bytes since the last free(), u8, shape (n,): where they lie, so what is kept of them is to be copied."""
+        head = self._head = int(self._cursors[perf.DATA_HEAD])
+        n = head - self._tail
+        if n == 0:
+            return _NOTHING
+        perf.memory_barrier()
+        start = self._tail % self.size
+        first = min(n, self.size - start)
+        if first == n:
+            return self._data[start : start + n]
+        return np.concatenate((self._data[start:], self._data[: n - first]))
+
+    def free(self) -> None:
+        """Frees the room of what the last view() gave."""
+        if self._head != self._tail:
+            perf.memory_barrier()
+            self._cursors[perf.DATA_TAIL] = self._tail = self._head
+
+    def read(self) -> NDArray[Any]:
+        """A copy of the bytes since the last call, u8, shape (n,); frees their room in the ring."""
+        out = self.view().copy()
+        self.free()
+        return out
+
+    def close(self) -> None:
+        """Unmaps the ring and closes its descriptor."""
+        self._cursors = self._data = _NOTHING
+        perf.unmap_ring(self._address, self.size + _PAGE)
+        self.after_fork_in_child()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child, which inherits the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+class Rings:
+    """The rings of all CPUs.
+
+    Args:
+        size: bytes of a minor ring, rounded down to a power of two; 0 = 16 MiB per CPU, at most 128 MiB in all.
+        stacks: make the rings for stacks, too.
+
+    Raises:
+        OSError: from perf_event_open.
+        Unavailable: not even the smallest rings may be locked in memory.
+    """
+
+    def __init__(self, cpus: Sequence[int], size: int = 0, *, stacks: bool = False) -> None:
+        size = max(size or min(_LARGEST, _ALL_CPUS // len(cpus)), _PAGE)
+        size = 1 << size.bit_length() - 1
+        smallest = min(size, _SMALLEST)
+        while True:
+            try:
+                self.all = self._make(cpus, size, stacks)
+                break
+            except OSError as error:
+                # EPERM from mmap: over kernel.perf_event_mlock_kb per CPU and RLIMIT_MEMLOCK
+                if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
+                    raise
+                if size <= smallest:
+                    limit = procfs.setting("kernel/perf_event_mlock_kb")
+                    raise Unavailable(
+                        f"no room for the kernel's buffers: kernel.perf_event_mlock_kb is {limit} and used up",
+                        "end other tracers, or sudo sysctl kernel.perf_event_mlock_kb=4096",
+                    ) from None
+                size //= 2
+        self.size = size
+        self._by_place = {(ring.kind, ring.cpu): ring for ring in self.all}
+
+    @staticmethod
+    def _make(cpus: Sequence[int], size: int, stacks: bool) -> list[Ring]:
+        rings: list[Ring] = []
+        parts = {kind: part for kind, part in _PARTS.items() if stacks or kind != STACKS}
+        try:
+            for cpu in cpus:
+                rings += (Ring(kind, cpu, max(size // part, _PAGE)) for kind, part in parts.items())
+        except OSError:
+            for ring in rings:
+                ring.close()
+            raise
+        return rings
+
+    def __iter__(self) -> Iterator[Ring]:
+        return iter(self.all)
+
+    def fd(self, kind: str, cpu: int) -> int:
+        """The descriptor to which events of that kind on that CPU write."""
+        return self._by_place[kind, cpu].fd
+
+    def close(self) -> None:
+        """Unmaps and closes all rings."""
+        for ring in self.all:
+            ring.close()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied descriptors."""
+        for ring in self.all:
+            ring.after_fork_in_child()

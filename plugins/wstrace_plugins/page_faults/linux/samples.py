@@ -1,0 +1,305 @@
+"""Samples: checks and counts the rows of a ring, and merges the rows of all rings by time up to a watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace_plugins.os.linux.versions import kernel
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux import records
+from wstrace_plugins.page_faults.linux.doubles import second_of_pairs
+from wstrace_plugins.page_faults.linux.registers import CGROUP_ID, REGISTER_COLUMNS
+from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+    from wstrace_plugins.page_faults.linux.service_time.rows import ServiceRows
+
+#: The headers of our records as one u64: type, misc, size.
+_USER, _KERNEL = (
+    perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
+    for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
+)
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with registers ABI, BP and
+#: SP; the id of the cgroup; with stacks the hash of the stack; with service times what ServiceRows tells of it.
+_HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
+_NO_ROWS = np.zeros((5, 0), "<u8").T
+#: What two rows of one fault have in common.
+_PLACE = (_HEADER, _IP, _IDS, _ADDRESS)
+#: Kernels that were seen to let the events of a fault share its time; 6.1 does not.
+_SHARED_TIME = (6, 12)
+#: The rows of a batch that is worth its own way.
+_ENOUGH = 8192
+#: Rows that are transposed at a time: 160 KiB, which stay in the cache.
+_ROWS_AT_ONCE = 4096
+
+
+class RingSamples:
+    """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
+
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); further ones
+    are the registers, the id of the cgroup, the hash of the fault's stack, and what tells its service time, where these
+    are recorded. Rows lie in memory by columns: all that follows reads single columns, again and again.
+
+    Args:
+        major: whether they are major faults.
+        stacks: takes the stack rows out of the ring, where there are any.
+        service: the same for the rows with service times.
+        registers: whether its samples have them (`registers.REGISTERS`).
+        cgroups: whether its samples have the id of a cgroup.
+        own_times: whether each event of a fault takes the time for itself: see `doubles`.
+    """
+
+    def __init__(
+        self,
+        major: bool,
+        stacks: StackRows | None = None,
+        service: ServiceRows | None = None,
+        *,
+        registers: bool = False,
+        cgroups: bool = False,
+        own_times: bool = False,
+    ) -> None:
+        self.major, self._stacks, self._service, self._own_times = major, stacks, service, own_times
+        self._sampled = REGISTER_COLUMNS * registers + (CGROUP_ID,) * cgroups
+        self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
+        self.last_seen = 0
+        self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
+        self._last = _NO_ROWS
+
+    @classmethod
+    def of(
+        cls,
+        ring: Ring,
+        stacks: StackRows | None = None,
+        service: ServiceRows | None = None,
+        *,
+        registers: bool = False,
+        cgroups: bool = False,
+    ) -> RingSamples:
+        """The samples of a ring."""
+        own_times = kernel() < _SHARED_TIME
+        return cls(ring.kind == MAJOR, stacks, service, registers=registers, cgroups=cgroups, own_times=own_times)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """What the columns of a row behind the record's are, by the names that merge() gives them."""
+        stack, service = self._stacks is not None, self._service is not None
+        return self._sampled + ("stack_hash",) * stack + ("service_ns",) * service
+
+    @property
+    def holds(self) -> bool:
+        """Whether there are rows that wait for the watermark."""
+        return bool(self._held)
+
+    @property
+    def taken(self) -> int:
+        """The rows that came out of the ring so far: recorded, waiting, and those that are not kept."""
+        return self.recorded + sum(map(len, self._held)) + self.duplicates + self.foreign
+
+    def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
+        """Adds a copy of what is in the ring.
+
+        Args:
+            raw: bytes, shape (n,).
+            armed_ns, now_ns: a row with a time outside this range carries another tracer's clock: counted, not kept.
+                The kernel passes the first event's time on to all events (perf_sample_data.sample_flags; on 6.1 not).
+            doubled: threads may have two events (one inherited, one opened by us), which both write the same row.
+        """
+        if not len(raw):
+            return
+        plain = self._plain(raw, armed_ns, now_ns) if not doubled else None
+        if plain is not None:
+            self.last_seen = int(plain[-1, _TIME])
+            self._held.append(plain)
+            return
+        rows, torn = records.rows(raw, len(self._sampled))
+        rows = _by_columns(rows)
+        self.malformed += bool(torn)
+        if self._stacks is not None:
+            rows = self._stacks.pair(rows)
+        if self._service is not None:
+            rows = self._service.pair(rows)
+        header = rows[:, _HEADER]
+        good = (header == _USER) | (header == _KERNEL)
+        if not good.all():
+            rows = self._without_lost(rows, good)
+        times = rows[:, _TIME]
+        if len(rows) and not armed_ns <= int(times.min()) <= int(times.max()) <= now_ns:
+            # an earlier time wraps around
+            strange = times - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
+            self.foreign += int(strange.sum())
+            rows = _those(rows, ~strange)
+        if doubled and len(rows):
+            rows = self._without_doubles(rows)
+        if len(rows):
+            self.last_seen = int(rows[-1, _TIME])
+            self._held.append(rows)
+
+    def _plain(self, raw: NDArray[Any], armed_ns: int, now_ns: int) -> NDArray[Any] | None:
+        """The rows, if there is nothing but samples of ours in the ring, as nearly always; else None.
+
+        All that is asked of them is asked of columns that were just written, so the ring's memory is read only once.
+        """
+        hash_of_all = None if self._stacks is None else self._stacks.same
+        if len(raw) % perf.SAMPLE.itemsize or self.further != ("stack_hash",) * (hash_of_all is not None):
+            return None
+        rows = _by_columns(raw.view("<u8").reshape(-1, records.WORDS), hash_of_all)
+        # By induction, as in records.rows(): the headers tell the size, too. A row of a stack has a time of 199 years.
+        header, times = rows[:, _HEADER], rows[:, _TIME]
+        ours = (header == _USER) | (header == _KERNEL)
+        return rows if ours.all() and armed_ns <= int(times.min()) <= int(times.max()) <= now_ns else None
+
+    def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
+        others = np.ascontiguousarray(rows[~good, : records.WORDS]).view(perf.LOST).reshape(-1)
+        lost = others["type"] == perf.PERF_RECORD_LOST
+        self.lost += int(others["lost"][lost].sum())
+        self.malformed += int((~lost).sum())
+        return _those(rows, good)
+
+    def _without_doubles(self, rows: NDArray[Any]) -> NDArray[Any]:
+        twice = self._pairs(rows) if self._own_times else self._same(rows)
+        if not twice.any():
+            return rows
+        if rows.shape[1] > _STACK:
+            # A program ran for one of the two only: the other one's stack is a status, 0 to 15. So it is with a time.
+            at = np.flatnonzero(twice[1:])
+            rows[at, _STACK:] = np.maximum(rows[at, _STACK:], rows[at + 1, _STACK:])
+        self.duplicates += int(twice.sum())
+        return _those(rows, ~twice)
+
+    def _same(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows are those before them once more."""
+        before, self._last = self._before(rows), rows[-1:].copy()
+        same: NDArray[np.bool_] = rows[:, _TIME] == before[:, _TIME]
+        return same & (rows[:, :_STACK] == before[:, :_STACK]).all(axis=1) if same.any() else same
+
+    def _pairs(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows are the second ones of a fault, where their times differ."""
+        same: NDArray[np.bool_] = (rows[:, _PLACE] == self._before(rows)[:, _PLACE]).all(axis=1)
+        begin = int(same[0])  # then the first one has gone on, with the read before
+        twice, waits = same.copy(), False
+        if begin < len(rows):
+            same[begin] = False
+            twice[begin:], waits = second_of_pairs(same[begin:], rows[begin:, _IDS], rows[begin:, _TIME])
+        self._last = rows[-1:].copy() if waits else _NO_ROWS
+        return twice
+
+    def _before(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The row before each; one that is like none before the first, if none is kept."""
+        return np.concatenate((self._last if len(self._last) else ~rows[:1], rows[:-1]))
+
+    def whole(self, watermark: int) -> int:
+        """The last time in the newest part that lies wholly up to the watermark; 0 = there is no such part."""
+        ends = (int(rows[-1, _TIME]) for rows in reversed(self._held))
+        return next((end for end in ends if end <= watermark), 0)
+
+    def ends(self, watermark: int, least: int) -> list[int]:
+        """The last times of the parts up to the watermark; those of fewer rows than `least` are counted together."""
+        found, n = list[int](), 0
+        for rows in self._held:
+            end, n = int(rows[-1, _TIME]), n + len(rows)
+            if end > watermark:
+                break
+            if n >= least:
+                found.append(end)
+                n = 0
+        return found
+
+    def released(self, watermark: int) -> list[NDArray[Any]]:
+        """The held rows with times up to the watermark, in order, as parts: they are held no longer."""
+        parts = []
+        while self._held and self._held[0][0, _TIME] <= watermark:
+            rows = self._held.pop(0)
+            if rows[-1, _TIME] > watermark:
+                cut = int(np.searchsorted(rows[:, _TIME], np.uint64(watermark), side="right"))
+                rows, rest = rows[:cut], rows[cut:]
+                self._held.insert(0, rest)
+            parts.append(rows)
+            self.recorded += len(rows)
+        return parts
+
+
+def steps(all_samples: Sequence[RingSamples], watermark: int) -> list[int]:
+    """The watermarks up to this one, at which rows are to be passed on one after the other.
+
+    Where only one ring holds rows, they go on part by part: each is what one read copied, and is not copied again.
+    """
+    holding = [samples for samples in all_samples if samples.holds]
+    ends = holding[0].ends(watermark, _ENOUGH) if len(holding) == 1 else []
+    return ends if ends[-1:] == [watermark] else [*ends, watermark]
+
+
+def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
+    """The watermark: no row up to this time is still to come.
+
+    Where rows wait it cuts no part of one ring, so that these are passed on as they are, without a copy.
+
+    Args:
+        latest: a row that is still to come to an empty ring is not older than this.
+    """
+    watermark = min(max(samples.last_seen, latest) for samples in all_samples)
+    if any(samples.holds for samples in all_samples):
+        watermark = max(samples.whole(watermark) for samples in all_samples)
+    return watermark
+
+
+def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
+    """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
+
+    With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it; with
+    registers REGISTER_COLUMNS; with cgroups CGROUP_ID.
+    """
+    of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
+    parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]
+    flag = np.concatenate([
+        ((rows[:, _HEADER] == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)) | np.uint8(FAULT_MAJOR * major)
+        for rows, major in parts
+    ])  # fmt: skip
+    words = [_column([rows[:, at] for rows, _ in parts]) for at in range(_IP, parts[0][0].shape[1])]
+    if len(of_rings) > 1:
+        order = np.argsort(words[_TIME - _IP], kind="stable")  # timsort: its input is a few sorted runs
+        words, flag = [_in_order(word, order) for word in words], flag.take(order)
+    pc, ids, times, addresses, *rest = words
+    halves = ids.view("<u4")  # pid and tid, alternating
+    further = dict(zip(all_samples[0].further, rest, strict=False))  # there is none without any row
+    return {
+        "time_ns": times,
+        "pid": halves[0::2].copy(),
+        "tid": halves[1::2].copy(),
+        "pc": pc,
+        "va": addresses,
+        "flags": flag,
+        **further,
+    }
+
+
+def _column(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _in_order(column: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
+    """The values in that order; a column of equal values, as of faults without any stack, is as it was."""
+    return column if (column == column[0]).all() else column.take(order)
+
+
+def _those(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
+    """The rows where the mask is true, laid out by columns: rows[mask] would be laid out by rows."""
+    return rows.T.compress(mask, axis=1).T
+
+
+def _by_columns(rows: NDArray[Any], further: int | None = None) -> NDArray[Any]:
+    """A copy of the rows that lies in memory by columns; `further`: what all have in a column more."""
+    n, width = rows.shape
+    words = np.empty((width + (further is not None), n), rows.dtype)
+    for start in range(0, n, _ROWS_AT_ONCE):
+        words[:width, start : start + _ROWS_AT_ONCE] = rows[start : start + _ROWS_AT_ONCE].T
+    if further is not None:
+        words[width] = further
+    return words.T

@@ -1,0 +1,395 @@
+"""The side band: the kernel's records of processes and mappings beside the faults, as PROCESS and ADDRESS_SPACE."""
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import (
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHARED,
+    KIND_SHIFT,
+    KIND_VDSO,
+    MAP_SHARED,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    PROCESS_NAME,
+    PROCESS_TITLE,
+    SPACE_MAP,
+    SPACE_UNMAP,
+)
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import evicted_pages
+from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.asked_mappings import Told, changed_by
+from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls
+from wstrace_plugins.page_faults.linux.calls_of_all import CallsOfAll, Record, samples
+from wstrace_plugins.page_faults.linux.evicted_pages import EvictedPages
+from wstrace_plugins.page_faults.linux.in_order import until
+from wstrace_plugins.page_faults.linux.live import Live
+from wstrace_plugins.page_faults.linux.process_rows import UNKNOWN_CODE, ProcessRows
+from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_plugins.page_faults.linux.tracepoints import EVERYWHERE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HEADER = struct.Struct("<IHH")  # type, misc, size
+_MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
+_TASK = struct.Struct("<IIII")  # pid ppid tid ptid
+_IDS = struct.Struct("<II")  # pid tid
+_U64 = struct.Struct("<Q")
+_SAMPLE_ID = 16  # TID and TIME at the end of every record
+assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
+_RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
+_TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
+_MAPS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_SAMPLE)
+#: Records after which a process may be traced that was not; these name it first, or a fork's parent behind it.
+_NAMING = (perf.PERF_RECORD_FORK, perf.PERF_RECORD_COMM, perf.PERF_RECORD_MMAP2)
+_CACHE = 4096
+_KEPT = 1 << 16
+_END = (1 << 64) - 1
+
+
+class SideBand(ProcessRows):
+    """Decodes side-band records and emits them in order of time, up to the watermark.
+
+    Process rows whose tid equals the pid describe the process, which has ended when its last thread has. `code` is the
+    exit code (128 + N for a signal) where it can still be read, else -1.
+
+    Args:
+        strings: where names get their codes.
+        children: whether processes that the traced ones start are traced too.
+        exit_code: pid -> its exit code where we know it, else None.
+        calls: decodes the tracepoints of system calls, where these are permitted.
+        shared: which processes share one address space.
+    """
+
+    def __init__(
+        self,
+        strings: Dictionary,
+        *,
+        children: bool,
+        exit_code: Callable[[int], int | None],
+        calls: Calls | None = None,
+        shared: SharedSpaces | None = None,
+    ) -> None:
+        super().__init__(strings, calls is not None, shared)
+        #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
+        self.ended: set[int] = set()
+        #: Whether a process outlived its parent, so that no traced process waits for it.
+        self.orphaned = False
+        self.lost = self.records = 0
+        #: Records of processes that are not traced, and all records of rare calls that were lost.
+        self.others = 0
+        #: Whether records were lost, so that the mappings of live processes must be read again.
+        self.stale = False
+        #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
+        self.privileged_programs = 0
+        self._privileged: list[int] = []
+        self.evictions_told = False  #: whether everything that leaves the page cache is told
+        self._calls = calls
+        self._children, self._exit_code = children, exit_code
+        self._records: list[Record] = []
+        self._due: list[Record] = []
+        self._at = 0  # the number of those that have been given
+        self._ahead: dict[int, list[tuple[int, Record]]] | None = None  # by process, with their places; None = not made
+        self._unknown: dict[int, list[Record]] = {}  # by process
+        self._unknown_records = 0
+        self._of_all = CallsOfAll()
+        self._evictions = EvictedPages()
+        self.given_before = self._given_until = 0  #: up to when records were given before those that are given now
+        self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
+        self._labels: dict[bytes, tuple[int, int]] = {}
+        self._readers = {
+            perf.PERF_RECORD_MMAP2: self._mmap2,
+            perf.PERF_RECORD_COMM: self._comm,
+            perf.PERF_RECORD_FORK: self._fork,
+            perf.PERF_RECORD_EXIT: self._exit,
+            perf.PERF_RECORD_LOST: self._lose,
+            perf.PERF_RECORD_SAMPLE: self._tracepoint,
+            _RARE_LOST: self._lose_calls,
+            _TITLE: self._title,
+            evicted_pages.KIND: self._evicted,
+        }
+
+    @property
+    def holds(self) -> bool:
+        """True when records wait for the watermark."""
+        return bool(self._records or self._evictions or self._waiting)
+
+    def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
+        """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
+        threads, where calls are traced at all.
+        """
+        calls = self._calls.names if self._calls is not None and calls_everywhere else frozenset[str]()
+        return self._losses.traced(calls | {"evicted"} if calls and self.evictions_told else calls)
+
+    def rare_calls_end(self) -> None:
+        """Rare calls are no longer recorded."""
+        if self._calls is not None:
+            self._calls.end(EVERYWHERE)
+
+    def take(self, raw: bytes, *, rare: bool = False, full_ns: int = 0) -> None:
+        """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
+
+        Args:
+            raw: the records.
+            rare: they are of rare calls: what is lost of them costs no mapping.
+            full_ns: until then their ring was full: what came after them is lost.
+        """
+        if rare and raw and (found := samples(raw)) is not None:
+            self._of_all.hold(found)
+            self.records += len(found.times)
+            raw, last = b"", int(found.times[-1])
+        else:
+            last = self._given_until
+        at, before, before_ns = 0, b"", last
+        self._ahead = None
+        while at + _HEADER.size <= len(raw):
+            kind, misc, size = _HEADER.unpack_from(raw, at)
+            if size < _HEADER.size + _SAMPLE_ID or at + size > len(raw):
+                break
+            record = raw[at : at + size]
+            at += size
+            if record == before:
+                continue
+            time_ns = _U64.unpack_from(record, 16 if kind == perf.PERF_RECORD_SAMPLE else size - 8)[0]
+            if kind == perf.PERF_RECORD_LOST:
+                count = _U64.unpack_from(record, 16)[0]
+                self.others += count * rare
+                self.lost += count * (not rare)
+                self.stale |= not rare
+                # the loss happened after the record before; a ring of rare calls that was read since had room from then
+                until_ns = time_ns if before or not rare else min(time_ns, before_ns + 1)
+                time_ns = before_ns + 1 if before_ns else time_ns
+                if rare:
+                    kind, record = _RARE_LOST, _U64.pack(until_ns)
+                if until_ns > time_ns:
+                    self._records.append((until_ns, _RARE_LOST, 0, _U64.pack(until_ns)))
+            self._records.append((time_ns, kind, misc, record))
+            self.records += 1
+            before, before_ns = record, time_ns
+        if full_ns:
+            self._records += [(at_ns, _RARE_LOST, 0, _U64.pack(full_ns)) for at_ns in (before_ns + 1, full_ns)]
+
+    def evicted(self, rows: NDArray[Any]) -> None:
+        """Holds what left the page cache, rows of evicted_pages.EVICTED."""
+        self._evictions.hold(rows)
+
+    def _evicted(self, time_ns: int, misc: int, record: bytes) -> None:
+        if self._remaps is not None:
+            pages = evicted_pages.PAGES.unpack(record)
+            self._losses.evicted(time_ns, self._remaps.of_file(*pages))
+            self._losses.perhaps_unmapped(time_ns, self._remaps.in_folios_with(*pages))
+
+    def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
+        call = None
+        if self._calls is not None and (call := self._calls.mapped(time_ns, pid, tid, start, start + length)):
+            self._losses.called(call)
+        if flags & MAP_LOCKED:
+            self._losses.locked(time_ns, pid, start, start + length)
+        raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
+        known = self._labels.get(raw)
+        if known is None:
+            if len(self._labels) >= _CACHE:
+                self._labels.clear()
+            name, kind = procfs.label(os.fsdecode(raw))
+            known = self._labels[raw] = (self._strings.code(name), kind)
+        code, kind = known
+        if (live := self.live.get(pid)) is not None:
+            live.bare = False
+            if live.maps_heap(start, start + length, code, kind):
+                code, kind = self._strings.code("[heap]"), KIND_HEAP
+            live.loaded |= kind == KIND_VDSO
+        bits = prot & 7 | (MAP_SHARED if flags & 1 else 0) | kind << KIND_SHIFT  # PROT_* = MAP_READ, WRITE, EXECUTE
+        if kind not in (KIND_FILE, KIND_SHARED):
+            offset = 0  # without a file, vm_pgoff holds the address
+        row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
+               bits)  # fmt: skip
+        self._changed([row], replaces=call is not None or not self.tells_changes)
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether records tell whenever something else comes to lie at an address: a mapping over another one by its
+        call, as what is mapped elsewhere was free before.
+        """
+        return self._calls is not None and {"mmap", "mremap", "munmap"} <= self._calls.names
+
+    def coming(self, pid: int) -> list[Told]:
+        """What a process has mapped and unmapped, as told by records that are not yet given out."""
+        if self._ahead is None:  # of a node there are many: they are looked through once for all processes
+            self._ahead = {}
+            for place, one in enumerate((*self._due, *self._records)):
+                if one[1] in _MAPS:
+                    self._ahead.setdefault(_IDS.unpack_from(one[3], 8)[0], []).append((place, one))
+        ahead = [one for place, one in self._ahead.get(pid, ()) if place >= self._at]
+        return self._told_by(pid, ahead + self._of_all.coming(pid))
+
+    def passed_over(self, pid: int) -> list[Told]:
+        """Likewise by records that have just been given out, when the process was not known."""
+        return self._told_by(pid, self._unknown.get(pid, []) + self._of_all.passed(pid))
+
+    def _told_by(self, pid: int, records: list[Record]) -> list[Told]:
+        told: list[Told] = []
+        calls = self._calls.copy() if records and self._calls else None
+        for time_ns, kind, misc, record in sorted(records, key=itemgetter(0)):
+            if kind == perf.PERF_RECORD_MMAP2:
+                _, tid, start, length = _MMAP2.unpack_from(record, 8)[:4]
+                call = calls and calls.mapped(time_ns, pid, tid, start, start + length)
+                if call or not self.tells_changes:
+                    told.append(Told(time_ns, start, start + length))
+            elif kind == perf.PERF_RECORD_COMM:
+                if misc & perf.PERF_RECORD_MISC_COMM_EXEC:
+                    told.append(Told(time_ns, 0, _END))
+            elif calls and (call := calls.returned(time_ns, record)):
+                told += changed_by(call)
+        return told
+
+    def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, thread = _IDS.unpack_from(record, 8)
+        if pid not in self.live:  # births and rare calls are seen of all processes
+            self.others += 1
+            if self.asked.wanted:
+                self._unknown.setdefault(pid, []).append((time_ns, perf.PERF_RECORD_SAMPLE, misc, record))
+                self._unknown_records += 1
+                if self._unknown_records > _KEPT:
+                    self._unknown_records -= len(self._unknown.pop(next(iter(self._unknown))))
+            return
+        if self._shared.sampled(thread, record) or self._calls is None:
+            return
+        call = self._calls.returned(time_ns, record)
+        if call is None or self._remaps is None:
+            return
+        if call.name == "shmdt" and (call := self._remaps.detached(call)) is None:
+            self._losses.lost(time_ns, (pid,))
+            return
+        rows, unknown = self._remaps.rows(call, partly=self.asked.partly(call.pid))
+        self._changed(rows)
+        for start, end in unknown:  # what was moved there is not known: it is no longer what lay there before
+            gone = (call.entered_ns, call.pid, SPACE_UNMAP, start, end, 0, 0, 0, 0, 0)
+            self._changed([gone], told=Told(call.returned_ns, start, end, known=False))
+        self._losses.called(call)
+
+    def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, tid = _IDS.unpack_from(record, 8)
+        name = self._strings.code(os.fsdecode(record[16:-_SAMPLE_ID].partition(b"\0")[0]))
+        live = self.live.setdefault(pid, Live(0, name, {tid}))
+        live.bare = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
+        if live.bare:
+            live.image, live.image_end, live.loaded, live.title = 0, 0, False, b""
+            self._shared.left(pid)
+            self._forget(pid)
+            self._losses.executed(time_ns, pid)
+            # the other threads have ended, and the thread that called exec has taken the first one's id
+            live.threads = {pid}
+        if tid == pid:
+            live.name = name
+        self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXEC if live.bare else PROCESS_NAME, name,
+                                UNKNOWN_CODE))  # fmt: skip
+
+    def _fork(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, ppid, tid, parent_thread = _TASK.unpack_from(record, 8)
+        if pid != ppid and not self._children:
+            return
+        parent = self.live.get(ppid)
+        name = parent.name if parent else 0
+        if parent is not None:
+            parent.bare = False
+        if pid == ppid:
+            self.live.setdefault(pid, Live(0, name, {pid})).threads.add(tid)
+            ppid = self.live[pid].ppid
+        else:
+            image = (parent.image, parent.image_end, parent.loaded) if parent else ()
+            self.live[pid] = Live(ppid, name, {tid}, *image)
+            self._shared.forked(pid, ppid, parent_thread)
+            self._losses.forked(time_ns, pid, ppid)
+            self.asked.forked(pid, ppid, time_ns)
+            if self._remaps is not None:
+                self._remaps.forked(pid, ppid)
+        self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
+
+    def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
+        pid, _, tid, _ = _TASK.unpack_from(record, 8)
+        live = self.live.setdefault(pid, Live(0, 0, {tid}))
+        if live.bare and tid == pid:
+            # begin_new_exec() in fs/exec.c: the process has gained privilege, and perf_event_exit_task() takes the
+            # events off it before anything of the program is mapped; it continues without them
+            live.bare = False
+            self.privileged_programs += 1
+            self._privileged.append(pid)
+            return
+        live.threads.discard(tid)
+        if tid != pid:
+            self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, UNKNOWN_CODE))
+        if not live.threads:
+            del self.live[pid]
+            self.orphaned = self.orphaned or any(child.ppid == pid for child in self.live.values())
+            if len(self.ended) >= _KEPT:
+                self.ended.clear()
+            self.ended.add(pid)
+            self._forget(pid)
+            self._losses.ended(pid, time_ns)
+            self._shared.left(pid)
+            code = self._code(pid)
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
+
+    def _code(self, pid: int) -> int:
+        code = self._exit_code(pid)
+        return procfs.exit_code(pid, UNKNOWN_CODE) if code is None else code
+
+    def privileged_now(self) -> list[int]:
+        """The processes whose trace the kernel ended since the last call, because they gained privilege by exec."""
+        now, self._privileged = self._privileged, []
+        return now
+
+    def lazily(self, traced: Callable[[SideBand, int, int, int, bytes], bool], told: Callable[[bytes], None]) -> None:
+        """From now on only records that traced() takes are read; told() gets those of new cgroups."""
+        self._takes = functools.partial(traced, self)
+        self._readers[perf.PERF_RECORD_CGROUP] = lambda time_ns, misc, record: told(record)
+
+    def titled(self, pid: int, time_ns: int, title: bytes) -> bool:
+        """Adds the title that a live process had at that time; False where it is the one that was told last."""
+        if (live := self.live.get(pid)) is None or live.title == title:
+            return False
+        self._records.append((time_ns, _TITLE, pid, title))
+        return True
+
+    def _title(self, time_ns: int, pid: int, title: bytes) -> None:
+        if (live := self.live.get(pid)) is not None and live.title != title:
+            live.title = title
+            name = self._strings.code(os.fsdecode(title))
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_TITLE, name, UNKNOWN_CODE))
+
+    def give(self, watermark: int, source: str) -> Iterator[Batch]:
+        """Batches of what happened up to the watermark, in order of time: of processes, then of their address spaces.
+
+        Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
+        """
+        self.given_before, self._given_until = self._given_until, max(watermark, self._given_until)
+        self._due, self._records = until(self._records, watermark)
+        named = (_IDS.unpack_from(record, 8) for _, kind, _, record in self._due if kind in _NAMING)
+        traced = {*self.live, *(pid for pids in named for pid in pids)}
+        own, others = self._of_all.give(watermark, traced, keep=self.asked.wanted)
+        own += self._evictions.give(watermark, self._inodes, self._due)
+        self._due = sorted(self._due + own, key=itemgetter(0)) if own else self._due
+        self.others += others
+        self._ahead = None
+        self._unknown.clear()
+        self._unknown_records = 0
+        for time_ns, kind, misc, record in self._due:
+            self._at += 1
+            if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
+                reader(time_ns, misc, record)
+        self._due, self._at, self._ahead = [], 0, None
+        for time_ns, _, misc, record in self._evictions.of(self._inodes):
+            self._evicted(time_ns, misc, record)  # of files that were not known before these records
+        yield from self._rows(watermark, source)

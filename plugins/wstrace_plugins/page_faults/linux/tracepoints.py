@@ -1,0 +1,232 @@
+"""The tracepoints for what perf's own records lack: unmapped and moved memory, and processes that share memory.
+
+They are available where tracefs may be read, usually by root. Source: /sys/kernel/tracing/events/*/*/format.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import perf_event as perf
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
+SYSCALLS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
+_EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS), "task/task_newtask")
+_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 22, 23, 24, 102))
+_RECLAIM = " || ".join(f"behavior == {advice}" for advice in (20, 21))
+#: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
+#: three times the descriptors, and each new thread the time to inherit them. Name -> filters of entries and of exits;
+#: None = exits are not recorded.
+EVERYWHERE: dict[str, tuple[str, str | None]] = {
+    "madvise": (f"{_ADVICE} || {_RECLAIM}", "ret == 0 || ret == -12"),  # ENOMEM: a part was done
+    "process_madvise": (_ADVICE, "ret > 0"),
+    "brk": ("", ""),
+    "shmdt": ("", "ret == 0"),
+    "mmap": ("flags & 0x8010", "ret < 0"),  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
+    "mlock": ("", None),
+    "mlock2": ("!(flags & 1)", None),  # without MLOCK_ONFAULT
+    # MCL_CURRENT without MCL_ONFAULT; the records of mappings tell what is locked from then on
+    "mlockall": ("(flags & 1) && !(flags & 4)", None),
+    "shmat": ("shmflg & 0x4000", "ret < 0"),  # SHM_REMAP; likewise
+}
+#: A page of a file, or a folio of several, leaves the page cache: truncated, punched, or evicted by whomever.
+_EVICTION = "filemap/mm_filemap_delete_from_page_cache"
+#: A line of a tracepoint's format.
+_FIELD = re.compile(r"\bfield:[^;]*?(\w+);\s*offset:(\d+);\s*size:(\d+);")
+_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
+_fsopen = declare(
+    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int64,
+)  # fmt: skip
+
+
+#: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
+_SHARING = "(clone_flags & 0x100) && !(clone_flags & 0x10000)"
+
+
+@contextmanager
+def permitted() -> Iterator[list[NDArray[Any]]]:
+    """The perf_event_attr of each tracepoint: those of SYSCALLS, then that of new tasks. Each is tried out.
+
+    The list is empty where tracefs or perf does not permit them, and lacks the last one where only that is refused: a
+    user may trace his own processes with the others (TRACE_EVENT_FL_CAP_ANY). The tried events stay open while entered,
+    because the kernel waits 10 to 40 ms for all CPUs whenever a tracepoint's last event is closed
+    (tracepoint_synchronize_unregister()).
+    """
+    tried: list[int] = []
+    try:
+        yield _try_out(tried)
+    finally:
+        for fd in tried:
+            os.close(fd)
+
+
+def _try_out(tried: list[int]) -> list[NDArray[Any]]:
+    for ids in (_mounted, _detached):
+        try:
+            *calls, new_task = [_attribute(number) for number in ids()]
+            for one in calls:
+                tried.append(perf.perf_event_open(one, 0, -1))  # noqa: PERF401 - the third may fail
+        except (OSError, ValueError):
+            continue
+        try:
+            tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))
+        except OSError:
+            return calls
+        return [*calls, new_task]
+    return []
+
+
+def numbers(calls: Sequence[NDArray[Any]]) -> dict[str, tuple[int, int]]:
+    """Name of a system call -> the ids of its entry and exit, of the perf_event_attr of SYSCALLS."""
+    ids = [int(one["config"][0]) for one in calls]
+    names = [name.removeprefix("sys_enter_") for name in SYSCALLS[::2]]
+    return dict(zip(names, zip(ids[::2], ids[1::2], strict=True), strict=True))
+
+
+def watch_births(attributes: NDArray[Any], cpu: int) -> int:
+    """Opens the event of new tasks on all processes of one CPU, for those alone that share their parent's memory.
+
+    Returns its descriptor. Such births are rare, and one event a CPU does not need one on each thread. Raises OSError.
+    """
+    return _open_filtered(attributes, cpu, _SHARING)
+
+
+def watch_calls(
+    cpus: Sequence[int], without: Iterable[int] = ()
+) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+    """Opens the tracepoints of EVERYWHERE on all processes: (the ids of their entries and exits, [(CPU, descriptor)]).
+
+    Both are empty where tracefs or perf does not permit it.
+
+    Args:
+        without: threads that are left out, by their ids in the first namespace, as the records have them.
+    """
+    wanted = [(f"syscalls/sys_{side}_{name}", only) for name, filters in EVERYWHERE.items()
+              for side, only in zip(("enter", "exit"), filters, strict=True) if only is not None]  # fmt: skip
+    ids, opened = _watch(wanted, cpus, without)
+    number = dict(zip((event for event, _ in wanted), ids, strict=bool(ids)))
+    names = EVERYWHERE if number else ()
+    entries = {name: number[f"syscalls/sys_enter_{name}"] for name in names}
+    return {name: (entry, number.get(f"syscalls/sys_exit_{name}", 0)) for name, entry in entries.items()}, opened
+
+
+def watch_evictions(
+    cpus: Sequence[int], without: Iterable[int] = ()
+) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+    """As watch_calls(), for the tracepoint of what leaves the page cache, as the entry and exit of `evicted`."""
+    ids, opened = _watch([(_EVICTION, "")], cpus, without)
+    return {"evicted": (ids[0], ids[0])} if ids else {}, opened
+
+
+def fields_of_evictions() -> dict[str, tuple[int, int]]:
+    """Name of a field of that tracepoint -> its offset in the raw data and its bytes; {} = they may not be read.
+
+    They are the running kernel's: i_ino and pfn have changed places by 7.2, and older ones have no order.
+    """
+    for read in (_read_mounted, _read_detached):
+        try:
+            (text,) = read((_EVICTION,), "format")
+        except OSError:
+            continue
+        return fields(text)
+    return {}
+
+
+def fields(text: str) -> dict[str, tuple[int, int]]:
+    """The fields that the format of a tracepoint tells: name -> offset and bytes; none that are arrays."""
+    return {name: (int(offset), int(size)) for name, offset, size in _FIELD.findall(text)}
+
+
+def _watch(
+    wanted: Sequence[tuple[str, str]], cpus: Sequence[int], without: Iterable[int]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The ids of tracepoints with their filters, opened on all CPUs; nothing where one is not permitted."""
+    others = [f"common_pid != {thread}" for thread in without]
+    opened: list[tuple[int, int]] = []
+    try:
+        ids = _ids(tuple(event for event, _ in wanted))
+        for number, (_, only) in zip(ids, wanted, strict=True):
+            attributes = _attribute(number)
+            condition = " && ".join([*([f"({only})"] if only else []), *others])
+            opened += [(cpu, _open_filtered(attributes, cpu, condition)) for cpu in cpus]
+    except (OSError, ValueError):
+        for _, fd in opened:
+            os.close(fd)
+        return [], []
+    return ids, opened
+
+
+def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
+    fd = perf.perf_event_open(attributes, -1, cpu)
+    text = ctypes.create_string_buffer(only.encode())
+    try:
+        if only:
+            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_FILTER, ctypes.addressof(text))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _ids(events: Sequence[str]) -> list[int]:
+    """The ids of tracepoints, from a mounted tracefs or else from one of our own. Raises OSError, ValueError."""
+    try:
+        return _mounted(events)
+    except (OSError, ValueError):
+        return _detached(events)
+
+
+def _mounted(events: Sequence[str] = _EVENTS) -> list[int]:
+    return [int(text) for text in _read_mounted(events, "id")]
+
+
+def _detached(events: Sequence[str] = _EVENTS) -> list[int]:
+    return [int(text) for text in _read_detached(events, "id")]
+
+
+def _read_mounted(events: Sequence[str], name: str) -> list[str]:
+    """That file of each tracepoint."""
+    folder = next((folder for folder in _FOLDERS if os.path.exists(folder)), _FOLDERS[0])
+    return [procfs.content(f"{folder}/{event}/{name}").decode() for event in events]
+
+
+def _read_detached(events: Sequence[str], name: str) -> list[str]:
+    """The same from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without systemd."""
+    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
+    if opened < 0:
+        raise OSError(ctypes.get_errno(), "fsopen")
+    folder = -1
+    try:
+        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
+            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
+        if folder < 0:
+            raise OSError(ctypes.get_errno(), "fsmount")
+        return [_read_in(folder, f"events/{event}/{name}") for event in events]
+    finally:
+        os.close(opened)
+        if folder >= 0:
+            os.close(folder)
+
+
+def _read_in(folder: int, path: str) -> str:
+    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
+    try:
+        return os.read(fd, 1 << 16).decode()
+    finally:
+        os.close(fd)
+
+
+def _attribute(number: int) -> NDArray[Any]:
+    kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_RAW
+    return perf.attr(perf.PERF_TYPE_TRACEPOINT, number, "inherit", "sample_id_all", sample_period=1, sample_type=kinds)

@@ -1,0 +1,361 @@
+"""The source `page_faults` on Windows: the working-set watch of every traced process.
+
+Windows gives no time with a record, so a batch has a window from the previous drain to this one. The kernel keeps 1,024
+records per process, so the fuller a drain finds the buffer, the sooner the next one follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context, Level, Source, Target, Usage
+from wstrace.schema import (
+    ADDRESS_SPACE,
+    FAULT_MAJOR,
+    FAULT_OBSERVER,
+    FAULT_PC_KERNEL,
+    PAGE_FAULT,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    PROCESS_SEEN,
+    Schema,
+)
+from wstrace_plugins.os.few_notes import FewNotes
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.page_faults.stacks_option import parse_stacks
+from wstrace_plugins.page_faults.windows.births import Births
+from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
+from wstrace_plugins.page_faults.windows.family import Family
+from wstrace_plugins.page_faults.windows.levels import expected, known, tried
+from wstrace_plugins.page_faults.windows.process import WatchedProcess
+from wstrace_plugins.page_faults.windows.records import Changes
+from wstrace_plugins.page_faults.windows.timing import Timing
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Why no fault has a stack.
+NO_STACK = "the working-set watch gives the address of the instruction and no stack"
+#: Why no fault has a service time.
+NO_TIME = "the working-set watch says neither when a fault began nor when it was served"
+
+
+class PageFaults(Source):
+    """Page faults with address, instruction and thread, minor or major, by GetWsChangesEx.
+
+    Args:
+        poll_ms: the longest time between two drains in ms; it falls to 1 ms as the kernel's buffer fills.
+        kernel: whether to record faults whose instruction is in the kernel.
+        children: whether to trace the processes that the target starts.
+        stacks: auto or none, which are the same here; others are refused at the start, as the watch gives no stack.
+        service_time: refused at the start, as the watch gives no times.
+    """
+
+    name: ClassVar[str] = "page_faults"
+    streams: ClassVar[tuple[Schema, ...]] = (PAGE_FAULT, PROCESS, ADDRESS_SPACE)
+    default: ClassVar[bool] = True
+    needs_target: ClassVar[bool] = True
+
+    #: The system's functions, or a stand-in with the same ones.
+    api: WindowsApi = winapi
+    #: Seconds between two checks of whether a process has ended.
+    exits_seconds = 0.02
+    #: Whether the drainer runs on its own thread; False for tests, where only drain() reads the buffers.
+    own_thread = True
+
+    def __init__(
+        self,
+        *,
+        poll_ms: float = 10.0,
+        kernel: bool = True,
+        children: bool = True,
+        stacks: str = "auto",
+        service_time: bool = False,
+    ) -> None:
+        asked = parse_stacks(stacks)
+        self._refused_stacks = stacks if asked.required and (asked.python or asked.native) else ""
+        self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
+        self._service_time = service_time
+        self._kernel, self._children = kernel, children
+        self._drains = self._hidden = 0
+        self._late = [0, 0]  # children that made many faults before they could be watched, and these
+        self._started = self._stopped = False
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level, tried on the calling process, whose watch then stays on until it ends."""
+        try:
+            return tried(cls.api)
+        except Unavailable as no:
+            return Level("none", no.why, no.remedy)
+
+    @classmethod
+    def abilities(cls) -> Mapping[str, Level]:
+        """Stacks and service times: none."""
+        return {"stacks": Level("none", NO_STACK), "service_time": Level("none", NO_TIME)}
+
+    def start(self, context: Context) -> None:
+        """Begins to watch every target; a launched one has not run yet.
+
+        Raises:
+            Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
+                target is traced already, stacks or service times are asked for, or `require` is "full" and the system
+                gives less.
+        """
+        if self._refused_stacks:
+            raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")
+        if self._service_time:
+            raise Unavailable(f"{self.name}: service_time=yes: {NO_TIME}", "leave out service_time")
+        self._context = context
+        self._few = FewNotes(context.info)
+        self._follows = self._children and context.children
+        traces_itself = any(target.pid == self.api.GetCurrentProcessId() for target in context.targets)
+        self._level = level = expected(self.api) if traces_itself else known(self.api)
+        if level.name != "full" and context.require == "full":
+            raise Unavailable(level.why, level.remedy)
+        self._family = Family(self.api)
+        self._drainer = Drainer(
+            self.api, self._slowest, self.exits_seconds, self._take_births, hidden=level.name != "full"
+        )
+        jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
+        in_jobs = len(jobs) == len(context.targets)
+        self._births = Births(self.api, self._family, self._drainer, jobs, self._add, all_in_jobs=in_jobs)
+        try:
+            for target in context.targets:
+                self._add(target.pid, 0, launched=target.launched)
+        except BaseException:
+            for process in self._processes.values():
+                process.watch.close()
+            self._processes.clear()
+            raise
+        self._started = True
+        self._targets = list(self._processes.values())
+        self._timing = Timing(self.api, self_traced=traces_itself)
+        self._timing.start()
+        if self.own_thread:
+            context.register_own_thread(self._drainer.start())
+        context.info.level = level
+        if level.name != "full":
+            self._note(level.why)
+        for target in context.targets:
+            for remark in _remarks(target):
+                self._note(remark)
+        if any(not target.launched for target in context.targets):
+            self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
+
+    @property
+    def _processes(self) -> dict[int, WatchedProcess]:
+        return self._drainer.processes
+
+    def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> WatchedProcess:
+        """Begins to watch a process; `parent` is 0 for a target and None when not known yet."""
+        process = WatchedProcess(self.api, pid, parent, launched=launched)
+        with self._drainer.lock:
+            self._processes[pid] = process
+            self._family.add(pid, process.created)
+        if parent != 0:  # a child
+            self._context.ledger.add("before_watch", process.watch.before, "page_fault")
+            if process.watch.before >= KERNEL_RECORDS:
+                self._late = [self._late[0] + 1, self._late[1] + process.watch.before]
+        elif not launched:
+            self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
+        if process.watch.shared:
+            self._few.add(
+                "processes were watched before",
+                f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults",
+            )
+        if emulated := processes.emulated(self.api, process.watch.handle):
+            self._few.add(
+                "processes run code by translation",
+                f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory",
+            )
+        return process
+
+    def _note(self, text: str) -> None:
+        self._context.info.note(text)
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """Sleeps until the next drain is due, at most `timeout` seconds, and returns what the buffers held."""
+        time.sleep(min(self._drainer.pause, max(timeout, 0)))  # sleep's timer is finer than a wait on an event
+        return self._drain()
+
+    def _drain(self) -> Iterator[Batch]:
+        self._drains += 1
+        self._drainer.look(exits=self._stopped)
+        if self._stopped:
+            for process in self._processes.values():
+                process.watch.settle()
+        found = self._drainer.take()
+        window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
+        yield from self._introduce_new(window)
+        if self._follows and self._births.due(window[1]):
+            try:
+                self._births.listed()
+            except Unavailable as refused:
+                self._note(f"children are not looked for: {refused.why}")
+            yield from self._introduce_new(window)
+        for drained in found:
+            yield from self._give(drained)
+        if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
+            raise failed[0].error or Unavailable("the watch failed")
+
+    def _matters(self, process: WatchedProcess) -> bool:
+        """Whether the failed watch of a process ends the trace: that of a launched process, or of the last one."""
+        return process.launched or not self._processes
+
+    def _give(self, drained: Drained) -> Iterator[Batch]:
+        process, changes, window = drained.process, drained.changes, drained.window
+        if len(changes) or changes.lost:
+            yield from self._batches(process, changes, window)
+        if drained.error is not None:
+            yield from self._failed(drained, drained.error)
+        elif drained.last:
+            yield self._end(process, window[1])
+
+    def _batches(self, process: WatchedProcess, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
+        columns, space = changes.columns, process.describe(self._context.strings)
+        process.major += int(np.count_nonzero(columns["flags"] & FAULT_MAJOR))
+        rows = space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
+        if len(rows["start"]):
+            yield self._batch(ADDRESS_SPACE, rows, window)
+        if "tid" in columns:
+            self._mark_own(columns)
+        if not self._kernel:
+            columns = self._without_kernel(columns)
+        count = len(columns["va"])
+        pid = np.full(count, process.pid, "<u4")
+        self._context.ledger.add("lost_kernel", changes.lost, "page_fault")
+        yield self._batch(PAGE_FAULT, {"pid": pid, **columns}, window, changes.lost)
+
+    def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
+        """Yields the first row of each new process, and a listing of its memory."""
+        new, refused = self._births.taken()
+        for pid, why in refused:
+            self._few.add("children are not traced", f"child {pid} is not traced: {why}")
+        targets, self._targets = self._targets, []
+        for process in targets + new:
+            space = process.describe(self._context.strings)
+            events = [PROCESS_FORK if process.parent else PROCESS_SEEN]
+            if process.parent or process.launched:  # its memory is no copy of its parent's, nor older than the trace
+                events.append(PROCESS_EXEC)
+            yield self._batch(PROCESS, process.rows(window[0], *events), window)
+            yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
+
+    def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Marks records of wstrace's own threads: reading the target's memory causes faults that its watch records."""
+        own = np.array(list(self._context.own_threads()), "<u4")
+        columns["flags"][np.isin(columns["tid"], own)] |= FAULT_OBSERVER
+
+    def _without_kernel(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        keep = columns["flags"] & FAULT_PC_KERNEL == 0
+        self._hidden += int(len(keep) - keep.sum())
+        return {name: column[keep] for name, column in columns.items()}
+
+    def _take_births(self) -> None:
+        if self._follows:
+            self._births.told_by_jobs()
+
+    def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
+        """Yields the last row of a process whose watch failed; the others are traced on."""
+        process = drained.process
+        self._account(process)
+        with self._drainer.lock:
+            self._family.refuse(process.pid, process.created)
+        yield self._batch(PROCESS, process.rows(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
+        if not self._matters(process):
+            text = f"process {process.pid} is no longer traced: {error.why}"
+            self._few.add("processes are no longer traced", text)
+
+    def _end(self, process: WatchedProcess, now: int) -> Batch:
+        """The last row of an ended process; adds its counts to the ledger and closes its handle."""
+        code = -1
+        with suppress(Unavailable):  # the rights of an open handle may be taken away
+            code = processes.exit_code(self.api, process.watch.handle)
+        with self._drainer.lock:
+            self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
+        self._account(process)
+        return self._batch(PROCESS, process.rows(now, PROCESS_EXIT, code=code), (now, now))
+
+    def _account(self, process: WatchedProcess) -> None:
+        watch, ledger = process.watch, self._context.ledger
+        counted = watch.counted()
+        if counted is not None:
+            # Windows counts both types together: what was not recorded as major counts as minor.
+            ledger.add("counted", counted - min(process.major, counted), "minor")
+            ledger.add("counted", min(process.major, counted), "major")
+            missing = counted - watch.recorded - watch.lost
+            ledger.add("unaccounted", max(missing, 0), "page_fault")
+            if missing > max(counted // 4, KERNEL_RECORDS):
+                asks = "does another tracer read its watch?"
+                because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
+                text = f"pid {process.pid}: {missing} faults are unaccounted: {because}"
+                self._few.add("processes have unaccounted faults", text)
+        if not watch.lost_is_exact:
+            self._note("this Windows says only that records were lost, not how many")
+        counters = processes.counters(self.api, watch.handle)
+        if counters is not None and counters.peak_working_set:  # Wine forgets that of an ended process
+            self._context.info.usage += Usage(peak_resident_bytes=counters.peak_working_set, peak_pid=process.pid)
+        watch.close()
+
+    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
+        return Batch(schema, columns, window=window, lost=lost, source=self.name, strings=self._context.strings)
+
+    def stop(self) -> Iterable[Batch]:
+        """Drains all processes for the last time, also ended ones, and closes the handles."""
+        if not self._started or self._stopped:
+            return []
+        self._stopped = True
+        self._drainer.stop()
+        try:
+            batches = list(self._drain())
+        finally:
+            for process in self._processes.values():
+                self._account(process)
+            self._processes.clear()
+            self._timing.stop()
+        if self._hidden:
+            self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+        if self._late[0]:
+            self._note(
+                f"{self._late[0]} children (of a launcher, or just quick) were met late: "
+                f"{self._late[1]} faults of their starts are in no record"
+            )
+        self._few.end()
+        if unseen := self._births.unseen:
+            self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
+        return batches
+
+    @property
+    def finished(self) -> bool:
+        """Whether every watched process has ended and all records were returned."""
+        return self._started and not self._processes and not self._drainer.holds
+
+    def statistics(self) -> dict[str, int | float]:
+        """Processes watched now, drains so far, and the present pause between drains in seconds."""
+        now = (len(self._processes), self._drainer.pause) if self._started else (0, FASTEST_SECONDS)
+        return {"processes": now[0], "drains": self._drains, "pause_seconds": now[1]}
+
+
+def _remarks(target: Target) -> Iterator[str]:
+    """What the trace says of how its target was launched; WindowsTarget has the attributes."""
+    who = f"{target.name} ({target.pid})"
+    if launcher := getattr(target, "started_by", ""):
+        yield f"{who} was started by {launcher}, which is not traced"
+    if refused := getattr(target, "unguarded", ""):
+        if getattr(target, "job", None) is None:
+            yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"
+        else:
+            late = "a wstrace killed in between leaves it suspended"
+            yield f"{who} came into its job after its creation ({refused}): {late}"

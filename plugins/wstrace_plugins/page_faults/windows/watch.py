@@ -1,0 +1,220 @@
+"""Watch: the working-set watch of one process, by InitializeProcessForWsWatch and GetWsChangesEx.
+
+The kernel keeps one buffer of 1,024 records per process (observed on Windows 10 and 11). Reading empties it, so two
+tracers of one process each get a part of the records. A full buffer records nothing more, and its terminator counts
+what was lost. The watch stays on until the process exits; nothing turns it off.
+Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, GetWsChangesEx.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows import token
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.layouts import (
+    PSAPI_WS_WATCH_INFORMATION,
+    PSAPI_WS_WATCH_INFORMATION_EX,
+)
+from wstrace_plugins.page_faults.windows.records import Changes, decode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KERNEL_RECORDS = 1024
+#: The errors of a system without GetWsChangesEx; GetWsChanges is used instead, which gives no threads.
+_NOT_THERE = (winapi.ERROR_INVALID_FUNCTION, winapi.ERROR_INVALID_PARAMETER, winapi.ERROR_CALL_NOT_IMPLEMENTED)
+_MAX_RECORDS = 1 << 20  # 32 MiB, more than any kernel keeps
+
+#: (id of the api, pid) of every watch of this process
+_watched: set[tuple[int, int]] = set()
+_lock = threading.Lock()
+
+
+class Watch:
+    """Watches the page faults of one process; for one thread. close() gives the handle back.
+
+    Args:
+        api: wstrace_plugins.os.windows.api or a stand-in.
+        pid: the process.
+        xp: see decode().
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: access is refused, this process watches the pid already, the process is 64-bit and this Python
+            32-bit, or the watch is a stub.
+    """
+
+    def __init__(self, api: WindowsApi, pid: int, *, xp: bool = False) -> None:
+        self._api, self.pid, self._xp = api, pid, xp
+        self._pointer = api.POINTER
+        self._kernel_base = 0 if api.POINTER == 8 else processes.kernel_base(api)
+        self._size = np.zeros(1, "<u4")
+        self._extended = True
+        self._allocate(KERNEL_RECORDS + 1)
+        self.recorded = self.lost = 0
+        self._settled: int | None = None
+        self.lost_is_exact = True
+        #: Whether the watch was on before, by another tracer or an earlier session.
+        self.shared = False
+        _claim(api, pid)
+        try:
+            self.handle = winapi.open_process(api, pid, winapi.WATCH_RIGHTS)
+            try:
+                processes.refuse_other_width(api, self.handle, pid)
+                self._enable()
+            except BaseException:
+                api.CloseHandle(self.handle)
+                raise
+        except BaseException:
+            _release(api, pid)
+            raise
+
+    def _enable(self) -> None:
+        self._pending: Changes | None = None
+        self._earlier = 0
+        self._first_look()
+        self.before = self._seen = self._count()
+        if not self._api.InitializeProcessForWsWatch(self.handle):
+            raise winapi.failed("InitializeProcessForWsWatch", self._api.GetLastError(), f"of pid {self.pid}")
+        code = self._query()  # InitializeProcessForWsWatch may return TRUE without enabling the watch (observed)
+        if code not in (0, winapi.ERROR_NO_MORE_ITEMS):
+            raise Unavailable(
+                f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChanges fails with {code} "
+                f"({winapi.meaning(code)}); it is a stub here{', as under Wine' if processes.wine_version() else ''}",
+                "record on Windows itself, with a 64-bit Python; report, replay and convert work here",
+            )
+        if code == 0:
+            self._pending = self._take()
+
+    def _first_look(self) -> None:
+        """Finds out whether GetWsChangesEx exists (Vista; WOW64 may not pass it on) and whether the watch is on."""
+        try:
+            code = self._query()
+        except Unavailable:
+            code = winapi.ERROR_CALL_NOT_IMPLEMENTED
+        if code in _NOT_THERE:
+            self._extended = False
+            self._allocate(KERNEL_RECORDS + 1)
+            code = self._query()
+        self.shared = code in (0, winapi.ERROR_NO_MORE_ITEMS)
+        if code == 0:
+            earlier = self._take()
+            self._earlier = len(earlier) + earlier.lost
+        if code == winapi.ERROR_ACCESS_DENIED and token.low_integrity(self._api):
+            raise Unavailable(
+                "this process runs with low integrity (a sandbox, AppContainer): Windows tells it no page faults",
+                "run wstrace from an ordinary terminal",
+            )
+        if code in (winapi.ERROR_ACCESS_DENIED, winapi.ERROR_INVALID_HANDLE):
+            raise winapi.failed("GetWsChanges", code, f"of pid {self.pid}")
+
+    def discard(self) -> int:
+        """Drops all records so far, like Start Delta in the article of 1996; returns how many were made."""
+        dropped = self.drain()
+        self.recorded = self.lost = 0
+        self.before = self._count()
+        return self._earlier + len(dropped) + dropped.lost
+
+    def drain(self) -> Changes:
+        """The records since the last call, in the kernel's order; possibly none.
+
+        Raises:
+            Unavailable: the query failed.
+        """
+        changes = self._pending
+        if changes is None:
+            code = self._query()
+            if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 is rare and transient (observed)
+                return self.nothing
+            if code:
+                raise winapi.failed("GetWsChangesEx" if self._extended else "GetWsChanges", code, f"of pid {self.pid}")
+            changes = self._take()
+        self._pending = None
+        self.recorded += len(changes)
+        self.lost += changes.lost
+        self.lost_is_exact &= changes.lost_is_exact
+        return changes
+
+    def _take(self) -> Changes:
+        changes = decode(self._buffer, kernel_base=self._kernel_base, xp=self._xp)
+        self._buffer["FaultingPc"][-1] = 0  # terminates the next answer at the latest
+        return changes
+
+    def _query(self) -> int:
+        """Fills the buffer, which grows until the records fit; returns 0 or the error code."""
+        api = self._api
+        while True:
+            if self._extended:
+                self._size[0] = self._bytes  # in and out, so it must be set before each call
+                done = api.GetWsChangesEx(self.handle, self._address, self._size_address)
+            else:
+                done = api.GetWsChanges(self.handle, self._address, self._bytes)
+            if done:
+                return 0
+            code: int = api.GetLastError()
+            if code != winapi.ERROR_INSUFFICIENT_BUFFER or len(self._buffer) >= _MAX_RECORDS:
+                return code
+            required = int(self._size[0]) // self._buffer.itemsize + 1 if self._extended else 0
+            self._allocate(min(max(required, 2 * len(self._buffer)), _MAX_RECORDS))
+
+    def _allocate(self, records: int) -> None:
+        layouts = PSAPI_WS_WATCH_INFORMATION_EX if self._extended else PSAPI_WS_WATCH_INFORMATION
+        self._buffer: NDArray[np.void] = np.zeros(records, layouts[self._pointer])
+        self.nothing = decode(self._buffer[:0])
+        # kept as plain integers, because drains may call a thousand times a second
+        self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data
+        self._size_address = self._size.ctypes.data
+
+    def _count(self) -> int:
+        counters = processes.counters(self._api, self.handle)
+        return counters.page_faults if counters is not None else 0
+
+    def counted(self) -> int | None:
+        """Faults since the watch began by the kernel's own counter (32 bits); None when it does not count."""
+        now = self._count() if self._settled is None else self._settled
+        return (now - self.before) & 0xFFFF_FFFF if now else None
+
+    def settle(self) -> None:
+        """Called after the last drain: faults from now on do not count, as a process that goes on makes more."""
+        self._settled = self._count()
+
+    def grown(self) -> int:
+        """Faults since the last call by the kernel's own counter, recorded or not."""
+        before, self._seen = self._seen, self._count()
+        return (self._seen - before) & 0xFFFF_FFFF if self._seen else 0
+
+    @property
+    def place(self) -> int:
+        """The address of the buffer, which is memory of the calling process."""
+        return self._address
+
+    def exited(self) -> bool:
+        """Whether the process has ended; its last records can still be read."""
+        return processes.exited(self._api, self.handle)
+
+    def close(self) -> None:
+        """Closes the handle. The kernel still records into its buffer until the process exits."""
+        self._api.CloseHandle(self.handle)
+        _release(self._api, self.pid)
+
+
+def _claim(api: WindowsApi, pid: int) -> None:
+    with _lock:
+        if (id(api), pid) in _watched:
+            raise Unavailable(
+                f"pid {pid} is already traced by a session of this process, and the kernel keeps one buffer a process",
+                "stop the other session, or add exporters to it",
+            )
+        _watched.add((id(api), pid))
+
+
+def _release(api: WindowsApi, pid: int) -> None:
+    with _lock:
+        _watched.discard((id(api), pid))

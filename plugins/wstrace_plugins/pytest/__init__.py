@@ -1,0 +1,51 @@
+"""The pytest plugin: budgets of page faults and resident bytes for tests. Switched on by `--wstrace`.
+
+pytest imports this module at every start, so it imports nothing itself; what measures is imported with `--wstrace`.
+pytest knows the hooks of a plugin by their names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+MARKER = (
+    "wstrace(peak=, new=, faults=, major=, written=, runs=1, isolated='no'): with --wstrace, fail when the test goes "
+    "past a limit: its highest resident size, or that at its end, less that at its start; page faults, and those of "
+    "them from disk; written bytes. Sizes such as '8MiB'. isolated='fork' or 'exec' allows runs > 1."
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options, and settings of the same names for the configuration file."""
+    group = parser.getgroup("wstrace", "budgets of page faults and resident memory")
+    group.addoption("--wstrace", action="store_true", default=None, help="Measure tests; judge those with a marker.")
+    group.addoption("--wstrace-top", type=int, metavar="N", help="Rows of the table at the end (default 10, 0: none).")
+    flags = {
+        "--wstrace-update": "Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.",
+        "--wstrace-require-baseline": "Fail tests with a marker that have no baseline for this environment.",
+        "--wstrace-no-aslr": "Place the memory of children (isolated='exec') at the same addresses in each run.",
+        "--wstrace-cold": "Take the files that such a child maps out of the page cache before each run.",
+    }
+    for flag, meaning in flags.items():
+        group.addoption(flag, action="store_true", default=None, help=meaning)
+        parser.addini(flag[2:].replace("-", "_"), f"Switch {flag} on.", type="bool", default=False)
+    group.addoption("--wstrace-hash-seed", metavar="N", help="PYTHONHASHSEED of such children.")
+    parser.addini("wstrace", "Switch --wstrace on.", type="bool", default=False)
+    parser.addini("wstrace_top", "Value of --wstrace-top.", default="10")
+    parser.addini("wstrace_hash_seed", "Value of --wstrace-hash-seed.", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the fixture and the marker, and with `--wstrace` what measures."""
+    from wstrace_plugins.pytest import fixtures
+    from wstrace_plugins.pytest.settings import switched_on
+
+    config.addinivalue_line("markers", MARKER)
+    config.pluginmanager.register(fixtures, "wstrace-fixtures")
+    if switched_on(config, "wstrace"):
+        from wstrace_plugins.pytest.plugin import Budgets
+
+        config.pluginmanager.register(Budgets(config), "wstrace-budgets")

@@ -1,0 +1,1 @@
+"""The Linux backend of `wstrace_plugins.pytest`."""

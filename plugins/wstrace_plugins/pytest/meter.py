@@ -1,0 +1,79 @@
+"""What a test brings into memory, as the system counts it for the process: read just before and just after it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from wstrace.errors import Unavailable
+from wstrace_plugins.pytest.backend import Backend
+
+
+@contextmanager
+def clean_heap(system: Backend) -> Iterator[None]:
+    """Within it no memory is free that earlier tests have left: what a test takes is new.
+
+    It begins before anybody looks on, to whom what it does would be lines of the program.
+    """
+    gc.collect()
+    with system.without_free_memory():
+        yield
+
+
+class Meter:
+    """Counts from start() to stop() in the calling process, all of its threads included.
+
+    Args:
+        system: what counts. asked: the names of figures that are judged.
+
+    Attributes:
+        figures: after stop(), name -> bytes or faults: those that can be had here.
+
+    Raises:
+        Unavailable: one of those asked for cannot be had; its text says which and why.
+    """
+
+    def __init__(self, system: Backend, asked: Collection[str]) -> None:
+        self._system = system
+        self.figures: dict[str, int] = {}
+        self._has_peak = _can("peak", asked, system.reset_peak)
+        self._has_size = _can("new", asked, system.resident)
+        if "major" in asked and system.faults()[1] is None:
+            raise cannot("major", Unavailable("this system does not tell which faults were from disk"))
+
+    def start(self) -> Self:
+        """Begins to count."""
+        self._resident = self._system.resident() if self._has_size else 0
+        if self._has_peak:
+            self._system.reset_peak()
+            self._peak = self._system.peak()
+        self._faults = self._system.faults()
+        return self
+
+    def stop(self) -> None:
+        """Ends it."""
+        faults, major = self._system.faults()
+        self.figures["faults"] = faults - self._faults[0]
+        if major is not None and self._faults[1] is not None:
+            self.figures["major"] = major - self._faults[1]
+        if self._has_peak:
+            self.figures["peak"] = self._system.peak() - self._peak
+        if self._has_size:
+            self.figures["new"] = max(self._system.resident() - self._resident, 0)
+
+
+def cannot(figure: str, refused: Unavailable) -> Unavailable:
+    """Why a figure that a marker limits cannot be had: an error of the test, never a pass."""
+    return Unavailable(f"wstrace: {figure} cannot be had here: {refused.why}", refused.remedy)
+
+
+def _can(figure: str, asked: Collection[str], call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except Unavailable as refused:
+        if figure in asked:
+            raise cannot(figure, refused) from None
+        return False
+    return True

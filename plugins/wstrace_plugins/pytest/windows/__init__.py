@@ -1,0 +1,1 @@
+"""The Windows backend of `wstrace_plugins.pytest`."""

@@ -1,0 +1,221 @@
+"""Unwinding information of an ELF file: the sorted table in `.eh_frame_hdr`, and entries read when they are needed.
+
+Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
+read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one, when the first rule
+is asked for: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
+mapped) in bounded pieces, and of the files without a table so many entries in all.
+
+Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace_plugins.os import build_id
+from wstrace_plugins.stacks.dwarf import MASK, OMITTED, pointer, uleb
+from wstrace_plugins.stacks.entries import UNREADABLE, Allowance, common_of, extent, scanned
+from wstrace_plugins.stacks.frame_program import Common, Frames, rule_at
+from wstrace_plugins.stacks.rules import END, Rule
+from wstrace_plugins.stacks.sections import Read, section_named
+
+_ELF64_LITTLE, _X86_64 = b"\x7fELF\2\1", 62
+_HEADER = struct.Struct("<HHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_PT_LOAD, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 4, 0x6474E550
+
+MOST_SEGMENTS = 64
+MOST_ENTRIES = 1 << 20  # of a table; librustc_driver has 0.15 million
+MOST_SECTION_BYTES = 16 << 20  # of `.eh_frame` where no table is; a static program of C has 45,000
+MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
+MOST_CACHED = 1 << 16
+_AT_ONCE = 512  # bytes: nine of ten entries are shorter
+_SORTED_TABLE = 0x3B  # DW_EH_PE_datarel | DW_EH_PE_sdata4
+_ENTRY_BYTES = 64  # _start without an entry, as in ld.so, is shorter
+
+
+class Segment(NamedTuple):
+    """A loaded segment."""
+
+    offset: int
+    address: int
+    size: int
+
+
+class UnwindFile:
+    """The unwinding information of one ELF file. Addresses are the file's own (p_vaddr).
+
+    Args:
+        read: gives bytes of the file.
+        allowance: of entries that are read to make tables, of all files together.
+
+    Raises:
+        ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
+    """
+
+    def __init__(self, read: Read, allowance: Allowance | None = None) -> None:
+        self._read = read
+        self._allowance = allowance or Allowance()
+        self._header: Segment | None = None
+        self._prepared = False
+        self.build_id = ""
+        self._segments: list[Segment] = []
+        self._starts: NDArray[np.int32] = np.zeros(0, "<i4")
+        self._entries: NDArray[np.int32] = np.zeros(0, "<i4")
+        self._base = 0
+        self._commons: dict[int, Common] = {}
+        self._frames: dict[int, Frames] = {}
+        head = read(0, 64)
+        if len(head) < 64 or head[:6] != _ELF64_LITTLE:
+            raise ValueError("no little-endian 64-bit ELF file")
+        _, machine, _, self._entry, at, _, _, _, step, count, *_ = _HEADER.unpack_from(head, 16)
+        if machine != _X86_64 or step != _SEGMENT.size or count > MOST_SEGMENTS:
+            raise ValueError("no ELF file for x86-64, or its segments are not readable")
+        try:
+            self._read_segments(read(at, step * count))
+        except UNREADABLE as error:
+            raise ValueError(f"its headers contradict themselves: {error}") from None
+
+    def _read_segments(self, table: bytes) -> None:
+        for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(table):
+            if kind == _PT_LOAD:
+                self._segments.append(Segment(offset, address, size))
+            elif kind == _PT_GNU_EH_FRAME:
+                self._header = Segment(offset, address, size)
+            elif kind == _PT_NOTE and not self.build_id:
+                self.build_id = build_id.of_notes(self._read(offset, min(size, build_id.MOST_NOTE_BYTES)))
+
+    def _prepare(self) -> None:
+        """Reads the table, or makes it, once."""
+        if self._prepared:
+            return
+        self._prepared = True
+        if self._header is not None:
+            with suppress(*UNREADABLE):
+                self._read_table(self._header)
+        if not len(self._starts):
+            self._make_table()
+
+    def _read_table(self, header: Segment) -> None:
+        """The table of `.eh_frame_hdr`; none where it has another form than the one that linkers make."""
+        head = self._read(header.offset, 64)
+        if len(head) < 4 or head[0] != 1 or head[1] == OMITTED or head[2] == OMITTED or head[3] != _SORTED_TABLE:
+            return
+        _, at = pointer(head, 4, head[1], header.address + 4, header.address)
+        count, at = pointer(head, at, head[2], header.address + at, header.address)
+        if count > MOST_ENTRIES:
+            return
+        rows = self._read(header.offset + at, 8 * count)
+        table: NDArray[np.int32] = np.frombuffer(rows[: len(rows) // 8 * 8], "<i4").reshape(-1, 2)
+        self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+        self._base = header.address
+
+    def _make_table(self) -> None:
+        """The table of a file without one, from its `.eh_frame`; none where that cannot be read within the bounds."""
+        try:
+            section = section_named(self._read, b".eh_frame")
+            if section is None or section.size > MOST_SECTION_BYTES:
+                return
+            if self._offset_of(section.address) != section.offset:
+                return
+            base, data = section.address, self._read(section.offset, section.size)
+        except UNREADABLE:
+            return
+        rows = [(start - base, entry - base) for start, entry in scanned(data, base, self._allowance)]
+        table = np.array(sorted(row for row in rows if -(1 << 31) <= row[0] < 1 << 31), "<i4").reshape(-1, 2)
+        self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
+        self._base = base
+
+    def address_of(self, offset: int) -> int | None:
+        """The address at which the byte at that offset of the file is loaded; None where it is not."""
+        for segment in self._segments:
+            if segment.offset <= offset < segment.offset + segment.size:
+                return offset - segment.offset + segment.address
+        return None
+
+    def _offset_of(self, address: int) -> int:
+        for segment in self._segments:
+            if segment.address <= address < segment.address + segment.size:
+                return address - segment.address + segment.offset
+        raise ValueError(f"{address:#x} is in no segment")
+
+    def rule(self, address: int) -> Rule | None:
+        """The rule at an address; None where nothing describes it, or what describes it cannot be read."""
+        try:
+            frames = self._covering(address)
+            if frames is not None:
+                return rule_at(frames, address)
+        except UNREADABLE:
+            return None
+        return END if self._entry <= address < self._entry + _ENTRY_BYTES else None
+
+    def first_rule(self, address: int) -> Rule | None:
+        """The rule at the begin of what an address is in: a function, or the part of one that is rarely run."""
+        try:
+            frames = self._covering(address)
+            return None if frames is None else rule_at(frames, frames.start)
+        except UNREADABLE:
+            return None
+
+    def extent(self, address: int) -> tuple[int, int]:
+        """From where to where that reaches which an address is in; (0, 0) = nothing is known of it."""
+        try:
+            frames = self._covering(address)
+        except UNREADABLE:
+            return 0, 0
+        return (0, 0) if frames is None else (frames.start, frames.end)
+
+    def _covering(self, address: int) -> Frames | None:
+        self._prepare()
+        distance = address - self._base
+        if not len(self._starts) or not -(1 << 31) <= distance < 1 << 31:
+            return None
+        row = int(np.searchsorted(self._starts, np.int32(distance), side="right")) - 1
+        if row < 0:
+            return None
+        entry = self._base + int(self._entries[row]) & MASK
+        if entry not in self._frames:
+            if len(self._frames) >= MOST_CACHED:
+                self._frames.clear()
+            self._frames[entry] = self._description(entry)
+        frames = self._frames[entry]
+        return frames if frames.start <= address < frames.end else None
+
+    def _description(self, entry: int) -> Frames:
+        """The frame description entry at an address. Raises one of UNREADABLE."""
+        data, at = self._bytes(entry)
+        (back,) = struct.unpack_from("<I", data, at)
+        common = self._common(entry + at - back)
+        at += 4
+        start, at = pointer(data, at, common.encoding, entry + at)
+        size, at = pointer(data, at, common.encoding & 15, 0)
+        if common.augmented:
+            length, at = uleb(data, at)
+            at += length
+        return Frames(start, start + size, common, data[at:])
+
+    def _common(self, entry: int) -> Common:
+        if entry not in self._commons:
+            if len(self._commons) >= MOST_CACHED:
+                self._commons.clear()
+            self._commons[entry] = common_of(*self._bytes(entry))
+        return self._commons[entry]
+
+    def _bytes(self, entry: int) -> tuple[bytes, int]:
+        """The bytes of an entry, with its length, and the index behind the length."""
+        offset = self._offset_of(entry)
+        data = self._read(offset, _AT_ONCE)
+        size, at = extent(data, 0)
+        size += at
+        if size > MOST_BYTES:
+            raise ValueError("the entry is too long")
+        if size > len(data):
+            data = self._read(offset, size)
+        if size > len(data):
+            raise ValueError("the entry goes past the end of the file")
+        return data[:size], at

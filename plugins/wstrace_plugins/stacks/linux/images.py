@@ -1,0 +1,129 @@
+"""The files that processes map as code, opened once each, and only where they are proven to be what was mapped."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import OrderedDict
+from typing import NamedTuple
+
+from wstrace.batch import Dictionary
+from wstrace.schema import KIND_SHIFT, KIND_VDSO
+from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
+from wstrace_plugins.os.linux.vdso import own_vdso
+from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
+from wstrace_plugins.stacks.eh_frame import UnwindFile
+from wstrace_plugins.stacks.entries import Allowance
+from wstrace_plugins.stacks.sections import Read
+
+MOST_OPEN = 256
+_MOST_READ = 64 << 20
+
+
+class CodeMapping(NamedTuple):
+    """A row of the `mapping` stream whose memory is executable."""
+
+    id: int
+    time_ns: int
+    pid: int
+    start: int
+    end: int
+    offset: int
+    file: int
+    dev: int
+    ino: int
+    build_id: int
+    flags: int
+
+    @property
+    def which_file(self) -> tuple[int, int, int, int]:
+        """What distinguishes the mapped file from others, also from one with its name in another root."""
+        return self.dev, self.ino, self.build_id, self.file
+
+    @property
+    def is_vdso(self) -> bool:
+        """Whether it is the kernel's own image."""
+        return self.flags >> KIND_SHIFT & 15 == KIND_VDSO
+
+
+class Image(NamedTuple):
+    """What is known of a file: its unwinding information, and the functions that it exports."""
+
+    unwind: UnwindFile
+    symbols: DynamicSymbols
+
+
+class Images:
+    """Unwinding information by mapping. At most MOST_OPEN files are open: the least recently asked is closed."""
+
+    def __init__(self, strings: Dictionary) -> None:
+        self._strings = strings
+        self._files: OrderedDict[tuple[int, ...], tuple[int, Image | None]] = OrderedDict()
+        self._allowance = Allowance()
+        self.refused = 0
+
+    def of(self, mapping: CodeMapping) -> Image | None:
+        """What is known of the file that is mapped there; None where no file is proven to be that."""
+        if mapping.is_vdso:
+            return _vdso()
+        name = self._strings[mapping.file]
+        if not name.startswith("/"):
+            return None
+        key = mapping.which_file
+        if key not in self._files:
+            self._files[key] = self._opened(mapping, name)
+            if len(self._files) > MOST_OPEN:
+                _, (fd, _) = self._files.popitem(last=False)
+                _close(fd)
+        self._files.move_to_end(key)
+        return self._files[key][1]
+
+    def descriptor(self, mapping: CodeMapping) -> int:
+        """A descriptor of the file that is mapped there, which stays this object's; -1 where none is proven to be."""
+        return self._files[mapping.which_file][0] if not mapping.is_vdso and self.of(mapping) is not None else -1
+
+    def close(self) -> None:
+        """Closes the files."""
+        while self._files:
+            _close(self._files.popitem()[1][0])
+
+    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, Image | None]:
+        build_id = self._strings[mapping.build_id]
+        image: Image | None = None
+
+        def proven(fd: int) -> bool:
+            nonlocal image
+            image = _image(functools.partial(_read, fd), self._allowance)
+            if build_id:
+                return image is not None and image.unwind.build_id == build_id
+            return is_mapped(fd, mapping.dev, mapping.ino)
+
+        fd = open_mapped(mapping.pid, name, mapping.ino, proven, (mapping.start, mapping.end))
+        self.refused += fd < 0
+        return fd, image if fd >= 0 else None
+
+
+def _image(read: Read, allowance: Allowance | None = None) -> Image | None:
+    try:
+        return Image(UnwindFile(read, allowance), DynamicSymbols(read))
+    except ValueError:
+        return None
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    try:
+        return os.pread(fd, min(size, _MOST_READ), offset)
+    except (OSError, OverflowError):
+        return b""
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)
+
+
+@functools.cache
+def _vdso() -> Image | None:
+    """The kernel's image, the same in every process of this kernel."""
+    image = own_vdso()
+    return _image(lambda offset, size: image[offset : offset + size])

@@ -1,0 +1,338 @@
+"""What is known of code addresses: the frame that each one is, and the rule that leads to its caller.
+
+An address is known by its mapping and its offset within it, so processes that inherited a mapping share what is known,
+and memory that is mapped anew is met anew. What numpy looks up for thousands of addresses is found out once for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch, Dictionary
+from wstrace.interfaces import Resolver
+from wstrace.places import OWN_KERNEL, MappedFile
+from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
+from wstrace_plugins.stacks import rules
+from wstrace_plugins.stacks.linux.images import CodeMapping, Image, Images
+from wstrace_plugins.stacks.linux.loops import Loop
+from wstrace_plugins.stacks.linux.perf_maps import PerfMap
+from wstrace_plugins.stacks.rules import Rule
+
+_KERNEL, _VDSO = OWN_KERNEL
+#: the upper half of the addresses is the kernel's
+KERNEL_START = np.uint64(1 << 63)
+
+MOST_MAPPINGS = 1 << 20
+MOST_ADDRESSES = 1 << 20
+MOST_PERF_MAPS = 1024
+_OFFSET_BITS = 40
+#: slots of the table in front of the search, and an odd number that spreads processes over them
+_SLOTS, _SPREAD = 1 << 16, 40503
+#: of a user's addresses
+_ADDRESS_BITS = 47
+#: the frame number of an address that is not in executable memory
+OUTSIDE = 1
+_PYTHON_PREFIX = "py::"
+#: part of the names of the files that have CPython's loop
+_INTERPRETER = "python"
+
+#: (rows of the batch, addresses u64) -> the ids of their mappings, u32, 0 = unknown
+MappingsAt = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.uint32]]
+
+
+class Frame(NamedTuple):
+    """A frame as a call site has it."""
+
+    kind: int
+    mapping: int
+    offset: int
+    function: int
+    file: int
+    flags: int = 0
+
+
+_FLAGS = Frame._fields.index("flags")
+
+
+class KnownCode:
+    """The rules and frames of all code addresses that have occurred.
+
+    Args:
+        strings: the session's names.
+        resolver: names the functions of the kernel and of its vdso, which only the recording machine can; None = none
+            of them has a name.
+    """
+
+    def __init__(self, strings: Dictionary, resolver: Resolver | None = None) -> None:
+        self._strings, self._resolver = strings, resolver
+        self.images = Images(strings)
+        self._mappings: list[CodeMapping] = []
+        self._ids: NDArray[np.uint32] = np.zeros(0, "<u4")
+        self._starts: NDArray[np.uint64] = np.zeros(0, "<u8")
+        self._fresh = False
+        self._perf_maps: dict[int, PerfMap] = {}
+        #: pid -> the time of its first executable mapping: a listing may repeat it later, when its map is whole already
+        self._began: dict[int, int] = {}
+        self._files: dict[tuple[int, int, int, int], int] = {}
+        self._loops: dict[tuple[int, int, int, int], Loop] = {}
+        self._rule_rows: dict[Rule, int] = {}
+        self._owners: NDArray[np.int64] = np.zeros(1, "<i8")
+        self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begins with no address known."""
+        self._keys: NDArray[np.uint64] = np.zeros(0, "<u8")
+        self._numbers: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._rule_rows = {}
+        #: file and offset -> what is known of that place in whatever process
+        self._in_files: dict[tuple[tuple[int, int, int, int], int], tuple[Rule, Frame]] = {}
+        self._rules: list[Rule] = []
+        self.rules: NDArray[np.int64] = np.array([rules.NO_RULE], np.int64).T.copy()
+        self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(FRAME_NATIVE, 0, 0, 0, 0)]
+        self._rows: list[int] = [-1, -1]
+        self._within: list[int] = [0, 0]
+        #: by frame number: the columns of Frame, and the row of its rule, -1 = the address is not in executable memory
+        self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
+        self.rule_of: NDArray[np.int64] = np.zeros(0, np.int64)
+        #: by frame number: the id of the mapping that its address is in
+        self._mapping_of: NDArray[np.uint32] = np.zeros(0, "<u4")
+        self._arrays()
+        self._empty_slots()
+
+    def _arrays(self) -> None:
+        """Appends what was found out since the last call to the arrays by frame number."""
+        old = len(self.rule_of)
+        table = np.array(self._frames[old:], "<u8").reshape(-1, len(Frame._fields))
+        self.frames = np.concatenate((self.frames, table))
+        self.rule_of = np.concatenate((self.rule_of, np.array(self._rows[old:], np.int64)))
+        self._mapping_of = np.concatenate((self._mapping_of, np.array(self._within[old:], "<u4")))
+        if self._rules:
+            self.rules = np.array(self._rules, np.int64).T.copy()
+
+    # -- mappings ----------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> None:
+        """Takes the executable ones of a batch of `mapping`."""
+        names = [name for name in CodeMapping._fields if name in batch]
+        rows = np.flatnonzero(batch["flags"] & MAP_EXECUTE)
+        columns = {name: batch[name][rows].tolist() for name in names}
+        absent = [0] * len(rows)
+        for values in zip(*(columns.get(name, absent) for name in CodeMapping._fields), strict=True):
+            if len(self._mappings) < MOST_MAPPINGS:
+                mapping = CodeMapping(*values)
+                self._mappings.append(mapping)
+                self._began[mapping.pid] = min(mapping.time_ns, self._began.get(mapping.pid, mapping.time_ns))
+                self._fresh = True
+
+    def _index(self) -> None:
+        if not self._fresh:
+            return
+        self._fresh = False
+        if any(a.id > b.id for a, b in zip(self._mappings, self._mappings[1:], strict=False)):
+            self._mappings.sort()
+            self._forget()
+        self._ids = np.array([one.id for one in self._mappings], "<u4")
+        self._starts = np.array([one.start for one in self._mappings], "<u8")
+        self._empty_slots()
+
+    # -- looking up --------------------------------------------------------------------------------------------------
+
+    def begin(self, pid: ArrayLike, mappings_at: MappingsAt) -> None:
+        """Begins a batch of samples: what their JIT compilers have named since is read.
+
+        Args:
+            pid: of each sample, shape (n,), or of all, shape (1,).
+            mappings_at: finds the mappings of addresses.
+        """
+        self.mappings_at = mappings_at
+        owners = np.asarray(pid, "<i8")
+        pids = distinct(owners).tolist()
+        owners = owners[:1] if len(pids) == 1 else owners
+        self._owners = owners << _ADDRESS_BITS ^ owners * _SPREAD % _SLOTS
+        if len(self._frames) > MOST_ADDRESSES:
+            self._forget()
+        self._index()
+        grown = {pid for pid in pids if pid in self._perf_maps and self._perf_maps[pid].grow()}
+        if grown:
+            stale = np.array([one.pid in grown and not self._strings[one.file].startswith("/")
+                              for one in self._mappings], bool)  # fmt: skip
+            kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.int64)]
+            self._keys, self._numbers = self._keys[kept], self._numbers[kept]
+            self._empty_slots()
+
+    def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The frame numbers of instructions, each in the process and at the time of its sample.
+
+        Args:
+            rows: the samples.
+            after: the address behind each instruction.
+        """
+        addresses = (after - 1).view("<u8")
+        return self._searched(self.mappings_at(rows, addresses), addresses)
+
+    def likely_numbers(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same, where an address may have the number that it has in another sample: proven() tells."""
+        keys, slots = self._slots(rows, after)
+        numbers = self._slot_numbers.take(slots)
+        new = self._slot_keys.take(slots) != keys
+        if np.count_nonzero(new):
+            numbers[new] = found = self.numbers_of(rows[new], after[new])
+            code = found != OUTSIDE
+            keys, slots = keys[new][code], slots[new][code]
+            self._slot_keys[slots], self._slot_numbers[slots] = keys, found[code]
+        return numbers
+
+    def proven(
+        self, rows: NDArray[np.int64], after: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which of likely_numbers() are those of numbers_of()."""
+        same: NDArray[np.bool_] = self._mapping_of.take(numbers) == self.mappings_at(rows, (after - 1).view("<u8"))
+        same |= numbers == OUTSIDE  # these are not in the table
+        if not same.all():
+            _, slots = self._slots(rows[~same], after[~same])
+            self._slot_keys[slots] = 0
+        return same
+
+    def _slots(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The keys of the table in front of the search, and their slots; two processes have different keys."""
+        keys = after ^ (self._owners if len(self._owners) == 1 else self._owners.take(rows))
+        return keys, keys & (_SLOTS - 1)
+
+    def loops(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which frame numbers are of CPython's loop."""
+        found: NDArray[np.bool_] = (self.frames[:, _FLAGS].take(numbers) & np.uint64(FRAME_INTERPRETER)) != 0
+        return found
+
+    def mapping(self, number: int) -> CodeMapping | None:
+        """The mapping of that id."""
+        at = int(np.searchsorted(self._ids, number))
+        return self._mappings[at] if at < len(self._ids) and self._ids[at] == number else None
+
+    def _empty_slots(self) -> None:
+        """Empties the table in front of the search: a slot has the key last searched for that falls into it."""
+        self._slot_keys: NDArray[np.int64] = np.zeros(_SLOTS, "<i8")
+        self._slot_numbers: NDArray[np.int64] = np.full(_SLOTS, OUTSIDE, np.int64)
+
+    def _searched(self, ids: NDArray[np.uint32], addresses: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The frame numbers of addresses in mappings."""
+        if not len(self._ids):
+            return np.full(len(ids), OUTSIDE, np.int64)
+        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        offset = addresses - self._starts.take(at)
+        code = (self._ids.take(at) == ids) & (ids > 0) & (offset >> np.uint64(_OFFSET_BITS) == 0)
+        keys = at.astype("<u8") << np.uint64(_OFFSET_BITS) | offset
+        place = np.searchsorted(self._keys, keys)
+        hit = self._keys.take(np.minimum(place, max(len(self._keys) - 1, 0))) == keys if len(self._keys) else ~code
+        missing = code & ~hit
+        if missing.any():
+            self._find_out(distinct(keys[missing]))
+            place = np.searchsorted(self._keys, keys)
+        numbers = np.full(len(ids), OUTSIDE, np.int64)
+        numbers[code] = self._numbers[place[code]]
+        return numbers
+
+    def _find_out(self, keys: NDArray[np.uint64]) -> None:
+        """Finds the rules and frames of addresses that occur for the first time."""
+        mask = (1 << _OFFSET_BITS) - 1
+        numbers = np.arange(len(self._frames), len(self._frames) + len(keys), dtype=np.int64)
+        for key in keys.tolist():
+            mapping = self._mappings[key >> _OFFSET_BITS]
+            rule, frame = self._described(mapping, key & mask)
+            self._frames.append(frame)
+            self._within.append(mapping.id)
+            row = self._rule_rows.setdefault(rule, len(self._rules))
+            if row == len(self._rules):
+                self._rules.append(rule)
+            self._rows.append(row)
+        self._arrays()
+        merged = np.concatenate((self._keys, keys))
+        order = np.argsort(merged, kind="stable")
+        self._keys, self._numbers = merged[order], np.concatenate((self._numbers, numbers))[order]
+
+    def _described(self, mapping: CodeMapping, inside: int) -> tuple[Rule, Frame]:
+        in_file = mapping.is_vdso or self._strings[mapping.file].startswith("/")
+        offset = inside + (mapping.offset if in_file else mapping.start)
+        native = Frame(FRAME_NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
+        place = mapping.which_file, offset
+        if in_file and place in self._in_files:
+            return self._in_files[place]
+        image = self.images.of(mapping)
+        if image is not None:
+            address = image.unwind.address_of(offset)
+            rule = image.unwind.rule(address) if address is not None else None
+            if address is not None and rule is not None:
+                self._in_files[place] = found = rule, self._with_function(native, mapping, image, address)
+                return found
+        name = self._jit_name(mapping, mapping.start + inside)
+        if name is None:
+            return rules.UNTOLD_FRAME_POINTER if in_file else rules.FRAME_POINTER, native
+        if name.startswith(_PYTHON_PREFIX):
+            function, _, file = name.removeprefix(_PYTHON_PREFIX).partition(":")
+            code = self._strings.code
+            return rules.PYTHON_TRAMPOLINE, Frame(FRAME_PYTHON, 0, 0, code(function), code(file))
+        return rules.FRAME_POINTER, Frame(FRAME_JIT, 0, 0, self._strings.code(name), 0)
+
+    def _with_function(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
+        """The frame with the vdso's function, which a report may not find out, or as the interpreter's loop."""
+        if mapping.is_vdso:
+            (function,) = self._of_kernel(_VDSO, np.array([native.offset], "<u8"))
+            return native._replace(function=function)
+        name = self._strings[mapping.file]
+        if _INTERPRETER not in name.rpartition("/")[2]:
+            return native
+        key = mapping.which_file
+        if key not in self._loops:
+            self._loops[key] = Loop.of(image, self.images.descriptor(mapping))
+        return native._replace(flags=FRAME_INTERPRETER) if self._loops[key].has(image, address) else native
+
+    def _first_of_file(self, mapping: CodeMapping) -> int:
+        """The first mapping of the same file: ten thousand processes that execute it share their call sites."""
+        return self._files.setdefault(mapping.which_file, mapping.id)
+
+    def _jit_name(self, mapping: CodeMapping, address: int) -> str | None:
+        known = self._perf_maps.get(mapping.pid)
+        if known is None:
+            if len(self._perf_maps) >= MOST_PERF_MAPS:
+                self._perf_maps.pop(next(iter(self._perf_maps))).close()
+            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
+            known.grow()
+        return known.name(address)
+
+    def kernel_functions(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
+        """The names of the kernel's functions at addresses, as codes, u32, shape (n,); 0 = not known."""
+        known, of = np.unique(addresses, return_inverse=True)
+        return np.array(self._of_kernel(_KERNEL, known - KERNEL_START), "<u4")[of]
+
+    def read_kernel(self) -> None:
+        """Has the kernel's names read before they are needed; it takes up to a second: another thread is to call it."""
+        with contextlib.suppress(Exception):  # anyone may have written the resolver; who needs a name is told of it
+            self._of_kernel(_KERNEL, np.zeros(0, "<u8"))
+
+    def _of_kernel(self, file: str, offsets: NDArray[np.uint64]) -> list[int]:
+        """The codes of the functions at offsets in one of OWN_KERNEL; 0 = not known."""
+        if self._resolver is None:
+            return [0] * len(offsets)
+        return [self._strings.code(place.function) for place in self._resolver.resolve(MappedFile(file), offsets)]
+
+    def close(self) -> None:
+        """Closes all files."""
+        self.images.close()
+        for perf_map in self._perf_maps.values():
+            perf_map.close()
+        self._perf_maps.clear()
+
+    def statistics(self) -> dict[str, int]:
+        """Executable mappings, addresses, distinct rules, and files that could not be proven to be what was mapped."""
+        return {
+            "code_mappings": len(self._mappings),
+            "code_addresses": len(self._frames) - 2,
+            "rules": len(self._rules),
+            "files_refused": self.images.refused,
+        }

@@ -1,0 +1,141 @@
+"""Perf maps: the names that a JIT compiler or interpreter writes for the code that it makes, `/tmp/perf-PID.map`.
+
+Each line is `START SIZE NAME` in hex; a later line for an address replaces an earlier one. The folder is everyone's, so
+a map counts only if the process's user owns it and it was changed since the process began, and it is read from the
+process's own root, in bounded pieces.
+
+Source: tools/perf/Documentation/jit-interface.txt of Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from wstrace.errors import WstraceError
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.named_file import open_named
+
+MOST_BYTES = 64 << 20
+MOST_LINES = 1 << 20
+_MOST_NAME = 1024
+#: a map may be older than its process by the resolution of the process's start
+_SLACK_SECONDS = 0.1
+
+
+class Entry(NamedTuple):
+    """Code [start, end) and its name."""
+
+    start: int
+    end: int
+    name: str
+
+
+_START = attrgetter("start")
+
+
+class PerfMap:
+    """The perf map of one process, read further as it grows.
+
+    Args:
+        pid: the process.
+        since_ns: a time, on the monotonic clock, at which it had begun already; an older map is not its own.
+    """
+
+    def __init__(self, pid: int, since_ns: int) -> None:
+        self._pid, self._since_ns = pid, since_ns
+        self._fd = -1
+        self._read = 0
+        self._rest = b""
+        self._lines = 0
+        #: code that does not overlap, by address; what is in a later run replaces what is in an earlier one
+        self._runs: list[list[Entry]] = []
+
+    def grow(self) -> bool:
+        """Reads what was added since the last call; returns whether there was anything."""
+        if self._fd < 0:
+            with contextlib.suppress(OSError, ValueError):
+                self._fd = _open(self._pid, self._since_ns)
+        if self._fd < 0:
+            return False
+        new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
+        self._read += len(new)
+        lines = (self._rest + new).split(b"\n")
+        self._rest = lines.pop()[: 2 * _MOST_NAME]
+        found = [entry for entry in map(_entry, lines) if entry is not None][: MOST_LINES - self._lines]
+        self._lines += len(found)
+        if found:
+            self._runs.append(_disjoint(found))
+        # runs of one size become one: few are searched, and few times is a line handled
+        while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
+            later = self._runs.pop()
+            self._runs.append(_disjoint(self._runs.pop() + later))
+        return bool(new)
+
+    def name(self, address: int) -> str | None:
+        """The name of the code at an address, None where the map has none."""
+        for run in reversed(self._runs):
+            at = bisect_right(run, address, key=_START) - 1
+            if at >= 0 and address < run[at].end:
+                return run[at].name
+        return None
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _entry(line: bytes) -> Entry | None:
+    """What a line says; None where it is none."""
+    start, _, rest = line.partition(b" ")
+    size, _, name = rest.partition(b" ")
+    try:
+        first, length = int(start, 16), int(size, 16)
+    except ValueError:
+        return None
+    if not 0 < length < 1 << 40 or not 0 <= first < 1 << 63:
+        return None
+    return Entry(first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip())
+
+
+def _disjoint(entries: list[Entry]) -> list[Entry]:
+    """What later entries leave of earlier ones, sorted by address."""
+    order = sorted(range(len(entries)), key=lambda at: entries[at].start, reverse=True)
+    edges = sorted({edge for one in entries for edge in (one.start, one.end)})
+    covering: list[int] = []  # a heap: the latest entry first
+    found: list[Entry] = []
+    for start, end in pairwise(edges):
+        while order and entries[order[-1]].start <= start:
+            heappush(covering, -order.pop())
+        while covering and entries[-covering[0]].end <= start:
+            heappop(covering)
+        if covering:
+            found.append(Entry(start, end, entries[-covering[0]].name))
+    return found
+
+
+def _open(pid: int, since_ns: int) -> int:
+    """A descriptor of the map. Raises OSError where there is none that may be believed."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    root, inside, own = f"/proc/{pid}/root", pid, os.geteuid()
+    try:
+        began = booted + procfs.stat_with_memory(pid).started_ticks / os.sysconf("SC_CLK_TCK")
+        status = procfs.status(pid)
+        own = int(status["Uid"].split()[1])
+        inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
+    except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
+        root, began = "/", time.time() - (time.monotonic_ns() - since_ns) / 1e9
+    fd = open_named(f"/tmp/perf-{inside}.map", root, links=False)  # noqa: S108
+    found = os.fstat(fd)
+    if found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
+        return fd
+    os.close(fd)
+    raise OSError("another user's map, or an older process's")

@@ -1,0 +1,87 @@
+"""The functions of the running kernel, which no file has: `[kernel]` from /proc/kallsyms, `[vdso]` from our own memory.
+
+They hold for this boot only: at the next one the kernel and its modules lie elsewhere, and may be of another version.
+Addresses in /proc/kallsyms are shown to root, as kptr_restrict permits.
+
+Source: kernel/kallsyms.c of Linux; vdso(7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.errors import WstraceError
+from wstrace.places import OWN_KERNEL
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image, ImageBytes, ImageError
+
+#: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's
+KERNEL_START = 1 << 63
+MAX_BYTES = 64 << 20
+_KALLSYMS, _BOOT = Path("/proc/kallsyms"), Path("/proc/sys/kernel/random/boot_id")
+#: nm's letters of what is code
+_CODE = np.frombuffer(b"tTwW", "u1")
+_NEWLINE, _TAB, _SPACE = b"\n\t "
+
+
+def own_kernel_image(file: str, boot_id: str) -> Image | None:
+    """The Image of `[kernel]` or `[vdso]`; None where it is not this boot's, or cannot be read.
+
+    Args:
+        file: one of OWN_KERNEL.
+        boot_id: the boot whose it is; "" = this one.
+    """
+    try:
+        if boot_id and boot_id != _BOOT.read_text("ascii").strip():
+            return None
+    except (OSError, ValueError):
+        return None
+    return kernel_image() if file == OWN_KERNEL[0] else vdso_image()
+
+
+def vdso_image() -> Image | None:
+    """The image that the kernel maps into every process."""
+    from wstrace_plugins.os.linux.vdso import own_vdso
+    from wstrace_plugins.symbols.elf import read_image
+
+    try:
+        image = read_image(ImageBytes(OWN_KERNEL[1], own_vdso()))
+    except (ImageError, WstraceError):
+        return None
+    return replace(image, demangle=lambda name: name.removeprefix("__vdso_"))  # clock_gettime is the weak name
+
+
+def kernel_image(path: Path = _KALLSYMS) -> Image | None:
+    """The functions of the kernel and its modules (`name [module]`); None where addresses are hidden."""
+    try:
+        with path.open("rb") as file:
+            text = np.frombuffer(file.read(MAX_BYTES), "u1")
+    except OSError:
+        return None
+    # ADDRESS TYPE NAME[\t[MODULE]]
+    ends = np.flatnonzero(text == _NEWLINE)
+    starts = np.append(0, ends + 1)[: len(ends)]
+    starts = starts[ends - starts > 19]
+    starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
+    addresses = _hexadecimal(text[starts[:, None] + np.arange(16)])
+    if not addresses[:64].any():
+        return None
+    # of several names of an address the last one counts
+    order = np.lexsort((np.arange(len(addresses)), addresses))
+    order = order[np.append(addresses[order][1:] != addresses[order][:-1], True)]
+    symbols = np.zeros(len(order), SYMBOL)
+    symbols["start"], symbols["name"] = addresses[order], starts[order] + 19
+    symbols["end"] = np.append(symbols["start"][1:], UNKNOWN)
+    names = np.where(text == _NEWLINE, 0, np.where(text == _TAB, _SPACE, text)).astype("u1").tobytes()
+    segments = np.array([(0, KERNEL_START, KERNEL_START, KERNEL_START)], SEGMENT)
+    return Image(segments, np.empty(0, SECTION), (), symbols, names)
+
+
+def _hexadecimal(digits: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Numbers of 16 lower-case digits each, shape (n, 16)."""
+    values = np.where(digits >= ord("a"), digits - np.uint8(ord("a") - 10), digits - np.uint8(ord("0"))).astype("<u8")
+    found: NDArray[np.uint64] = (values << (np.uint64(4) * np.arange(15, -1, -1, dtype="<u8"))).sum(axis=1, dtype="<u8")
+    return found

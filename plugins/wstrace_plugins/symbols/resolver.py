@@ -1,0 +1,255 @@
+"""ImageResolver: names the image section and the function at an offset of a mapped file."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.interfaces import Resolver
+from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
+from wstrace_plugins.os import system
+from wstrace_plugins.os.windows.paths import is_remote, openable
+from wstrace_plugins.symbols.cache import ImageCache
+from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: first bytes of a file -> the module whose read_image() reads it
+FORMATS = {b"\x7fELF": "wstrace_plugins.symbols.elf", b"MZ": "wstrace_plugins.symbols.pe"}
+
+#: where distributions install the symbols that they strip off; gdb reads them too ("Separate Debug Files")
+DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
+
+
+#: Why a Place has no section or function: values of Place.why.
+OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
+CHANGED = "has no build-id and was changed after the trace"
+NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
+
+#: limit on images of which only the headers in a process are known
+MAX_LOADED = 1024
+
+
+class ImageResolver(Resolver):
+    """Image section and function of file offsets, for ELF and PE files.
+
+    A file that is deleted, unreadable, cut off or no image is counted; its Places have only the module's name and the
+    offset.
+
+    Images are cached by build-id, else by device, inode, size and time of change. When they hold more than max_bytes,
+    the least recently used one is dropped first.
+
+    Args:
+        max_bytes: memory for symbol tables.
+    """
+
+    name = "sections"
+
+    def __init__(self, *, max_bytes: int = 256 << 20) -> None:
+        self._images = ImageCache(max_bytes)
+        self._loaded: dict[tuple[int, str], Image | None] = {}
+        self._of_boot: dict[tuple[str, str], Image | None] = {}
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
+
+    def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
+        """A Place for each offset; of an unreadable file, with the module's name and the offset as the address."""
+        offsets = np.ascontiguousarray(offsets, "<u8")
+        module = module_name(file.path)
+        with self._lock:
+            self._counts["asked"] += len(offsets)
+            image = self._image(file)
+            if isinstance(image, str):
+                return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
+            places = _explained(image.places(module, offsets))
+            self._counts["with_section"] += sum(place.number > 0 for place in places)
+            self._counts["with_function"] += sum(bool(place.function) for place in places)
+        return places
+
+    def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
+        """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
+        from wstrace_plugins.symbols.elf import described_lines
+        from wstrace_plugins.symbols.source_lines import source_lines
+
+        with self._lock:
+            image = self._image(file)
+        nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
+        if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
+            return nothing
+        addresses = image.addresses(np.ascontiguousarray(offsets, "<u8")).tolist()
+        debug_file = DEBUG_FILE.format(image.build_id[:2], image.build_id[2:])
+        for opening in (partial(ImageFile, debug_file, root_of(file)), partial(opened_of, file)):
+            try:
+                with opening() as opened:
+                    if opened.read(0, min(4, opened.size)) == b"\x7fELF" and described_lines(opened) == image.build_id:
+                        found = source_lines(opened, addresses)
+                        if any(found):
+                            return found
+            except (OSError, ValueError, ImageError):
+                continue
+        return nothing
+
+    def parts(self, file: MappedFile) -> Sequence[Part]:
+        """Sections of ELF files, tensors of safetensors and GGUF files, the array of a .npy file."""
+        from wstrace_plugins.symbols.parts import file_parts
+
+        try:
+            with opened_of(file) as opened:
+                return file_parts(opened) if is_inode(opened, file) else ()
+        except (OSError, ValueError, ImageError):
+            return ()
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""
+        from wstrace_plugins.symbols.demangle import cxx_names
+
+        counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
+        return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
+
+    def _image(self, file: MappedFile) -> Image | str:
+        """The image that may be trusted for a file, or why there is none. Counts the reason."""
+        if file.path in OWN_KERNEL:
+            return self._own_kernel(file.path, file.boot_id) or UNREADABLE
+        known = self._images.build(file.build_id) if file.build_id else None
+        if known is not None:
+            return known
+        try:
+            with opened_of(file) as opened:
+                if not file.build_id and not is_inode(opened, file):
+                    self._counts["other_file"] += 1
+                    return OTHER_FILE
+                if not file.build_id and 0 < file.as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
+                    self._counts["changed"] += 1
+                    return CHANGED
+                image = self._read(opened, root_of(file))
+        except ImageError:
+            image = None
+            self._counts["not_an_image"] += 1
+        except (OSError, ValueError):  # ValueError: a NUL in the name
+            self._counts["unreadable"] += 1
+            return self._loaded_image(file.path, file.pid) or UNREADABLE
+        if image is not None and file.build_id and image.build_id != file.build_id:
+            self._counts["other_build"] += 1
+            return OTHER_FILE
+        return image or NO_IMAGE
+
+    def _own_kernel(self, file: str, boot_id: str) -> Image | None:
+        """The running kernel's functions or the vdso's, if they are of that boot."""
+        if (file, boot_id) not in self._of_boot:
+            from wstrace_plugins.symbols.own_kernel import own_kernel_image
+
+            if len(self._of_boot) >= MAX_LOADED:
+                self._of_boot.clear()
+            self._of_boot[file, boot_id] = own_kernel_image(file, boot_id)
+        return self._of_boot[file, boot_id]
+
+    def _loaded_image(self, file: str, pid: int) -> Image | None:
+        """The sections of what a live process on Windows has loaded from there, from the headers in its memory."""
+        if not pid or not (file[1:3] == ":\\" or file.startswith("\\")):
+            return None
+        if (pid, file) not in self._loaded:
+            from wstrace_plugins.symbols.pe_memory import loaded_image
+
+            if len(self._loaded) >= MAX_LOADED:
+                self._loaded.clear()
+            self._loaded[pid, file] = loaded_image(file, pid)
+        return self._loaded[pid, file]
+
+    def _read(self, file: ImageFile, root: str) -> Image | None:
+        if file.identity in self._images:
+            return self._images[file.identity]
+        try:
+            image = self._with_debug_symbols(read_image(file), root)
+        except ImageError:
+            self._images.add(file.identity, None)
+            raise
+        self._counts["loaded"] += 1
+        self._images.add(file.identity, image)
+        return image
+
+    def _with_debug_symbols(self, image: Image, root: str) -> Image:
+        """The image with the symbols that its distribution ships in a separate file, if that is installed."""
+        if image.complete or not image.build_id:
+            return image
+        try:
+            with ImageFile(DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), root) as file:
+                debug = read_image(file)
+        except (OSError, ImageError):
+            return image
+        if not debug.complete or debug.build_id != image.build_id:
+            return image
+        self._counts["debug_files"] += 1
+        return replace(image, symbols=debug.symbols, names=debug.names, complete=True, why=debug.why)
+
+
+def _explained(places: list[Place]) -> list[Place]:
+    """The places, with the reason where a function has a name of C++, and names were lost with the demangler."""
+    from wstrace_plugins.symbols import dbghelp
+    from wstrace_plugins.symbols.demangle import cxx_names
+
+    mangled = ("_Z", "___Z") * (cxx_names.lost > 0) + ("?",) * dbghelp.lost
+    if not mangled:
+        return places
+    return [one._replace(why=MANGLED) if one.function.startswith(mangled) else one for one in places]
+
+
+def read_image(file: ImageFile) -> Image:
+    """The Image of a file, by its magic. Raises ImageError."""
+    magic = file.read(0, min(4, file.size))
+    for start, module in FORMATS.items():
+        if magic.startswith(start):
+            image: Image = importlib.import_module(module).read_image(file)
+            return image
+    raise ImageError(f"{file.path} is neither ELF nor PE")
+
+
+def module_name(file: str) -> str:
+    """The base name of a path as its target names it, with `/` or `\\`; without the kernel's ` (deleted)`."""
+    file = file.removesuffix(" (deleted)")
+    return file.rpartition("/" if "/" in file else "\\")[2] or file
+
+
+def path_of(file: str) -> str:
+    """The path at which to open a file that was mapped under that name; "" = do not open it: see openable()."""
+    if file.startswith("[") or is_remote(file):  # the trace's author may wait there for our credentials
+        return ""
+    if os.name == "nt":
+        return openable(file)
+    return file if file.startswith("/") else ""  # never relative to the working directory
+
+
+def root_of(file: MappedFile) -> str:
+    """The root folder that the path of a file refers to, while its process is alive; else "": ours."""
+    root = f"/proc/{file.pid}/root"
+    return root if file.pid and file.path.startswith("/") and os.path.isdir(root) else ""
+
+
+def opened_of(file: MappedFile) -> ImageFile:
+    """The file of that name, open. Raises OSError, ValueError.
+
+    When its process has ended, any file may have its name in our root: only one with its inode is opened.
+    """
+    path, root = path_of(file.path), root_of(file)
+    ended = file.pid and not root and path.startswith("/")
+    if not path or (ended and not file.ino):
+        raise FileNotFoundError(path)
+    return ImageFile(path, root, file.ino if ended else 0)
+
+
+def is_inode(opened: ImageFile, file: MappedFile) -> bool:
+    """Whether the opened file has the device and inode of the mapped one; True where these are not known."""
+    if not file.ino or (file.dev, file.ino) == opened.identity[:2]:
+        return True
+    if system() != "linux":
+        return False
+    named_file = importlib.import_module("wstrace_plugins.os.linux.named_file")
+    return bool(named_file.is_mapped(opened.stream.fileno(), file.dev, file.ino))

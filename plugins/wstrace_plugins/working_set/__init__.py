@@ -1,0 +1,54 @@
+"""What is in memory and whose it is: four sources (working_set ...), commands (ps, snapshot ...) and API.
+
+`backend.py` describes what it needs from the system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from wstrace.declarations import Command, Reference
+from wstrace.errors import Unavailable
+from wstrace.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from wstrace.interfaces import Source
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source] | Reference]:
+    """The sources `working_set`, `final_snapshot`, `peak_snapshot` and `triggers`."""
+    from wstrace_plugins.working_set.final import FinalSnapshotSource
+
+    return [
+        Reference("working_set", "wstrace_plugins.working_set.source:WorkingSetSource"),
+        FinalSnapshotSource,
+        Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_looks()),
+        Reference("triggers", "wstrace_plugins.working_set.triggers:TriggersSource"),
+    ]
+
+
+@hookimpl
+def wstrace_commands() -> Sequence[Command]:
+    """The commands of the 1996 article's program, improved."""
+    words = {
+        "ps": "Show the processes with their working sets.",
+        "snapshot": "Show what is in a process's memory, and whose it is.",
+        "empty": "Take a process's pages out of memory and tell what stayed.",
+        "file": "Show what of a file is in memory, and which of its parts.",
+        "wss": "Show what a process uses of its memory in a time.",
+        "delta": "Show what a process brings in between two moments.",
+    }
+    target = "wstrace_plugins.working_set.commands.{0}:{0}"
+    return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]
+
+
+def _looks() -> str:
+    """The looks at the peak that `run` takes by the way: half a percent of a CPU (docs/recipes/memory.md)."""
+    from wstrace_plugins.os import system
+
+    with suppress(Unavailable):
+        return "interval=0.2,max_cpu=0.005" if system() == "linux" else ""
+    return ""

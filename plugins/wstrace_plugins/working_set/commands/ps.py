@@ -1,0 +1,109 @@
+"""`wstrace ps`: processes with their working sets, as a list or as trees with their sums."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from wstrace.cli.common import json_option, print_json
+from wstrace.errors import TargetExited
+from wstrace.terminal.output import Output
+from wstrace.terminal.table import Column, TextTable
+from wstrace.text import printable, size
+from wstrace_plugins.working_set.process_tree import Process, Sums, processes, sums
+
+#: The width of a line that goes to no terminal: command lines may take thousands of cells.
+_WIDTH = 80
+_LARGEST_FIRST = ("resident", "private", "shared", "pss")
+
+
+@click.command()
+@click.argument("pids", type=int, nargs=-1, metavar="[PID]...")
+@click.option("--tree", is_flag=True, help="Children below their parents, the sums of all, and those by program.")
+@click.option("--sort", type=click.Choice([*_LARGEST_FIRST, "pid", "name"]), default="resident", help="Of the list.")
+@click.option("--top", type=click.IntRange(1), help="So many at most.")
+@click.option("--wide", is_flag=True, help="Whole command lines; otherwise lines fit the terminal, or 80 columns.")
+@json_option
+def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, wide: bool, as_json: bool) -> None:
+    """Show the processes with their working sets: resident, private, shared and proportional bytes (pss).
+
+    With a PID only that process, with --tree also what descends from it. What a tree has in memory is three numbers:
+    rss_sum counts a page once for each process that has it; pss counts a page that others have too for its part;
+    distinct counts each page once (root).
+
+    Trees show command lines, as ps(1) does: their arguments may be secret.
+    """
+    from wstrace_plugins.working_set.backend import backend
+
+    system = backend()
+    found = list(processes(system, pids))
+    if pids and not found:
+        raise TargetExited(f"there is no process {', '.join(map(str, pids))}")
+    if tree:
+        _tree(found, sums(system, found), _groups(found), top, wide=wide, as_json=as_json)
+        return
+    found = [process for process in found if not pids or process.pid in pids]
+    found.sort(key=lambda process: process.pid)
+    found.sort(key=lambda process: getattr(process, sort) or ("" if sort == "name" else 0),
+               reverse=sort in _LARGEST_FIRST)  # fmt: skip
+    if as_json:
+        print_json([asdict(process) for process in found[:top]])
+        return
+    Output.standard("stdout", width=_WIDTH).show(_table(found[:top], [p.name for p in found[:top]], wide=wide))
+
+
+def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
+    large = any(process.large for process in found)
+    columns = [Column("pid", spare=False), Column("working set", spare=False), Column("private"), Column("shared"),
+               Column("pss", spare=False),
+               *([Column("large", spare=False)] if large else []), Column("user", "text"),
+               Column("name", "name")]  # fmt: skip
+    rows = [
+        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss),
+         *([_size(p.large)] if large else []), printable(p.user, 16), name]
+        for p, name in zip(found, names, strict=True)
+    ]  # fmt: skip
+    return TextTable(columns, list(rows), whole=wide)
+
+
+def _groups(found: list[Process]) -> list[dict[str, Any]]:
+    """The sums of the processes of each program, the largest first; pss None where none of it is known."""
+    by_name: dict[str, list[Process]] = {}
+    for process in found:
+        by_name.setdefault(process.name, []).append(process)
+    groups = []
+    for name, members in by_name.items():
+        pss = [process.pss for process in members if process.pss is not None]
+        groups.append({"name": name, "processes": len(members), "rss_sum": sum(p.resident for p in members),
+                       "private": sum(p.private or 0 for p in members), "pss": sum(pss) if pss else None})  # fmt: skip
+    return sorted(groups, key=lambda group: (-(group["pss"] or group["rss_sum"]), group["name"]))
+
+
+def _tree(found: list[Process], total: Sums, groups: list[dict[str, Any]], top: int | None, *, wide: bool,
+          as_json: bool) -> None:  # fmt: skip
+    if as_json:
+        print_json({"schema": 1, "total": asdict(total), "groups": groups, "processes": [asdict(p) for p in found]})
+        return
+    names = ["  " * process.depth + process.title for process in found]
+    parts: list[str | TextTable] = [_headline(total), *([f"distinct not known: {total.why}"] if total.why else []), "",
+                                    _table(found[:top], names[:top], wide=wide)]  # fmt: skip
+    if len(groups) > 1:
+        columns = [Column("processes"), Column("rss_sum"), Column("private"), Column("pss"), Column("program", "name")]
+        rows = [[f"{g['processes']:,}", size(g["rss_sum"]), size(g["private"]), _size(g["pss"]), g["name"]]
+                for g in groups[:top]]  # fmt: skip
+        parts += ["", TextTable(columns, list(rows), total=len(groups), whole=wide)]
+    Output.standard("stdout", width=_WIDTH).show(*parts)
+
+
+def _headline(total: Sums) -> str:
+    of = f"{total.processes:,} process{'es' if total.processes != 1 else ''}"
+    refused = f" (of {total.processes - total.refused} of them)" if total.refused and total.pss is not None else ""
+    pss = "pss not known" if total.pss is None else f"{size(total.pss)} pss{refused}"
+    distinct = "" if total.distinct is None else f", {size(total.distinct)} distinct"
+    return f"{of}: {pss}, {size(total.rss_sum)} rss_sum{distinct}"
+
+
+def _size(n_bytes: int | None) -> str:
+    return "-" if n_bytes is None else size(n_bytes)

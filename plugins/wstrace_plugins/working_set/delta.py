@@ -1,0 +1,219 @@
+"""`with wstrace.delta() as d:` what a block of code brought into memory and wrote, without privilege."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+import wstrace
+from wstrace.analysis.symbols import label_of
+from wstrace.errors import Unavailable
+from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
+from wstrace_plugins.os.intervals import cut, overlap, without
+from wstrace_plugins.working_set.places import places
+from wstrace_plugins.working_set.working_set import WorkingSet, working_set
+
+if TYPE_CHECKING:
+    from wstrace_plugins.working_set.backend import Backend
+
+Runs = tuple[NDArray[Any], NDArray[Any]]
+DeltaBy = Literal["module", "kind", "section"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change of one owner, in bytes: newly in memory, no longer in memory, written (None = not watched)."""
+
+    name: str
+    kind: str
+    new: int
+    gone: int
+    written: int | None
+
+
+class Delta:
+    """What happened between two snapshots. The figures are available after finish() or the end of the with block.
+
+    before, after: the two snapshots. minor_faults, major_faults: from the system's own accounting (getrusage), None
+    where it has none; they include at most watch_faults that write watch itself caused (the first write to a page that
+    was already in memory). new_bytes, gone_bytes: pages in memory after but not before, and the reverse. written_bytes:
+    bytes of the written pages, None when they were not watched: not_written says why. seconds: length of the block.
+    What the tool itself touches and writes (some 100 KiB, and 1 MiB of pages that hold Python's own objects) is
+    included in the figures of pages, not in those of faults.
+    """
+
+    def __init__(self, pid: int | None = None, *, written: bool = True) -> None:
+        self.pid = pid
+        self.seconds = 0.0
+        self.minor_faults: int | None = None
+        self.major_faults: int | None = None
+        self.watch_faults = self.new_bytes = self.gone_bytes = 0
+        self.written_bytes: int | None = None
+        self.not_written = "" if written else "it was not asked for"
+        self._watch: Any = None
+        if pid is None:  # warm up: run once so that our own pages are resident before the first snapshot
+            self._backend().faults()
+            working_set()
+        self.before: WorkingSet = working_set(pid)
+        self.after = self.before
+        if pid is None:
+            self._watch_memory(written)
+            self._faults = self._backend().faults()
+        else:
+            self.not_written = "another process is watched by the source write_watch"
+        self._started = time.perf_counter()
+
+    def _watch_memory(self, wanted: bool) -> None:
+        try:
+            self._watch = wstrace.MemoryWatch() if wanted else None
+            if self._watch is not None:
+                self._watch.written()  # warm up, as above
+                self._watch.reset()
+        except Unavailable as refused:
+            self.not_written = str(refused)
+
+    def finish(self) -> Self:
+        """Takes the second snapshot and computes the figures. Raises TargetExited."""
+        self.seconds = time.perf_counter() - self._started
+        if self.pid is None:
+            self._count_faults()
+        written: Runs | None = None
+        if self._watch is not None:
+            written = self._watch.written()
+            self._watch.close()
+            self._watch = None
+        self.after = working_set(self.pid, strings=self.before.strings)
+        self._compare(written)
+        return self
+
+    def _count_faults(self) -> None:
+        minor, major = self._backend().faults()
+        self.minor_faults = minor - self._faults[0]
+        before = self._faults[1]
+        self.major_faults = None if major is None or before is None else major - before
+
+    @staticmethod
+    def _backend() -> Backend:
+        from wstrace_plugins.working_set.backend import backend
+
+        return backend()
+
+    def _compare(self, written: Runs | None) -> None:
+        old, new = _resident(self.before), _resident(self.after)
+        self._new = _Pages.of(self.after, *without(*new, *old))
+        self._gone = _Pages.of(self.before, *without(*old, *new))
+        self.new_bytes, self.gone_bytes = self._new.bytes, self._gone.bytes
+        self._written: Runs | None = None
+        if written is not None:
+            start, pages = written
+            self._written = start, start + pages.astype("<u8") * np.uint64(self.after.page_size)
+            self.written_bytes = int((self._written[1] - start).sum())
+            self.watch_faults = int(overlap(*self._written, *old).sum()) // self.after.page_size
+
+    def by(self, what: DeltaBy = "module") -> list[Change]:
+        """The changes by owner, most new bytes first.
+
+        Args:
+            what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for addresses in an
+            image,
+                where the plugin wstrace_plugins.symbols is available.
+        """
+        rows: dict[tuple[str, str], list[int]] = {}
+        written = None if self._written is None else _Pages.written(self.after, *self._written)
+        for column, pages in enumerate((self._new, self._gone, written)):
+            for name, kind, size in pages.names(what) if pages is not None else ():
+                rows.setdefault((name, kind), [0, 0, 0])[column] += size
+        none = self._written is None
+        found = [Change(name, kind, n[0], n[1], None if none else n[2]) for (name, kind), n in rows.items()]
+        return sorted(found, key=lambda change: (-change.new, -(change.written or 0), change.name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.finish()
+
+    def __repr__(self) -> str:
+        return (f"<Delta minor_faults={self.minor_faults} major_faults={self.major_faults} new_bytes={self.new_bytes} "
+                f"gone_bytes={self.gone_bytes} written_bytes={self.written_bytes}>")  # fmt: skip
+
+
+def delta(*, written: bool = True) -> Delta:
+    """A context manager that reports what its block brought into memory and wrote in the calling process.
+
+    Args:
+        written: also report the written pages. Linux: all writable memory is write-protected for the block, which costs
+            about 1 us per page written and splits the transparent huge pages that are written.
+
+    Returns:
+        A Delta; its figures are available after the block.
+    """
+    return Delta(written=written)
+
+
+def _resident(taken: WorkingSet) -> Runs:
+    """Start and end of the resident runs."""
+    start = taken.runs["start"][taken.resident]
+    return start, start + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Ranges of pages of a snapshot, each within one mapping; row is an index into the mappings."""
+
+    taken: WorkingSet
+    start: NDArray[Any]
+    end: NDArray[Any]
+    row: NDArray[Any]
+
+    @classmethod
+    def of(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any], run: NDArray[np.int64]) -> _Pages:
+        """Ranges within the resident runs."""
+        return cls(taken, start, end, taken.runs["row"][taken.resident][run])
+
+    @classmethod
+    def written(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any]) -> _Pages:
+        """Any ranges, cut at the mappings' borders; what is outside of all mappings is left out."""
+        starts, ends = taken.mappings["start"], taken.mappings["end"]
+        low, high, _ = cut(start, end, np.union1d(starts, ends))
+        row = np.maximum(np.searchsorted(starts, low, "right") - 1, 0)
+        inside = (low >= starts[row]) & (low < ends[row])
+        return cls(taken, low[inside], high[inside], row[inside])
+
+    @property
+    def bytes(self) -> int:
+        return int((self.end - self.start).sum())
+
+    def names(self, what: DeltaBy) -> list[tuple[str, str, int]]:
+        """(owner, kind, bytes)."""
+        kinds = (self.taken.mappings["flags"] >> KIND_SHIFT) & 15
+        if what == "section":
+            image = kinds[self.row] == KIND_FILE
+            return [*self._take(~image).names("module"), *self._take(image)._sections()]
+        keys = kinds if what == "kind" else self.taken.mappings["file"]
+        groups, first, inverse = np.unique(keys[self.row], return_index=True, return_inverse=True)
+        totals = np.bincount(inverse, (self.end - self.start).astype(np.float64), len(groups))
+        found = []
+        for at, total in zip(self.row[first].tolist(), totals.tolist(), strict=True):
+            kind = KINDS[min(int(kinds[at]), len(KINDS) - 1)]
+            found.append((kind if what == "kind" else self.taken.owner(at), kind, int(total)))
+        return found
+
+    def _take(self, mask: NDArray[Any]) -> _Pages:
+        return _Pages(self.taken, self.start[mask], self.end[mask], self.row[mask])
+
+    def _sections(self) -> list[tuple[str, str, int]]:
+        """The image section in which each page begins; the module where no plugin knows sections."""
+        page = self.taken.page_size
+        pages = ((self.end - self.start) // np.uint64(page)).astype(np.int64)
+        nth = np.arange(pages.sum()) - np.repeat(np.cumsum(pages) - pages, pages)
+        found: dict[str, int] = {}
+        for place in places(np.repeat(self.start, pages) + (nth * page).astype("<u8"), [self.taken]):
+            label = label_of(place, "section")
+            found[label] = found.get(label, 0) + page
+        return [(label, "file", size) for label, size in found.items()]

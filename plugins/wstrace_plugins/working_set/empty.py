@@ -1,0 +1,75 @@
+"""wstrace.empty_working_set(): takes a process's pages out of memory, and reports what stayed and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
+from wstrace.schema import NOT_RESIDENT, PAGE_SWAPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What empty_working_set() did, in bytes.
+
+    before, after: resident set. stayed: reason -> bytes. swap_out: bytes that were swapped out meanwhile.
+    left and after need not add up to before: a running process brings pages in again.
+    """
+
+    pid: int
+    name: str
+    before: int
+    after: int
+    stayed: Mapping[str, int]
+    swap_out: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes by which the resident set shrank."""
+        return self.before - self.after
+
+
+def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptied:
+    """Asks the system to take every page of a process out of memory; no data is changed, only time is lost.
+
+    Linux: process_madvise(MADV_PAGEOUT), which takes out pages that are mapped once and clean or swappable. It reports
+    success whatever it did, so the pages are read again. Windows: EmptyWorkingSet.
+
+    Args:
+        pid: the process; None = the calling process.
+        others: also when the process belongs to another user.
+
+    Raises:
+        TargetExited: the process has ended.
+        Unavailable: the system refuses, or the process is another user's and others is False.
+    """
+    from wstrace_plugins.working_set.backend import backend
+
+    strings = Dictionary()
+    with backend().Space(os.getpid() if pid is None else pid) as space:
+        if not others and not space.owned():
+            raise Unavailable(f"process {space.pid} ({space.name}) belongs to another user", "say others=True to go on")
+        mappings = space.mappings(strings)
+        runs = space.runs(mappings)
+        space.empty(mappings, runs)
+        mappings = space.mappings(strings)
+        still = space.runs(mappings)
+        before, after = (
+            np.where(r["flags"] & NOT_RESIDENT, 0, r["pages"]).astype(np.int64) * space.page_size for r in (runs, still)
+        )
+        codes, reasons = space.why_stayed(mappings, still)
+        stayed = np.bincount(codes, after, len(reasons))
+        swapped = [int(r["pages"][(r["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64)) for r in (runs, still)]
+        return Emptied(
+            space.pid,
+            space.name,
+            int(before.sum()),
+            int(after.sum()),
+            {reason: int(n) for reason, n in zip(reasons, stayed, strict=True) if n},
+            max(swapped[1] - swapped[0], 0) * space.page_size,
+        )

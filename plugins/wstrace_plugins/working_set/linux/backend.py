@@ -1,0 +1,138 @@
+"""Working sets on Linux: the backend, which opens processes, says what works here, and keeps an address space."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Context, Level
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.working_set.backend import Accounted
+from wstrace_plugins.working_set.linux import page_frames, smaps
+from wstrace_plugins.working_set.linux.held_space import Keeper
+from wstrace_plugins.working_set.linux.space import Space as Space
+
+if TYPE_CHECKING:
+    from wstrace.firing import Division
+    from wstrace_plugins.working_set.backend import ReferencedBits as ReferencedBits_
+    from wstrace_plugins.working_set.conditions import Condition
+    from wstrace_plugins.working_set.file_heat import FileHeat
+    from wstrace_plugins.working_set.watching import Watched
+
+descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
+
+
+def referenced_bits(pid: int) -> ReferencedBits_:
+    """By idle page tracking, which disturbs nothing, where there is one and we are root; else by clear_refs."""
+    from wstrace_plugins.working_set.linux import idle_pages
+    from wstrace_plugins.working_set.linux.referenced import ReferencedBits
+
+    usable = os.access(idle_pages.BITMAP, os.R_OK | os.W_OK)
+    return idle_pages.IdlePages(pid) if usable else ReferencedBits(pid)
+
+
+def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
+    """What of a file is in memory now; see backend.Backend."""
+    from wstrace_plugins.working_set.linux import file_pages
+
+    return file_pages.file_heat(path, pids)
+
+
+def probe() -> Level:
+    """full with PAGEMAP_SCAN, or for root; `pagemap` else, where huge and zero pages cannot be distinguished."""
+    with Space(os.getpid()) as space:
+        space.runs(space.mappings(Dictionary()))
+        if space.scans or page_frames.tells_kinds():
+            return Level("full")
+    why = "this kernel has no PAGEMAP_SCAN: huge pages are not distinguished, and zero pages only by a guess"
+    return Level("pagemap", why, "run wstrace as root, or Linux 6.7 or newer")
+
+
+def probe_keeper() -> Level:
+    """full, or none with the reason; tried on the calling process."""
+    try:
+        keeper = make_keeper()
+        try:
+            keeper.hold(os.getpid()).close()
+        finally:
+            keeper.close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def make_keeper() -> Keeper:
+    """Makes a keeper for a process's address space. Raises Unavailable."""
+    return Keeper()
+
+
+def listed() -> Iterator[tuple[int, str, str, int]]:
+    """(pid, name, user, resident bytes) of every process with an address space; user is "" where not readable."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            resident, name = process.memory_info().rss, process.name()
+        except (psutil.Error, OSError):
+            continue
+        try:
+            user = process.username()
+        except (psutil.Error, OSError, KeyError):
+            user = ""
+        if resident:  # otherwise it is a kernel thread or a zombie
+            yield process.pid, name, user, resident
+
+
+def accounted(pid: int) -> Accounted:
+    """What smaps_rollup accounts to a process; large: hugetlb.
+
+    Its Rss is VmRSS, and before Linux 6.2 also what threads have faulted in that VmRSS does not count yet.
+    """
+    try:
+        sums = smaps.rollup(pid)
+    except TargetExited:
+        return Accounted(ended=True)
+    except Unavailable:
+        return Accounted()
+    private = sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0)
+    large = sums.get("Private_Hugetlb", 0) + sums.get("Shared_Hugetlb", 0)
+    return Accounted(private, large, sums.get("Pss"), resident=sums.get("Rss"))
+
+
+def distinct(pids: Sequence[int]) -> int:
+    """Bytes resident in these processes together, each page once: by the numbers of the page frames (root only)."""
+    frames = [np.empty(0, "<u8")]
+    for pid in pids:
+        with suppress(TargetExited), Space(pid) as space:
+            frames.append(space.frames())
+    return len(np.unique(np.concatenate(frames))) * Space.page_size
+
+
+def watched_cgroups(
+    patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float
+) -> Sequence[Watched]:
+    """The cgroups of these paths or globs, else those of what is traced; see linux/watched_cgroup.py."""
+    from wstrace_plugins.working_set.linux.watched_cgroup import watched
+
+    return watched(patterns, of, conditions, pause)
+
+
+def division(patterns: Sequence[str], of: Context) -> Division:
+    """Which cgroup belongs to which watched one; see linux/division.py."""
+    from wstrace_plugins.working_set.linux.division import WatchedPaths
+
+    return WatchedPaths.chosen(patterns, of)
+
+
+def faults() -> tuple[int, int | None]:
+    """(minor, major) faults of the calling process so far: getrusage(2)."""
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_majflt

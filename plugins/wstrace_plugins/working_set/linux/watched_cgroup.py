@@ -1,0 +1,381 @@
+"""The memory of a cgroup, watched: its size, its limits, what the kernel counts there, and what wakes the watcher."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from wstrace import cgroup_names as names
+from wstrace.clock import now_ns
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.firing import ENDED, KILLED, MOST_PIDS, Firing
+from wstrace.interfaces import Context, Group
+from wstrace.logs import log
+from wstrace.text import base_name
+from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
+from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
+from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups, topmost
+from wstrace_plugins.working_set.conditions import REARM, Condition
+from wstrace_plugins.working_set.linux.oom_log import OomLog
+from wstrace_plugins.working_set.watching import Armed, Sizes
+
+#: From this part of the limit on the memory is looked at, and again for each such part of it that was gained since:
+#: after a kill there is nothing to look at any more.
+NEAR, _STEP = 0.9, 0.02
+#: A reading is due when the limit could be near at this speed, which is that of touching fresh pages on one CPU.
+_FASTEST = 2 << 30
+_SOONEST, _LATEST = 0.01, 0.5
+#: A limit may be changed at any time.
+_LIMIT_SECONDS = 1.0
+#: A kill is known so long after it at the latest.
+_LEFT_NS = 5_000_000_000
+#: The most cgroups that a message names.
+_MOST_NAMED = 3
+#: Looks are so many times their own CPU time apart.
+_APART = 20
+
+
+class WatchedCgroup:
+    """A cgroup, with all below it.
+
+    Args:
+        cgroup: the cgroup. files: what tells of its memory.
+        conditions: what is waited for. pause: see Armed.
+
+    Attributes:
+        gone: whether it has been removed. ending: set before the last reading. fds: readable when there is news.
+        limit: its memory.max in bytes as it was read last; None = none of its own.
+
+    Raises:
+        Unavailable: its memory may not be read.
+    """
+
+    def __init__(self, cgroup: Cgroup, files: MemoryFiles, conditions: Sequence[Condition], pause: float) -> None:
+        self.cgroup, self._files, self._conditions = cgroup, files, conditions
+        self._armed, self._sizes = Armed(pause), Sizes()
+        self._events = dict(files.events())
+        for one in conditions:
+            if one.kind in ("high", "oom_kill") and one.kind not in self._events:
+                raise Unavailable(
+                    f"trigger {one.text}: the cgroup {cgroup.path} does not count it"
+                    f" ({'cgroup v1 has no memory.high' if one.kind == 'high' else 'Linux 4.13 does'})",
+                    "leave it out, or use max=90%",
+                )
+            if one.kind == "psi" and files.pressure_file is None:
+                raise Unavailable(f"trigger {one.text}: the cgroup {cgroup.path} has no memory.pressure",
+                                  "it needs cgroup v2 and a kernel with CONFIG_PSI, booted without psi=0")  # fmt: skip
+        self.limit = files.max()
+        self._limit_due = self._due = self._look_due = 0.0
+        self._looked_at = 0  # the size then, in bytes
+        self._looks = ((0, 0), (0, 0))  # the last two: when, in ns, and the resident bytes that were seen
+        self._killed_at = self._kills = 0
+        self.name = cgroup.path
+        self._seen: dict[int, None] = {}  # processes, the newest last
+        self._wakes = Wakes(files, conditions, self.limit)
+        self._counted, self._group = 0, False  # kills that were read since; whether the last one was of all processes
+        self._log = OomLog() if any(one.kind == "oom_kill" for one in conditions) else None
+        self.ending = self.gone = False
+
+    @property
+    def fds(self) -> Sequence[tuple[int, int]]:
+        """Descriptors that tell when there is something to read, each with its event of poll()."""
+        return self._wakes.fds
+
+    def woken(self, news: Sequence[tuple[int, int]]) -> None:
+        """Notes what poll() said of the descriptors, for the next reading."""
+        self._wakes.note(news)
+
+    @property
+    def seconds(self) -> float:
+        """When the next reading is due at the latest."""
+        return max(self._due - time.monotonic(), _SOONEST)
+
+    def pids(self) -> Sequence[int]:
+        """The processes that are in it now."""
+        try:
+            found = self.cgroup.processes()
+        except Unavailable:
+            return ()
+        for pid in found:
+            self._seen.pop(pid, None)
+            self._seen[pid] = None
+        for pid in list(self._seen)[:-MOST_PIDS]:
+            del self._seen[pid]
+        return found
+
+    def members(self) -> tuple[int, ...]:
+        """The processes that were seen in it, the newest first, those that have ended included."""
+        return tuple(reversed(self._seen))
+
+    def read(self) -> list[Condition]:
+        """Reads what is due. A kill is one that the kernel has counted since the reading before."""
+        now = time.monotonic()
+        if self.gone or (now < self._due and not self._wakes.any() and not self.ending):
+            return []
+        pressed = self._wakes.take()
+        try:
+            events, size = self._files.events(), self._files.current()
+            if now >= self._limit_due:
+                self.limit, self._limit_due = self._files.max(), now + _LIMIT_SECONDS
+                self.pids()
+        except Unavailable:  # it has been removed, and with it the count of what was killed just before
+            self.gone = True
+            unread = self._logged()[self._counted :]
+            self._kills = len(unread)
+            self._killed_at = (self.limit if any(unread) else None) or self._sizes.newest[1]
+            kinds = ("oom_kill", "end") if unread else ("end",)
+            return [one for kind in kinds for one in self._conditions if one.kind == kind]
+        before, self._events = self._events, dict(events)
+        rose = {name for name, n in events.items() if n > before.get(name, 0)}
+        if "oom_kill" in rose:
+            full = self.limit if "max" in rose or "oom" in rose else None
+            self._killed_at = full or self._sizes.newest[1]
+            self._kills = events["oom_kill"] - before.get("oom_kill", 0)
+            self._group = "oom_group_kill" in rose
+            self._counted += self._kills
+        self._sizes.add(now_ns(), size)
+        room = NEAR * self.limit - size if self.limit else float("inf")
+        self._due = now + min(max(room / _FASTEST, _SOONEST), _LATEST)
+        return [one for one in self._conditions if self._true(one, rose, pressed)]
+
+    def _logged(self) -> list[bool]:
+        """The kills that the kernel has logged since the first reading; [] = none, or they are not told."""
+        same = f"{self._files.folder}/".endswith(f"{self.cgroup.path.rstrip('/')}/")  # it has this path for memory, too
+        if self._log is None or not same:
+            return []
+        return self._log.kills(self.cgroup.path, below=self._files.unified)
+
+    def _true(self, one: Condition, rose: set[str], pressed: set[Condition]) -> bool:
+        size = self._sizes.newest[1]
+        if one.kind == "oom_kill":
+            return "oom_kill" in rose
+        if one.kind == "high":
+            return "high" in rose and self._armed.may(one)
+        if one.kind == "psi":
+            return one in pressed and self._armed.may(one)
+        if one.kind == "max":
+            return bool(self.limit) and self._armed.rises(one, size, one.amount * (self.limit or 0))
+        if one.kind == "rss":
+            return self._armed.rises(one, size, one.amount)
+        if one.kind == "growth":
+            return self._armed.grown(one, self._sizes)
+        return False
+
+    def look_is_due(self) -> bool:
+        """Whether its memory is to be looked at although nothing fires: a kill is near."""
+        size = self._sizes.newest[1]
+        return (not self.gone and self.limit is not None and size >= NEAR * self.limit
+                and size >= self._looked_at + _STEP * self.limit and time.monotonic() >= self._look_due)  # fmt: skip
+
+    def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
+        """Notes a look at its memory that ended then, and how much was seen."""
+        self._looks, self._looked_at = (self._looks[1], (time_ns, n_bytes)), self._sizes.newest[1]
+        self._look_due = time.monotonic() + _APART * cpu_seconds
+
+    def _look_before_a_kill(self) -> int:
+        """When what was killed was looked at last. Before its kill is known, there may be a look at what it has left.
+
+        As looks are made when the size has risen, one that saw clearly less than that just before came behind a kill.
+        """
+        (before_ns, before), (last_ns, last) = self._looks
+        return before_ns if last < REARM * before and last_ns - before_ns < _LEFT_NS else last_ns
+
+    def firing(self, condition: Condition, time_ns: int, pids: tuple[int, ...]) -> Firing:
+        """Describes a firing."""
+        size, what, look = self._sizes.newest[1], condition.text, self._looks[1][0]
+        if condition.how in (KILLED, ENDED):
+            look = self._look_before_a_kill()
+        if condition.how == KILLED:
+            size = self._killed_at
+            # memory.oom.group: the kernel counts the first one twice (oom_kill_process() in mm/oom_kill.c, Linux 6.12)
+            several = f" ({self._kills} kills)" if self._kills > 1 else ""
+            what += " (the whole group)" if self._group else several
+        return Firing(time_ns, what, name_of(self.cgroup.path), condition.how, size, self.cgroup.path, pids,
+                      look, self._sizes.all())  # fmt: skip
+
+    def close(self) -> None:
+        """Closes what it is woken by, and the kernel's log."""
+        self._wakes.close()
+        if self._log is not None:
+            self._log.close()
+
+
+def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float) -> list[WatchedCgroup]:
+    """The cgroups of these paths or globs; without any, those that are traced, or whose memory the targets' is.
+
+    Raises:
+        Unavailable: there is none, or none that tells of its memory. UsageError: all processes are traced.
+    """
+    cgroups = Cgroups.mounted()
+    if patterns or of.groups:
+        chosen = (one for pattern in patterns for one in cgroups.matching(pattern)) if patterns else _traced(of)
+        found = {one.path: one for one in chosen}.values()
+        pairs, refused = [], None
+        for one in found:
+            try:
+                pairs.append((one, cgroups.memory(one)))
+            except Unavailable as why:  # one that only groups others, or has just gone
+                refused = why
+        if refused is not None and not pairs:
+            raise refused
+    else:
+        pids = [target.pid for target in of.targets]
+        pairs = list({one.path: (one, files) for one, files in map(cgroups.memory_of_process, pids)}.values())
+    cgroups_: list[WatchedCgroup] = []
+    try:
+        for one, files in pairs:
+            try:
+                cgroups_.append(WatchedCgroup(one, files, conditions, pause))
+            except Unavailable:
+                if one.exists():
+                    raise
+        _check_limits(cgroups_, () if patterns else conditions, of)
+    except Unavailable:
+        for each in cgroups_:
+            each.close()
+        raise
+    if pairs and not cgroups_:
+        raise TargetExited(f"the cgroup {pairs[0][0].path} has been removed")
+    return cgroups_
+
+
+def _check_limits(found: Sequence[WatchedCgroup], conditions: Sequence[Condition], of: Context) -> None:
+    """Tells, once, where a part of a limit is waited for, and none of these cgroups has one.
+
+    Raises:
+        Unavailable: no glob has chosen them, so that none with a limit will come.
+    """
+    limited = [one for one in conditions if one.kind == "max"]
+    if limited and found and all(one.limit is None for one in found):
+        paths = ", ".join(one.name for one in found[:_MOST_NAMED])
+        paths += f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        what = f"trigger {limited[0].text}: no limit of memory is set for {paths}"
+        if not any(map(_is_glob, of.groups)):
+            raise Unavailable(what, "set one, or use rss=400MiB")
+        if what not in of.info.lacking:
+            of.info.lack(what)
+            log().warning("%s: it waits until one is set; a glob of those below, as /NAME/*, watches theirs", what)
+
+
+def _is_glob(group: Group) -> bool:
+    return isinstance(group, ChosenCgroups) and glob.has_magic(group.name)
+
+
+def _traced(context: Context) -> list[Cgroup]:
+    """The cgroups that are traced now."""
+    chosen = [group for group in context.groups if isinstance(group, ChosenCgroups)]
+    if len(chosen) < len(context.groups):
+        raise UsageError("triggers: all processes together have no memory cgroup to watch",
+                         "name some: -s 'triggers:cgroups=/system.slice/*'")  # fmt: skip
+    return topmost(one for group in chosen for one in list(group.members.values()))
+
+
+class Wakes:
+    """Descriptors by which the kernel tells that a cgroup's memory has news, so that it need not be read all the time.
+
+    v2: memory.events is notified of each count. v1: an eventfd for the size that is near the limit, and one for being
+    out of memory (cgroup-v1/memory.rst, "Memory thresholds", "OOM Control"). Both: a trigger on the pressure (psi.rst).
+    What the system refuses is read by time alone.
+
+    The kernel tells of pressure to the first poll() alone, whoever makes it (psi_trigger_poll() takes the event away):
+    what any of them said is noted until it is taken.
+    """
+
+    def __init__(self, files: MemoryFiles, conditions: Sequence[Condition], limit: int | None) -> None:
+        self._poll = select.poll()
+        self._pressed: dict[int, Condition] = {}
+        self._events: list[int] = []  # to be read again when they are notified
+        self._counters: list[int] = []  # eventfds
+        self._news: set[int] = set()
+        with contextlib.suppress(OSError):
+            if files.unified:
+                self._watch(files.events_file, os.O_RDONLY, self._events)
+            else:
+                self._count(files.folder, "memory.oom_control", "")
+                if limit is not None:
+                    self._count(files.folder, "memory.usage_in_bytes", str(int(NEAR * limit)))
+        for one in conditions:
+            if one.kind == "psi" and files.pressure_file is not None:
+                self._press(files.pressure_file, one)
+
+    @property
+    def fds(self) -> Sequence[tuple[int, int]]:
+        """All of them, each with the event that is news: a file of a cgroup is readable at any time."""
+        files = [(fd, select.POLLPRI) for fd in (*self._events, *self._pressed)]
+        return [*files, *((fd, select.POLLIN) for fd in self._counters)]
+
+    def _watch(self, path: Path, mode: int, kept: list[int]) -> None:
+        fd = os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC)
+        kept.append(fd)
+        self._poll.register(fd, select.POLLPRI)
+        os.read(fd, 4096)
+
+    def _count(self, folder: Path, name: str, argument: str) -> None:
+        """v1: an eventfd that counts what happens to a file of the cgroup."""
+        counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._counters.append(counter)
+        watched = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            (folder / "cgroup.event_control").write_text(f"{counter} {watched} {argument}".rstrip(), "ascii")
+        finally:
+            os.close(watched)
+        self._poll.register(counter, select.POLLIN)
+
+    def _press(self, path: Path, one: Condition) -> None:
+        """Raises Unavailable: the kernel refuses the trigger."""
+        fd = -1
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.write(fd, f"some {int(one.amount * 1e6)} {int(one.seconds * 1e6)}\0".encode())
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            self.close()
+            raise Unavailable(
+                f"trigger {one.text}: the kernel refuses it at {path}: {error.strerror}",
+                "give a stall within 0.5 to 10 s; without CAP_SYS_RESOURCE within a multiple of 2 s: psi=300ms/2s",
+            ) from None
+        self._pressed[fd] = one
+        self._poll.register(fd, select.POLLPRI)
+
+    def note(self, news: Sequence[tuple[int, int]]) -> None:
+        """Keeps what a poll() has said of descriptors, its own or others, until it is taken."""
+        own = {*self._pressed, *self._events, *self._counters}
+        # that an event other than the news came, as when a cgroup is removed, is no pressure
+        self._news |= {fd for fd, what in news if fd in own and (fd not in self._pressed or what & select.POLLPRI)}
+
+    def any(self) -> bool:
+        """Whether there is news."""
+        self.note(self._poll.poll(0))
+        return bool(self._news)
+
+    def take(self) -> set[Condition]:
+        """The conditions on pressure that have come true; all news count as known then."""
+        self.note(self._poll.poll(0))
+        news, self._news = self._news, set()
+        for fd in news.intersection(self._events):
+            with contextlib.suppress(OSError):
+                os.pread(fd, 4096, 0)
+        for fd in news.intersection(self._counters):
+            with contextlib.suppress(OSError):
+                os.read(fd, 8)
+        return {one for fd, one in self._pressed.items() if fd in news}
+
+    def close(self) -> None:
+        """Closes them."""
+        for fd, _ in self.fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._pressed.clear()
+        self._events, self._counters = [], []
+
+
+def name_of(path: str) -> str:
+    """How a cgroup is called in a line: the short id of its container, else its last name."""
+    container = names.container_id(path)
+    return container[:12] if container else base_name(path.rstrip("/")) or "/"

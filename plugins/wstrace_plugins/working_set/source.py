@@ -1,0 +1,154 @@
+"""The source `working_set`: snapshots of the resident pages of the targets, once or every interval."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Literal
+
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_plugins.os.few_notes import FewNotes
+from wstrace_plugins.working_set.working_set import WorkingSet, working_set
+
+_FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
+
+
+class WorkingSetSource(Source):
+    """Runs of resident pages with their attributes, of the targets and their children.
+
+    A snapshot costs about 10 ms per GiB in memory. A process that has ended cannot be read any more: its last snapshot
+    is the last one that the interval took; the fact `snapshot_age_ms` says how long before the end that was. The
+    launched target itself is read at its exit by `final_snapshot`, where possible.
+
+    A mark (`session.mark()`) also asks for a snapshot, which `blame --at MARK` tells of; marks that follow each other
+    sooner than max_cpu permits share one.
+
+    Args:
+        interval: seconds between two snapshots, 0 = one snapshot; by default an attached process is read at the start
+            and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
+        keep: all snapshots, or only the last one of each process, emitted when the session stops.
+        shares: also count the mappings of each page (Linux: /proc/kpagecount, root only).
+        max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
+    """
+
+    name: ClassVar[str] = "working_set"
+    follows: ClassVar[bool] = True
+    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
+
+    def __init__(
+        self,
+        *,
+        interval: float | None = None,
+        keep: Literal["all", "last"] = "all",
+        shares: bool = False,
+        max_cpu: float = 0.05,
+    ) -> None:
+        if interval is not None and interval < 0:
+            raise UsageError(f"working_set: interval is {interval}", "give seconds, 0 for one snapshot")
+        if not 0 < max_cpu <= 1:
+            raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
+        self._interval, self._keep, self._shares, self._max_cpu = interval, keep, shares, max_cpu
+        self._due = self._earliest = 0.0
+        self._pause = interval or 0.0
+        self._finished = False
+        self._held: dict[int, list[Batch]] = {}
+        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
+        self._refused: dict[int, str] = {}
+        self._last_ns = self._begun_ns = 0
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine gives, tried on the calling process."""
+        from wstrace_plugins.working_set.backend import backend
+
+        return backend().probe()
+
+    def start(self, context: Context) -> None:
+        """Checks that the targets can be read; a launched one is read from its first interval on."""
+        from wstrace_plugins.working_set.backend import backend
+
+        self._context = context
+        self._backend = backend()
+        launched = any(target.launched for target in context.targets)
+        if self._interval is None:
+            self._pause = _FIRST_SECONDS if launched else math.inf
+        for target in context.targets:
+            with self._backend.Space(target.pid):
+                pass
+        if self._shares:
+            working_set(os.getpid(), shares=True)
+        self._due = time.monotonic() + (min(self._pause, _FIRST_SECONDS) if launched else 0)
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The snapshots that are due; waits at most timeout seconds for them."""
+        marked = any(time_ns > self._begun_ns for time_ns in self._context.last_mark)
+        wait = (min(self._due, self._earliest) if marked else self._due) - time.monotonic()
+        if self._finished or wait > timeout:
+            time.sleep(timeout)
+            return
+        time.sleep(max(wait, 0))
+        yield from self._sample()
+        self._finished = self._interval == 0
+
+    def stop(self) -> Iterable[Batch]:
+        """A last snapshot of what still runs, and what was held back."""
+        if not self._finished:
+            yield from self._sample()
+        if self._last_ns:
+            self._context.info.snapshot_age_ms = (now_ns() - self._last_ns) // 1_000_000
+        few = FewNotes(self._context.info)
+        for pid, why in self._refused.items():
+            few.add("processes whose memory was refused", f"the memory of process {pid}: {why}")
+        few.end()
+        for batches in self._held.values():
+            yield from batches
+        self._held.clear()
+
+    @property
+    def finished(self) -> bool:
+        """True after the single snapshot, when no interval was set."""
+        return self._finished
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """snapshots, missed processes (they had ended), pages, CPU seconds."""
+        return dict(self._counts)
+
+    def _sample(self) -> Iterator[Batch]:
+        """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
+        cost, self._begun_ns = 0.0, now_ns()
+        for pid in self._pids():
+            try:
+                taken = working_set(pid, shares=self._shares, strings=self._context.strings)
+            except Unavailable as error:  # TargetExited: the ordinary end of a process
+                self._counts["missed"] += 1
+                if type(error) is Unavailable:
+                    self._refused[pid] = error.why
+                continue
+            cost += taken.cost_seconds
+            yield from self._given(taken)
+        self._counts["cpu_seconds"] += cost
+        self._earliest = time.monotonic() + cost / self._max_cpu
+        self._due = max(time.monotonic() + self._pause, self._earliest)
+        if self._interval is None:
+            self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
+
+    def _given(self, taken: WorkingSet) -> Iterable[Batch]:
+        self._counts["snapshots"] += 1
+        self._counts["pages"] += taken.total_bytes // taken.page_size
+        self._last_ns = taken.time_ns
+        batches = taken.batches(int(self._counts["snapshots"]), self.name)
+        if self._keep == "all":
+            return batches
+        self._held[taken.pid] = list(batches)
+        return ()
+
+    def _pids(self) -> list[int]:
+        from wstrace_plugins.working_set.process_tree import traced
+
+        return traced(self._context, self._backend) if self._context.live else [os.getpid()]

@@ -1,0 +1,199 @@
+"""The source `triggers`: looks at the memory of processes when a condition on it comes true, for flight recorders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable, UsageError
+from wstrace.firing import KILLED
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, DTYPES, MARK, RESIDENT_PAGES, Schema
+from wstrace_plugins.working_set.conditions import Condition, parse_conditions
+from wstrace_plugins.working_set.watched_processes import WatchedProcesses
+from wstrace_plugins.working_set.watching import Watched
+from wstrace_plugins.working_set.working_set import working_set
+
+#: Readings of the sizes are so many times their own CPU time apart.
+_APART = 100
+#: The same where the system tells that there is news, which it does up to 100 times a second for each cgroup.
+_WOKEN_APART = 20
+#: Cgroups that match are looked for so often.
+_NEW_SECONDS = 5.0
+
+
+class TriggersSource(Source):
+    """Runs of resident pages of processes or cgroups whenever a trigger fires, and a mark with its text.
+
+    A trigger fires when its condition comes true, and again when that came true again: sizes after they were below
+    nine tenths of the limit, a growth when as much has been gained since; and none but `oom_kill` and `end` within
+    `pause`. The exporter `flight_recorder` keeps the minutes before a firing.
+
+    Cgroups are also looked at when they come near their limit, from 90 % of it on with each 2 % more, as after a kill
+    there is nothing to look at. Linux only.
+
+    Args:
+        on: the triggers. Of the targets and their children together: `rss=400MiB`, the resident size;
+            `growth=100MiB/30s`; `end`. Of the cgroups: `max=90%`, of memory.max; `high`, at memory.high;
+            `psi=300ms/2s`, some of it waited so long for memory; `oom_kill`.
+        cgroups: paths or globs of the cgroups, of which all triggers are then; none = those that are traced, or that
+            the targets are in.
+        interval: seconds between two readings of the sizes, more where they take long.
+        pause: seconds for which a trigger that has fired does not fire again.
+    """
+
+    name: ClassVar[str] = "triggers"
+    follows: ClassVar[bool] = True
+    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE, MARK)
+
+    def __init__(
+        self,
+        *,
+        on: tuple[str, ...] = ("end",),
+        cgroups: tuple[str, ...] = (),
+        interval: float = 0.1,
+        pause: float = 60.0,
+    ) -> None:
+        self._conditions = parse_conditions(on)
+        if interval <= 0 or pause < 0:
+            raise UsageError("triggers: interval is above 0, pause is 0 or more")
+        self._patterns, self._interval, self._pause = cgroups, interval, pause
+        self._due = self._earliest = self._new_due = 0.0
+        self._watched: dict[str, Watched] = {}
+        self._counts: dict[str, int | float] = {"firings": 0, "looks": 0, "readings": 0, "cpu_seconds": 0.0}
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine gives, tried on the calling process."""
+        from wstrace_plugins.working_set.backend import backend
+
+        return backend().probe()
+
+    def start(self, context: Context) -> None:
+        """Checks that the targets, and the memory of the cgroups, can be read."""
+        from wstrace_plugins.working_set.backend import backend
+
+        self._context, self._backend = context, backend()
+        pids = [target.pid for target in context.targets]
+        for pid in pids:
+            with self._backend.Space(pid):
+                pass
+        self._of_paths = bool(self._patterns or context.groups)
+        if not pids and not self._of_paths:
+            raise UsageError("triggers: there is nothing to watch", "name cgroups=/PATH or a glob, or attach a process")
+        of_cgroups = [one for one in self._conditions if self._of_paths or one.of_cgroup]
+        if pids and len(of_cgroups) < len(self._conditions):
+            self._watched[""] = WatchedProcesses(context, self._conditions, self._pause)
+        self._of_cgroups = of_cgroups
+        if of_cgroups:
+            self._watch(self._backend.watched_cgroups(self._patterns, context, of_cgroups, self._pause))
+        if self._of_paths:
+            context.division[:] = [self._backend.division(self._patterns, context)]
+        self._new_due = time.monotonic() + _NEW_SECONDS
+
+    def _watch(self, found: Sequence[Watched]) -> None:
+        for one in found:
+            if one.name in self._watched and not self._watched[one.name].gone:
+                one.close()
+                continue
+            self._watched[one.name] = one
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """The looks of what fires."""
+        until = time.monotonic() + timeout
+        if (wait := min(self._due, until) - time.monotonic()) > 0:
+            self._wait(wait)
+        if time.monotonic() < self._earliest:
+            return
+        began = time.thread_time()
+        yield from self._read()
+        # In CPU time: on a busy machine a reading waits for a CPU, which is not to push the next one away.
+        cost, now = time.thread_time() - began, time.monotonic()
+        self._due, self._earliest = now + max(self._pace(), _APART * cost), now + _WOKEN_APART * cost
+        if self._of_paths and time.monotonic() >= self._new_due:
+            with contextlib.suppress(Unavailable):
+                self._watch(self._backend.watched_cgroups(self._patterns, self._context, self._of_cgroups, self._pause))
+            self._new_due = time.monotonic() + _NEW_SECONDS
+
+    def _pace(self) -> float:
+        """Seconds to the next reading."""
+        return min([self._interval, *(one.seconds for one in self._watched.values())])
+
+    def _wait(self, seconds: float) -> None:
+        """Waits so long, or until there is news."""
+        if (apart := min(self._earliest - time.monotonic(), seconds)) > 0:
+            time.sleep(apart)
+            seconds -= apart
+        fds = [fd for one in self._watched.values() for fd in one.fds]
+        poll = getattr(select, "poll", None)
+        if not fds or poll is None:  # Windows has neither
+            time.sleep(seconds)
+            return
+        polled = poll()
+        for fd, event in fds:
+            polled.register(fd, event)
+        news = polled.poll(seconds * 1000)
+        for one in self._watched.values():
+            one.woken(news)
+
+    def stop(self) -> Iterable[Batch]:
+        """The looks of what fires at the end."""
+        for one in self._watched.values():
+            one.ending = True
+        yield from self._read()
+        for one in self._watched.values():
+            one.close()
+
+    def _read(self) -> Iterator[Batch]:
+        began = time.thread_time()
+        fired = [(one, condition) for one in self._watched.values() for condition in one.read()]
+        firing = {one.name for one, _ in fired}
+        near = [one for one in self._watched.values() if one.name not in firing and one.look_is_due()]
+        self._counts["readings"] += 1
+        self._counts["cpu_seconds"] += time.thread_time() - began
+        for one in near:
+            yield from self._look(one, [])
+        for one, condition in fired:
+            yield from self._fire(one, condition)
+        for name in [name for name, one in self._watched.items() if one.gone]:
+            self._watched.pop(name).close()
+
+    def _look(self, one: Watched, looked: list[int]) -> Iterator[Batch]:
+        """Looks at the memory of its processes; adds to `looked` which they are."""
+        cost, seen = 0.0, 0
+        for pid in one.pids():
+            with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
+                taken = working_set(pid, strings=self._context.strings)
+                self._counts["looks"] += 1
+                cost += taken.cost_seconds
+                seen += taken.total_bytes
+                looked.append(pid)
+                yield from taken.batches(int(self._counts["looks"]), self.name)
+        if looked:
+            one.looked(now_ns(), cost, seen)
+
+    def _fire(self, one: Watched, condition: Condition) -> Iterator[Batch]:
+        """Looks at the memory, but not of what a kill has left, and marks the moment behind these looks."""
+        self._counts["firings"] += 1
+        looked: list[int] = []
+        if condition.how != KILLED:
+            yield from self._look(one, looked)
+        # one alone is all that is recorded, also what came and went between two readings of its processes
+        firing = one.firing(condition, now_ns(), one.members() if len(self._watched) > 1 else ())
+        self._context.firings.append(firing)
+        pid = looked[0] if looked else os.getpid()
+        values = {"time_ns": firing.time_ns, "pid": pid, "tid": pid, "text": self._context.strings.code(firing.what)}
+        columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
+        yield Batch(MARK, columns, strings=self._context.strings, source=self.name)
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """Firings, looks, readings of the sizes, CPU seconds."""
+        return dict(self._counts)

@@ -1,0 +1,362 @@
+"""Resident pages on Windows: QueryWorkingSet, QueryWorkingSetEx and EmptyWorkingSet.
+
+Source: Microsoft Learn, psapi.h: QueryWorkingSet, QueryWorkingSetEx, EmptyWorkingSet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace.schema import (
+    KIND_FILE,
+    KIND_KERNEL,
+    KIND_SHIFT,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_LOCKED,
+    PAGE_SHARED,
+)
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import listing, token
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
+from wstrace_plugins.os.windows.memory import Memory, columns
+from wstrace_plugins.working_set.backend import Accounted, Totals
+from wstrace_plugins.working_set.windows import blocks as windows_blocks
+from wstrace_plugins.working_set.windows.outside import Outside, outside
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Columns = dict[str, NDArray[Any]]
+
+PAGE = 4096
+_FIRST_ENTRIES = 1 << 14
+_MAX_ENTRIES = 1 << 28  # 1 TiB of pages
+_EX_ENTRIES = 1 << 16
+#: The addresses of page tables on a 32-bit Windows. On a 64-bit Windows, every kernel page in a process's working set
+#: counts as a page table; the only others are working-set lists, which serve the process in the same way.
+_X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
+REASONS = (
+    "in use: brought back since, or kept by the system",
+    "locked in memory (VirtualLock)",
+    "shared with the system",
+)
+
+
+def probe() -> Level:
+    """The level, `full` or `none` with the reason, tried on the calling process."""
+    try:
+        with Space(os.getpid()) as space:
+            space.runs(space.mappings(Dictionary()))
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def probe_keeper() -> Level:
+    """The level `none`: see make_keeper()."""
+    return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
+
+
+def make_keeper() -> NoReturn:
+    """Raises Unavailable: Windows frees the memory of a process at its end."""
+    level = probe_keeper()
+    raise Unavailable(level.why, level.remedy)
+
+
+def descendants(pid: int) -> list[int]:
+    """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
+    born = processes.created(winapi, pid)
+    found = []
+    for child, _ in processes.descendants(winapi, pid):
+        try:
+            if processes.created(winapi, child) >= born:  # an older process is the child of another one with this pid
+                found.append(child)
+        except Unavailable:
+            continue
+    return found
+
+
+def referenced_bits(pid: int) -> NoReturn:
+    """Raises Unavailable: Windows reports no referenced bits."""
+    raise Unavailable("Windows does not report which pages were used", "use --by-emptying")
+
+
+def listed() -> Iterator[tuple[int, str, str, int]]:
+    """Yields (pid, name, user, bytes of the working set) of every process; user is "" when its token is refused."""
+    for process in listing.listed(winapi):
+        yield process.pid, process.name, listing.user_name(winapi, process.pid), process.resident
+
+
+def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
+    """Bytes of pages that no other process can share; Windows gives neither the size of large pages nor a Pss here."""
+    try:
+        with Space(pid, api) as space:
+            blocks = space.query()
+            return Accounted(windows_blocks.private(blocks, space.kernel_base) * space.page_size)
+    except Unavailable:
+        return Accounted()
+
+
+def parents() -> dict[int, int]:
+    """pid -> its parent's pid, of every process; a parent's pid may have been reused."""
+    return dict(processes.parents(winapi))
+
+
+def arguments(_: int) -> tuple[str, ...]:
+    """(): other processes' command lines are not read here."""
+    return ()
+
+
+def file_heat(_: str, __: Sequence[int] | None = ()) -> NoReturn:
+    """Raises Unavailable: Windows reports neither whose pages are a file's nor what its cache holds of it."""
+    raise Unavailable("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
+
+
+def distinct(_: Sequence[int]) -> NoReturn:
+    """Raises Unavailable: Windows reports no page frames."""
+    raise Unavailable("Windows does not say which pages of two processes are one")
+
+
+def watched_cgroups(*_: object) -> NoReturn:
+    """Raises Unavailable: Windows has no control groups."""
+    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
+
+
+def division(*_: object) -> NoReturn:
+    """Raises Unavailable: Windows has no control groups."""
+    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
+
+
+def faults() -> tuple[int, int | None]:
+    """(page faults of the calling process so far, None): Windows counts minor and major faults together."""
+    counters = processes.counters(winapi, winapi.GetCurrentProcess())
+    return (counters.page_faults if counters is not None else 0), None
+
+
+class Space:
+    """An opened process: see backend.Space.
+
+    Args:
+        pid: the process.
+        api: wstrace_plugins.os.windows.api or a stand-in.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: access is refused, or the process is 64-bit and this Python 32-bit.
+    """
+
+    page_size = PAGE
+
+    def __init__(self, pid: int, api: WindowsApi = winapi) -> None:
+        self.pid, self._api = pid, api
+        if pid == api.GetCurrentProcessId():  # Wine answers for the calling process only, and only by this handle
+            self._handle: int = api.GetCurrentProcess()
+        else:
+            self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
+        try:
+            processes.refuse_other_width(api, self._handle, pid)
+        except Unavailable:
+            self.close()
+            raise
+        self.kernel_base = processes.kernel_base(api)
+        self.name = processes.name(api, self._handle, pid)
+        self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
+        self._beyond = Outside(None, None)
+        #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
+        self.extended = True
+
+    def mappings(self, strings: Dictionary) -> Columns:
+        """The columns of its allocations, with a row for each range of pages outside of them, as in the kernel."""
+        self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
+        allocations = list(Memory(self._api, self._handle).allocations())
+        self._beyond = self._outside()
+        known = columns(allocations, strings)
+        pages = windows_blocks.addresses(self._blocks, self.page_size)
+        at = np.searchsorted(known["start"], pages, "right") - 1
+        covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
+        if covered.all():
+            return known
+        return _merged(known, _strays(pages[~covered], self.page_size, self.kernel_base, strings))
+
+    def query(self) -> NDArray[Any]:
+        """The PSAPI_WORKING_SET_BLOCKs of QueryWorkingSet by address, without their NUMA nodes, shape (n,).
+
+        Microsoft's page gives ERROR_BAD_LENGTH for a buffer that is too small; ERROR_NOACCESS with a larger number of
+        entries was observed too.
+
+        Raises:
+            TargetExited: the process has ended.
+            Unavailable: the system refuses.
+        """
+        layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
+        counters = processes.counters(self._api, self._handle)
+        expected = counters.working_set // self.page_size if counters is not None else 0
+        entries = min(max(expected + expected // 4, _FIRST_ENTRIES), _MAX_ENTRIES)
+        while True:
+            buffer = np.empty(entries + 1, layout)
+            buffer[0] = 0
+            if self._api.QueryWorkingSet(self._handle, buffer.ctypes.data, buffer.nbytes):
+                count = min(int(buffer[0]), entries)
+                return windows_blocks.in_order(windows_blocks.without_nodes(buffer[1 : count + 1]))
+            code = self._api.GetLastError()
+            small = code == winapi.ERROR_BAD_LENGTH or (code == winapi.ERROR_NOACCESS and int(buffer[0]) > entries)
+            if not small or entries >= _MAX_ENTRIES:
+                raise self._refused("QueryWorkingSet", code)
+            needed = max(int(buffer[0]), entries)  # the working set may grow before the next call: add slack
+            entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
+
+    def attributes(self, addresses: NDArray[Any]) -> windows_blocks.Attributes:
+        """The results of QueryWorkingSetEx for addresses of pages, u64, shape (n,).
+
+        Raises:
+            TargetExited: the process has ended.
+            Unavailable: the system refuses.
+        """
+        values = np.zeros(len(addresses), "<u8")
+        rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION[self._api.POINTER])
+        for at in range(0, len(addresses), _EX_ENTRIES):
+            some = rows[: len(addresses) - at]
+            some["VirtualAddress"], some["VirtualAttributes"] = addresses[at : at + len(some)], 0
+            if not self._api.QueryWorkingSetEx(self._handle, some.ctypes.data, some.nbytes):
+                raise self._refused("QueryWorkingSetEx", self._api.GetLastError())
+            values[at : at + len(some)] = some["VirtualAttributes"]
+        return windows_blocks.attributes(values)
+
+    def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
+        """Runs of resident pages: see backend.Space. A share count of 7 means 7 or more."""
+        blocks = self._with_locked(self._blocks if shares else windows_blocks.without_shares(self._blocks))
+        index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
+        first = blocks[index]
+        start = windows_blocks.addresses(first, self.page_size).astype("<u8")
+        row = (np.searchsorted(mappings["start"], start, "right") - 1).astype("<u4")
+        flags = windows_blocks.flags(first)
+        is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
+        flags |= is_file * np.uint16(PAGE_FILE)
+        flags[self._is_table(start)] &= ~np.uint16(PAGE_EXCLUSIVE | PAGE_SHARED)  # neither Private nor Shared
+        counts = {"shares": windows_blocks.shares(first)} if shares else {}
+        return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
+
+    def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        """The blocks with LOCKED and LARGE from QueryWorkingSetEx, which is not called for kernel pages."""
+        ours = windows_blocks.below(blocks, self.kernel_base)
+        try:
+            found = self.attributes(windows_blocks.addresses(blocks[ours], self.page_size))
+        except TargetExited:
+            raise
+        except Unavailable:
+            self.extended = False
+            return blocks
+        if not found.locked.any() and not found.large.any():
+            return blocks
+        marks = found.locked * windows_blocks.LOCKED | found.large * windows_blocks.LARGE
+        marked: NDArray[Any] = blocks.copy()
+        marked[ours] |= marks.astype(blocks.dtype)
+        return marked
+
+    def _is_table(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
+        """A mask of the addresses that are page tables."""
+        low, high = _X86_PAGE_TABLES if self._api.POINTER == 4 else (self.kernel_base, 1 << 64)
+        if low >= self.kernel_base:
+            found: NDArray[np.bool_] = (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - 1))
+            return found
+        return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
+
+    def totals(self) -> Totals:
+        """Bytes of the working set, of page tables if any are listed, and of what it leaves out (see `outside`)."""
+        counters = processes.counters(self._api, self._handle)
+        pages = windows_blocks.addresses(self._blocks, self.page_size)
+        tables = int(self._is_table(pages).sum()) * self.page_size
+        large, unlisted = self._beyond
+        names = (("Large pages", large), ("Resident in no working set", unlisted))
+        unknown = tuple(name for name, told in names if told is None)
+        return Totals(counters.working_set if counters else None, tables or None, large, unlisted, unknown)
+
+    def empty(self, mappings: Columns, runs: Columns) -> None:
+        """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
+        handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
+        everything = (1 << 8 * self._api.POINTER) - 1
+        try:
+            try:
+                done = self._api.EmptyWorkingSet(handle)
+            except Unavailable:
+                done = 0
+            if not done and not self._api.SetProcessWorkingSetSize(handle, everything, everything):
+                raise self._refused("EmptyWorkingSet", self._api.GetLastError())
+        finally:
+            self._api.CloseHandle(handle)
+
+    def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        """Why each run is still resident: u8 indexes, shape (n,), into the tuple of texts."""
+        codes = np.zeros(len(runs["start"]), "|u1")
+        codes[runs["flags"] & PAGE_LOCKED != 0] = 1
+        kernel = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
+        codes[kernel] = 2
+        return codes, REASONS
+
+    def owned(self) -> bool:
+        """Whether the process runs as the calling user, by its token; False when the token is refused."""
+        try:
+            return token.user(self._api, self._handle) == token.user(self._api, self._api.GetCurrentProcess())
+        except Unavailable:
+            return False
+
+    def close(self) -> None:
+        """Closes the handle."""
+        if self._handle:
+            self._api.CloseHandle(self._handle)
+            self._handle = 0
+
+    def __enter__(self) -> Space:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _outside(self) -> Outside:
+        """What no working set lists; where QueryWorkingSetEx refuses (another process under Wine) it is not known."""
+        regions = Memory(self._api, self._handle).regions()
+        try:
+            return outside(regions, lambda: self._addresses(self.query()), self.page_size, self.attributes)
+        except TargetExited:
+            raise
+        except Unavailable:
+            return Outside(None, None)
+
+    def _addresses(self, blocks: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = windows_blocks.addresses(blocks, self.page_size).astype("<u8")
+        return found
+
+    def _refused(self, call: str, code: int) -> Unavailable:
+        if processes.exited(self._api, self._handle):
+            return TargetExited(f"process {self.pid} ({self.name}) ended while it was read")
+        return winapi.failed(call, code, f"of pid {self.pid}")
+
+
+def _strays(pages: NDArray[Any], page_size: int, kernel_base: int, strings: Dictionary) -> Columns:
+    """Rows for pages without an allocation, which belong to the kernel or were freed meanwhile."""
+    first = np.flatnonzero(np.diff(pages, prepend=pages.dtype.type(0)) != page_size)
+    first = np.union1d(first, [0]).astype(np.intp)
+    last = np.append(first[1:], len(pages)) - 1
+    start, end = pages[first].astype("<u8"), pages[last].astype("<u8") + np.uint64(page_size)
+    kernel = start >= np.uint64(kernel_base)
+    names = np.where(kernel, np.uint32(strings.code("[kernel]")), np.uint32(0)).astype("<u4")
+    flags = (kernel * np.uint16(KIND_KERNEL << KIND_SHIFT)).astype("<u2")
+    return {"start": start, "end": end, "offset": np.zeros(len(start), "<u8"), "file": names, "flags": flags}
+
+
+def _merged(one: Columns, other: Columns) -> Columns:
+    """The rows of both tables, ordered by start."""
+    both = {name: np.concatenate((one[name], other[name])) for name in one}
+    order = np.argsort(both["start"], kind="stable")
+    return {name: column[order] for name, column in both.items()}

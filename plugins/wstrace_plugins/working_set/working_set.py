@@ -1,0 +1,250 @@
+"""A process's working set at one moment: wstrace.working_set(), its totals, its owners and its batches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.clock import now_ns
+from wstrace.schema import (
+    KIND_KERNEL,
+    KIND_SHIFT,
+    KINDS,
+    MAPPING,
+    NOT_RESIDENT,
+    PAGE_EXCLUSIVE,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    RESIDENT_PAGES,
+)
+from wstrace.text import printable, size
+from wstrace_plugins.os.snapshots import address_space, parts
+from wstrace_plugins.working_set.backend import Space, Totals, backend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace.notebook import Picture
+
+By = Literal["module", "mapping", "kind"]
+
+
+class Owner(NamedTuple):
+    """What one owner has: resident bytes, those of them that no other process has, and the bytes it has mapped.
+
+    tables: resident bytes of page tables, which are neither private nor shared (Windows).
+    """
+
+    name: str
+    kind: str
+    resident: int
+    private: int
+    mapped: int
+    tables: int = 0
+
+    @property
+    def shared(self) -> int:
+        """Resident bytes that other processes have too."""
+        return self.resident - self.private - self.tables
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """The pages of one process at one moment.
+
+    mappings: columns start, end, offset, file, dev, ino, flags (schema.ADDRESS_SPACE), sorted by start.
+    runs: columns start, pages, flags, row (index into mappings) and, where asked for, shares (schema.RESIDENT_PAGES),
+        sorted by start. A run with a flag of schema.NOT_RESIDENT is not resident: no total counts it.
+    time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading.
+    """
+
+    pid: int
+    name: str
+    page_size: int
+    time_ns: int
+    mappings: dict[str, NDArray[Any]]
+    runs: dict[str, NDArray[Any]]
+    totals: Totals
+    strings: Dictionary = field(repr=False)
+    cost_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
+        return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
+
+    def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
+        return shown(self._picture)
+
+    def _picture(self) -> Picture:
+        """The largest owners, as a notebook shows them."""
+        from wstrace.notebook import Picture, Row
+
+        sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
+        rows = [Row(one.name, (*map(size, (one.resident, one.private, one.shared)), one.kind), one.resident)
+                for one in self.by("module") if one.resident]  # fmt: skip
+        heads = ["resident", "private", "shared", "kind", "module"]
+        return Picture([f"{self.name} ({self.pid}): {sizes}"], heads, rows)
+
+    @property
+    def resident(self) -> NDArray[Any]:
+        """Mask of the runs that count as resident, shape (n,)."""
+        mask: NDArray[Any] = (self.runs["flags"] & NOT_RESIDENT) == 0
+        return mask
+
+    def count(self, mask: NDArray[Any]) -> int:
+        """Bytes of the runs of that mask."""
+        return int(self.runs["pages"][mask].sum(dtype=np.int64)) * self.page_size
+
+    @property
+    def total_bytes(self) -> int:
+        """The resident set: Rss of smaps_rollup on Linux, WorkingSetSize on Windows.
+
+        VmRSS is the same but for what the kernel has not counted yet (before Linux 6.2, some pages of each thread).
+        """
+        return self.count(self.resident)
+
+    @property
+    def private_bytes(self) -> int:
+        """What no other process has: Private_Clean + Private_Dirty of smaps_rollup.
+
+        The reading process is one of the others: what it has mapped itself (Python, libc, OpenSSL) counts as shared
+        while it looks.
+        """
+        return self.count(self.resident & ((self.runs["flags"] & PAGE_EXCLUSIVE) != 0))
+
+    @property
+    def shared_bytes(self) -> int:
+        """What other processes have too: Shared_Clean + Shared_Dirty of smaps_rollup.
+
+        On Windows the total holds page tables too, which are neither: Private + Shared + Page tables = Total.
+        """
+        return self.total_bytes - self.private_bytes - self.count(self.resident & self.tables)
+
+    @property
+    def tables(self) -> NDArray[Any]:
+        """Mask of the runs that are page tables, shape (n,)."""
+        kernel = (self.mappings["flags"][self.runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
+        mask: NDArray[Any] = kernel & ((self.runs["flags"] & (PAGE_EXCLUSIVE | PAGE_SHARED)) == 0)
+        return mask
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What is swapped out."""
+        return self.count((self.runs["flags"] & PAGE_SWAPPED) != 0)
+
+    @property
+    def large_bytes(self) -> int | None:
+        """Bytes of large pages (hugetlb, or Windows's), which no resident set counts; None when not known."""
+        return self.totals.large
+
+    @property
+    def page_table_bytes(self) -> int | None:
+        """Bytes of page tables (VmPTE on Linux); None when not known."""
+        return self.totals.page_tables
+
+    def owner(self, row: int) -> str:
+        """The file, or `[heap]`, `[anon]` ..., of the mapping in that row."""
+        return self.strings[int(self.mappings["file"][row])] or "[unknown]"
+
+    def by(self, what: By = "module") -> list[Owner]:
+        """Who has the pages, most resident first.
+
+        Args:
+            what: module = the file or `[heap]`, `[stack]`, `[anon]`; mapping = each range of addresses; kind = file,
+                anon, heap, stack, shared memory ...
+        """
+        kinds = (self.mappings["flags"] >> KIND_SHIFT) & 15
+        keys = {"module": self.mappings["file"], "mapping": np.arange(len(kinds)), "kind": kinds}[what]
+        groups, first, of_mapping = np.unique(keys, return_index=True, return_inverse=True)
+        sizes = (self.mappings["end"] - self.mappings["start"]).astype(np.float64)
+        mapped = np.bincount(of_mapping, sizes, len(groups))
+        weights = np.where(self.resident, self.runs["pages"], 0) * float(self.page_size)
+        of_run = of_mapping[self.runs["row"]]
+        resident = np.bincount(of_run, weights, len(groups))
+        exclusive = (self.runs["flags"] & PAGE_EXCLUSIVE) != 0
+        private = np.bincount(of_run, np.where(exclusive, weights, 0), len(groups))
+        tables = np.bincount(of_run, np.where(self.tables, weights, 0), len(groups))
+        owners = [
+            Owner(
+                self._group_name(what, int(row)),
+                KINDS[int(kinds[row])] if int(kinds[row]) < len(KINDS) else KINDS[0],
+                int(resident[i]),
+                int(private[i]),
+                int(mapped[i]),
+                int(tables[i]),
+            )
+            for i, row in enumerate(first)
+        ]
+        return sorted(owners, key=lambda owner: (-owner.resident, owner.name))
+
+    def _group_name(self, what: By, row: int) -> str:
+        if what == "kind":
+            return KINDS[min(int(self.mappings["flags"][row]) >> KIND_SHIFT & 15, len(KINDS) - 1)]
+        if what == "module":
+            return self.owner(row)
+        start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])
+        return f"{start:08x}-{end:08x} {self.owner(row)}"
+
+    def rows_at(self, addresses: NDArray[Any]) -> NDArray[np.int64]:
+        """The row in `mappings` of each address (u64, shape (n,)); -1 where nothing is mapped."""
+        start, end = self.mappings["start"], self.mappings["end"]
+        row = np.searchsorted(start, addresses, "right") - 1
+        inside = (row >= 0) & (addresses < np.append(end, np.uint64(0))[row])
+        found: NDArray[np.int64] = np.where(inside, row, -1)
+        return found
+
+    def mapping_rows(self, first_id: int) -> Batch:
+        """Its mappings as rows of schema.MAPPING, with ids from first_id on, for a Symbolizer."""
+        n = len(self.mappings["start"])
+        columns = {**self.mappings, "id": np.arange(first_id, first_id + n, dtype="<u4"),
+                   "pid": np.full(n, self.pid, "<u4")}  # fmt: skip
+        return Batch(MAPPING, columns, strings=self.strings)
+
+    def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
+        """What a source publishes: the mappings (address_space), then the runs (resident): see wstrace_plugins.os.snapshots."""
+        yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
+        columns = {name: column for name, column in self.runs.items() if name != "row"}
+        yield from parts(RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns, strings=self.strings,
+                         source=source)  # fmt: skip
+
+
+def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictionary | None = None) -> WorkingSet:
+    """What is in a process's memory now.
+
+    Args:
+        pid: whose; None = the calling process (reading it needs memory of its own, which it then sees).
+        shares: also how many mappings each page has (Linux: needs root).
+        strings: the Dictionary for names; None = one of its own.
+
+    Raises:
+        TargetExited: the process is gone, or ended or executed another program while it was read.
+        Unavailable: it belongs to someone else, or is a kernel thread.
+    """
+    strings = Dictionary() if strings is None else strings
+    started = time.thread_time()
+    with backend().Space(os.getpid() if pid is None else pid) as space:
+        return read(space, strings, shares=shares, started=started)
+
+
+def read(space: Space, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
+    """What is in an opened address space now; raises as working_set() does.
+
+    Args:
+        space: of the running system.
+        started: the thread's CPU seconds at which the reading began.
+    """
+    started = time.thread_time() if started is None else started
+    time_ns = now_ns()
+    mappings = space.mappings(strings)
+    runs = space.runs(mappings, shares=shares)
+    totals = space.totals()
+    cost = time.thread_time() - started
+    return WorkingSet(space.pid, space.name, space.page_size, time_ns, mappings, runs, totals, strings, cost)

@@ -1,0 +1,109 @@
+"""What write watch needs from the system: the Protocols that `linux/backend.py` and `windows/backend.py` implement."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.interfaces import Level
+
+
+class Watch(Protocol):
+    """A watch of the calling process or of another one, which covers no memory at first.
+
+    The constructor proves that it works (a written page is seen, its neighbour is not), or raises Unavailable.
+    """
+
+    @property
+    def page_size(self) -> int:
+        """The granularity in bytes."""
+
+    def add(self, start: int, end: int) -> None:
+        """Starts to watch these whole pages, with nothing written yet.
+
+        Raises:
+            Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
+        """
+
+    def add_writable(self) -> int:
+        """Watches all writable memory, present and future; returns the number of bytes watched now.
+
+        Raises:
+            Unavailable: the system can watch only regions that were allocated for it.
+        """
+
+    def remove(self, start: int, end: int) -> None:
+        """Stops watching these pages."""
+
+    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
+
+        reset: the pages count as not written from now on; no write in between is lost.
+
+        Raises:
+            TargetExited: the process ended or executed another program.
+            Unavailable: this is a forked child, or memory was unmapped. If other memory had written pages, these are
+                returned, and the next call raises.
+        """
+
+    def close(self) -> None:
+        """Ends all watching."""
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied handles."""
+
+
+class OwnWatch(Watch, Protocol):
+    """A watch of the calling process."""
+
+    def ranges(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """As written(), but the addresses where the runs begin and end, u64, sorted, shape (n,) each."""
+
+    def reset(self) -> None:
+        """Marks everything as not written; only called where add_writable() works."""
+
+
+class Agent(Protocol):
+    """A running agent, which passes a watch of its process to tracers."""
+
+    path: str
+
+    def close(self) -> None:
+        """Stops the agent and removes its socket; a watch that a tracer has already continues."""
+
+
+class Backend(Protocol):
+    """The module that talks to the operating system."""
+
+    def probe(self) -> Level:
+        """The level on this machine, tried on a page of its own."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Fresh zeroed private memory, page-aligned, that a Watch can cover.
+
+        Returns an object with a writable buffer of at least nbytes, which frees the memory with its last reference.
+        """
+
+    def Watcher(self) -> OwnWatch:  # noqa: N802 - a class of the module
+        """A watch of the calling process. Raises Unavailable."""
+
+    def open_watcher(self, pid: int, agent: str = "") -> Watch:
+        """A watch of the calling process or of another one, by whatever method this system has.
+
+        agent: the socket on which the other process's agent listens, "" = the default one.
+        """
+
+    def mappings(self, pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
+        """The columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start."""
+
+    def start_agent(self, path: str | None) -> Agent:
+        """Lets a tracer outside of this process watch it. Raises Unavailable where the system has no method for it."""
+
+
+def backend() -> Backend:
+    """The running system's backend. Raises Unavailable where there is none."""
+    import wstrace_plugins.os
+
+    return cast(Backend, wstrace_plugins.os.backend("wstrace_plugins.write_watch"))

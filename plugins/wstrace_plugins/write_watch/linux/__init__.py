@@ -1,0 +1,1 @@
+"""The Linux backend of `wstrace_plugins.write_watch`. It can be imported on every system and works only on Linux."""

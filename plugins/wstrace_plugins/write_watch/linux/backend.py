@@ -1,0 +1,222 @@
+"""Write watch on Linux: userfaultfd WP_ASYNC protects, PAGEMAP_SCAN reads and re-protects in one step (both 6.7).
+
+A write to a transparent huge page splits it permanently; a hugetlb page is reported as a whole. MADV_DONTNEED counts as
+written. Pages that are shared after a fork are watched in the parent only.
+
+Source: Linux Documentation/admin-guide/mm/pagemap.rst and userfaultfd.rst; both were added for what GetWriteWatch does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.intervals import overlap
+from wstrace_plugins.os.linux import pagemap as pm
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
+from wstrace_plugins.write_watch.linux.agent import Agent, connect
+from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
+from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
+from wstrace_plugins.write_watch.linux.soft_dirty import SoftDirtyWatcher, has_soft_dirty
+from wstrace_plugins.write_watch.unread import Unread
+
+Runs = tuple[NDArray[Any], NDArray[Any]]
+_MS_ASYNC = 1
+_NONE = np.empty(0, "<u8")
+_msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def probe() -> Level:
+    """The level, tried on pages of its own: `full`; `soft-dirty`, of other processes alone; `none` with the reason."""
+    try:
+        Watcher().close()
+    except Unavailable as refused:
+        if has_soft_dirty():
+            but = "of another process alone, where a write between reading and clearing is lost"
+            return Level("soft-dirty", f"{but}: {refused.why}", refused.remedy)
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def allocate(nbytes: int) -> mmap.mmap:
+    """Zeroed private memory, page-aligned."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return mmap.mmap(-1, nbytes, flags=flags)
+
+
+def start_agent(path: str | None) -> Agent:
+    """Lets a tracer outside of this process watch it. Raises Unavailable when this process cannot be watched."""
+    Watcher().close()
+    return Agent(path)
+
+
+def open_watcher(pid: int, agent: str = "") -> Watcher | SoftDirtyWatcher:
+    """A watcher of that process: through its agent, else by soft-dirty bits where the kernel really has them."""
+    if pid == os.getpid():
+        return Watcher()
+    procfs.stat_with_memory(pid)
+    try:
+        return Watcher(pid, agent)
+    except TargetExited:
+        raise
+    except Unavailable as no_agent:
+        try:
+            return SoftDirtyWatcher(pid)
+        except TargetExited:
+            raise
+        except Unavailable as no_bit:
+            raise Unavailable(f"{no_agent.why}; {no_bit.why}", no_agent.remedy) from None
+
+
+class Watcher:
+    """A watch; see backend.Watch."""
+
+    page_size = pm.PAGE
+
+    def __init__(self, pid: int | None = None, agent: str = "") -> None:
+        self.pid = os.getpid() if pid is None else pid
+        self._maker = os.getpid()
+        self._ranges: list[tuple[int, int]] = []  # regions that were added one by one
+        self._all: AllMemory | None = None
+        self._unread = Unread()
+        if self.pid == self._maker:
+            self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
+            self._prove()
+        else:  # the agent has proved that it works before it passes its descriptors on
+            uffd, pagemap = connect(self.pid, agent)
+            self._uffd, self._pagemap = Userfaultfd(uffd), pm.Pagemap(fd=pagemap)
+
+    def add(self, start: int, end: int) -> None:
+        """Watches these pages; none of them is written yet."""
+        self._check_maker()
+        try:
+            self._uffd.register(start, end)
+            self._uffd.protect(start, end)
+        except OSError as error:
+            self._check_there()
+            raise _refused(start, end, error) from None
+        self._ranges.append((start, end))
+
+    def add_writable(self) -> int:
+        """Watches all writable memory, present and future; returns the number of bytes watched."""
+        self._check_maker()
+        self._all = AllMemory(self.pid, self._uffd, self._pagemap, self._check_there)
+        return self._all.nbytes
+
+    def remove(self, start: int, end: int) -> None:
+        """Stops watching these pages."""
+        self._ranges = [r for r in self._ranges if r[1] <= start or r[0] >= end]
+        try:
+            self._uffd.unregister(start, end)
+        except OSError as error:
+            self._check_there()
+            raise _refused(start, end, error) from None
+
+    def written(self, *, reset: bool = True) -> Runs:
+        """Runs of written pages: addresses and page counts."""
+        start, end = self.ranges(reset=reset)
+        return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
+
+    def ranges(self, *, reset: bool = True) -> Ranges:
+        """Runs of written pages: where they begin and end."""
+        self._check_maker()
+        self._unread.told()
+        found: list[Ranges] = []
+        for low, high in self._ranges:
+            with self._unread:
+                found.append(self._scan(low, high, reset))
+        self._check_there()
+        if self._all is not None:
+            found += self._all.look(reset=reset)
+        if not any(len(starts) for starts, _ in found):
+            self._unread.told()
+        return found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
+
+    def reset(self) -> None:
+        """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""
+        self._check_maker()
+        if self._all is not None:
+            self._all.reset()
+        for start, end in self._ranges:
+            self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, flags=pm.PM_SCAN_WP_MATCHING)
+
+    def close(self) -> None:
+        """Ends all watching."""
+        self._uffd.close()
+        self._pagemap.close()
+
+    after_fork_in_child = close
+
+    def _scan(self, start: int, end: int, reset: bool) -> Ranges:
+        flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
+        try:
+            if self._mapped(start, end):
+                rows = self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
+                return rows["start"], rows["end"]
+        except PermissionError:
+            pass
+        self._check_there()
+        what = f"the memory at {start:#x}-{end:#x}"
+        raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
+
+    def _mapped(self, start: int, end: int) -> bool:
+        """True when the range has no hole, which a scan does not report."""
+        if self.pid == self._maker:
+            return bool(_msync(start, end - start, _MS_ASYNC) == 0)
+        now, region = mappings(self.pid, Dictionary()), np.array([start, end], "<u8")
+        return int(overlap(region[:1], region[1:], now["start"], now["end"])[0]) == end - start
+
+    def _prove(self) -> None:
+        """Writes to the second of three fresh pages and expects only that one: a missing feature shows no write."""
+        memory = allocate(3 * pm.PAGE)
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+        why, remedy = "write watch did not see a write of its own", "Linux 6.7 or newer"
+        try:
+            self.add(start, start + 3 * pm.PAGE)
+            memory[pm.PAGE] = 1
+            seen = [(runs.tolist(), pages.tolist()) for runs, pages in (self.written(), self.written())]
+            self.remove(start, start + 3 * pm.PAGE)
+            if seen == [([start + pm.PAGE], [1]), ([], [])]:
+                return
+        except Unavailable as refused:
+            why, remedy = f"write watch does not work here: {refused.why}", refused.remedy
+        self.close()
+        raise Unavailable(why, remedy)
+
+    def _check_there(self) -> None:
+        """Called after scans: in an address space that has ended they find nothing and raise nothing."""
+        if self.pid != self._maker and self._pagemap.gone:
+            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
+
+    def _check_maker(self) -> None:
+        if os.getpid() != self._maker:
+            raise Unavailable("a write watch is not inherited over fork", "make a new one in the child")
+
+
+def _joined(found: list[Ranges]) -> Ranges:
+    """The ranges of several reads as one list, sorted, with touching and overlapping ones joined."""
+    start, end = (np.concatenate(column) for column in zip((_NONE, _NONE), *found, strict=True))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.r_[True, start[1:] > end[:-1]][: len(start)]
+    return start[first], end[np.r_[first[1:], True][: len(end)]]
+
+
+def _refused(start: int, end: int, error: OSError) -> Unavailable:
+    what = f"cannot watch the memory at {start:#x}-{end:#x}"
+    if error.errno == errno.EBUSY:
+        return Unavailable(f"{what}: it is watched already", "close the other watch first")
+    if error.errno in (errno.EINVAL, errno.ENOMEM):
+        return Unavailable(f"{what}: not all of it is mapped memory that can be written, or it cuts a page of hugetlb")
+    return Unavailable(f"{what}: {error.strerror}", "it must be memory that this process may write")

@@ -1,0 +1,159 @@
+"""The source `write_watch`: the pages that a process wrote between two reads."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.clock import now_ns
+from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
+from wstrace_plugins.os.intervals import cut
+from wstrace_plugins.os.snapshots import address_space, parts
+
+if TYPE_CHECKING:
+    from wstrace_plugins.write_watch.backend import Watch
+
+_TO_ATTACH = "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
+
+
+class WriteWatchSource(Source):
+    """Runs of pages written since the last read, of the calling process or of one that allows it.
+
+    Another process is watched through its agent (wstrace.agent() in it), or by soft-dirty bits where the kernel has
+    them. Its children are not watched: the system does not pass the watch on in a fork.
+
+    Args:
+        interval: seconds between two reads.
+        regions: START-END in hex, to watch these addresses only; none = all writable memory.
+        agent: socket of the target's agent; "" = the default one.
+        max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
+    """
+
+    name: ClassVar[str] = "write_watch"
+    streams: ClassVar[tuple[Schema, ...]] = (WRITTEN_PAGES, ADDRESS_SPACE)
+
+    def __init__(
+        self, *, interval: float = 1.0, regions: list[str] | None = None, agent: str = "", max_cpu: float = 0.05
+    ) -> None:
+        if interval <= 0:
+            raise UsageError(f"write_watch: interval is {interval}", "give seconds, more than 0")
+        if not 0 < max_cpu <= 1:
+            raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
+        self._regions = [_region(text) for text in regions or []]
+        self._interval, self._agent, self._max_cpu = interval, agent, max_cpu
+        self._watcher: Watch | None = None
+        self._snap = self._pages = 0
+        self._ended = False
+
+    @classmethod
+    def probe(cls) -> Level:
+        """full, with what a watch of another process needs; or what remains without it, with the reason."""
+        from wstrace_plugins.write_watch.backend import backend
+
+        level = backend().probe()
+        if level.name != "full":
+            return level
+        return Level("full", "of the process itself; another one is watched through its agent", _TO_ATTACH)
+
+    def start(self, context: Context) -> None:
+        """Proves that writes are seen, and starts the watch."""
+        from wstrace_plugins.write_watch.backend import backend
+
+        self._context, self._backend = context, backend()
+        self.pid = context.targets[0].pid if context.targets else os.getpid()
+        if any(target.launched for target in context.targets):
+            raise Unavailable(
+                "write_watch cannot watch a command from its start: the watch must be made in the process itself",
+                "call wstrace.agent() in it, then: wstrace attach PID -s write_watch",
+            )
+        if len(context.targets) > 1 or context.groups:
+            raise UsageError("write_watch watches one process", "start one session for each")
+        watcher = self._backend.open_watcher(self.pid, self._agent)
+        try:
+            self._arm(watcher)
+        except BaseException:
+            watcher.close()
+            raise
+        self._watcher = watcher
+        self._due = time.monotonic() + self._interval
+
+    def _arm(self, watcher: Watch) -> None:
+        if not self._regions:
+            watcher.add_writable()
+        page = watcher.page_size
+        for start, end in self._regions:
+            watcher.add(start // page * page, -(-end // page) * page)
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """What was written, when a read is due; waits at most timeout seconds."""
+        wait = self._due - time.monotonic()
+        time.sleep(max(min(wait, timeout), 0))
+        if wait <= timeout:
+            yield from self._look()
+
+    def stop(self) -> Iterable[Batch]:
+        """Reads a last time, and ends the watch."""
+        if self._watcher is None:
+            return
+        yield from self._look()
+        self._watcher.close()
+        self._watcher = None
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied handles."""
+        if self._watcher is not None:
+            self._watcher.after_fork_in_child()
+
+    @property
+    def finished(self) -> bool:
+        """True when the process has ended."""
+        return self._ended
+
+    def statistics(self) -> Mapping[str, int | float]:
+        """looks (reads made), pages found written."""
+        return {"looks": self._snap, "pages": self._pages}
+
+    def _look(self) -> Iterator[Batch]:
+        watcher = self._watcher
+        if self._ended or watcher is None:
+            return
+        started = time.thread_time()
+        try:
+            start, pages = watcher.written()
+            time_ns = now_ns()
+            # after the read, so that every mapping with a written page is listed
+            mappings = self._backend.mappings(self.pid, self._context.strings)
+        except TargetExited as error:
+            self._ended = True
+            # the process has executed another program
+            if any(target.wait(0) is None for target in self._context.targets):
+                self._context.info.note(f"what it writes since: {error.why}")
+            return
+        yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
+        # one scan joins adjacent pages, but a run must lie in one mapping
+        borders = np.union1d(mappings["start"], mappings["end"])
+        low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(watcher.page_size), borders)
+        runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}
+        self._snap += 1
+        self._pages += int(pages.sum(dtype=np.int64))
+        yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
+                         strings=self._context.strings, source=self.name)  # fmt: skip
+        self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
+
+
+def _region(text: str) -> tuple[int, int]:
+    try:
+        start, _, end = text.partition("-")
+        region = int(start, 16), int(end, 16)
+    except ValueError:
+        region = 0, 0
+    if not region[0] < region[1]:
+        raise UsageError(f"write_watch: {text!r} is no region", "write START-END in hex, as in /proc/PID/maps")
+    return region

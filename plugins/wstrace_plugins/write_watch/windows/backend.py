@@ -1,0 +1,275 @@
+"""Write watch on Windows: memory of the calling process, allocated with MEM_WRITE_WATCH, queried by GetWriteWatch.
+
+GetWriteWatch with WRITE_WATCH_FLAG_RESET returns and resets the pages in one step. With ResetWriteWatch, a page written
+between the two calls would be missed, as Microsoft's page says, so it is not used.
+The state belongs to the region, so pages that one watcher resets are kept for the others.
+
+Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWatch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.batch import Dictionary
+from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Level
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.windows.memory import Memory, columns
+from wstrace_plugins.write_watch.unread import Unread
+from wstrace_plugins.write_watch.windows.agent import Agent, RemoteWatcher, connect
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Runs = tuple[NDArray[Any], NDArray[Any]]
+
+PAGE = 4096
+_CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
+
+_lock = threading.RLock()
+#: start -> end of live memory that allocate() made
+_allocations: dict[int, int] = {}
+_watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+
+
+def probe() -> Level:
+    """The level, `full` or `none` with the reason, tried on pages of its own."""
+    try:
+        Watcher().close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
+
+
+def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
+    """Allocates zeroed memory of whole pages whose writes are tracked; freed with its last reference.
+
+    Raises:
+        Unavailable: there is no room, or the system does not track writes.
+    """
+    memory = _allocate(nbytes, api)
+    start = ctypes.addressof(memory)
+    with _lock:
+        _allocations[start] = start + -(-nbytes // PAGE) * PAGE
+    return memory
+
+
+def _allocate(nbytes: int, api: WindowsApi) -> Any:
+    size = -(-nbytes // PAGE) * PAGE
+    kinds = winapi.MEM_RESERVE | winapi.MEM_COMMIT | winapi.MEM_WRITE_WATCH
+    start = api.VirtualAlloc(None, size, kinds, winapi.PAGE_READWRITE)
+    if not start:
+        raise winapi.failed("VirtualAlloc", api.GetLastError(), f"of {size} bytes with MEM_WRITE_WATCH")
+    kind: Any = type("WriteWatchMemory", (ctypes.c_ubyte * nbytes,), {})  # a class of its own is weakly referable
+    memory = kind.from_address(start)
+    # Not at the interpreter's exit, when arrays over the memory are alive and threads may write to it.
+    weakref.finalize(memory, _free, api, start).atexit = False
+    return memory
+
+
+def _free(api: WindowsApi, start: int) -> None:
+    with _lock:
+        _allocations.pop(start, None)
+        api.VirtualFree(start, 0, winapi.MEM_RELEASE)
+
+
+def mappings(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
+    """The columns of a process's allocations. Raises TargetExited, Unavailable."""
+    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
+    try:
+        processes.refuse_other_width(api, handle, pid)
+        rows = columns(list(Memory(api, handle).allocations()), strings)
+    finally:
+        api.CloseHandle(handle)
+    if not len(rows["start"]):
+        raise TargetExited(f"process {pid} has ended")
+    return rows
+
+
+def open_watcher(pid: int, agent: str = "") -> Watcher | RemoteWatcher:
+    """A watcher of the calling process, or of another one through its agent. Raises TargetExited, Unavailable."""
+    return Watcher() if pid == os.getpid() else connect(pid, agent)
+
+
+def start_agent(path: str | None) -> Agent:
+    """Starts an agent, through which a tracer outside of this process watches memory that WriteWatch made here."""
+    Watcher().close()
+    return Agent(path, Watcher)
+
+
+class Watcher:
+    """A watch of memory of the calling process: see backend.Watch.
+
+    Args:
+        pid: the calling process or None; GetWriteWatch takes no handle of another one.
+        api: wstrace_plugins.os.windows.api or a stand-in.
+
+    Raises:
+        Unavailable: `pid` is another process, or the system does not track writes.
+    """
+
+    page_size = PAGE
+
+    def __init__(self, pid: int | None = None, api: WindowsApi = winapi) -> None:
+        if pid not in (None, os.getpid()):
+            raise Unavailable("GetWriteWatch tells of the calling process only", "call wstrace.agent() in that process")
+        self._api = api
+        self._ranges: list[tuple[int, int]] = []
+        self._everything = False
+        self._kept: list[NDArray[np.uint64]] = []
+        self._unread = Unread()
+        self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
+        self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
+        self._granularity = np.zeros(1, "<u4")  # a ULONG
+        self._prove()
+        with _lock:
+            _watchers.add(self)
+
+    def add(self, start: int, end: int) -> None:
+        """Begins to watch the pages in [start, end), none of which counts as written yet. Raises Unavailable."""
+        with _lock:
+            if any(s < end and start < e for s, e in self._ranges):
+                raise Unavailable(
+                    f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first"
+                )
+            if self._api.GetWriteWatch(0, start, end - start, *self._arguments()):
+                raise Unavailable(
+                    f"cannot watch the memory at {start:#x}-{end:#x}: Windows tracks writes only in memory that was "
+                    "allocated for it (MEM_WRITE_WATCH)",
+                    "let wstrace.WriteWatch(nbytes) allocate it",
+                )
+            for _ in self._collect(start, end, reset=True):
+                pass
+            self._ranges.append((start, end))
+
+    def add_writable(self) -> int:
+        """Raises Unavailable: Windows can only watch memory that was allocated for it."""
+        raise Unavailable(
+            "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
+            "let wstrace.WriteWatch(nbytes) allocate it",
+        )
+
+    def add_allocated(self) -> int:
+        """Watches all memory that WriteWatch made and that is not yet watched here; returns the bytes added.
+
+        Memory that is allocated later is not included; memory that is freed leaves the watch by itself.
+        """
+        added = 0
+        with _lock:
+            for start, end in list(_allocations.items()):
+                if not any(s < end and start < e for s, e in self._ranges):
+                    self._ranges.append((start, end))
+                    added += end - start
+            self._everything = True
+        return added
+
+    def reset(self) -> None:
+        """Marks all watched pages as not written."""
+        self.written()
+
+    def remove(self, start: int, end: int) -> None:
+        """Ends the watch of the pages in [start, end)."""
+        with _lock:
+            self._ranges = [(s, e) for s, e in self._ranges if e <= start or s >= end]
+
+    def written(self, *, reset: bool = True) -> Runs:
+        """Runs of written pages: their addresses (u64) and numbers of pages (u32).
+
+        Args:
+            reset: whether the pages count as not written afterwards.
+
+        Raises:
+            Unavailable: some of the memory was freed: see backend.Watch.
+        """
+        with _lock:
+            self._unread.told()
+            if self._everything:  # forget memory that was freed
+                live = list(_allocations.items())
+                self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
+            parts = [*self._kept]
+            for start, end in self._ranges:
+                with self._unread:
+                    parts.extend(self._collect(start, end, reset=reset))
+            found = np.concatenate([*parts, np.zeros(0, "<u8")])
+            if not len(found):
+                self._unread.told()
+            if reset:
+                self._kept = []
+        pages = np.unique(found)
+        first = np.flatnonzero(np.diff(pages, prepend=np.uint64(0)) != self.page_size)
+        if len(pages) and (not len(first) or first[0]):
+            first = np.concatenate(([0], first))
+        return pages[first], np.diff(first, append=len(pages)).astype("<u4")
+
+    def ranges(self, *, reset: bool = True) -> Runs:
+        """As written(), but where the runs begin and end (u64)."""
+        start, pages = self.written(reset=reset)
+        return start, start + pages.astype("<u8") * np.uint64(self.page_size)
+
+    def close(self) -> None:
+        """Ends all watching."""
+        with _lock:
+            self._ranges, self._kept = [], []
+            _watchers.discard(self)
+
+    after_fork_in_child = close
+
+    def _arguments(self) -> tuple[int, int, int]:
+        self._count[0] = len(self._addresses)
+        return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
+
+    def _collect(self, start: int, end: int, *, reset: bool) -> Iterator[NDArray[np.uint64]]:
+        """Yields the addresses of written pages, by as many calls of GetWriteWatch as it takes.
+
+        Pages that are reset are kept for the other watchers of the same memory.
+        """
+        flag = winapi.WRITE_WATCH_FLAG_RESET if reset else 0
+        while start < end:
+            if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
+                raise Unavailable(
+                    f"GetWriteWatch of {start:#x}-{end:#x} failed with {self._api.GetLastError()}: the memory is gone",
+                    "make a new watch",
+                )
+            count = int(self._count[0])
+            self.page_size = int(self._granularity[0]) or PAGE
+            pages = self._addresses[:count].astype("<u8")
+            if reset:
+                self._share(pages)
+            yield pages
+            if count < len(self._addresses):
+                break
+            start = int(pages[-1]) + self.page_size
+
+    def _share(self, pages: NDArray[np.uint64]) -> None:
+        """Keeps pages for the other watchers of the same memory."""
+        for other in list(_watchers):
+            if other is self or not len(pages):
+                continue
+            for start, end in other._ranges:
+                theirs = pages[(pages >= start) & (pages < end)]
+                if len(theirs):
+                    other._kept.append(theirs)
+
+    def _prove(self) -> None:
+        """Writes to the second of three fresh pages and expects to see it alone.
+
+        A system that does not track writes could otherwise look like memory without writes.
+        """
+        memory = _allocate(3 * PAGE, self._api)
+        start = ctypes.addressof(memory)
+        self._ranges = [(start, start + 3 * PAGE)]
+        memory[PAGE] = 1
+        seen = [self.written()[0].tolist(), self.written()[0].tolist()]
+        self._ranges = []
+        if seen != [[start + PAGE], []]:
+            raise Unavailable("GetWriteWatch did not see a write of its own", "please report this Windows's version")

@@ -1,1 +1,0 @@
-"""The Linux backend of `wstrace_pytest`."""

@@ -1,1 +1,0 @@
-"""The Windows backend of `wstrace_pytest`."""

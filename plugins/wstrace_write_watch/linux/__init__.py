@@ -1,1 +1,0 @@
-"""The Linux backend of `wstrace_write_watch`. It can be imported on every system and works only on Linux."""
