@@ -1,6 +1,7 @@
 """A Windows in memory: the functions of `WindowsApi` with their documented contract, on every system.
 
-A source is handed `FakeWindows()` in place of the module `wstrace_plugins.os.windows.api`; a script then makes processes fault
+A source is handed `FakeWindows()` in place of the module `wstrace_plugins.os.windows.api`; a script then
+makes processes fault
 (`process.fault(pc, va, tid)`) and knows in advance what a tracer must see. What it keeps of Microsoft's pages: one
 buffer a process, its capacity, the count of lost records in the terminator (1 on XP), a concurrent query refused, a
 buffer too small refused with the records kept, rights checked, handles counted.

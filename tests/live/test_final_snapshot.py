@@ -194,7 +194,8 @@ UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.backend import LinuxPlatform
-from wstrace_plugins.working_set import working_set  # all is imported while folders that only root can read are in reach
+# all is imported while folders that only root can read are in reach
+from wstrace_plugins.working_set import working_set
 from wstrace_plugins.working_set.linux import backend, held_space
 from wstrace_plugins.working_set.final import FinalSnapshotSource
 import resource

@@ -282,7 +282,8 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
 
 
 def test_psutil_leaves_the_privilege_off_in_a_tracer():
-    words = "from wstrace_plugins.os.windows import api, token\nfrom wstrace_plugins.os.windows.backend import platform\nplatform()\n" \
+    words = "from wstrace_plugins.os.windows import api, token\n" \
+        "from wstrace_plugins.os.windows.backend import platform\nplatform()\n" \
             "import psutil\nprint(token.has_debug_privilege(api))"  # fmt: skip
     assert in_a_process(words) == ["False"], "assumption: AdjustTokenPrivileges takes back what psutil switched on"
 

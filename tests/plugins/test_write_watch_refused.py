@@ -197,7 +197,8 @@ def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
 def test_without_privilege():
     if os.geteuid() != 0:
         pytest.skip("needs root, to give it up; without it every other test here is this one")
-    code = ("import wstrace, numpy, os; import wstrace_plugins.write_watch.linux.backend, wstrace_plugins.write_watch.write_watch\n"
+    code = ("import wstrace, numpy, os\n"
+            "import wstrace_plugins.write_watch.linux.backend, wstrace_plugins.write_watch.write_watch\n"
             f"W, page = wstrace.WriteWatch, {mmap.PAGESIZE}; wstrace.MemoryWatch; W(page)\n"
             "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
             "w = W(10 * page); numpy.frombuffer(w, 'u1')[3 * page] = 1; print(w.written() // page)")  # fmt: skip

@@ -5,7 +5,8 @@ Its parts, each of which imports only those before it (tests/test_architecture.p
 * names, extra, clock, propagation, correlation, usage, ids: shared by all others.
 * transport: batches, encoding, endpoints, retries.
 * export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
-* exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is `wstrace_exporters.otel.otel`:
+* exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is
+  `wstrace_exporters.otel.otel`:
   FaultSpanProcessor counts the faults of every span, `span` opens one.
 """
 

@@ -209,7 +209,7 @@ class WorkingSet:
         return Batch(MAPPING, columns, strings=self.strings)
 
     def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
-        """What a source publishes: the mappings (address_space), then the runs (resident): see wstrace_plugins.os.snapshots."""
+        """What a source publishes: the mappings (address_space), then the runs (resident): see os.snapshots."""
         yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
         columns = {name: column for name, column in self.runs.items() if name != "row"}
         yield from parts(RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns, strings=self.strings,

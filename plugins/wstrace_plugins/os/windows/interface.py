@@ -1,6 +1,7 @@
 """WindowsApi: the functions of the system that wstrace calls, with their signatures.
 
-`wstrace_plugins.os.windows.api` is the real implementation; the tests have one in memory. Names and arguments are Microsoft's.
+`wstrace_plugins.os.windows.api` is the real implementation; the tests have one in
+memory. Names and arguments are Microsoft's.
 Pointers, handles and BOOL are integers; GetLastError on the same thread gives the error of a call that failed.
 A function that this Windows lacks raises Unavailable when it is called.
 """
