@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 #: What happened to a process or cgroup: it reached a size, some of it was killed for want of memory, or it ended.
 REACHED, KILLED, ENDED = "reached", "killed", "ended"
@@ -50,19 +49,6 @@ class Firing:
                 "cgroup": self.cgroup, "last_look_ns": self.last_look_ns, "from_ns": from_ns,
                 "from_bytes": from_bytes, "begin_ns": begin_ns, "let_go": dict(let_go),
                 "asked_seconds": asked_seconds, "pids": list(self.pids[:MOST_PIDS])}  # fmt: skip
-
-
-class Division(Protocol):
-    """Which of the cgroups that triggers watch others belong to, so that each one's records can be kept apart.
-
-    Of watched cgroups of which one holds the other, the outer one has both.
-    """
-
-    def of_cgroup(self, path: str) -> str:
-        """The path of the watched cgroup that is this one or holds it, whether it is there now or not; "" = none."""
-
-    def of_process(self, pid: int) -> str:
-        """The path of the watched cgroup that a process is in now; "" = in none, or it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

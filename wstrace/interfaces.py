@@ -32,7 +32,7 @@ from wstrace.trace_info import Usage as Usage
 if TYPE_CHECKING:  # numpy is not imported for `--help`
     from numpy.typing import NDArray
 
-    from wstrace.firing import Division, Firing
+    from wstrace.firing import Firing
 
     #: (pids, addresses, times) -> the ids of the mappings there
     MappingsAt = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
@@ -52,7 +52,6 @@ class Context:
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
     last_mark: the time of the user's last mark in ns, for sources that take snapshots; [] = there was none.
     firings: the last ones of triggers, each there before the mark that has its time.
-    division: by what flight recorders keep records apart, put there by a source's start(); [] = all are kept together.
     behind: each tells whether more batches wait for the enrichers: what costs less for several at once may wait.
     held_since: each tells the time of the oldest record, in ns, that an enricher still looks up by mappings_at().
     """
@@ -70,7 +69,6 @@ class Context:
     streams: frozenset[str] | None = None
     last_mark: list[int] = field(default_factory=list)
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
-    division: list[Division] = field(default_factory=list)
     behind: list[Callable[[], bool]] = field(default_factory=list)
     held_since: list[Callable[[], int]] = field(default_factory=list)
     orphans: list[Callable[[], list[int]]] = field(default_factory=list)

@@ -22,7 +22,7 @@ from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.flight_recorder import FlightRecorder
-from wstrace_exporters.msgpack.write.known_processes import KnownProcesses
+from wstrace_exporters.msgpack.write.ring import KnownProcesses
 
 
 class Recorded:
@@ -46,7 +46,7 @@ class Recorded:
                                       tid=100, pc=0x400000, va=va, flags=0, mapping=0, pc_mapping=0))  # fmt: skip
         self.exporter.flush(1)
         if flush:
-            self.exporter._rings.flush()
+            self.exporter._ring.flush()
         self.exporter.tick()
 
     def fire(self, what: str = "rss=1MiB") -> Firing:
@@ -261,7 +261,7 @@ def test_options_out_of_range_are_refused(options):
         FlightRecorder(**options)
 
 
-def test_what_is_known_of_processes_is_of_those_that_lived(tmp_path):
+def test_names_are_of_processes_that_lived(tmp_path):
     strings = Context().strings
     known = KnownProcesses(strings)
     rows = [(1, 7, PROCESS_SEEN, "app"), (2, 8, PROCESS_FORK, "child"), (3, 8, PROCESS_EXIT, ""),

@@ -75,7 +75,7 @@ def told(said: str) -> re.Match[str]:
 @pytest.mark.timeout(300)
 def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, full_level, python_stacks):
     for pause in (0.02, 0.1, 0.4):  # on a busy machine a look comes late
-        said, code, _ = recorded(tmp_path, cgroup, pause, on=("max=90%",))
+        said, code, _ = recorded(tmp_path, cgroup, pause)
         assert code == -signal.SIGKILL
         line = told(said)
         if "at the last look" in line[4]:
@@ -91,9 +91,7 @@ def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, fu
     # a look counts pages of libraries, too, which other groups are charged for
     assert 25 < float(amounts[1]) < float(amounts[3]) <= 64 + 16
     assert float(amounts[2]) == pytest.approx(float(amounts[1]) / 4, rel=0.15)
-    near = next(line for line in said.splitlines() if ": at " in line)
-    assert 57.6 <= float(re.search(r": at ([\d.]+) MiB", near)[1]) <= 64.0
-    with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
+    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
         assert 0 < fact.last_look_ns < fact.time_ns
@@ -131,13 +129,26 @@ def test_each_kill_of_several_processes_is_told_and_the_others_go_on(tmp_path, c
 def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, cgroup, full_level):
     idle = subprocess.Popen([*cgroup.joining(), "sh", "-c", "while :; do sleep 0.1; done"])  # it is met when it forks
     program = subprocess.Popen([*cgroup.joining(), sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, text=True)
-    attach = ["attach", "--cgroup", cgroup.path, "--keep", "60s", "--on", "max=90%", "--on", "oom_kill", "--on", "end"]
+    attach = [
+        "attach",
+        "--cgroup",
+        cgroup.path,
+        "--keep",
+        "60s",
+        "--on",
+        "rss=58MiB",
+        "--on",
+        "oom_kill",
+        "--on",
+        "end",
+    ]
     tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach, "-o", "api.wst", "--quiet"], cwd=tmp_path,
                               text=True, stderr=subprocess.PIPE)  # fmt: skip
     try:
-        wait_until_traced(tmp_path / f"api.ring-{cgroup.path[1:]}.wst", tracer)
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
         program.communicate("400 0.05\n", timeout=100)
-        cgroup.remove()  # at once: its count of kills may go unread
+        time.sleep(1)  # a cgroup takes its count of kills along
+        cgroup.remove()
         said = tracer.communicate(timeout=60)[1]
     finally:
         for process in (program, idle, tracer):
@@ -165,26 +176,6 @@ def watcher(cgroup: MadeCgroup) -> WatchedCgroup:
     return WatchedCgroup(made, cgroups.memory(made), parse_conditions(["oom_kill", "end"]), 1.0)
 
 
-@pytest.mark.parametrize("read_before", [False, True], ids=["unread", "one kill was read"])
-def test_a_kill_is_told_of_a_cgroup_that_was_removed_before_it_was_read(cgroup, read_before):
-    watched = watcher(cgroup)
-    if not os.access("/dev/kmsg", os.R_OK):
-        pytest.skip("the kernel's log may not be read here")
-    grows = [*cgroup.joining(), sys.executable, "-c", "b = b'x' * (1 << 30)"]
-    if read_before:
-        assert subprocess.run(grows).returncode == -signal.SIGKILL
-        watched.ending = True  # it is read at once
-        assert [one.kind for one in watched.read()] == ["oom_kill"]
-    assert subprocess.run(grows).returncode == -signal.SIGKILL
-    cgroup.remove()
-    watched.ending = True
-    fired = watched.read()
-    assert [one.kind for one in fired] == ["oom_kill", "end"]
-    told = watched.firing(fired[0], 1, ())
-    assert (told.how, told.n_bytes, told.what) == ("killed", LIMIT, "oom_kill")
-    watched.close()
-
-
 def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
     other = cgroup.make("other")
     watched = watcher(cgroup)
@@ -203,36 +194,6 @@ def unified(cgroup: MadeCgroup) -> MadeCgroup:
     if not (cgroup.folder / "memory.high").exists():
         pytest.skip("only on a v2 hierarchy of memory, and it is in a v1 one here: tests/kernels/run trixie runs this")
     return cgroup
-
-
-@pytest.mark.timeout(300)
-def test_reaching_memory_high_is_recorded_and_the_process_goes_on(tmp_path, unified, full_level, python_stacks):
-    """GIVEN memory.high far below memory.max WHEN a program passes it THEN what it had then is told by its lines."""
-    high = LIMIT // 2
-    (unified.folder / "memory.high").write_text(str(high))
-    program = subprocess.Popen([*unified.joining(), sys.executable, growing(tmp_path)], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    attach = ["attach", str(program.pid), "--keep", "60s", "--on", "high", "-o", "api.wst", "--quiet"]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
-                              stderr=subprocess.PIPE)  # fmt: skip
-    try:
-        wait_until_traced(tmp_path / "api.ring.wst", tracer)
-        printed, _ = program.communicate("32\n", timeout=200)
-        said = tracer.communicate(timeout=100)[1]
-    finally:
-        for process in (program, tracer):
-            process.kill()
-            process.communicate()
-    assert (program.returncode, printed) == (0, "done\n")
-    counted = int(re.search(r"^high (\d+)$", (unified.folder / "memory.events").read_text(), re.MULTILINE)[1])
-    assert counted > 0, "the kernel itself has counted it"
-    line = next(line for line in said.splitlines() if ": at " in line)
-    size, lines = re.search(r": at ([\d.]+) MiB charged; \+[\d.]+ in the last [^:]+: (.*)", line).groups()
-    assert 0.8 * high <= float(size) * (1 << 20) <= LIMIT, said
-    assert "load_index app.py:5" in lines
-    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
-        fact = Recording.of(trace.info.extra)
-        assert (fact.how, fact.what, fact.cgroup) == ("reached", "high", unified.path)
 
 
 @pytest.mark.timeout(300)
@@ -365,11 +326,11 @@ def test_waiting_for_memory_is_told_whoever_asks_the_kernel_first(cgroup, waitin
 
 def test_a_limit_that_is_not_there_is_told_before_anything_is_traced(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as process:
-        done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "high"],
+        done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "psi=300ms/2s"],
                               cwd=tmp_path, capture_output=True, text=True, timeout=60)  # fmt: skip
         process.kill()
     assert done.returncode == 122
     assert done.stderr.startswith("wstrace: ")
-    assert "trigger high" in done.stderr or "memory" in done.stderr
+    assert "trigger psi" in done.stderr or "memory" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -83,7 +83,7 @@ def test_several_processes_are_named_together(monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["rss", "rss=", "rss=much", "growth=1MiB", "growth=1MiB/0s", "end=1", "max=0%", "max=101%", "max=90", "psi=1s",
+    ["rss", "rss=", "rss=much", "growth=1MiB", "growth=1MiB/0s", "end=1", "max=90%", "high", "psi=1s",
      "oom", "rss=1MiB/1s", ""],
 )  # fmt: skip
 def test_what_is_no_trigger_is_refused_in_one_line(text):

@@ -16,10 +16,8 @@ from wstrace.interfaces import Context
 if sys.platform != "linux":
     pytest.skip("only on Linux: control groups", allow_module_level=True)
 
-from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
 from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
-from wstrace_plugins.os.linux.cgroups.mounts import Hierarchy
-from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
+from wstrace_plugins.os.linux.cgroups.tree import Cgroup
 from wstrace_plugins.working_set.conditions import parse_conditions
 from wstrace_plugins.working_set.linux import watched_cgroup as room
 from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup, name_of
@@ -53,17 +51,6 @@ class Script:
         self.seconds += 1
         self.write(size, **counted)
         return [one.text for one in self.watched.read()]
-
-
-def test_a_part_of_the_limit_and_each_count_of_high_fire(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "max=90%", "high")
-    assert script.fires(89) == []
-    assert script.fires(91) == ["max=90%"]
-    assert script.fires(95, high=3) == ["high"]
-    assert script.fires(95, high=1) == [], "within the pause"
-    for _ in range(5):
-        assert script.fires(95) == []
-    assert script.fires(95, high=1) == ["high"]
 
 
 def test_a_kill_at_the_limit_is_told_with_the_limit_and_how_many_there_were(monkeypatch, tmp_path):
@@ -110,11 +97,11 @@ def test_looks_are_due_near_the_limit_with_each_step(monkeypatch, tmp_path):
     ],
 )
 def test_a_kill_is_told_by_the_last_look_that_saw_what_was_killed(monkeypatch, tmp_path, looks, told):
-    script = Script(monkeypatch, tmp_path, "oom_kill", "max=90%")
+    script = Script(monkeypatch, tmp_path, "oom_kill", "rss=90MiB")
     script.fires(95)
     for seconds, seen in looks:
         script.watched.looked(seconds * SECOND, 0.0, seen * MIB)
-    killed, reached = parse_conditions(["oom_kill", "max=90%"])
+    killed, reached = parse_conditions(["oom_kill", "rss=90MiB"])
     assert script.watched.firing(killed, 10 * SECOND, ()).last_look_ns == told * SECOND
     assert script.watched.firing(reached, 10 * SECOND, ()).last_look_ns == looks[-1][0] * SECOND
 
@@ -148,13 +135,13 @@ def test_what_a_cgroup_does_not_count_is_refused(monkeypatch, tmp_path):
     v1 = tmp_path / "v1"
     v1.mkdir()
     (v1 / "memory.failcnt").write_text("0\n")
-    (v1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    (v1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
     (v1 / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     (v1 / "memory.usage_in_bytes").write_text("4096\n")
     files = MemoryFiles(v1, False, None, "/x")
     cgroup = Cgroup("/x", v1.stat().st_ino, v1)
-    with pytest.raises(Unavailable, match=r"trigger high: the cgroup /x does not count it \(cgroup v1"):
-        WatchedCgroup(cgroup, files, parse_conditions(["high"]), 1.0)
+    with pytest.raises(Unavailable, match="trigger oom_kill: the cgroup /x does not count it"):
+        WatchedCgroup(cgroup, files, parse_conditions(["oom_kill"]), 1.0)
     with pytest.raises(Unavailable, match=r"has no memory\.pressure"):
         WatchedCgroup(cgroup, files, parse_conditions(["psi=300ms/2s"]), 1.0)
 
@@ -197,27 +184,3 @@ def test_a_container_is_called_by_its_short_id():
     assert name_of(f"/kubepods.slice/cri-containerd-{CONTAINER}.scope") == "0123456789ab"
     assert name_of("/system.slice/nginx.service") == "nginx.service"
     assert name_of("/") == "/"
-
-
-def test_a_glob_whose_cgroups_have_no_limit_is_told_once_and_waits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """WHEN a part of a limit is waited for and none is set THEN one path is refused, and a glob is told of once."""
-    script = Script(monkeypatch, tmp_path, "max=90%", limit="max\n")
-    conditions = parse_conditions(["max=90%"])
-    one = [Cgroup("/pod/x", tmp_path.stat().st_ino, tmp_path)]
-
-    def chosen(name: str) -> Context:
-        cgroups = Cgroups(Hierarchy(tmp_path, True), Unavailable("none"))
-        return Context(groups=(ChosenCgroups(name, cgroups, lambda: one, lambda path: False),))
-
-    with pytest.raises(Unavailable, match="no limit of memory is set for /pod/x"):
-        room._check_limits([script.watched], conditions, chosen("cgroup /pod/x"))
-    of = chosen("cgroup /pod*")
-    for _ in range(2):
-        room._check_limits([script.watched], conditions, of)
-    assert [record.getMessage().partition(": it waits")[0] for record in caplog.records] == of.info.lacking
-    assert of.info.lacking == ["trigger max=90%: no limit of memory is set for /pod/x"]
-    script.seconds += 60
-    (tmp_path / "memory.max").write_text(str(100 * MIB))
-    assert script.fires(95) == ["max=90%"]

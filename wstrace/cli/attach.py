@@ -14,7 +14,7 @@ from wstrace.cli.tracing import Recording, Tracing, tracing_options
 from wstrace.errors import TargetExited, UsageError
 from wstrace.options import Spec, parse_spec
 
-_ON = "When to record what is kept: also growth=100MiB/30s, end, high, psi=300ms/2s; may be repeated."
+_ON = "When to record what is kept: also growth=100MiB/30s, end, psi=300ms/2s; may be repeated."
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +22,7 @@ _ON = "When to record what is kept: also growth=100MiB/30s, end, high, psi=300ms
 @click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")
 @click.option("--keep", type=Duration(), metavar="2m", help="Keep only the last minutes, and record them when --on.")
-@click.option("--on", "triggers", multiple=True, metavar="rss=400MiB|max=90%|oom_kill|...", help=_ON)
+@click.option("--on", "triggers", multiple=True, metavar="rss=400MiB|oom_kill|...", help=_ON)
 @click.option("--cgroup", multiple=True, metavar="PATH|GLOB", help="All processes of a control group, new ones too.")
 @click.option("--container", multiple=True, metavar="ID", help="Those of a container: 8 or more digits of its id.")
 @click.option("--unit", multiple=True, metavar="NAME", help="Those of a unit of systemd: nginx.service.")

@@ -13,7 +13,6 @@ from wstrace.interfaces import Context, Level
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.firing import Division
     from wstrace_plugins.working_set.conditions import Condition
     from wstrace_plugins.working_set.file_heat import FileHeat
     from wstrace_plugins.working_set.watching import Watched
@@ -232,9 +231,6 @@ class Backend(Protocol):
         Raises:
             Unavailable: there are none on this system, or their memory may not be read, or none tells of it.
         """
-
-    def division(self, patterns: Sequence[str], of: Context) -> Division:
-        """Which cgroup belongs to which of those that watched_cgroups() gives, now or later. Raises Unavailable."""
 
     def faults(self) -> tuple[int, int | None]:
         """(minor, major) faults of the calling process so far, by its own accounting."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,17 +10,17 @@ from wstrace.errors import UsageError
 from wstrace.firing import ENDED, KILLED, REACHED
 from wstrace.options import parse_duration, parse_size
 
-Kind = Literal["rss", "growth", "end", "max", "high", "psi", "oom_kill"]
+Kind = Literal["rss", "growth", "end", "psi", "oom_kill"]
 _HOW = {"end": ENDED, "oom_kill": KILLED}
-_KNOWN = "rss=400MiB, growth=100MiB/30s, end; of cgroups max=90%, high, psi=300ms/2s, oom_kill"
+_KNOWN = "rss=400MiB, growth=100MiB/30s, end; of cgroups psi=300ms/2s, oom_kill"
 #: Below this part of the size that it fired at, a trigger is armed again.
 REARM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition. text: as the user wrote it. amount: bytes, the part of the limit, or seconds of stall; seconds: of
-    the time in which.
+    """A condition. text: as the user wrote it. amount: bytes or seconds of stall; seconds: of the time in
+    which.
     """
 
     text: str
@@ -37,7 +36,7 @@ class Condition:
     @property
     def of_cgroup(self) -> bool:
         """Whether it is about a cgroup, and not about processes."""
-        return self.kind in ("max", "high", "psi", "oom_kill")
+        return self.kind in ("psi", "oom_kill")
 
 
 def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
@@ -56,11 +55,9 @@ def _parsed(text: str) -> Condition:
         if kind == "psi" and "/" in value:
             stall, _, seconds = value.partition("/")
             return _positive(Condition(text, "psi", parse_duration(stall), parse_duration(seconds)))
-        if kind == "max" and (match := re.fullmatch(r"(\d+(?:\.\d+)?)%", value)) and 0 < float(match[1]) <= 100:
-            return Condition(text, "max", float(match[1]) / 100)
     except ValueError as wrong:
         raise UsageError(f"trigger {text}: {wrong}", f"known: {_KNOWN}") from None
-    if not given and kind in ("end", "high", "oom_kill"):
+    if not given and kind in ("end", "oom_kill"):
         return Condition(text, kind)  # type: ignore[arg-type]
     raise UsageError(f"there is no trigger {text!r}", f"known: {_KNOWN}")
 

@@ -42,8 +42,8 @@ class TriggersSource(Source):
 
     Args:
         on: the triggers. Of the targets and their children together: `rss=400MiB`, the resident size;
-            `growth=100MiB/30s`; `end`. Of the cgroups: `max=90%`, of memory.max; `high`, at memory.high;
-            `psi=300ms/2s`, some of it waited so long for memory; `oom_kill`.
+            `growth=100MiB/30s`; `end`. Of the cgroups: `psi=300ms/2s`, some of it waited so long for
+            memory; `oom_kill`.
         cgroups: paths or globs of the cgroups, of which all triggers are then; none = those that are traced, or that
             the targets are in.
         interval: seconds between two readings of the sizes, more where they take long.
@@ -95,8 +95,6 @@ class TriggersSource(Source):
         self._of_cgroups = of_cgroups
         if of_cgroups:
             self._watch(self._backend.watched_cgroups(self._patterns, context, of_cgroups, self._pause))
-        if self._of_paths:
-            context.division[:] = [self._backend.division(self._patterns, context)]
         self._new_due = time.monotonic() + _NEW_SECONDS
 
     def _watch(self, found: Sequence[Watched]) -> None:

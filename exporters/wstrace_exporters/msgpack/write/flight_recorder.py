@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -17,11 +18,14 @@ from wstrace.trace_info import NOT_SAVED
 
 if TYPE_CHECKING:  # every session imports this module, but not every one records
     from wstrace_exporters.msgpack.write.answers import Answers
-    from wstrace_exporters.msgpack.write.rings import Rings
+    from wstrace_exporters.msgpack.write.ring import Ring
 
 #: After a firing, seconds until the records of before it have come: at least, and where none tells by its time.
 _SETTLE, _SETTLE_AT_MOST = 1.0, 3.0
 _STILL_SECONDS = 60.0
+#: Of names from outside, what file names do not have.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]+")
+_NAME_LIMIT = 80
 
 
 class FlightRecorder(Exporter):
@@ -29,14 +33,12 @@ class FlightRecorder(Exporter):
 
     Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
     have in common is on the disk once. Of each, `wstrace blame` tells in a process of its own whose memory it was, in
-    one line. What is kept is FILE.ring.wst, or FILE.ring-NAME.wst of each watched cgroup; it is removed at the end.
+    one line. What is kept is FILE.ring.wst; it is removed at the end.
 
     Args:
         path: FILE.wst; by default the name of the first target.
         keep: for how many seconds records are kept; a recording has up to an eighth more.
         ring_bytes: how much of the disk the kept records may take, and an eighth more; it goes before `keep`.
-        rings: how many of the watched cgroups have a ring of their own, in which no busy one costs them their minutes;
-            further ones share one.
         recordings: how many of the newest recordings remain; 0 = all.
         answers: whether each recording's answer is printed, and where.
         level: the compression level of zstd, 1 to 19.
@@ -54,18 +56,17 @@ class FlightRecorder(Exporter):
         path: str = "",
         keep: float = 120.0,
         ring_bytes: int = 256 << 20,
-        rings: int = 64,
         recordings: int = 10,
         answers: Literal["stderr", "stdout", "no"] = "stderr",
         level: int = 1,
     ) -> None:
-        if keep <= 0 or ring_bytes <= 0 or rings <= 0 or recordings < 0 or not 1 <= level <= 19:
+        if keep <= 0 or ring_bytes <= 0 or recordings < 0 or not 1 <= level <= 19:
             raise UsageError(
-                "flight_recorder: keep, ring_bytes and rings are above 0, recordings is 0 or more, level is 1 to 19"
+                "flight_recorder: keep and ring_bytes are above 0, recordings is 0 or more, level is 1 to 19"
             )
         self._path, self._keep, self._bytes, self._recordings = path, keep, ring_bytes, recordings
-        self._to, self._level, self._most = answers, level, rings
-        self._rings: Rings | None = None
+        self._to, self._level = answers, level
+        self._ring: Ring | None = None
         self._answers: Answers | None = None
         self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
         self._seen_ns = 0  # the time of the latest fault
@@ -75,22 +76,22 @@ class FlightRecorder(Exporter):
         self._dropped = 0
 
     def start(self, context: Context) -> None:
-        """Creates the first ring. Raises OutputError."""
+        """Creates the ring. Raises OutputError."""
         from wstrace_exporters.msgpack.write.answers import Answers
-        from wstrace_exporters.msgpack.write.rings import Rings, file_name
+        from wstrace_exporters.msgpack.write.ring import Ring
 
         self._context, self._answers = context, None if self._to == "no" else Answers()
-        stem = self._path.removesuffix(".wst") if self._path else file_name(_default_name(context))
-        self._rings = Rings(stem, context, seconds=self._keep, n_bytes=self._bytes, most=self._most, level=self._level)
+        stem = self._path.removesuffix(".wst") if self._path else _default_name(context)
+        self._ring = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes, level=self._level)
 
     def export(self, batch: Batch) -> None:
         """Takes one batch; a trigger's mark makes a recording due."""
-        if self._rings is None or batch.schema is ADDRESS_SPACE:  # its content is in the mappings
+        if self._ring is None or batch.schema is ADDRESS_SPACE:  # its content is in the mappings
             return
         if batch.schema is PAGE_FAULT and len(batch):
             self._seen_ns = max(self._seen_ns, int(batch["time_ns"][-1]) if "time_ns" in batch else batch.window[1])
         try:
-            self._rings.write(batch)
+            self._ring.write(batch)
         finally:
             self._count_loss()
         if batch.schema is MARK and batch.source == "triggers":
@@ -100,9 +101,9 @@ class FlightRecorder(Exporter):
 
     def tick(self) -> None:
         """Makes the recordings that are due, and prints the answers that have come."""
-        if self._rings is None:
+        if self._ring is None:
             return
-        self._rings.tick()
+        self._ring.tick()
         while self._due:
             since, firing = self._due[0]
             waited = time.monotonic() - since
@@ -118,14 +119,14 @@ class FlightRecorder(Exporter):
         Raises:
             OutputError: a recording could not be written whole.
         """
-        if self._rings is None:
+        if self._ring is None:
             return
         self.record_pending()
         self._count_loss()
         if not self._counts["recordings"]:
             self._context.info.extra[NOT_SAVED] = "no trigger has fired, so there is no recording"
-        rings, self._rings = self._rings, None
-        rings.discard()
+        ring, self._ring = self._ring, None
+        ring.discard()
         self._tell(_STILL_SECONDS)
         if self._answers is not None:
             self._answers.stop()
@@ -138,10 +139,10 @@ class FlightRecorder(Exporter):
             self._record(self._due.popleft()[1])
 
     def _record(self, firing: Firing) -> None:
-        if self._rings is None:
+        if self._ring is None:
             return
         try:
-            made = self._rings.record(firing)
+            made = self._ring.record(firing)
         except OutputError as error:
             self._failed = error.why
             self._say(f"{_told(firing)}: not recorded: {error}")
@@ -171,35 +172,37 @@ class FlightRecorder(Exporter):
         Output.standard(self._to).write(f"{text}\n")
 
     def _count_loss(self) -> None:
-        dropped = 0 if self._rings is None else self._rings.dropped
+        dropped = 0 if self._ring is None else self._ring.dropped
         if dropped > self._dropped:
             self._context.ledger.add("failed_lane", dropped - self._dropped, self.name)
             self._dropped = dropped
 
     def cancel(self) -> None:
         """Removes the ring of a session that could not start."""
-        rings, self._rings = self._rings, None
-        if rings is not None:
-            rings.discard()
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.discard()
 
     def after_fork_in_child(self) -> None:
         """Closes the descriptor and writes nothing."""
-        rings, self._rings = self._rings, None
-        if rings is not None:
-            rings.abandon()
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.abandon()
 
     @property
     def stalled(self) -> str:
         """Why what is kept waits for the disk; "" when it does not."""
-        return self._rings.stalled if self._rings is not None else ""
+        return self._ring.stalled if self._ring is not None else ""
 
     def statistics(self) -> dict[str, int]:
-        """Recordings made, and those of them that were removed for newer ones; of what is kept, see Rings."""
-        return {**self._counts, **(self._rings.statistics() if self._rings is not None else {})}
+        """Recordings made, and those of them that were removed for newer ones; of what is kept, see TraceWriter."""
+        return {**self._counts, **(self._ring.statistics() if self._ring is not None else {})}
 
 
 def _default_name(context: Context) -> str:
-    return base_name(context.targets[0].name) if context.targets else "node"
+    """The first target's name, with what file names may have."""
+    name = base_name(context.targets[0].name) if context.targets else "node"
+    return _UNSAFE.sub("_", name)[:_NAME_LIMIT].strip(".-") or "recording"
 
 
 def _told(firing: Firing) -> str:

@@ -24,8 +24,6 @@ from wstrace.schema import DTYPES, MAPPING, PROCESS_EXEC, PROCESS_EXIT, PROCESS_
 GRACE_SECONDS = 3.0
 #: The number of rows at which dead ones are first removed.
 PRUNE_ROWS = 65_536
-#: Beyond so many batches of rows they become one, before rows are looked for in them.
-_BATCHES = 32
 
 
 class Names:
@@ -138,14 +136,6 @@ class Mappings:
     def keep(self, ids: NDArray[Any]) -> None:
         """Keeps the mappings of those ids for good: rows that every part repeats name them."""
         self._named.update(distinct(ids).tolist())
-
-    def find(self, ids: NDArray[Any]) -> dict[str, NDArray[Any]] | None:
-        """The rows of those ids that are live or died just now, as columns; None = there is none."""
-        if len(self._rows) > _BATCHES:
-            self._rows = [concatenate(self._rows)]
-        found = [{name: array[at] for name, array in rows.items() if name != "space"}
-                 for rows in self._rows if (at := np.isin(rows["id"], ids)).any()]  # fmt: skip
-        return concatenate(found) if found else None
 
     def take_new(self) -> dict[str, NDArray[Any]] | None:
         """The rows that are not yet in this part, as columns, or None; they count as written from now on."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class Parts:
         sync: see Sink.
         ring: whether these are the parts of a ring, which the recorder removes by and by.
         after: the number of the first part and the file id of the one before it, where it is not the first.
-        ledger: gives what was counted in a part that is followed by another one, when it ends, by its rows by stream.
+        ledger: gives what was counted in a part that is followed by another one, when it ends.
         finished: called with the path of each part that has ended, and its number of rows that no other part has.
     """
 
@@ -59,7 +59,7 @@ class Parts:
         sync: str = "interval",
         ring: bool = False,
         after: tuple[int, bytes | None] = (0, None),
-        ledger: Callable[[Mapping[str, int]], dict[str, int]] = lambda rows: {},
+        ledger: Callable[[], dict[str, int]] = dict,
         finished: Callable[[str, int], None] | None = None,
     ) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Parts:
         self._ring = os.path.basename(path) if ring else ""
         self.like: frames.Header | None = None
         self._force = force
-        self.rotate_bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
+        self._rotate_bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
         self._finished = finished
         self._dropped: Counter[str] = Counter()
         self._why_dropped = ""
@@ -161,7 +161,7 @@ class Parts:
             return False
         return (
             full
-            or 0 < self.rotate_bytes <= sink.offset
+            or 0 < self._rotate_bytes <= sink.offset
             or (self._seconds > 0 and time.monotonic() - self._began >= self._seconds)
         )
 
@@ -182,7 +182,7 @@ class Parts:
             return False
         self.refused = ""
         with contextlib.suppress(OutputError):  # without its end it reads as cut, but its rows can be read
-            old.end(self._ledger(old.rows))
+            old.end(self._ledger())
         self.sink.unsafe = old.unsafe  # reported when the last part ends
         self._dropped.update(old.dropped)
         self._why_dropped = self._why_dropped or old.why_dropped
@@ -191,16 +191,10 @@ class Parts:
         self._tell(old)
         self._ended[old.out.path] = Ended(time.monotonic(), old.offset, Counter(old.rows))
         while let_go and self._outdated():
-            self.let_oldest_go()
+            self._let_oldest_go()
         return True
 
-    @property
-    def kept_bytes(self) -> int:
-        """The size of the parts that remain on the disk, but for the one that is being written."""
-        return sum(part.n_bytes for part in self._ended.values())
-
-    def let_oldest_go(self) -> None:
-        """Removes the oldest part from the disk; there must be one that has ended."""
+    def _let_oldest_go(self) -> None:
         path = self.written.pop(0)
         remove(path)
         if path in self._ended:
@@ -214,7 +208,7 @@ class Parts:
         if oldest is None:
             return False
         late = 0 < self._keep_seconds < time.monotonic() - oldest.at
-        return late or 0 < self._keep_bytes < self.kept_bytes
+        return late or 0 < self._keep_bytes < sum(part.n_bytes for part in self._ended.values())
 
     def discard(self) -> None:
         """Closes the part being written, and removes all parts that are on the disk."""

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Mapping
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
-from wstrace.batch import Batch
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
-from wstrace.errors import OutputError
+from wstrace.errors import OutputError, TraceFileError
 from wstrace.firing import Firing
 from wstrace.interfaces import Context
 from wstrace.ledger import Ledger
 from wstrace.output_file import link, remove, sync
-from wstrace.schema import TABLES
+from wstrace.output_rights import belongs_to_us
+from wstrace.schema import DTYPES, PROCESS, PROCESS_EXIT, PROCESS_SEEN, PROCESS_TITLE
 from wstrace.trace_info import Usage
-from wstrace_exporters.msgpack.format.part_names import part_path
-from wstrace_exporters.msgpack.write.known_processes import KnownProcesses
-from wstrace_exporters.msgpack.write.named_rows import KnownRows, NamedRows
+from wstrace_exporters.msgpack.format.osfile import is_being_written
+from wstrace_exporters.msgpack.format.part_names import name_and_number, numbered, part_path
+from wstrace_exporters.msgpack.read.part import first_header
 from wstrace_exporters.msgpack.write.parts import Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter
 
@@ -26,55 +34,46 @@ from wstrace_exporters.msgpack.write.writer import TraceWriter
 _PARTS = 8
 #: Stages of the ledger that hold no count that grows.
 _SETTINGS = frozenset({"sampled"})
+#: The most names of threads and titles that are remembered; past it the older half is forgotten.
+_MOST = 1 << 16
 
 
 class Ring:
-    """Writes a trace whose older parts are removed as it goes on.
+    """Writes a trace whose older parts are removed as it goes on: STEM.ring.wst.
 
     A recording has the parts of that time as hard links, so that the ring goes on with them for the next one, and a
     last part of its own that describes it. Only a recording is synced to the disk: a machine that loses its power loses
     the ring, in which nothing was recorded so far.
 
     Args:
-        path: of the ring's first part.
+        stem: of the paths of recordings, which are STEM-1.wst, STEM-2.wst ...; names that exist are passed over.
         context: the session's.
-        known: the names of the session's processes.
-        rows: the session's mappings and call sites, of which it writes those that its rows name: it has the records of
-            one cgroup. None = it has all records, and is given these as well.
-        seconds: for how long records are kept. n_bytes: how much of the disk they may take at most; of several rings
-            their owner sees to it.
+        seconds: for how long records are kept. n_bytes: how much of the disk they may take at most.
         level: the compression level of zstd.
+
     Raises:
         OutputError: the first part cannot be created.
     """
 
-    def __init__(
-        self,
-        path: str,
-        context: Context,
-        known: KnownProcesses,
-        rows: KnownRows | None,
-        *,
-        seconds: float,
-        n_bytes: int,
-        level: int = 1,
-    ) -> None:
-        self._context, self._seconds, self._known, self._rows = context, seconds, known, rows
+    def __init__(self, stem: str, context: Context, *, seconds: float, n_bytes: int, level: int = 1) -> None:
+        self._stem, self._context, self._seconds = stem, context, seconds
+        self._numbers = itertools.count(1)
+        self._known = KnownProcesses(context.strings)
         self._counted = Ledger.from_dict(context.ledger.as_dict())  # as it was when the present part began
+        _remove_left(stem)
         self._parts = Parts(
-            path,
+            _free(f"{stem}.ring{f'-{n}' if n > 1 else ''}.wst" for n in itertools.count(1)),
             command=list(context.info.command),
             rotate_bytes=max(n_bytes // _PARTS, 1),
             rotate_seconds=seconds / _PARTS,
             keep_seconds=seconds,
-            keep_bytes=n_bytes if rows is None else 0,
+            keep_bytes=n_bytes,
             sync="never",  # what is let go again need not reach the disk: the parts of a recording are synced
             ring=True,
             ledger=self._count,
         )
         self._parts.create()
-        self._writer = TraceWriter(self._parts, context.strings, level=level,
-                                   named=None if rows is None else NamedRows(rows))  # fmt: skip
+        self._writer = TraceWriter(self._parts, context.strings, level=level)
         self._writer.begin()
         self._begun: dict[int, int] = {}  # part -> when it began
         self._note()
@@ -84,12 +83,10 @@ class Ring:
         """Why frames wait for the disk; "" when none do."""
         return self._writer.stalled
 
-    def share_of(self, n_bytes: int) -> None:
-        """From now on it is to have an even share of so many bytes: a part ends when it has its part of that."""
-        self._parts.rotate_bytes = max(n_bytes // _PARTS, 1)
-
     def write(self, batch: Batch) -> None:
         """Takes a batch of any stream except address_space. Raises OutputError."""
+        if batch.schema is PROCESS:
+            self._known.learn(batch)
         try:
             self._writer.write(batch)
         finally:
@@ -109,40 +106,10 @@ class Ring:
             self._begun[number] = now_ns()
             for gone in [one for one in self._begun if one <= number - len(self._parts.written)]:
                 del self._begun[gone]
+            self._known.forget(min(self._begun.values()))
 
-    @property
-    def begin_ns(self) -> int:
-        """Since when records are kept."""
-        return self._begun[min(self._begun)]
-
-    @property
-    def kept_bytes(self) -> int:
-        """The size of the parts that it may let go."""
-        return self._parts.kept_bytes
-
-    def let_oldest_go(self) -> None:
-        """Removes its oldest part; there must be one that has ended."""
-        self._parts.let_oldest_go()
-        self._note()
-
-    @property
-    def let_go(self) -> Counter[str]:
-        """Rows of parts that were removed, by stream."""
-        return self._parts.let_go
-
-    def record(
-        self,
-        path: str,
-        firing: Firing,
-        since: Mapping[int, int] | None = None,
-        earlier: Mapping[str, int] | None = None,
-    ) -> list[str]:
+    def record(self, firing: Firing) -> list[str]:
         """Makes a trace file of what is kept. Returns its parts; the first one's path opens it.
-
-        Args:
-            path: of the first part. firing: for what.
-            since: see KnownProcesses.before().
-            earlier: rows that were let go before this ring began.
 
         Raises:
             OutputError: it cannot be written; nothing of it is left then.
@@ -152,16 +119,16 @@ class Ring:
         if not self._writer.rotate():
             raise OutputError(self._parts.refused)
         self._note()
-        begin_ns = self.begin_ns
+        begin_ns = min(self._begun.values())
+        path = _free(f"{self._stem}-{n}.wst" for n in self._numbers)
         made: list[str] = []
         try:
             for number, part in enumerate(self._parts.written[:-1]):
                 link(part, part_path(path, number))
                 made.append(part_path(path, number))
                 sync(made[-1])
-            fact = firing.to_facts(begin_ns, Counter(earlier or {}) + self.let_go, self._seconds)
-            known = self._known.before(begin_ns, since)
-            made.append(self._describe(part_path(path, len(made)), (self._parts.number, before), begin_ns, fact, known))
+            fact = firing.to_facts(begin_ns, self._parts.let_go, self._seconds)
+            made.append(self._describe(part_path(path, len(made)), (self._parts.number, before), begin_ns, fact))
         except BaseException as error:
             for one in made:
                 with contextlib.suppress(OSError):
@@ -171,9 +138,7 @@ class Ring:
             raise
         return made
 
-    def _describe(
-        self, path: str, after: tuple[int, bytes], begin_ns: int, fact: Mapping[str, object], known: Batch | None
-    ) -> str:
+    def _describe(self, path: str, after: tuple[int, bytes], begin_ns: int, fact: Mapping[str, object]) -> str:
         """Writes the last part of a recording: what it is, and names of processes that stand in no other part."""
         info = self._context.info
         # What the system accounts is of the whole session, not of the minutes that are kept.
@@ -183,7 +148,7 @@ class Ring:
         parts.create()
         writer = TraceWriter(parts, self._context.strings)
         writer.begin()
-        if known is not None:
+        if (known := self._known.before(begin_ns)) is not None:
             writer.write(known)
         try:
             writer.close({}, described.to_dict())
@@ -192,19 +157,13 @@ class Ring:
             raise
         return path
 
-    def _count(self, rows: Mapping[str, int]) -> dict[str, int]:
-        """What the ledger has counted since the last call. The losses of this exporter are the file's.
-
-        Of a cgroup's own ring, losses are those of all cgroups: nobody knows whose records they were.
-        """
+    def _count(self) -> dict[str, int]:
+        """What the ledger has counted since the last call. The losses of this exporter are the file's."""
         now, found = Ledger.from_dict(self._context.ledger.as_dict()), Ledger()
         for stage, who, n in now.rows():
-            if stage in _SETTINGS or (self._rows is not None and (stage == "counted" or who in TABLES)):
-                continue  # each part repeats the rows of tables that it needs
-            more = max(n - self._counted.get(stage, who), 0)
-            if stage == "recorded" and self._rows is not None:
-                more = rows.get(who, 0)
-            found.add(stage, more, "msgpack" if who == "flight_recorder" else who)
+            if stage not in _SETTINGS:
+                more = max(n - self._counted.get(stage, who), 0)
+                found.add(stage, more, "msgpack" if who == "flight_recorder" else who)
         self._counted = now
         return found.as_dict()
 
@@ -224,3 +183,97 @@ class Ring:
     def statistics(self) -> Mapping[str, int]:
         """See TraceWriter.statistics()."""
         return self._writer.statistics()
+
+
+class _Named(NamedTuple):
+    time_ns: int
+    ppid: int
+    event: int
+    name: int
+
+
+class KnownProcesses:
+    """The last names of processes and threads, and titles, of rows that the ring may have let go since.
+
+    Args:
+        strings: what the codes of names are of.
+    """
+
+    def __init__(self, strings: Dictionary) -> None:
+        self._strings = strings
+        self._names: dict[tuple[int, int, bool], _Named] = {}  # by pid, tid and whether it is a title
+        self._ended: dict[int, int] = {}  # pid -> when
+
+    def learn(self, batch: Batch) -> None:
+        """Takes rows in order of time."""
+        columns = (batch[name].tolist() for name in ("time_ns", "pid", "ppid", "tid", "event"))
+        names = batch["name"].tolist() if "name" in batch else [0] * len(batch)
+        for time, pid, ppid, tid, event, name in zip(*columns, names, strict=True):
+            if event == PROCESS_EXIT:
+                if pid == tid:
+                    self._ended[pid] = time
+                else:
+                    self._names.pop((pid, tid, False), None)
+                continue
+            if pid == tid:
+                self._ended.pop(pid, None)  # a new process of that id
+            title = event == PROCESS_TITLE
+            if title or name:
+                self._names[pid, tid, title] = _Named(time, ppid, event if title else PROCESS_SEEN, name)
+        if len(self._names) > _MOST:
+            for key in list(islice(self._names, len(self._names) - _MOST // 2)):
+                del self._names[key]
+
+    def forget(self, time_ns: int) -> None:
+        """Forgets the processes that had ended by that time."""
+        gone = {pid for pid, time in self._ended.items() if time < time_ns}
+        for key in [key for key in self._names if key[0] in gone]:
+            del self._names[key]
+        for pid in gone:
+            del self._ended[pid]
+
+    def before(self, time_ns: int) -> Batch | None:
+        """The names and titles that living processes had at a time, as rows of that time; None = there are none."""
+        rows = [(time_ns, pid, one.ppid, tid, one.event, one.name, -1) for (pid, tid, _), one in self._names.items()
+                if one.time_ns < time_ns <= self._ended.get(pid, time_ns)]  # fmt: skip
+        if not rows:
+            return None
+        names = ("time_ns", "pid", "ppid", "tid", "event", "name", "code")
+        columns = {name: np.array([row[at] for row in rows], DTYPES[PROCESS.column(name).type])  # type: ignore[union-attr]
+                   for at, name in enumerate(names)}  # fmt: skip
+        return Batch(PROCESS, columns, strings=self._strings, source="flight_recorder")
+
+
+def _free(paths: Iterator[str]) -> str:
+    """The first of these paths that no file has and no part of a trace, neither now nor later: a.0001 is one of a."""
+    return next(path for path in paths
+                if name_and_number(path)[0] == path and not os.path.lexists(path) and not numbered(path))  # fmt: skip
+
+
+def _remove_left(stem: str) -> None:
+    """Removes the rings of recorders of this stem that were killed; those of other users stay.
+
+    A recorder locks the part that it writes, and opens the next one before it ends the one before; the system frees the
+    lock of a process that is gone. The header says of which ring a part is: recordings have the same parts.
+    """
+    # A recorder that began another part between the first listing and the test of the lock is seen by the second.
+    for paths in _rings(stem).values():
+        if not any(map(is_being_written, paths)) and paths in _rings(stem).values():
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    remove(path)
+
+
+def _rings(stem: str) -> dict[str, list[str]]:
+    """The parts of each ring by the name of its first one, the latest part first, as the present one is locked."""
+    folder, name = os.path.split(stem)
+    pattern = re.compile(re.escape(name) + r"\.ring(-\d+)?\.wst")
+    found: dict[str, list[tuple[int, str]]] = {}
+    with contextlib.suppress(OSError):
+        for path in map(str, Path(folder).iterdir()):
+            first, number = name_and_number(os.path.basename(path))
+            if pattern.fullmatch(first) and belongs_to_us(path):
+                with contextlib.suppress(TraceFileError):
+                    if (header := first_header(path)) is not None and header.ring == first:
+                        found.setdefault(first, []).append((number, path))
+    return {first: [path for _, path in sorted(parts, reverse=True)] for first, parts in found.items()}

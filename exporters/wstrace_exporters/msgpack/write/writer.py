@@ -36,7 +36,6 @@ from wstrace_exporters.msgpack.format.layout import (
 from wstrace_exporters.msgpack.format.values import packb, text
 from wstrace_exporters.msgpack.write.gathering import Gathering, Held
 from wstrace_exporters.msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
-from wstrace_exporters.msgpack.write.named_rows import NamedRows
 from wstrace_exporters.msgpack.write.parts import Parts
 
 #: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
@@ -52,11 +51,10 @@ class TraceWriter:
         parts: opens the first part and each further one.
         strings: the session's dictionary, for the codes in `str` columns.
         level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
-        named: where mappings and call sites are not written to it, gives those that each part's rows name.
     """
 
-    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, named: NamedRows | None = None) -> None:
-        self._parts, self._named = parts, named
+    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
+        self._parts = parts
         self._strings = strings
         self._packing = Packing(level, parts.shuffle)
         self._gathering: dict[str, Gathering] = {}
@@ -211,7 +209,6 @@ class TraceWriter:
             if self._sink.full:
                 self._sink.drop(name, n)
                 return
-        self._give_named(schema, part)
         part = recoded(schema, part, self._spaces)
         self._announce(schema, part)
         self._tables()
@@ -233,7 +230,6 @@ class TraceWriter:
         number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
-            self._give_named(batch.schema, part)
             part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
             last = one.last and start + FRAME_ROWS >= n
@@ -280,10 +276,6 @@ class TraceWriter:
         self._announced[schema.name].update(present)
         kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
         self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
-
-    def _give_named(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
-        for rows in self._named.needed(schema, columns) if self._named is not None else ():
-            self.write(rows)
 
     def _tables(self) -> None:
         """Writes new rows of tables, then new names, then new mappings."""
@@ -336,11 +328,7 @@ class TraceWriter:
         self._tables()
         if not self._parts.next(let_go=let_go):
             return False
-        if self._named is None:
-            self._mappings.restart()
-        else:
-            self._named.restart()
-            self._mappings, self._held = Mappings(), {}
+        self._mappings.restart()
         self._begin_part()
         for held in self._held.values():
             for batch in held.batches:

@@ -19,7 +19,6 @@ from wstrace_plugins.working_set.linux.held_space import Keeper
 from wstrace_plugins.working_set.linux.space import Space as Space
 
 if TYPE_CHECKING:
-    from wstrace.firing import Division
     from wstrace_plugins.working_set.backend import ReferencedBits as ReferencedBits_
     from wstrace_plugins.working_set.conditions import Condition
     from wstrace_plugins.working_set.file_heat import FileHeat
@@ -121,13 +120,6 @@ def watched_cgroups(
     from wstrace_plugins.working_set.linux.watched_cgroup import watched
 
     return watched(patterns, of, conditions, pause)
-
-
-def division(patterns: Sequence[str], of: Context) -> Division:
-    """Which cgroup belongs to which watched one; see linux/division.py."""
-    from wstrace_plugins.working_set.linux.division import WatchedPaths
-
-    return WatchedPaths.chosen(patterns, of)
 
 
 def faults() -> tuple[int, int | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import select
 import time
@@ -14,14 +13,12 @@ from wstrace import cgroup_names as names
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.firing import ENDED, KILLED, MOST_PIDS, Firing
-from wstrace.interfaces import Context, Group
-from wstrace.logs import log
+from wstrace.interfaces import Context
 from wstrace.text import base_name
 from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
 from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups, topmost
 from wstrace_plugins.working_set.conditions import REARM, Condition
-from wstrace_plugins.working_set.linux.oom_log import OomLog
 from wstrace_plugins.working_set.watching import Armed, Sizes
 
 #: From this part of the limit on the memory is looked at, and again for each such part of it that was gained since:
@@ -60,12 +57,8 @@ class WatchedCgroup:
         self._armed, self._sizes = Armed(pause), Sizes()
         self._events = dict(files.events())
         for one in conditions:
-            if one.kind in ("high", "oom_kill") and one.kind not in self._events:
-                raise Unavailable(
-                    f"trigger {one.text}: the cgroup {cgroup.path} does not count it"
-                    f" ({'cgroup v1 has no memory.high' if one.kind == 'high' else 'Linux 4.13 does'})",
-                    "leave it out, or use max=90%",
-                )
+            if one.kind == "oom_kill" and one.kind not in self._events:
+                raise Unavailable(f"trigger {one.text}: the cgroup {cgroup.path} does not count it", "Linux 4.13 does")
             if one.kind == "psi" and files.pressure_file is None:
                 raise Unavailable(f"trigger {one.text}: the cgroup {cgroup.path} has no memory.pressure",
                                   "it needs cgroup v2 and a kernel with CONFIG_PSI, booted without psi=0")  # fmt: skip
@@ -76,9 +69,8 @@ class WatchedCgroup:
         self._killed_at = self._kills = 0
         self.name = cgroup.path
         self._seen: dict[int, None] = {}  # processes, the newest last
-        self._wakes = Wakes(files, conditions, self.limit)
-        self._counted, self._group = 0, False  # kills that were read since; whether the last one was of all processes
-        self._log = OomLog() if any(one.kind == "oom_kill" for one in conditions) else None
+        self._wakes = Wakes(files, conditions)
+        self._group = False  # whether the last kill was of all processes
         self.ending = self.gone = False
 
     @property
@@ -125,11 +117,7 @@ class WatchedCgroup:
                 self.pids()
         except Unavailable:  # it has been removed, and with it the count of what was killed just before
             self.gone = True
-            unread = self._logged()[self._counted :]
-            self._kills = len(unread)
-            self._killed_at = (self.limit if any(unread) else None) or self._sizes.newest[1]
-            kinds = ("oom_kill", "end") if unread else ("end",)
-            return [one for kind in kinds for one in self._conditions if one.kind == kind]
+            return [one for one in self._conditions if one.kind == "end"]
         before, self._events = self._events, dict(events)
         rose = {name for name, n in events.items() if n > before.get(name, 0)}
         if "oom_kill" in rose:
@@ -137,29 +125,17 @@ class WatchedCgroup:
             self._killed_at = full or self._sizes.newest[1]
             self._kills = events["oom_kill"] - before.get("oom_kill", 0)
             self._group = "oom_group_kill" in rose
-            self._counted += self._kills
         self._sizes.add(now_ns(), size)
         room = NEAR * self.limit - size if self.limit else float("inf")
         self._due = now + min(max(room / _FASTEST, _SOONEST), _LATEST)
         return [one for one in self._conditions if self._true(one, rose, pressed)]
 
-    def _logged(self) -> list[bool]:
-        """The kills that the kernel has logged since the first reading; [] = none, or they are not told."""
-        same = f"{self._files.folder}/".endswith(f"{self.cgroup.path.rstrip('/')}/")  # it has this path for memory, too
-        if self._log is None or not same:
-            return []
-        return self._log.kills(self.cgroup.path, below=self._files.unified)
-
     def _true(self, one: Condition, rose: set[str], pressed: set[Condition]) -> bool:
         size = self._sizes.newest[1]
         if one.kind == "oom_kill":
             return "oom_kill" in rose
-        if one.kind == "high":
-            return "high" in rose and self._armed.may(one)
         if one.kind == "psi":
             return one in pressed and self._armed.may(one)
-        if one.kind == "max":
-            return bool(self.limit) and self._armed.rises(one, size, one.amount * (self.limit or 0))
         if one.kind == "rss":
             return self._armed.rises(one, size, one.amount)
         if one.kind == "growth":
@@ -199,10 +175,8 @@ class WatchedCgroup:
                       look, self._sizes.all())  # fmt: skip
 
     def close(self) -> None:
-        """Closes what it is woken by, and the kernel's log."""
+        """Closes what it is woken by."""
         self._wakes.close()
-        if self._log is not None:
-            self._log.close()
 
 
 def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float) -> list[WatchedCgroup]:
@@ -234,7 +208,6 @@ def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition
             except Unavailable:
                 if one.exists():
                     raise
-        _check_limits(cgroups_, () if patterns else conditions, of)
     except Unavailable:
         for each in cgroups_:
             each.close()
@@ -242,28 +215,6 @@ def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition
     if pairs and not cgroups_:
         raise TargetExited(f"the cgroup {pairs[0][0].path} has been removed")
     return cgroups_
-
-
-def _check_limits(found: Sequence[WatchedCgroup], conditions: Sequence[Condition], of: Context) -> None:
-    """Tells, once, where a part of a limit is waited for, and none of these cgroups has one.
-
-    Raises:
-        Unavailable: no glob has chosen them, so that none with a limit will come.
-    """
-    limited = [one for one in conditions if one.kind == "max"]
-    if limited and found and all(one.limit is None for one in found):
-        paths = ", ".join(one.name for one in found[:_MOST_NAMED])
-        paths += f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        what = f"trigger {limited[0].text}: no limit of memory is set for {paths}"
-        if not any(map(_is_glob, of.groups)):
-            raise Unavailable(what, "set one, or use rss=400MiB")
-        if what not in of.info.lacking:
-            of.info.lack(what)
-            log().warning("%s: it waits until one is set; a glob of those below, as /NAME/*, watches theirs", what)
-
-
-def _is_glob(group: Group) -> bool:
-    return isinstance(group, ChosenCgroups) and glob.has_magic(group.name)
 
 
 def _traced(context: Context) -> list[Cgroup]:
@@ -278,27 +229,23 @@ def _traced(context: Context) -> list[Cgroup]:
 class Wakes:
     """Descriptors by which the kernel tells that a cgroup's memory has news, so that it need not be read all the time.
 
-    v2: memory.events is notified of each count. v1: an eventfd for the size that is near the limit, and one for being
-    out of memory (cgroup-v1/memory.rst, "Memory thresholds", "OOM Control"). Both: a trigger on the pressure (psi.rst).
-    What the system refuses is read by time alone.
+    memory.events is notified of each count (cgroup v2), and a trigger on the pressure of what is waited for (psi.rst).
+    What the system refuses, and all of v1, is read by time alone.
 
     The kernel tells of pressure to the first poll() alone, whoever makes it (psi_trigger_poll() takes the event away):
     what any of them said is noted until it is taken.
     """
 
-    def __init__(self, files: MemoryFiles, conditions: Sequence[Condition], limit: int | None) -> None:
+    def __init__(self, files: MemoryFiles, conditions: Sequence[Condition]) -> None:
         self._poll = select.poll()
         self._pressed: dict[int, Condition] = {}
-        self._events: list[int] = []  # to be read again when they are notified
-        self._counters: list[int] = []  # eventfds
+        self._events = -1  # to be read again when it is notified
         self._news: set[int] = set()
         with contextlib.suppress(OSError):
             if files.unified:
-                self._watch(files.events_file, os.O_RDONLY, self._events)
-            else:
-                self._count(files.folder, "memory.oom_control", "")
-                if limit is not None:
-                    self._count(files.folder, "memory.usage_in_bytes", str(int(NEAR * limit)))
+                self._events = os.open(files.events_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._poll.register(self._events, select.POLLPRI)
+                os.read(self._events, 4096)
         for one in conditions:
             if one.kind == "psi" and files.pressure_file is not None:
                 self._press(files.pressure_file, one)
@@ -306,25 +253,7 @@ class Wakes:
     @property
     def fds(self) -> Sequence[tuple[int, int]]:
         """All of them, each with the event that is news: a file of a cgroup is readable at any time."""
-        files = [(fd, select.POLLPRI) for fd in (*self._events, *self._pressed)]
-        return [*files, *((fd, select.POLLIN) for fd in self._counters)]
-
-    def _watch(self, path: Path, mode: int, kept: list[int]) -> None:
-        fd = os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC)
-        kept.append(fd)
-        self._poll.register(fd, select.POLLPRI)
-        os.read(fd, 4096)
-
-    def _count(self, folder: Path, name: str, argument: str) -> None:
-        """v1: an eventfd that counts what happens to a file of the cgroup."""
-        counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._counters.append(counter)
-        watched = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            (folder / "cgroup.event_control").write_text(f"{counter} {watched} {argument}".rstrip(), "ascii")
-        finally:
-            os.close(watched)
-        self._poll.register(counter, select.POLLIN)
+        return [(fd, select.POLLPRI) for fd in (self._events, *self._pressed) if fd >= 0]
 
     def _press(self, path: Path, one: Condition) -> None:
         """Raises Unavailable: the kernel refuses the trigger."""
@@ -345,7 +274,7 @@ class Wakes:
 
     def note(self, news: Sequence[tuple[int, int]]) -> None:
         """Keeps what a poll() has said of descriptors, its own or others, until it is taken."""
-        own = {*self._pressed, *self._events, *self._counters}
+        own = {*self._pressed, self._events}
         # that an event other than the news came, as when a cgroup is removed, is no pressure
         self._news |= {fd for fd, what in news if fd in own and (fd not in self._pressed or what & select.POLLPRI)}
 
@@ -358,12 +287,9 @@ class Wakes:
         """The conditions on pressure that have come true; all news count as known then."""
         self.note(self._poll.poll(0))
         news, self._news = self._news, set()
-        for fd in news.intersection(self._events):
+        if self._events in news:
             with contextlib.suppress(OSError):
-                os.pread(fd, 4096, 0)
-        for fd in news.intersection(self._counters):
-            with contextlib.suppress(OSError):
-                os.read(fd, 8)
+                os.pread(self._events, 4096, 0)
         return {one for fd, one in self._pressed.items() if fd in news}
 
     def close(self) -> None:
@@ -372,7 +298,7 @@ class Wakes:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._pressed.clear()
-        self._events, self._counters = [], []
+        self._events = -1
 
 
 def name_of(path: str) -> str:

@@ -133,11 +133,6 @@ def watched_cgroups(*_: object) -> NoReturn:
     raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
 
 
-def division(*_: object) -> NoReturn:
-    """Raises Unavailable: Windows has no control groups."""
-    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
-
-
 def faults() -> tuple[int, int | None]:
     """(page faults of the calling process so far, None): Windows counts minor and major faults together."""
     counters = processes.counters(winapi, winapi.GetCurrentProcess())
