@@ -42,12 +42,7 @@ class Converter:
     def _dictionary(self, names: list[str]) -> Any:
         """The names as an array of that dictionary; rows are taken from it by code."""
         core = self._core
-        found: dict[str, None] = {}
-        for name in names:  # two names can read alike once made well-formed; a dictionary has each once
-            while name in found:
-                name += " "
-            found[name] = None
-        plain = core.Array(list(found), core.DataType.utf8())
+        plain = core.Array(names, core.DataType.utf8())
         return plain.cast(core.DataType.dictionary(core.DataType.uint32(), core.DataType.utf8()))
 
     def _named(self, column: Column) -> Any:

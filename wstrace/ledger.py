@@ -28,7 +28,6 @@ STAGES: dict[str, tuple[bool, str]] = {
     "without_stack": (False, "recorded faults without a Python stack, by reason"),
     "without_time": (False, "recorded faults without a service time, by reason"),
     "stacks_lost": (False, "sampled stacks that no fault got, by reason"),
-    "without_registers": (False, "recorded faults without the registers by which they would borrow a native stack"),
     "unconsumed": (False, "rows for enrichers only that no enricher took, or that found no room"),
     "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),
 }

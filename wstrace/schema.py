@@ -131,38 +131,30 @@ FRAME_NONE, FRAME_PYTHON, FRAME_NATIVE, FRAME_KERNEL, FRAME_JIT = range(5)
 #: here; it was interrupted by a signal; it is the interpreter's own; its code was not checked in this fault
 FRAME_GUESSED, FRAME_CUT, FRAME_SIGNAL, FRAME_INTERPRETER, FRAME_UNCHECKED = 1, 2, 4, 8, 16
 
-#: How a fault's stack was had, or why there is none. A trace file holds the index: words are added, never renumbered.
+#: How a fault's stack was had, or why there is none. A trace file holds the index: words are added, never renumbered,
+#: so a reason that became part of another stands more than once.
 STACK_HOW = (
     "",  # none, for no known reason
     "exact",  # read at the fault
-    "learned",  # read at the fault from a place that was learned from the trace
+    "",
     "own",  # unwound from the fault's own sample
-    "borrowed",  # of another fault at the same place, with the same stack pointer
+    "",
     "no Python frame",
     "interpreter not known yet",
     "no interpreter that can be read",
-    "thread not found",
-    "frames not readable",
-    "stack lost",
-    "displaced by another BPF program",
+    *2 * ("frames not readable",),
+    *2 * ("stack lost",),
     "not sampled",
     "more call sites than the limit",
-    "own, cut by the dump",  # unwound, but its outer frames are missing: beyond the copied part of the stack,
-    "own, up to an address in no mapping",
-    "own, up to code without unwinding rules",
-    "own, too deep",  # or more than are unwound
+    *4 * ("own, cut short",),  # unwound, but its outer frames are missing
     "before Python's first frame",  # no interpreter was made yet
     "not a Python program",  # neither its program nor a library that it has mapped is a CPython
-    "the place of its line is not learned",  # too few samples have shown where the interpreter keeps it
-    "its code was first read after it",  # so what was there at the fault is not proven
-    "native stack cut before a Python frame",  # there may be one further out
 )
+HOW_UNKNOWN, HOW_EXACT, HOW_OWN = 0, 1, 3
 (
-    HOW_UNKNOWN, HOW_EXACT, HOW_LEARNED, HOW_OWN, HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_YET, HOW_NO_INTERPRETER,
-    HOW_NO_THREAD, HOW_NOT_READABLE, HOW_LOST, HOW_DISPLACED, HOW_NOT_SAMPLED, HOW_NO_ROOM, HOW_OWN_CUT,
-    HOW_OWN_NO_MAPPING, HOW_OWN_NO_RULE, HOW_OWN_DEEP, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON, HOW_NOT_LEARNED,
-    HOW_NOT_PROVEN, HOW_LOOP_CUT,
-) = range(len(STACK_HOW))  # fmt: skip
+    HOW_NO_PYTHON, HOW_NOT_YET, HOW_NO_INTERPRETER, HOW_NOT_READABLE, HOW_LOST, HOW_NOT_SAMPLED, HOW_NO_ROOM,
+    HOW_OWN_CUT, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON,
+) = 5, 6, 7, 9, 10, 12, 13, 14, 18, 19  # fmt: skip
 
 # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -370,17 +362,13 @@ STACK_DUMP = Schema(
         Column("registers", "u64", "addr", "as perf gives them: AX BX CX DX SI DI BP SP IP R8-R15", width=17),
         Column("dump", "u64", "bits", "words of the stack from the stack pointer up", width=0),
         Column("size", "u32", "count", "bytes of the dump that are real"),
-        Column("lines", "u8", "bits", "1 the Python line is wanted, too; absent where it is not"),
     ),
     always=frozenset(("time_ns", "pid", "tid", "pc", "va", "registers", "dump", "size")),
     internal=True,
 )
-#: The frame and stack pointer of each fault of the batch of faults that follows; a stack pointer of 0 = not known.
-_POINTERS = (Column("time_ns", "u64", "ns"), Column("bp", "u64", "addr"), Column("sp", "u64", "addr"))
-FAULT_REGISTERS = Schema("fault_registers", _POINTERS, always=frozenset(("time_ns", "bp", "sp")), internal=True)
 
 STREAMS = {s.name: s for s in (PAGE_FAULT, PROCESS, ADDRESS_SPACE, MAPPING, CALL_SITE, CONTENT_LOSS, RESIDENT_PAGES,
-                               WRITTEN_PAGES, MARK, SPAN, STACK_DUMP, FAULT_REGISTERS)}  # fmt: skip
+                               WRITTEN_PAGES, MARK, SPAN, STACK_DUMP)}  # fmt: skip
 
 
 def own_id(table: str) -> str:

@@ -7,7 +7,7 @@ from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch
-from wstrace.schema import HOW_BORROWED, HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
+from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
 from wstrace_exporters.console.blame_tables import answer, completeness, known
 from wstrace_exporters.console.unshared_tables import parts
 
@@ -27,15 +27,6 @@ def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
     script = Script()
     for page in range(8):
         script.fault(10 + page, ANON + page * PAGE, native={3: FIRST, 7: SECOND}.get(page, ()))
-    assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
-
-
-def test_a_borrowed_stack_is_no_sample():
-    """Its fault is told by the sample that stands for it, as without borrowing."""
-    script = Script()
-    for page in range(8):
-        borrowed = {"native": FIRST, "native_how": HOW_BORROWED} if page in (5, 6) else {}
-        script.fault(10 + page, ANON + page * PAGE, **borrowed or {"native": {3: FIRST, 7: SECOND}.get(page, ())})
     assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
 
 

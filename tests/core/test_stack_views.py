@@ -21,11 +21,8 @@ from wstrace.schema import (
     FRAME_NATIVE,
     FRAME_PYTHON,
     FRAME_UNCHECKED,
-    HOW_BORROWED,
     HOW_EXACT,
-    HOW_LEARNED,
     HOW_NOT_PYTHON,
-    HOW_NOT_SAMPLED,
     HOW_NOT_YET,
     HOW_OWN,
     PAGE_FAULT,
@@ -197,19 +194,17 @@ def test_two_files_of_one_name_are_two_rows():
 def test_what_is_not_certain_is_never_told_as_certain():
     stacks = Stacks(Dictionary())
     certain, doubtful = stacks.python([APP]), stacks.python([APP], flags=FRAME_UNCHECKED)
-    rows = [(certain, HOW_EXACT), (certain, HOW_LEARNED), (certain, HOW_BORROWED), (doubtful, HOW_EXACT)]
+    rows = [(certain, HOW_EXACT), (doubtful, HOW_EXACT)]
     counts = StackCounts()
     for tree in stacks.trees.values():
         if batch := tree.new_rows():
             counts.add(batch)
-    counts.add(batch_of(PAGE_FAULT, stacks.strings, pid=1, tid=1, pc=1, va=1, flags=[1, 0, 0, 0],
+    counts.add(batch_of(PAGE_FAULT, stacks.strings, pid=1, tid=1, pc=1, va=1, flags=[1, 0],
                         stack=[row[0] for row in rows], stack_how=[row[1] for row in rows]))  # fmt: skip
     for by in STACK_VIEWS[:3]:
         (name,) = {label.partition(" (")[0] for label in labels(counts, by)}
         assert labels(counts, by) == {
             name: 1,
-            f"{name} (learned)": 1,
-            f"{name} (borrowed)": 1,
             f"{name} (not checked)": 1,
         }
     assert [row.major for row in counts.table("line") if row.label == "parse leak.py:12"] == [1]
@@ -254,7 +249,7 @@ FAULTS = st.lists(
         st.one_of(st.none(), st.lists(SOME, max_size=6)),
         st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=4),
         st.integers(0, 3),
-        st.sampled_from(sorted(set(range(len(STACK_HOW))) - {HOW_LEARNED, HOW_NOT_SAMPLED})),  # those are of samples
+        st.integers(0, len(STACK_HOW)),
         st.integers(0, 1),
     ),
     min_size=1,

@@ -14,7 +14,6 @@ from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.batch import Dictionary
 from wstrace.interfaces import Context
 from wstrace.schema import (
-    HOW_BORROWED,
     HOW_NOT_SAMPLED,
     HOW_OWN,
     KIND_ANON,
@@ -107,8 +106,3 @@ def test_code_without_a_file_has_no_name() -> None:
     rows = tables(*jit, Faults(LIBRARY, SORT, 300, 20), Faults(LIBRARY, FORK, 50), by="function")
     assert [rows.pop(f"x.so+{offset:#x}").total for offset in (SORT, FORK)] == [300, 50]
     assert [row.total for row in rows.values()] == [50]
-
-
-def test_a_borrowed_stack_of_an_instruction_without_a_sample_is_no_sample() -> None:
-    groups = (Faults(LIBRARY, SORT, 45, 5), Faults(LIBRARY, FORK, 60, 30, weight=0, how=HOW_BORROWED))
-    assert told(tables(*groups, by="function")) == {f"x.so+{FORK:#x}": (60, 0, 0), f"x.so+{SORT:#x}": (45, 0, 5)}

@@ -163,7 +163,7 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
 def test_the_format_tells_every_value_of_how_a_stack_was_had():
     text = " ".join((Path(frame_file.__file__).parents[1] / "format" / "FORMAT.md").read_text("utf-8").split())
     for number, word in enumerate(STACK_HOW[1:], 1):
-        assert re.search(rf"\b{number} {re.escape(word)}", text), f"{number} {word}"
+        assert not word or re.search(rf"\b{number} {re.escape(word)}", text), f"{number} {word}"
 
 
 def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path):

@@ -10,14 +10,14 @@ from receiver import Receiver, logs, plain
 from stacks_scripted import Fault, Stacks
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import HOW_BORROWED, HOW_NOT_YET, MAPPING, STACK_COLUMNS
+from wstrace.schema import HOW_NOT_YET, MAPPING, STACK_COLUMNS
 from wstrace.testing import batch_of
 
 WORK, MAIN = ("work", "/srv/secret/app.py", 12), ("<module>", "/srv/secret/app.py", 40)
 LOADS = ("loads", "/usr/lib/python3.11/json/__init__.py", 346)
 FAULTS = [
     *[Fault([LOADS, WORK, MAIN], [(1, 0x30), (1, 0x20)], weight=4, pid=4711, flags=1)] * 4,
-    *[Fault([MAIN], [(1, 0x40), (1, 0x20)], pid=4711, flags=1, native_how=HOW_BORROWED)] * 2,
+    *[Fault([MAIN], pid=4711, flags=1)] * 2,
     Fault(None, how=HOW_NOT_YET, pid=4711, flags=1),
 ]
 

@@ -92,7 +92,7 @@ def test_lines_of_samples_are_offered_where_samples_have_a_stack(
     stacks.close()
     (lacking,) = context.info.lacking
     assert "Python stacks are read on another only" in lacking
-    assert ("stacks=lines" in lacking) is samples
+    assert ("stacks=native" in lacking) is samples
 
 
 @pytest.mark.parametrize(("signals", "loaded"), [(3, True), (1000, False)])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from side_band_records import lost
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Level
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import records
@@ -294,24 +293,3 @@ def test_parts_of_one_row_each_are_merged() -> None:
     take(other, sample(35))
     assert merge([one, other], 20)["time_ns"].tolist() == [10, 20]
     assert merge([one, other], 99)["time_ns"].tolist() == [30, 35]
-
-
-def test_lines_are_tried_on_a_process_of_ones_own_and_on_another(monkeypatch: Any) -> None:
-    """What yama permits: with ptrace_scope=1 the memory of launched commands only."""
-    from wstrace_plugins.page_faults.linux import lines_level
-
-    sampled, asked = Level("sampled"), []
-    here = lines_level.lines_level(sampled)
-    assert here.name == "learned"
-    answers = ["", "Permission denied"]
-    monkeypatch.setattr(lines_level, "refusal", lambda pid: asked.append(pid) or answers[len(asked) - 1])
-    found = lines_level.lines_level(sampled)
-    assert (found.name, found.why) == (
-        "learned",
-        "of launched commands only: the memory of others may not be read (Permission denied)",
-    )
-    assert "ptrace_scope" in found.remedy
-    assert len(set(asked)) == 2
-    monkeypatch.setattr(lines_level, "refusal", lambda pid: "Permission denied")
-    assert lines_level.lines_level(sampled).name == "none"
-    assert lines_level.lines_level(Level("none", "no events")) == Level("none", "no events")

@@ -21,7 +21,7 @@ def samples(*rows: tuple[int, int, int]) -> Stacks:
     """Samples (time, tid, va), whose stack is their time."""
     time_ns, tid, va = (np.array(column, "<u8") for column in zip(*rows, strict=True))
     return Stacks(time_ns, tid.astype("<u4"), np.ones(len(va), "<u8"), va, time_ns.astype("<u4"),
-                  np.full(len(va), HOW_OWN, "u1"), np.zeros(len(va), "<u4"), np.zeros(len(va), "u1"))  # fmt: skip
+                  np.full(len(va), HOW_OWN, "u1"))  # fmt: skip
 
 
 def joined(join: Join, batch) -> dict[int, tuple[int, int]]:

@@ -151,7 +151,6 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
         return SimpleNamespace(unwind=unwind, symbols=SimpleNamespace(range_of=lambda name: loops[mapping.ino]))
 
     monkeypatch.setattr(code.images, "of", image)
-    monkeypatch.setattr(code.images, "descriptor", lambda mapping: -1)
     for own, inside, outside in ((2, 0x150, 0x350), (3, 0x350, 0x150)):
         code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
         numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10001 + inside, 0x10001 + outside]))

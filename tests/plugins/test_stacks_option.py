@@ -19,8 +19,6 @@ from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
         ("native", Stacks(native=True)),
         ("Python+native", Stacks(python=True, native=True)),
         ("native+python", Stacks(python=True, native=True)),
-        ("lines", Stacks(native=True, lines=True)),
-        ("native+lines", Stacks(native=True, lines=True)),
     ],
 )
 def test_the_words(text: str, asked: Stacks) -> None:
@@ -31,7 +29,7 @@ def test_the_words(text: str, asked: Stacks) -> None:
     ("text", "message", "hint"),
     [
         ("pyton", "page_faults: stacks=pyton: 'pyton' is none", "did you mean 'python'?"),
-        ("", "page_faults: stacks=: '' is none", "known: auto, lines, native, none, python"),
+        ("", "page_faults: stacks=: '' is none", "known: auto, native, none, python"),
         ("python+auto", "page_faults: stacks=python+auto: 'auto' stands alone", "write stacks=auto"),
         ("none+native", "page_faults: stacks=none+native: 'none' stands alone", "write stacks=none"),
     ],
@@ -40,13 +38,6 @@ def test_what_is_no_word_is_refused(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_stacks(text)
     assert (refused.value.why, refused.value.remedy) == (message, hint)
-
-
-def test_python_lines_are_had_in_one_way_only() -> None:
-    with pytest.raises(UsageError) as refused:
-        parse_stacks("python+lines")
-    assert refused.value.why == "page_faults: stacks=python+lines: lines stands for python where that is refused"
-    assert refused.value.remedy == "write stacks=python+native, or stacks=lines"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the event is Linux's")

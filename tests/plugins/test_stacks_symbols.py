@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
-from wstrace_plugins.stacks.linux.images import _image, _vdso
-from wstrace_plugins.stacks.linux.loops import Loop
+from wstrace_plugins.stacks.linux.images import Loop, _image, _vdso
 
 
 def test_a_function_of_the_vdso_has_its_rule():
@@ -82,7 +81,7 @@ def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path)
     data = library.read_bytes()
     image = _image(lambda offset, size: data[offset : offset + size])
     assert image is not None
-    loop = Loop.of(image, -1)
+    loop = Loop.of(image)
     start, part = at["_PyEval_EvalFrameDefault"], at["_PyEval_EvalFrameDefault.cold"]
     assert not start <= part < loop.end
     assert loop.has(image, start)

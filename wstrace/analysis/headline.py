@@ -19,7 +19,7 @@ from wstrace.analysis.stacks import StackCounts
 from wstrace.analysis.summary import Summary
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.ledger import Ledger
-from wstrace.schema import HOW_DISPLACED, HOW_LOST, HOW_UNKNOWN, PAGE_FAULT, STACK_HOW
+from wstrace.schema import HOW_LOST, HOW_UNKNOWN, PAGE_FAULT, STACK_HOW
 from wstrace.text import base_name, duration, number, plural, printable, printable_words, size
 from wstrace.trace_info import NOT_SAVED, TraceInfo
 
@@ -29,7 +29,7 @@ SENTENCE_LIMIT = 240
 #: The number of files whose missing names are listed singly.
 _MOST_REASONS = 3
 #: Why a fault that had a Python stack stands without it, as the ledger's `without_stack` names it.
-_STACK_LOST = [STACK_HOW[how] for how in (HOW_LOST, HOW_DISPLACED, HOW_UNKNOWN)]
+_STACK_LOST = [STACK_HOW[how] for how in (HOW_LOST, HOW_UNKNOWN)]
 #: Line 2 mentions faults at addresses without a known mapping from one fault in this many on.
 _NAMELESS_SHARE = 100
 #: from this share of all faults on, the first line names the own line with most faults instead of the file
@@ -94,24 +94,23 @@ def most_of(
     if not counts.python and not counts.native:
         return "", False
     native = not counts.python
-    estimated = native or counts.sampled
     rows = counts.table("line", rule, symbolizer, native=native, views=views)
     with_stack = [row for row in rows if row.has_stack]
     own = [row for row in with_stack if row.frames and row.frames[0].own]
     if native and not own:
         return "", False
-    if not with_stack or (estimated and 2 * sum(row.total for row in with_stack) < counts.total):
+    if not with_stack or (native and 2 * sum(row.total for row in with_stack) < counts.total):
         return "", False
     # an own line before a package
     best = own[0] if own else next((row for row in with_stack if row.frames), with_stack[0])
     if best.by_chance:
         return "", False
     share, told = best.total / max(counts.total, 1), ""
-    if 2 * counts.foreign > counts.total and not estimated:  # a script of a shell that ends in a Python program
+    if 2 * counts.foreign > counts.total and not native:  # a script of a shell that ends in a Python program
         share = best.total / max(counts.total - counts.foreign, 1)
         told = " of Python's"
     label = shorten(printable(best.label))
-    return f"{'about ' * estimated}{share * 100:.0f} %{told} {label}", best is rows[0] or share >= _ANSWERS
+    return f"{'about ' * native}{share * 100:.0f} %{told} {label}", best is rows[0] or share >= _ANSWERS
 
 
 def _tells_the_peak(summary: Summary, info: TraceInfo) -> bool:

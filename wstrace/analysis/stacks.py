@@ -1,7 +1,7 @@
 """StackCounts: counts page faults by stack, and labels them by line, function, stack or package for a table.
 
-Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated, and
-so are the Python lines that were learned from them. The estimates of native stacks agree with the faults' instructions.
+Each fault with a Python stack counts once. Native stacks are samples, from which the number of faults is estimated.
+The estimates of native stacks agree with the faults' instructions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from wstrace.batch import Batch
 from wstrace.schema import (
     CALL_SITE,
     FAULT_MAJOR,
-    HOW_BORROWED,
     HOW_EXACT,
-    HOW_LEARNED,
     HOW_NO_INTERPRETER,
     HOW_NOT_PYTHON,
-    HOW_NOT_SAMPLED,
+    HOW_OWN,
     MAPPING,
     PAGE_FAULT,
     PROCESS,
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 
     from wstrace.analysis.frames import Frame
 
-#: the marks behind labels whose stacks are not certain, by the stack's `stack_how`
-_MARKS = {HOW_LEARNED: " (learned)", HOW_BORROWED: " (borrowed)"}
 #: the columns by which faults of a batch are told apart
 _TOLD = frozenset(("stack", "stack_how", "weight", "native_stack", "native_how", "service_ns"))
 #: those of them that faults have of which each one says its stack
@@ -53,8 +49,6 @@ _EXACT = frozenset(("stack", "stack_how"))
 FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
 #: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
 _FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
-#: the columns of sums that count samples and their weights
-_OF_SAMPLES = np.isin(np.arange(_TIME + 1), (_SAMPLES, _WEIGHTS))
 #: A key of sums is the instruction, where stacks are samples, then the stack, then how it is known; so many bits.
 _OF_STACK, _OF_HOW = 24, 8
 
@@ -100,18 +94,17 @@ class StackCounts:
         tree: the call sites so far.
         total, major: faults, and those of them that read from disk.
         python: faults with a Python stack; foreign: of programs that are not Python. native: samples with a native
-            stack; borrowed: faults that have the native stack of others, which are in no table: samples stand for them.
-            timed: faults with a service time; time_ns: the sum of these.
-        sampled: whether Python stacks are of samples, so that their tables are estimates, too. thinned: whether faults
-            are. all_faults: of how many faults the samples are, as the kernel counted them; 0 = not known.
+            stack. timed: faults with a service time; time_ns: the sum of these.
+        thinned: whether faults are samples. all_faults: of how many faults these are, as the kernel counted them; 0 =
+            not known.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
     """
 
     def __init__(self, *, tree: CallTree | None = None) -> None:
         self.tree = CallTree() if tree is None else tree
         self.total = self.major = self.python = self.foreign = 0
-        self.native = self.borrowed = self.timed = self.time_ns = self.all_faults = 0
-        self.recorded = self.sampled = self.thinned = False
+        self.native = self.timed = self.time_ns = self.all_faults = 0
+        self.recorded = self.thinned = False
         self._python, self._native = Sums(_TIME + 1), Sums(_TIME + 1)
         self._others = OtherPrograms()
         self._instructions = Instructions()
@@ -132,7 +125,8 @@ class StackCounts:
     def _faults(self, batch: Batch) -> None:
         columns, n = batch.columns, len(batch)
         zero, each = np.zeros(n, np.uint8), columns.get("sampled")
-        if each is None and _TOLD & columns.keys() <= _EXACT and self._exact(batch):
+        if each is None and _TOLD & columns.keys() <= _EXACT:
+            self._exact(batch)
             return
         one = np.ones(n, np.int64) if each is None else each.astype(np.int64)
         self.thinned = self.thinned or (each is not None and bool((each > 1).any()))
@@ -141,11 +135,7 @@ class StackCounts:
         self.major += int(major.sum())
         self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
         how, weights, times = columns.get("stack_how", zero), columns.get("weight"), service_times(batch)
-        sampled = bool((how == HOW_NOT_SAMPLED).any() or (how == HOW_LEARNED).any())
-        self.sampled = self.sampled or sampled
-        weight = np.where(how == HOW_EXACT, 0, weights * one) if sampled and weights is not None else zero
-        if each is not None and not sampled:
-            weight = np.where(each > 1, one, 0)
+        weight = zero if each is None else np.where(each > 1, one, 0)
         self.python += self._count(self._python, columns.get("stack", zero), how, major, weight, times, each)
         if times is not None:
             self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
@@ -159,15 +149,12 @@ class StackCounts:
             weight = zero if weights is None else np.where(self.tree.known(native) != 0, weights * one, 0)
             self._count(self._native, native, how, major, weight, each=each, pc=self._instructions.of(batch))
             self.native += int(np.count_nonzero(weight))
-            self.borrowed += int(np.count_nonzero(how == HOW_BORROWED))
 
-    def _exact(self, batch: Batch) -> bool:
-        """Counts faults of which each one says its stack or has none, by combination; False = there are samples."""
+    def _exact(self, batch: Batch) -> None:
+        """Counts faults of which each one says its stack or has none, by combination."""
         columns, zero = batch.columns, np.zeros(len(batch), np.uint8)
         of_row, hard = columns.get("stack_how", zero), batch["flags"] & FAULT_MAJOR
         (stacks, how, majors), counts = group(columns.get("stack", zero), of_row, hard)
-        if ((how == HOW_NOT_SAMPLED) | (how == HOW_LEARNED)).any():
-            return False
         majors = np.where(majors != 0, counts, 0)
         self.total, self.major = self.total + len(batch), self.major + int(majors.sum())
         self.recorded = self.recorded or "stack_how" in columns
@@ -177,7 +164,6 @@ class StackCounts:
         if other.any():
             rows = slice(None) if other.all() else np.flatnonzero(of_row == HOW_NOT_PYTHON)
             self._others.count(batch, rows, hard != 0, zero, zero, zero, zero)
-        return True
 
     def _count(
         self,
@@ -295,20 +281,15 @@ class StackCounts:
         """
         native, table = (False, self._python) if known is None else (True, self._native)
         stacks, how = _stacks(table.keys), (table.keys & np.uint64(255)).astype(np.intp)
-        sums, estimated, learned = table.sums, native or self.sampled, self.sampled and not native
-        if learned:  # beside samples, in a merged trace, a fault that was asked stands for itself
-            itself = (sums[:, _SAMPLES] == 0) & (how != HOW_NOT_SAMPLED)
-            sums = np.where(itself[:, None] & _OF_SAMPLES, sums[:, :1], sums)
-        kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if estimated else stacks != 0
+        sums = table.sums
+        kept = (stacks != 0) & (sums[:, _SAMPLES] > 0) if native else stacks != 0
         if known is not None:
-            stacks, how, kept = known.stacks, np.where(known.bare, HOW_NOT_SAMPLED, how), kept | known.bare
+            stacks, kept = known.stacks, kept | known.bare
         leaves, which = np.unique(stacks[kept], return_inverse=True)
         labels = label(leaves)
         found: dict[str, list[Any]] = {}
         number: dict[str, int] = {}
-        texts = [text and text + _MARKS.get(its_how, "") for leaf, its_how in
-                zip(which.tolist(), how[kept].tolist(), strict=True) for text in (labels[leaf].text,)]  # fmt: skip
-        of = np.array([number.setdefault(one, len(number)) for one in texts], np.intp)
+        of = np.array([number.setdefault(labels[leaf].text, len(number)) for leaf in which.tolist()], np.intp)
         totals = np.zeros((len(number), sums.shape[1]), sums.dtype)
         np.add.at(totals, of, sums[kept])
         first = np.zeros(len(number), np.intp)
@@ -316,14 +297,9 @@ class StackCounts:
         for text, values, leaf in zip(number, totals, first.tolist(), strict=True):
             if text:
                 found[text] = [values, labels[leaf].frames, True]
-        if learned and whole:  # samples without a line stand for faults, too
-            for its_how, values in zip(how[~kept].tolist(), sums[~kept], strict=True):
-                if values[_SAMPLES]:
-                    row = found.setdefault(reason(its_how), [np.zeros_like(values), (), False])
-                    row[0] = row[0] + values
-        if whole and not estimated:
+        if whole and not native:
             self._add_without_stack(found, how[~kept], sums[~kept])
-        rows = self._estimated(found, sums) if estimated else self._counted(found, sums)
+        rows = self._estimated(found, sums) if native else self._counted(found, sums)
         if known is not None:
             columns = (sums[:, column] for column in (_FAULTS, _SAMPLES, _WEIGHTS, _SQUARES))
             files = self._instructions.files(known.instruction)
@@ -334,7 +310,7 @@ class StackCounts:
             rows = [row._replace(total=n[at], share=n[at] / self._whole, margin=off[at], certain=least[at])
                     for row in rows for at in [number[row.label]]]  # fmt: skip
         stood_for = sum(row.total for row in rows)
-        if (estimated or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
+        if (native or self.thinned) and whole and (rest := self._whole - stood_for) > 0:
             rows.append(StackRow(NO_SAMPLE, rest, 0, rest / self._whole, has_stack=False))
         return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.total, row.label))
 
@@ -395,6 +371,6 @@ def reason(how: int) -> str:
 
 def stack_reason(how: int) -> str:
     """Why a fault has no stack, by the value of its column `stack_how` or `native_how`."""
-    if 0 < how <= HOW_BORROWED:
+    if how in (HOW_EXACT, HOW_OWN):
         return "the frames of its stack are not in the trace"
     return (STACK_HOW[how] if how < len(STACK_HOW) else "") or "no stack, for an unknown reason"

@@ -139,11 +139,7 @@ class StackReport:
     def _title(self) -> str:
         if not self._function:
             by = self._by or "line"
-            if not self.native:
-                return TITLES[by]
-            borrowed = self.counts.borrowed
-            apart = f" (beside {plural(borrowed, 'fault')} with a borrowed stack)" * bool(borrowed)
-            return _NATIVE_TITLES.get(by, TITLES[by]) + apart
+            return _NATIVE_TITLES.get(by, TITLES[by]) if self.native else TITLES[by]
         whose = printable(self._function, NAME_LIMIT)
         return f"caller of {whose}" if self._callers else f"called by {whose}"
 

@@ -8,28 +8,26 @@ from wstrace.errors import UsageError
 from wstrace.text import nearest
 
 _ALONE = ("auto", "none")
-_JOINED = ("python", "native", "lines")
+_JOINED = ("python", "native")
 
 
 class Stacks(NamedTuple):
     """Which stacks were asked for.
 
     python: the Python frames, read at each fault by an eBPF program. native: the stack of sampled faults, unwound.
-    lines: the Python line of sampled faults, learned from their native stacks; it implies native.
     required: a kind that cannot be had is an error; without it (`auto`) it is left out, and said so.
     """
 
     python: bool = False
     native: bool = False
-    lines: bool = False
     required: bool = True
 
 
 def parse_stacks(text: str) -> Stacks:
-    """The stacks that `python`, `native` and `lines`, joined by `+`, or `auto` or `none` alone, ask for.
+    """The stacks that `python` and `native`, joined by `+`, or `auto` or `none` alone, ask for.
 
     Raises:
-        UsageError: another word, `auto` or `none` beside one, or two ways to Python lines.
+        UsageError: another word, or `auto` or `none` beside one.
     """
     words = text.strip().lower().split("+")
     for word in words:
@@ -39,9 +37,4 @@ def parse_stacks(text: str) -> Stacks:
         raise UsageError(f"page_faults: stacks={text}: {alone!r} stands alone", f"write stacks={alone}")
     if words == ["auto"]:
         return Stacks(python=True, required=False)
-    if {"python", "lines"} <= set(words):
-        raise UsageError(
-            f"page_faults: stacks={text}: lines stands for python where that is refused",
-            "write stacks=python+native, or stacks=lines",
-        )
-    return Stacks("python" in words, "native" in words or "lines" in words, "lines" in words)
+    return Stacks("python" in words, "native" in words)

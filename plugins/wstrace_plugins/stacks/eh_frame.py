@@ -162,14 +162,6 @@ class UnwindFile:
         except UNREADABLE:
             return None
 
-    def extent(self, address: int) -> tuple[int, int]:
-        """From where to where that reaches which an address is in; (0, 0) = nothing is known of it."""
-        try:
-            frames = self._covering(address)
-        except UNREADABLE:
-            return 0, 0
-        return (0, 0) if frames is None else (frames.start, frames.end)
-
     def _covering(self, address: int) -> Frames | None:
         self._prepare()
         distance = address - self._base

@@ -14,7 +14,7 @@ import numpy as np
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context, Enricher
-from wstrace.schema import FAULT_REGISTERS, HOW_BORROWED, HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, PROCESS, STACK_DUMP
+from wstrace.schema import HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, PROCESS, STACK_DUMP
 from wstrace_plugins.os import backend
 
 #: bytes of samples that may wait for a batch of faults
@@ -32,9 +32,7 @@ class NativeStacks(Enricher):
     """Unwinds sampled stacks, gives out their call sites, and adds native_stack, native_how and weight to faults.
 
     A source that samples stacks says so by an empty batch of `stack_dump` before any other; without it nothing is
-    done. Where that batch has the column `lines`, stack and stack_how are added, too: the Python line of each sample.
-    The bytes of the target's stack go no further. Where a batch of `fault_registers` comes before one of faults, those
-    between agreeing samples of their place have these samples' stack: `borrowed`, with weight 0.
+    done. The bytes of the target's stack go no further.
     """
 
     name: ClassVar[str] = "native_stacks"
@@ -46,8 +44,7 @@ class NativeStacks(Enricher):
         self._held: list[Batch] = []
         self._bytes, self._oldest = 0, _NEVER
         context.held_since.append(lambda: self._oldest)
-        self._registers: Batch | None = None  # of the faults that come next
-        self._faults: list[tuple[Batch, Batch | None]] = []  # that wait, with their registers
+        self._faults: list[Batch] = []  # that wait
         self._since = 0  # when the first of them came
         self._error: Exception | None = None
 
@@ -55,9 +52,6 @@ class NativeStacks(Enricher):
         """Holds samples, learns code mappings, and adds columns to faults."""
         if batch.schema.name == STACK_DUMP.name:
             self._hold(batch)
-            return
-        if batch.schema.name == FAULT_REGISTERS.name:
-            self._registers = batch
             return
         if self._worker is not None:
             if batch.schema.name == PAGE_FAULT.name and "native_stack" not in batch:
@@ -70,12 +64,11 @@ class NativeStacks(Enricher):
         yield batch
 
     def close(self) -> Iterable[Batch]:
-        """Gives what waits; counts samples that no row of a fault followed, and faults that could not borrow."""
+        """Gives what waits; counts samples that no row of a fault followed."""
         if self._worker is not None:
             yield from self._release()
             left = sum(map(len, self._held)) + len(self._worker.join.waiting.tid)
             self._context.ledger.add("stacks_lost", left, "no fault of that thread followed")
-            self._context.ledger.add("without_registers", self._worker.lender.without_registers)
             self._worker.close()
 
     def statistics(self) -> Mapping[str, int | float]:
@@ -85,7 +78,7 @@ class NativeStacks(Enricher):
 
     def _hold(self, batch: Batch) -> None:
         if self._worker is None:
-            self._worker = backend("wstrace_plugins.stacks", "linux").Worker(self._context, lines="lines" in batch)
+            self._worker = backend("wstrace_plugins.stacks", "linux").Worker(self._context)
         if not len(batch):
             return
         if self._bytes + batch.nbytes > MOST_HELD:
@@ -100,14 +93,11 @@ class NativeStacks(Enricher):
             raise self._error
         if not self._faults:
             self._since = now_ns()
-        self._faults.append((batch, self._registers))
-        self._registers = None
+        self._faults.append(batch)
         self.held += len(batch)
         samples = sum(map(len, self._held))
         full = samples > MOST_TOGETHER or self.held > MOST_ROWS or now_ns() - self._since > MOST_HELD_NS
-        # Python lines are looked up in the process's memory, which changes.
-        lines = self._worker.lines is not None
-        if full or lines or not samples or not any(more() for more in self._context.behind):
+        if full or not samples or not any(more() for more in self._context.behind):
             yield from self._release()
 
     def _release(self) -> Iterator[Batch]:
@@ -119,8 +109,8 @@ class NativeStacks(Enricher):
         done, self.held = 0, 0
         try:
             given += self._unwound(self._worker)
-            for batch, registers in faults:
-                given.append(self._with_stacks(self._worker, batch, registers))
+            for batch in faults:
+                given.append(self._with_stacks(self._worker, batch))
                 done += 1
         except Exception as error:
             if len(faults) == 1:
@@ -128,7 +118,7 @@ class NativeStacks(Enricher):
             self._error = error
             self._context.info.lack(f"native stacks of some faults: {error}")
         yield from given
-        yield from (batch for batch, _ in faults[done:])
+        yield from faults[done:]
 
     def _unwound(self, worker: Any) -> list[Batch]:
         """Unwinds the samples that are held; the new call sites."""
@@ -141,7 +131,7 @@ class NativeStacks(Enricher):
         rows = worker.tree.new_rows()
         return [] if rows is None else [rows]
 
-    def _with_stacks(self, worker: Any, batch: Batch, registers: Batch | None) -> Batch:
+    def _with_stacks(self, worker: Any, batch: Batch) -> Batch:
         missed = worker.join.without_row
         joined = worker.join.rows(batch)
         self._context.ledger.add("stacks_lost", worker.join.without_row - missed, "no row of that fault")
@@ -152,13 +142,5 @@ class NativeStacks(Enricher):
             joined.stacks.how,
             joined.weight,
         )
-        if registers is not None:
-            borrowed = worker.lender.lend(batch, registers, joined)
-            stack[borrowed.rows], how[borrowed.rows] = borrowed.stack, HOW_BORROWED
-        columns = {"native_stack": stack, "native_how": how, "weight": weight}
-        if worker.lines is not None and "stack" not in batch:
-            python, python_how = np.zeros(len(batch), "<u4"), np.full(len(batch), HOW_NOT_SAMPLED, "u1")
-            python[joined.rows], python_how[joined.rows] = joined.stacks.python, joined.stacks.python_how
-            columns |= {"stack": python, "stack_how": python_how}
         worker.given += len(joined.rows)
-        return batch.with_columns(columns)
+        return batch.with_columns({"native_stack": stack, "native_how": how, "weight": weight})

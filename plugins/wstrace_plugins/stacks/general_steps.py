@@ -33,13 +33,12 @@ class Stepped(NamedTuple):
     """What a step led to.
 
     callers: nonsense where there is none. why: of each the reason why there is none, RUNNING = there
-    is one. others: the callers' registers besides rsp and rbp. cfa: where the frames end, 0 = not known.
+    is one. others: the callers' registers besides rsp and rbp.
     """
 
     callers: Reached
     why: NDArray[np.int8]
     others: Registers
-    cfa: NDArray[np.uint64]
 
 
 def step(
@@ -103,7 +102,7 @@ def step(
         bp=np.where(stored_bp, caller_bp, bp).view("<i8"),
         doubt=(~keeps * WITHOUT_RBP | guess * BY_GUESS).astype("u1"),
     )
-    return Stepped(callers, why, registers, np.where(bad, np.uint64(0), cfa))
+    return Stepped(callers, why, registers)
 
 
 def outside(frames: Reached) -> NDArray[np.int8]:

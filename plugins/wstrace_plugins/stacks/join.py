@@ -21,10 +21,7 @@ MOST_THREADS = 65_536
 
 
 class Stacks(NamedTuple):
-    """Unwound samples, columns of shape (n,): when, who and where, the innermost call site, and how it was had.
-
-    python, python_how: the same of the Python frame; 0 where it is not wanted.
-    """
+    """Unwound samples, columns of shape (n,): when, who and where, the innermost call site, and how it was had."""
 
     time_ns: NDArray[Any]
     tid: NDArray[Any]
@@ -32,15 +29,13 @@ class Stacks(NamedTuple):
     va: NDArray[Any]
     stack: NDArray[Any]
     how: NDArray[Any]
-    python: NDArray[Any]
-    python_how: NDArray[Any]
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Stacks:
         """Those of these rows."""
         return Stacks(*(column[rows] for column in self))
 
 
-NO_STACKS = Stacks(*(np.zeros(0, dtype) for dtype in ("<u8", "<u4", "<u8", "<u8", "<u4", "u1", "<u4", "u1")))
+NO_STACKS = Stacks(*(np.zeros(0, dtype) for dtype in ("<u8", "<u4", "<u8", "<u8", "<u4", "u1")))
 
 
 class Joined(NamedTuple):

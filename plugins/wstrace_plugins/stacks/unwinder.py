@@ -7,7 +7,7 @@ the saved frame pointer from the copy. A sample leaves the loop with a reason; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from wstrace_plugins.stacks import general_steps, rules
 from wstrace_plugins.stacks.general_steps import Registers, Stepped
 from wstrace_plugins.stacks.plain_steps import PlainSteps
-from wstrace_plugins.stacks.reached import BY_GUESS, NO_REGISTER, RUNNING, TOO_DEEP, WITHOUT_RBP, WORD_BITS, Reached
+from wstrace_plugins.stacks.reached import BY_GUESS, NO_REGISTER, RUNNING, TOO_DEEP, WORD_BITS, Reached
 
 #: frames of one stack: `import pandas` under `-X perf` reaches 481
 MOST_FRAMES = 512
@@ -24,9 +24,6 @@ MOST_FRAMES = 512
 #: the columns of `registers` as the kernel gives them (perf_regs.h of x86) by DWARF's numbers; the program counter's
 REGISTER_ORDER = (0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)
 PROGRAM_COUNTER = 8
-
-#: the columns of LoopFrames.registers
-LOOP_REGISTERS = (rules.RBP, *rules.SAVED)
 
 _IN_WORD = 7
 
@@ -67,67 +64,35 @@ class Code(Protocol):
     ) -> NDArray[np.bool_]:
         """Which of likely_numbers() are those of numbers_of()."""
 
-    def loops(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which frame numbers are of an interpreter's loop."""
-
-
-class LoopFrames(NamedTuple):
-    """The innermost frame of an interpreter's loop in each sample that has one; shape (m,) or (m, registers).
-
-    row: of the sample. code_address: its instruction. stack_pointer: where it begins. cfa: where it ends, 0 = not
-    known. registers: RBP and rules.SAVED as they are in this frame; 0 = not known.
-    """
-
-    row: NDArray[np.int64]
-    code_address: NDArray[np.uint64]
-    stack_pointer: NDArray[np.uint64]
-    cfa: NDArray[np.uint64]
-    registers: NDArray[np.uint64]
-
-    def take(self, rows: NDArray[np.int64]) -> LoopFrames:
-        """Those of these rows."""
-        return LoopFrames(
-            self.row[rows], self.code_address[rows], self.stack_pointer[rows], self.cfa[rows], self.registers[rows]
-        )
-
-    @classmethod
-    def together(cls, some: Sequence[LoopFrames]) -> LoopFrames:
-        """All of them, one behind the other."""
-        none = np.zeros(0, "<u8")
-        empty = cls(np.zeros(0, np.int64), none, none, none, np.zeros((0, len(LOOP_REGISTERS)), "<u8"))
-        return cls(*map(np.concatenate, zip(empty, *some, strict=True)))
-
 
 class Unwound(NamedTuple):
     """Stacks: frame numbers int32 (n, deepest), innermost first, 0 behind the last; depth (n,); reason (n,).
 
-    guessed, bool (n, deepest): the frame was found by believing the frame pointer. loops: where they were asked for.
+    guessed, bool (n, deepest): the frame was found by believing the frame pointer.
     """
 
     frames: NDArray[np.int32]
     depth: NDArray[np.int32]
     reason: NDArray[np.int8]
     guessed: NDArray[np.bool_]
-    loops: LoopFrames | None = None
 
 
-def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES, *, loops: bool = False) -> Unwound:
+def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
     """The stacks of samples.
 
     Args:
         samples: registers and dumps.
         code: what is known of the processes' code.
         most: frames of one stack.
-        loops: give the innermost frames of interpreters' loops, too. Until they are met, a step is a general one.
     """
     # In which mapping an address was at its sample's time is asked of all frames together, not at each step.
-    walk = _Walk(samples, code, code.likely_numbers, np.arange(len(samples.size)), saved=False, loops=loops)
+    walk = _Walk(samples, code, code.likely_numbers, np.arange(len(samples.size)), saved=False)
     walk.go(most)
     found, unproven = walk.found()
     # Few functions find their caller by another register than rsp and rbp: the dynamic linker's, by rbx.
     [again] = (unproven | (found.reason == NO_REGISTER)).nonzero()
     if len(again):
-        exact = _Walk(samples, code, code.numbers_of, again, saved=True, loops=loops)
+        exact = _Walk(samples, code, code.numbers_of, again, saved=True)
         exact.go(most)
         found = _replaced(found, again, exact.found()[0])
     return found
@@ -141,11 +106,7 @@ def _replaced(found: Unwound, rows: NDArray[np.int64], better: Unwound) -> Unwou
     width = better.frames.shape[1]
     frames[rows, :width], guessed[rows, :width] = better.frames, better.guessed
     found.depth[rows], found.reason[rows] = better.depth, better.reason
-    loops = found.loops
-    if loops is not None and better.loops is not None:
-        kept = loops.take(np.flatnonzero(~np.isin(loops.row, rows)))
-        loops = LoopFrames.together([kept, better.loops])
-    return Unwound(frames, found.depth, found.reason, guessed, loops)
+    return Unwound(frames, found.depth, found.reason, guessed)
 
 
 class _Walk:
@@ -157,20 +118,19 @@ class _Walk:
         numbers_of: one of its ways to find frame numbers.
         rows: those of the samples that are unwound.
         saved: all callee-saved registers are followed, not only rbp.
-        loops: the frames of interpreters' loops are kept; until its own is met, those of a sample are followed, too.
     """
 
     def __init__(
-        self, samples: Samples, code: Code, numbers_of: NumbersOf, rows: NDArray[np.int64], *, saved: bool, loops: bool
+        self, samples: Samples, code: Code, numbers_of: NumbersOf, rows: NDArray[np.int64], *, saved: bool
     ) -> None:
         n = len(samples.size)
-        self._code, self._numbers_of, self._rows, self._saved = code, numbers_of, rows, saved
+        self._code, self._numbers_of, self._rows = code, numbers_of, rows
         self._dump = (samples.dump.reshape(-1) if samples.dump.size else np.zeros(1, "<u8")).view("<i8")
         whole, self._base = _innermost(samples)
         # where the samples are whose callee-saved registers are followed, and where the others are
         none = np.zeros(0, np.int64)
-        self._followed = whole.take(rows if saved or loops else none)
-        self._frames = whole.take(none if saved or loops else rows)
+        self._followed = whole.take(rows if saved else none)
+        self._frames = whole.take(none if saved else rows)
         self._registers = samples.registers
         self._others: Registers = {}  # of those that are followed; of innermost frames all are known
         self._plain = PlainSteps(code.rules)
@@ -180,42 +140,35 @@ class _Walk:
         self._reason = np.full(n, TOO_DEEP, np.int8)
         #: whether the last step led to an address that is no code: a caller that is no code is no caller
         self._astray = np.zeros(n, bool)
-        self._in_loop = np.zeros(n, bool) if loops else None
-        self._loops: list[LoopFrames] = []
 
     def go(self, most: int) -> None:
         """Takes so many steps at most."""
         for level in range(most):
             frames, followed = self._frames, self._followed
             if len(frames.row):
-                self._plain_rules(frames, *self._met(frames, level), level)
+                self._plain_rules(frames, self._met(frames, level), level)
             elif not len(followed.row):
                 return
             if len(followed.row):
-                self._follow(followed, *self._met(followed, level), level)
+                self._follow(followed, self._met(followed, level), level)
 
-    def _met(self, frames: Reached, level: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The numbers of frames, and the columns of their rules."""
+    def _met(self, frames: Reached, level: int) -> NDArray[np.int64]:
+        """The columns of the rules of frames, which are kept with their numbers."""
         numbers = self._numbers_of(frames.row, frames.after)
         column = self._code.rule_of.take(numbers)
         self._steps.append((frames, numbers, column, level))
-        return numbers, column
+        return column
 
-    def _follow(self, frames: Reached, numbers: NDArray[np.int64], column: NDArray[np.int64], level: int) -> None:
-        """Goes to the callers with all their registers, until they are in the interpreter's loop."""
+    def _follow(self, frames: Reached, column: NDArray[np.int64], level: int) -> None:
+        """Goes to the callers with all their registers."""
         if not level:
             self._others = self._all_registers(frames.row)
         stepped = self._any_rule(frames, column, self._others, level, saved=True)
-        if self._in_loop is not None:
-            self._keep_loops(self._in_loop, frames, numbers, stepped)
         [go] = (stepped.why == RUNNING).nonzero()
-        done = np.zeros(len(go), bool) if self._saved or self._in_loop is None else self._in_loop[frames.row[go]]
-        self._further(stepped.callers.take(go[done]))
-        go = go[~done]
         self._followed = stepped.callers.take(go)
         self._others = {register: (value[go], known[go]) for register, (value, known) in stepped.others.items()}
 
-    def _plain_rules(self, frames: Reached, numbers: NDArray[np.int64], column: NDArray[np.int64], level: int) -> None:
+    def _plain_rules(self, frames: Reached, column: NDArray[np.int64], level: int) -> None:
         """Goes to the callers, by any rule only where it has to be."""
         if self._plain.count != self._code.rules.shape[1]:
             self._plain = PlainSteps(self._code.rules)
@@ -254,19 +207,6 @@ class _Walk:
         self._any_guess = self._any_guess or bool((stepped.callers.doubt[why == RUNNING] & BY_GUESS).any())
         return stepped._replace(why=why)
 
-    def _keep_loops(
-        self, in_loop: NDArray[np.bool_], frames: Reached, numbers: NDArray[np.int64], stepped: Stepped
-    ) -> None:
-        first = np.flatnonzero(self._code.loops(numbers) & ~in_loop[frames.row])
-        row = frames.row[first]
-        in_loop[row] = True
-        known = {**self._others, rules.RBP: (frames.bp.view("<u8"), (frames.doubt & WITHOUT_RBP) == 0)}
-        registers = [np.where(there[first], value[first], np.uint64(0))
-                     for value, there in (known[number] for number in LOOP_REGISTERS)]  # fmt: skip
-        self._loops.append(
-            LoopFrames(row, frames.address[first], frames.sp[first], stepped.cfa[first], np.stack(registers, axis=1))
-        )
-
     def found(self) -> tuple[Unwound, NDArray[np.bool_]]:
         """What was unwound, and what of it is not proven.
 
@@ -289,9 +229,8 @@ class _Walk:
         if self._any_guess:
             guessed[row, level] = np.concatenate([frames.doubt & BY_GUESS for frames, *_ in steps])
             guessed[self._astray, depth[self._astray]] = False
-        loops = None if self._in_loop is None else LoopFrames.together(self._loops)
         rows = self._rows
-        return Unwound(found[rows], depth[rows], self._reason[rows], guessed[rows], loops), unproven[rows]
+        return Unwound(found[rows], depth[rows], self._reason[rows], guessed[rows]), unproven[rows]
 
 
 def _flat(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

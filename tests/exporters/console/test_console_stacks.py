@@ -17,10 +17,8 @@ from wstrace.schema import (
     FRAME_JIT,
     FRAME_NATIVE,
     FRAME_PYTHON,
-    HOW_LEARNED,
     HOW_LOST,
     HOW_NO_INTERPRETER,
-    HOW_NOT_PROVEN,
     HOW_NOT_PYTHON,
     HOW_NOT_SAMPLED,
     HOW_NOT_YET,
@@ -155,29 +153,6 @@ def test_estimates_have_their_margin_and_samples(kit: Any) -> None:
     assert lines[5].endswith("(no sample stands for it)")
 
 
-def test_learned_lines_are_estimates_and_say_so(kit: Any) -> None:
-    """20 faults, 3 samples of which 2 have a line: the first line says the share that its row has."""
-    learned = [Fault([PARSE], [(0, 8)], 12, HOW_LEARNED), Fault([MAIN], [(0, 8)], 2, HOW_LEARNED)]
-    rest = [Fault(None, [(0, 8)], 4, HOW_NOT_PROVEN), *[Fault(None, how=HOW_NOT_SAMPLED)] * 17]
-    text = told(kit, learned + rest)
-    assert text.startswith("20 faults, 0 from disk; about 60 % parse_record leak.py:12 (learned)")
-    assert [plain(line) for line in text.splitlines()[3:8]] == [
-        ["faults", "+-", "samples", "share", "own", "line"],
-        ["12", "10", "1", "60.0%", "parse_record", "leak.py:12", "(learned)"],
-        ["4", "8", "1", "20.0%", "(its", "code", "was", "first", "read", "after", "it)"],
-        ["2", "4", "1", "10.0%", "<module>", "leak.py:40", "(learned)"],
-        ["2", "10.0%", "(no", "sample", "stands", "for", "it)"],
-    ]
-
-
-def test_exact_lines_beside_learned_ones_of_another_trace_stand_for_themselves(kit: Any) -> None:
-    faults = [*[Fault([PARSE])] * 7, *[Fault([])] * 2, Fault([MAIN], [(0, 8)], 5, HOW_LEARNED)]
-    faults += [Fault(None, how=HOW_NOT_SAMPLED)] * 6
-    found = {row["name"]: row["total"] for row in rows(kit, faults, "line")}
-    assert found == {"parse_record leak.py:12": 7, "<module> leak.py:40 (learned)": 5, "(no Python frame)": 2,
-                     "(no sample stands for it)": 2}  # fmt: skip
-
-
 def test_without_python_the_own_function_of_native_stacks_is_about_the_answer(kit: Any) -> None:
     trace = kit.Trace()
     strings, stacks = trace.context.strings, Stacks(trace.context.strings)
@@ -217,7 +192,7 @@ def test_the_share_of_a_burst_is_of_all_faults(kit: Any, weight: int, answer: st
 def test_the_second_line_tells_of_python_stacks_that_were_lost(kit: Any) -> None:
     trace = kit.Trace()
     faults = batch_of(PAGE_FAULT, trace.context.strings, pid=1, tid=1, pc=1, va=1, flags=0, stack_how=[HOW_LOST] * 20)
-    for why, count in (("stack lost", 18), ("displaced by another BPF program", 2), ("interpreter not known yet", 5)):
+    for why, count in (("stack lost", 20), ("interpreter not known yet", 5)):
         trace.context.ledger.set("without_stack", count, why)
     assert "; the Python stacks of 20 of them lost" in kit.printed(trace, [faults]).splitlines()[1]
 

@@ -22,7 +22,6 @@ from wstrace.errors import TraceFileError
 from wstrace.schema import (
     CALL_SITE,
     CONTENT_LOSS,
-    HOW_BORROWED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_PERHAPS_FORKED,
@@ -152,8 +151,6 @@ def read_all(
         faults["sampled"] = np.maximum(each, 1 if each.any() else trace.info.sampled)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
-    # only samples stand for others; a borrowed stack is none, and its fault is told by the sample that stands for it
-    faults["native_stack"][faults.pop("native_how") == HOW_BORROWED] = 0
     if not whole_stacks and not faults["native_stack"].any():
         del faults["native_stack"], faults["tid"]
     snapshots = Snapshots(trace)

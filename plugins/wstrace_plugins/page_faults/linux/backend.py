@@ -19,7 +19,6 @@ from wstrace.schema import (
     CALL_SITE,
     CONTENT_LOSS,
     FAULT_OBSERVER,
-    FAULT_REGISTERS,
     PAGE_FAULT,
     PROCESS,
     RESIDENT_PAGES,
@@ -27,7 +26,7 @@ from wstrace.schema import (
     Schema,
 )
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux import registers, tracepoints
+from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
 from wstrace_plugins.page_faults.linux.calls import Calls
@@ -73,17 +72,16 @@ class PageFaults(Source):
         kernel: also record faults that kernel code takes on the target's memory (read() into a new buffer).
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
-        stacks: whose frames a fault carries: python, native, or python+native; lines = native, with the Python lines of
-            the samples, learned without eBPF; auto = python where the kernel permits it; none.
-        stack_rate: for native and lines: faults a second, of each thread and CPU, that are sampled with their stack.
+        stacks: the frames that a fault carries: python, native, or python+native; auto = python where the kernel
+            permits it; none.
+        stack_rate: for native: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
-        borrow: with native: a fault between two samples of its place, which agree, has their stack (`borrowed`).
         service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
     """
 
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (
-        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, FAULT_REGISTERS, CALL_SITE,
+        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, CALL_SITE,
     )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
@@ -100,7 +98,6 @@ class PageFaults(Source):
         stacks: str = "auto",
         stack_rate: int = 2000,
         stack_period: int = 0,
-        borrow: bool = False,
         service_time: bool = False,
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
@@ -111,8 +108,7 @@ class PageFaults(Source):
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
         self._stack_rate = rate if self._stacks.native else None
-        self._borrow = registers.borrowing(borrow, self._stack_rate)
-        self._dumps, self._announced = StackDumps(lines=self._stacks.lines), self._stack_rate is None
+        self._dumps, self._announced = StackDumps(), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._service: ServiceTimes | None = None
@@ -147,7 +143,7 @@ class PageFaults(Source):
         level = settled_level(context, self._asked.kernel)
         self._settings = self._asked._replace(
             kernel=self._asked.kernel and level.name == "full", children=self._asked.children and context.children,
-            stacks=self._stack_rate, service=self._times_asked, registers=self._borrow,
+            stacks=self._stack_rate, service=self._times_asked,
         )  # fmt: skip
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
@@ -185,7 +181,7 @@ class PageFaults(Source):
             self._service = service_times(context, cpus)
         service = self._service
         self._python = python_stacks(self._stacks, context, self.name, cpus, service)
-        samples_of = functools.partial(RingSamples.of, registers=self._borrow, cgroups=self._settings.cgroups)
+        samples_of = functools.partial(RingSamples.of, cgroups=self._settings.cgroups)
         self._samples = [
             samples_of(ring, self._python.join(ring), None if service is None else service.join(ring))
             for ring in self._rings
@@ -292,7 +288,6 @@ class PageFaults(Source):
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
             return
-        pointers = registers.taken_out(columns)
         columns = self._python.with_stacks(columns)
         if self._service is not None:
             columns = self._service.with_times(columns)
@@ -304,8 +299,6 @@ class PageFaults(Source):
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
-            for of_part in registers.part(pointers, start, start + _BATCH_ROWS):
-                yield Batch(FAULT_REGISTERS, of_part, source=self.name, strings=self._context.strings)
             yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
                         strings=self._context.strings)  # fmt: skip
             self._lost_told = lost

@@ -16,7 +16,6 @@ from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.descriptors import ClosedBeside, Descriptors
-from wstrace_plugins.page_faults.linux.registers import REGISTERS
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
 from wstrace_plugins.page_faults.linux.stack_event import StackRate, stack_attributes
 
@@ -41,7 +40,6 @@ class Settings(NamedTuple):
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
         service: whether faults are timed, so that there is an event at their entry.
-        registers: whether each fault's record has the stack pointer and frame pointer.
         everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
         cgroups: whether each fault's record has the id of the cgroup of its thread.
     """
@@ -53,7 +51,6 @@ class Settings(NamedTuple):
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
     service: bool = False
-    registers: bool = False
     everywhere: bool = False
     cgroups: bool = False
 
@@ -94,9 +91,6 @@ class Settings(NamedTuple):
             fields["sample_type"] = (
                 perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
             )
-            if self.registers:
-                fields["sample_type"] |= perf.PERF_SAMPLE_REGS_USER
-                fields["sample_regs_user"] = REGISTERS
             fields["sample_type"] |= perf.PERF_SAMPLE_CGROUP * self.cgroups
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 

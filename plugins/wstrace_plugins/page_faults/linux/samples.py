@@ -11,8 +11,8 @@ from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.os.linux.versions import kernel
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import records
+from wstrace_plugins.page_faults.linux.cgroup_ids import CGROUP_ID
 from wstrace_plugins.page_faults.linux.doubles import second_of_pairs
-from wstrace_plugins.page_faults.linux.registers import CGROUP_ID, REGISTER_COLUMNS
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with registers ABI, BP and
-#: SP; the id of the cgroup; with stacks the hash of the stack; with service times what ServiceRows tells of it.
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with cgroups the id of the cgroup; with
+#: stacks the hash of the stack; with service times what ServiceRows tells of it.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((5, 0), "<u8").T
 #: What two rows of one fault have in common.
@@ -44,14 +44,13 @@ class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
     A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); further ones
-    are the registers, the id of the cgroup, the hash of the fault's stack, and what tells its service time, where these
+    are the id of the cgroup, the hash of the fault's stack, and what tells its service time, where these
     are recorded. Rows lie in memory by columns: all that follows reads single columns, again and again.
 
     Args:
         major: whether they are major faults.
         stacks: takes the stack rows out of the ring, where there are any.
         service: the same for the rows with service times.
-        registers: whether its samples have them (`registers.REGISTERS`).
         cgroups: whether its samples have the id of a cgroup.
         own_times: whether each event of a fault takes the time for itself: see `doubles`.
     """
@@ -62,12 +61,11 @@ class RingSamples:
         stacks: StackRows | None = None,
         service: ServiceRows | None = None,
         *,
-        registers: bool = False,
         cgroups: bool = False,
         own_times: bool = False,
     ) -> None:
         self.major, self._stacks, self._service, self._own_times = major, stacks, service, own_times
-        self._sampled = REGISTER_COLUMNS * registers + (CGROUP_ID,) * cgroups
+        self._sampled = (CGROUP_ID,) * cgroups
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
@@ -80,12 +78,11 @@ class RingSamples:
         stacks: StackRows | None = None,
         service: ServiceRows | None = None,
         *,
-        registers: bool = False,
         cgroups: bool = False,
     ) -> RingSamples:
         """The samples of a ring."""
         own_times = kernel() < _SHARED_TIME
-        return cls(ring.kind == MAJOR, stacks, service, registers=registers, cgroups=cgroups, own_times=own_times)
+        return cls(ring.kind == MAJOR, stacks, service, cgroups=cgroups, own_times=own_times)
 
     @property
     def further(self) -> tuple[str, ...]:
@@ -254,7 +251,7 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
     With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it; with
-    registers REGISTER_COLUMNS; with cgroups CGROUP_ID.
+    cgroups CGROUP_ID.
     """
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
     parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]

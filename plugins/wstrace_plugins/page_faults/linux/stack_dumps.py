@@ -43,14 +43,9 @@ _LOW = np.uint64(0xFFFF_FFFF)
 
 
 class StackDumps:
-    """The samples of all stack rings, held until the watermark passes them; at most MOST_HELD bytes.
+    """The samples of all stack rings, held until the watermark passes them; at most MOST_HELD bytes."""
 
-    Args:
-        lines: what unwinds them is to find their Python lines, too.
-    """
-
-    def __init__(self, *, lines: bool = False) -> None:
-        self._lines = lines
+    def __init__(self) -> None:
         self._held: list[dict[str, NDArray[Any]]] = []
         self._bytes = 0
         #: samples; those that the kernel dropped; that another tracer's clock times; without registers of 64 bits; cut
@@ -143,8 +138,6 @@ class StackDumps:
     def announce(self) -> dict[str, NDArray[Any]]:
         """Columns of STACK_DUMP without a row: given before all else, they announce samples to what unwinds them."""
         columns = {column.name: np.zeros(0, DTYPES[column.type]) for column in STACK_DUMP.columns}
-        if not self._lines:
-            del columns["lines"]
         return {**columns, "registers": np.zeros((0, len(_KEPT)), "<u8"), "dump": np.zeros((0, 0), "<u8")}
 
     def account(self, ledger: Ledger, lost: int | None) -> None:

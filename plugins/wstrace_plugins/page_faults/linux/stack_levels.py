@@ -11,7 +11,6 @@ from wstrace.interfaces import Level
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import Settings
 from wstrace_plugins.page_faults.linux.levels import own_level
-from wstrace_plugins.page_faults.linux.lines_level import lines_level
 from wstrace_plugins.page_faults.linux.rings import STACKS
 from wstrace_plugins.page_faults.linux.stack_event import StackRate
 
@@ -21,13 +20,7 @@ def stack_levels() -> Mapping[str, Level]:
     from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
     from wstrace_plugins.page_faults.linux.service_time.capture import level as service_level
 
-    native = native_level()
-    return {
-        "stacks=python": tried(),
-        "stacks=native": native,
-        "stacks=lines": lines_level(native),
-        "service_time=on": service_level(),
-    }
+    return {"stacks=python": tried(), "stacks=native": native_level(), "service_time=on": service_level()}
 
 
 def native_level() -> Level:

@@ -12,24 +12,16 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Context
-from wstrace.schema import HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT, HOW_OWN_DEEP, HOW_OWN_NO_MAPPING, HOW_OWN_NO_RULE
-from wstrace_plugins.stacks import reached, unwinder
-from wstrace_plugins.stacks.borrowed import Lender
+from wstrace.schema import HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
+from wstrace_plugins.stacks import unwinder
 from wstrace_plugins.stacks.join import Join, Stacks
 from wstrace_plugins.stacks.linux.known_code import KnownCode
-from wstrace_plugins.stacks.linux.python_lines import Found, PythonLines
 from wstrace_plugins.stacks.linux.stack_tree import add_stacks
+from wstrace_plugins.stacks.reached import END
 from wstrace_plugins.stacks.unwinder import Samples
 
 #: samples that are unwound at once: the more, the less a step of numpy costs for each
 AT_ONCE = 4096
-
-_HOW = np.zeros(len(reached.REASONS), "u1")
-_HOW[reached.END] = HOW_OWN
-_HOW[reached.CUT] = HOW_OWN_CUT
-_HOW[reached.NO_MAPPING] = HOW_OWN_NO_MAPPING
-_HOW[[reached.NO_RULE, reached.NO_REGISTER, reached.NOT_RISING]] = HOW_OWN_NO_RULE
-_HOW[reached.TOO_DEEP] = HOW_OWN_DEEP
 
 
 def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
@@ -52,20 +44,16 @@ class Worker:
 
     Args:
         context: the session's.
-        lines: find the samples' Python lines, too.
-
 
     given: rows that got a stack.
     """
 
-    def __init__(self, context: Context, *, lines: bool = False) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
         self.code = KnownCode(context.strings, context.resolvers.get("sections"))
         threading.Thread(target=self.code.read_kernel, name="wstrace-kernel", daemon=True).start()
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
-        self.lender = Lender()
-        self.lines = PythonLines(self.code, self.tree, context.strings, context.info.lack) if lines else None
         self.unwound = self.frames = self.given = 0
 
     def unwind(self, batches: Sequence[Batch]) -> None:
@@ -86,19 +74,16 @@ class Worker:
         mappings_at = self._context.mappings_at
         self.code.begin(pid, lambda rows, addresses: mappings_at(pid[rows], addresses, time[rows]))
         samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
-        stacks = unwinder.unwind(samples, self.code, loops=self.lines is not None)
-        # first of all, while the code objects that were running are still there
-        lines = Found.none(len(pid)) if self.lines is None else self.lines.lines(samples, stacks, pid, time)
+        stacks = unwinder.unwind(samples, self.code)
         leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
         self.unwound += len(pid)
         self.frames += int(stacks.depth.sum())
-        how = np.where(leaf == self.tree.cut, np.uint8(HOW_NO_ROOM), _HOW[stacks.reason])
-        self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how, *lines))
+        how = np.where(stacks.reason == END, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
+        how[leaf == self.tree.cut] = HOW_NO_ROOM
+        self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
 
     def close(self) -> None:
-        """Closes files and memory."""
-        if self.lines is not None:
-            self.lines.close()
+        """Closes files."""
         self.code.close()
 
     def statistics(self) -> dict[str, int]:
@@ -108,8 +93,6 @@ class Worker:
             "frames": self.frames,
             "given": self.given,
             "without_row": self.join.without_row,
-            "borrowed": self.lender.borrowed,
             **self.code.statistics(),
             **self.tree.statistics(),
-            **({} if self.lines is None else self.lines.statistics()),
         }

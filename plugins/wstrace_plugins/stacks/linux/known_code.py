@@ -19,8 +19,7 @@ from wstrace.interfaces import Resolver
 from wstrace.places import OWN_KERNEL, MappedFile
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.linux.images import CodeMapping, Image, Images
-from wstrace_plugins.stacks.linux.loops import Loop
+from wstrace_plugins.stacks.linux.images import CodeMapping, Image, Images, Loop
 from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 from wstrace_plugins.stacks.rules import Rule
 
@@ -55,9 +54,6 @@ class Frame(NamedTuple):
     function: int
     file: int
     flags: int = 0
-
-
-_FLAGS = Frame._fields.index("flags")
 
 
 class KnownCode:
@@ -205,16 +201,6 @@ class KnownCode:
         keys = after ^ (self._owners if len(self._owners) == 1 else self._owners.take(rows))
         return keys, keys & (_SLOTS - 1)
 
-    def loops(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which frame numbers are of CPython's loop."""
-        found: NDArray[np.bool_] = (self.frames[:, _FLAGS].take(numbers) & np.uint64(FRAME_INTERPRETER)) != 0
-        return found
-
-    def mapping(self, number: int) -> CodeMapping | None:
-        """The mapping of that id."""
-        at = int(np.searchsorted(self._ids, number))
-        return self._mappings[at] if at < len(self._ids) and self._ids[at] == number else None
-
     def _empty_slots(self) -> None:
         """Empties the table in front of the search: a slot has the key last searched for that falls into it."""
         self._slot_keys: NDArray[np.int64] = np.zeros(_SLOTS, "<i8")
@@ -289,7 +275,7 @@ class KnownCode:
             return native
         key = mapping.which_file
         if key not in self._loops:
-            self._loops[key] = Loop.of(image, self.images.descriptor(mapping))
+            self._loops[key] = Loop.of(image)
         return native._replace(flags=FRAME_INTERPRETER) if self._loops[key].has(image, address) else native
 
     def _first_of_file(self, mapping: CodeMapping) -> int:

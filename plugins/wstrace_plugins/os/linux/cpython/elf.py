@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,11 +24,9 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = np.dtype([
     ("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8"),
 ])  # fmt: skip
-_RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<u8")])
 _DYNAMIC_TAG = np.dtype([("tag", "<u8"), ("value", "<u8")])
 _IDENTITY = b"\x7fELF\x02\x01"  # 64 bits, little-endian
-_LOAD, _DYNAMIC, _SYMBOLS, _RELOCATIONS, _DYNAMIC_SYMBOLS, _DYNAMIC_SECTION = 1, 2, 2, 4, 11, 6
-_RELATIVE = 8  # R_X86_64_RELATIVE: the addend is the link-time address
+_LOAD, _SYMBOLS, _DYNAMIC_SYMBOLS, _DYNAMIC_SECTION = 1, 2, 11, 6
 _EXECUTABLE = 1  # p_flags
 _NEEDED, _RPATH, _RUNPATH = 1, 15, 29
 _FIXED, _MOVABLE = 2, 3  # e_type
@@ -115,26 +112,6 @@ class ElfFile:
             if kind == _LOAD and begin <= address < begin + in_file:
                 return self._read(offset + address - begin, min(size, begin + in_file - address))
         return b""
-
-    def code_ranges(self) -> list[tuple[int, int]]:
-        """The link-time addresses [start, end) of the segments with code."""
-        return [(s[3], s[3] + s[5]) for s in self._segments if s[0] == _LOAD and s[1] & _EXECUTABLE]
-
-    def pointers(self) -> Iterator[NDArray[np.uint64]]:
-        """For each segment without code its words, as they are where the file is mapped at its link-time addresses."""
-        moved = [np.frombuffer(self._read(s[4], s[5] // _RELOCATION.itemsize * _RELOCATION.itemsize), _RELOCATION)
-                 for s in self._sections if s[1] == _RELOCATIONS]  # fmt: skip
-        relocations = np.concatenate([*moved, np.zeros(0, _RELOCATION)])
-        relocations = relocations[relocations["info"] == _RELATIVE]
-        for kind, flags, offset, begin, _, in_file, _, _ in self._segments:
-            if kind != _LOAD or flags & _EXECUTABLE:
-                continue
-            first = -begin % 8  # words are at whole addresses
-            words = np.frombuffer(self._read(offset, in_file)[first:][: (in_file - first) // 8 * 8], "<u8").copy()
-            at = relocations["offset"] - np.uint64(begin + first)
-            inside = (relocations["offset"] >= begin + first) & (at >> np.uint64(3) < len(words)) & (at % 8 == 0)
-            words[(at[inside] >> np.uint64(3)).astype(np.intp)] = relocations["addend"][inside]
-            yield words
 
     def libraries(self) -> tuple[list[str], list[str]]:
         """The names of the libraries that it needs, and the folders that it wants them to be searched in."""

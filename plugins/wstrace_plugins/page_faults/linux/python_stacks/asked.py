@@ -70,7 +70,7 @@ def _instead() -> str:
     from wstrace_plugins.page_faults.linux.stack_levels import native_level
 
     sampled = native_level().name == "sampled"
-    return "; lines of samples need no such right: -s page_faults:stacks=lines" if sampled else ""
+    return "; samples of native stacks need no such right: -s page_faults:stacks=native" if sampled else ""
 
 
 def level() -> Level:

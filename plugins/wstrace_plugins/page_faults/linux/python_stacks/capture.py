@@ -20,7 +20,6 @@ from wstrace.interfaces import Context
 from wstrace.schema import (
     ADDRESS_SPACE,
     HOW_BEFORE_PYTHON,
-    HOW_DISPLACED,
     HOW_EXACT,
     HOW_LOST,
     HOW_NO_INTERPRETER,
@@ -322,7 +321,7 @@ class PythonStacks(NoStacks):
             # _PyRuntime cannot be read before it was touched
             how[mine] = np.where((how[mine] == HOW_NOT_YET) | (why == HOW_BEFORE_PYTHON), why, how[mine])
         if self._off:
-            how[hashes == NO_ROW] = HOW_DISPLACED
+            how[hashes == NO_ROW] = HOW_LOST
         self._hows += np.bincount(how, minlength=len(self._hows))
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         return {**rest, "stack": stack, "stack_how": how}
