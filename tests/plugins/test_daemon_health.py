@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import shutil
 import socket
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -154,3 +157,36 @@ def test_its_idle_thread_uses_no_cpu():
         assert clock.read_text().split()[2] == before, "it woke up without a client"
     finally:
         server.health.close()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler")
+def test_who_exchanges_the_socket_for_a_link_changes_no_mode(tmp_path):
+    victim, folder, race = tmp_path / "victim", tmp_path / "folder", tmp_path / "race"
+    victim.touch(0o644)
+    folder.mkdir()
+    subprocess.run(["gcc", "-O1", "-o", race, Path(__file__).with_name("health_race.c")], check=True)
+    with subprocess.Popen([race, folder, victim, "2"]) as racing:
+        while racing.poll() is None:
+            with contextlib.suppress(OutputError):
+                Health(str(folder / "s.sock"), lambda: Told(True, "", {})).close()
+            for name in ("s.sock", "y"):
+                left = folder / name
+                with contextlib.suppress(OSError):
+                    if stat.S_ISSOCK(left.lstat().st_mode):
+                        left.unlink()
+            assert stat.S_IMODE(victim.stat().st_mode) == 0o644
+    assert racing.returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_root_makes_no_socket_behind_a_link_of_another_user(tmp_path):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    theirs.mkdir()
+    ours.mkdir()
+    (theirs / "link").symlink_to(ours)
+    os.chown(theirs, 65534, 65534)
+    with pytest.raises(OutputError, match="is a symbolic link that uid 65534 may change"):
+        Health(str(theirs / "link" / "s.sock"), lambda: Told(True, "", {}))
+    assert not list(ours.iterdir())
+    Health(str(theirs / "s.sock"), lambda: Told(True, "", {})).close()
+    assert not (theirs / "s.sock").exists()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from wstrace.errors import OutputError
+from wstrace.output_folder import in_folder
 from wstrace.text import json_safe
 
 #: Connections at a time, and what each of them may take.
@@ -73,8 +75,8 @@ class Health:
     def close(self) -> None:
         """Ends it, and all connections; removes the unix socket."""
         if isinstance(self._where, str):
-            with contextlib.suppress(OSError):
-                Path(self._where).unlink()
+            with contextlib.suppress(OSError), in_folder(self._where, None) as folder:
+                os.unlink(_in(folder, self._where)[0], dir_fd=folder)
         self._wake.close()
         self.thread.join(2 * _SECONDS)
 
@@ -189,17 +191,29 @@ def _unix(path: str) -> socket.socket:
     """A listening unix socket that only its owner may use, in place of one that nobody listens at any more."""
     one = _unix_socket()
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(Path(path).lstat().st_mode) and not _answers(path):
-                Path(path).unlink()
-        one.bind(path)
-        Path(path).chmod(0o600)
+        if sys.platform != "win32":
+            os.fchmod(one.fileno(), 0o600)  # bind() makes the file with this mode: there is no name to exchange
+        with in_folder(path, None) as folder:
+            name, place = _in(folder, path)
+            with contextlib.suppress(FileNotFoundError):
+                left = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISSOCK(left.st_mode) and not _answers(place):
+                    os.unlink(name, dir_fd=folder)
+            one.bind(place)
         one.listen(_MOST)
         one.setblocking(False)
     except BaseException:
         one.close()
         raise
     return one
+
+
+def _in(folder: int | None, path: str) -> tuple[str, str]:
+    """A path's name in its folder, and a path that leads there through the folder's descriptor, where it has one."""
+    if folder is None:
+        return path, path
+    name = os.path.basename(path)
+    return name, f"/proc/self/fd/{folder}/{name}"
 
 
 def _answers(path: str) -> bool:
