@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,3 +97,61 @@ def test_threads_that_are_there_already_have_names(tmp_path: Path) -> None:
     with open_trace(path) as trace:
         names = {trace.strings[code] for batch in trace.batches(PROCESS.name) for code in batch["name"].tolist()}
     assert "pool thread" in names
+
+
+_DAEMON = """
+sources = ["page_faults"]
+exporters = ["msgpack"]
+[daemon]
+cgroups = []
+[msgpack]
+path = "{path}"
+"""
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A process of another user that has a command line of 2 GiB, and an environment of as many."""
+    if shutil.which("gcc") is None or os.geteuid() != 0:
+        pytest.skip("needs gcc and root")
+    program = Path(tempfile.mkdtemp(dir="/tmp")) / "evil_args"
+    subprocess.run(["gcc", "-O1", "-o", program, Path(__file__).with_name("evil_args.c")], check=True)
+    program.parent.chmod(0o755)
+    with subprocess.Popen([program, "2"], user=65534, group=65534, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        if child.stdout.readline() != b"ok\n":
+            pytest.skip("this kernel lets no process move its command line (CONFIG_CHECKPOINT_RESTORE)")
+        yield child.pid
+        child.kill()
+    shutil.rmtree(program.parent)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ps", "ps --tree", "ps PID", "snapshot PID", "wss PID --for 500ms", "delta PID",
+        "blame PID --duration 1s", "unshared PID --duration 1s", "attach -q -o OUT PID --duration 1s",
+        "attach -q -o OUT --name evil_args --duration 1s", "daemon --config CONFIG",
+    ],
+)  # fmt: skip
+def test_a_command_line_of_gigabytes_costs_no_memory(evil: int, words: str, tmp_path: Path) -> None:
+    config, out, said = tmp_path / "daemon.toml", tmp_path / "x.wst", tmp_path / "said"
+    config.write_text(_DAEMON.format(path=out))
+    places = {"PID": str(evil), "OUT": str(out), "CONFIG": str(config)}
+    command = [sys.executable, "-m", "wstrace", *(places.get(word, word) for word in words.split())]
+    began = time.monotonic()
+    with said.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as child:
+        found = os.wait4(child.pid, os.WNOHANG)
+        while not found[0]:
+            time.sleep(0.05)
+            if words.startswith("daemon") and time.monotonic() > began + 5:
+                os.kill(child.pid, signal.SIGTERM)
+            if time.monotonic() > began + 50:
+                os.kill(child.pid, signal.SIGKILL)
+            found = os.wait4(child.pid, os.WNOHANG)
+        child.returncode = os.waitstatus_to_exitcode(found[1])
+    assert child.returncode == 0, said.read_text()
+    assert found[2].ru_maxrss < 400 << 10
+    if out.exists():
+        with open_trace(str(out)) as trace:
+            assert trace.summary().total > 500

@@ -37,7 +37,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 
 
 def test_golden_maps() -> None:
-    columns, files = procfs.parse_maps(TEXT)
+    columns, files = procfs.parse_maps([TEXT])
     names = [files[i] for i in columns["file"]]
     assert [(name, KINDS[k]) for name, k in zip(names, columns["flags"] >> 8, strict=True)] == [
         ("/bin/with space", "file"),
@@ -60,7 +60,7 @@ def test_golden_maps() -> None:
     assert columns["ino"][3] == 2**64 - 1
     assert columns["dev"][3] == os.makedev(0x103, 0x100005)
     assert (columns["flags"][:5] & 15).tolist() == [5, 3, 3, 1, 11]
-    coded = procfs.parse_maps(TEXT).coded(strings := Dictionary())
+    coded = procfs.parse_maps([TEXT]).coded(strings := Dictionary())
     assert [strings[code] for code in coded["file"]] == names
     assert {name: str(column.dtype) for name, column in coded.items()} == {
         "start": "uint64", "end": "uint64", "offset": "uint64", "file": "uint32", "dev": "uint64", "ino": "uint64",
@@ -69,7 +69,7 @@ def test_golden_maps() -> None:
 
 
 def test_nothing_to_read() -> None:
-    assert all(len(column) == 0 for column in procfs.parse_maps(b"").columns.values())
+    assert all(len(column) == 0 for column in procfs.parse_maps([]).columns.values())
 
 
 pytestmark = pytest.mark.skipif(not procfs.exists(os.getpid()), reason="no /proc on this system")

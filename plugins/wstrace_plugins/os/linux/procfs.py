@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Dictionary
@@ -36,6 +36,11 @@ if TYPE_CHECKING:  # A launch imports this module first, and numpy in the launch
 _ENDED = "ZXx"  # States of a task in /proc/PID/stat.
 #: The most bytes of a title that are taken.
 TITLE_BYTES = 128
+#: The most bytes that are read of a command line, of an environment, and of any other file. A process decides itself
+#: where the first two of its own begin and end (PR_SET_MM_MAP), so they may be as long as its memory.
+COMMAND_BYTES, ENVIRONMENT_BYTES, _FILE_BYTES = 4096, 256 << 10, 1 << 20
+#: The kernel's default of vm.max_map_count, and the mappings beyond that which it lists itself.
+_MAPPINGS, _OWN_MAPPINGS = 65530, 16
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$"
@@ -131,7 +136,33 @@ def read_maps(pid: int) -> Maps:
         TargetExited: there is no such process.
         Unavailable: it belongs to another user.
     """
-    return parse_maps(_read(memory_task(pid), "maps"))
+    path = f"/proc/{memory_task(pid)}/maps"
+    try:
+        with open(path, "rb", buffering=0) as opened:
+            return parse_maps(pieces(opened.fileno()))
+    except OSError as error:
+        raise _refused(pid, path, error) from None
+
+
+def pieces(fd: int, *, lines: int = 1) -> Iterator[bytes]:
+    """The whole lines of an open maps or smaps file, in pieces: the path of each mapping may have 4 KiB.
+
+    Args:
+        fd: the open file. lines: the most lines that a mapping has in it.
+
+    Raises:
+        OSError: the process has ended.
+        Unavailable: it lists more mappings than a process may have, as one that maps while it is listed can.
+    """
+    most = max(setting("vm/max_map_count") or 0, _MAPPINGS) + _OWN_MAPPINGS
+    rest, found = b"", 0
+    os.lseek(fd, 0, os.SEEK_SET)
+    while piece := os.read(fd, 1 << 16):
+        whole, end, rest = (rest + piece).rpartition(b"\n")
+        found += whole.count(b"\n") + len(end)
+        if found > most * lines:
+            raise Unavailable(f"a process lists more than {most} mappings (vm.max_map_count): they are not read")
+        yield whole + end
 
 
 def memory_task(pid: int) -> int:
@@ -146,14 +177,17 @@ def memory_task(pid: int) -> int:
     return pid
 
 
-def parse_maps(text: bytes) -> Maps:
-    """The content of a maps file as columns; malformed lines are left out. 20,000 mappings take about 30 ms."""
+def parse_maps(text: Iterable[bytes]) -> Maps:
+    """The content of a maps file, in pieces of whole lines, as columns; malformed lines are left out.
+
+    20,000 mappings take about 30 ms.
+    """
     import numpy as np
 
-    rows = re.findall(_LINE, text)
-    starts, ends, permissions, offsets, devices, inodes, names = zip(*rows, strict=True) if rows else ((),) * 7
     files: dict[bytes, int] = {}
-    file = np.array([files.setdefault(name, len(files)) for name in names], "<u4")
+    rows = [(*row, files.setdefault(name, len(files))) for piece in text for *row, name in re.findall(_LINE, piece)]
+    starts, ends, permissions, offsets, devices, inodes, codes = zip(*rows, strict=True) if rows else ((),) * 7
+    file = np.array(codes, "<u4")
     labels = [label(os.fsdecode(name).replace("\\012", "\n")) for name in files]
     flags_of = {p: sum(bit for i, c, bit in _PERMISSIONS if p[i : i + 1] == c.encode()) for p in set(permissions)}
     dev_of = {d: device(*(int(part, 16) for part in d.split(b":"))) for d in set(devices)}
@@ -283,9 +317,9 @@ def processes() -> list[int]:
 
 
 def arguments(pid: int) -> tuple[str, ...]:
-    """Its command line, or the title that it gave itself in its place; () when it has ended or has none."""
+    """Its command line (4 KiB of it), or its title in that place; () when it has ended or has none."""
     try:
-        text = os.fsdecode(_read(pid, "cmdline")).rstrip("\0")
+        text = os.fsdecode(_read(pid, "cmdline", COMMAND_BYTES)).rstrip("\0")
     except Unavailable:
         return ()
     return tuple(text.split("\0")) if text else ()
@@ -298,7 +332,7 @@ def title(pid: int) -> bytes:
     command line as it was executed is none, nor is one that was written anew (by Chromium): arguments may be secret.
     """
     try:
-        text = _read(pid, "cmdline")
+        text = _read(pid, "cmdline", COMMAND_BYTES)
         words, _, rest = text.partition(b"\0")
         if rest.strip(b"\0"):  # arguments
             return b""
@@ -369,10 +403,13 @@ def setting(path: str) -> int | None:
         return None
 
 
-def content(path: str) -> bytes:
-    """All bytes of a file of the system. Raises OSError."""
+def content(path: str, most: int = _FILE_BYTES) -> bytes:
+    """The first bytes of a file of the system, `most` of them. Raises OSError."""
+    found = b""
     with open(path, "rb", buffering=0) as opened:
-        return opened.readall()
+        while part := opened.read(most - len(found)):
+            found += part
+    return found
 
 
 def _numbers(pid: int, folder: str) -> Iterator[int]:
@@ -382,10 +419,10 @@ def _numbers(pid: int, folder: str) -> Iterator[int]:
         raise _refused(pid, folder, error) from None
 
 
-def _read(pid: int | str, file: str) -> bytes:
+def _read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
     path = f"/proc/{pid}/{file}"
     try:
-        return content(path)
+        return content(path, most)
     except OSError as error:  # ESRCH: the process exited between open and read.
         raise _refused(pid, path, error) from None
 

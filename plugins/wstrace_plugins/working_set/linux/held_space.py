@@ -18,6 +18,7 @@ import sys
 from wstrace.errors import TargetExited
 from wstrace_plugins.os.linux import procfs, userfaultfd
 from wstrace_plugins.working_set.backend import KeeperFailed, Totals
+from wstrace_plugins.working_set.linux import smaps
 from wstrace_plugins.working_set.linux.space import Space
 
 _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
@@ -161,20 +162,16 @@ class HeldSpace(Space):
         super().close()
 
     def _maps(self) -> procfs.Maps:
-        return procfs.parse_maps(self._read("maps"))
+        try:
+            return procfs.parse_maps(procfs.pieces(self._files["maps"]))
+        except ProcessLookupError:
+            raise self._gone() from None
 
     def _status(self) -> dict[str, str]:
         return self._last_status  # a zombie's status has no memory fields
 
     def _smaps(self) -> bytes:
-        return self._read("smaps")
-
-    def _read(self, name: str) -> bytes:
-        fd, parts = self._files[name], []
-        os.lseek(fd, 0, os.SEEK_SET)
         try:
-            while part := os.read(fd, 1 << 16):
-                parts.append(part)
+            return smaps.kept(self._files["smaps"])
         except ProcessLookupError:
             raise self._gone() from None
-        return b"".join(parts)

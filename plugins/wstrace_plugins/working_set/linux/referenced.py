@@ -44,10 +44,9 @@ class ReferencedBits:
 
     def read(self) -> Uses:
         """What has been referenced since, and what is resident."""
-        text = smaps.read(self.pid)
+        maps, text = procfs.read_maps(self.pid), smaps.read(self.pid)
         if procfs.stat_with_memory(self.pid).image != self._image:
             raise TargetExited(f"process {self.pid} ({self.name}) executed another program while it was watched")
-        maps = procfs.parse_maps(text)
         sums = [smaps.sizes(text, field) for field in (b"Referenced:", b"Rss:")]
         used, resident = (np.array([found.get(start, 0) for start in maps.columns["start"].tolist()], np.int64)
                           for found in sums)  # fmt: skip

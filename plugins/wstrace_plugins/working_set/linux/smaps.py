@@ -15,11 +15,23 @@ from wstrace_plugins.os.linux import procfs
 
 #: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
 _MAPPING = rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] "
+_KEPT = rb"(?m)^(?:[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] |(?:VmFlags|Swap|Referenced|Rss):.*$)"
+#: More lines than any kernel has for a mapping.
+_LINES = 64
 
 
 def read(pid: int) -> bytes:
-    """The content of /proc/PID/smaps. Raises TargetExited or Unavailable."""
-    return _read(pid, "smaps")
+    """What is used of /proc/PID/smaps: see kept(). Raises TargetExited or Unavailable."""
+    try:
+        with open(f"/proc/{procfs.memory_task(pid)}/smaps", "rb", buffering=0) as opened:  # noqa: PTH123
+            return kept(opened.fileno())
+    except OSError as error:
+        raise _refused(pid, "smaps", error) from None
+
+
+def kept(fd: int) -> bytes:
+    """Of an open smaps the beginning of each mapping, without its path, and the used fields. Raises OSError."""
+    return b"\n".join(line for piece in procfs.pieces(fd, lines=_LINES) for line in re.findall(_KEPT, piece))
 
 
 def rollup(pid: int) -> dict[str, int]:
@@ -29,17 +41,18 @@ def rollup(pid: int) -> dict[str, int]:
         TargetExited: there is no such process.
         Unavailable: it belongs to someone else.
     """
-    lines = (line.split() for line in _read(pid, "smaps_rollup").split(b"\n")[1:])
+    try:
+        text = procfs.content(f"/proc/{procfs.memory_task(pid)}/smaps_rollup")
+    except OSError as error:
+        raise _refused(pid, "smaps_rollup", error) from None
+    lines = (line.split() for line in text.split(b"\n")[1:])
     return {words[0].decode().rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3}
 
 
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return procfs.content(f"/proc/{procfs.memory_task(pid)}/{name}")
-    except (FileNotFoundError, ProcessLookupError):
-        raise TargetExited(f"there is no process {pid}") from None
-    except OSError as error:
-        raise Unavailable(f"cannot read /proc/{pid}/{name}: {error.strerror}") from None
+def _refused(pid: int, name: str, error: OSError) -> Unavailable:
+    if isinstance(error, FileNotFoundError | ProcessLookupError):
+        return TargetExited(f"there is no process {pid}")
+    return Unavailable(f"cannot read /proc/{pid}/{name}: {error.strerror}")
 
 
 def parse(text: bytes) -> dict[int, frozenset[str]]:

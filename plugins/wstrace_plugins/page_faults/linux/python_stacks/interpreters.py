@@ -301,8 +301,8 @@ def command_of(pid: int) -> tuple[str, dict[str, str]]:
     The waiting program has the path in its own command line's place (see wstrace_plugins.os.linux.launcher).
     """
     try:
-        path = os.fsdecode(procfs.content(f"/proc/{pid}/cmdline").partition(b"\0")[0])
-        environment = procfs.content(f"/proc/{pid}/environ").split(b"\0")
+        path = os.fsdecode(procfs.content(f"/proc/{pid}/cmdline", procfs.COMMAND_BYTES).partition(b"\0")[0])
+        environment = procfs.content(f"/proc/{pid}/environ", procfs.ENVIRONMENT_BYTES).split(b"\0")
     except OSError:
         return "", {}
     pairs = (entry.partition(b"=") for entry in environment if entry)
