@@ -5,7 +5,8 @@ Apart from the classes of `wstrace.interfaces`, because `wstrace --help` needs t
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 
 class Command(NamedTuple):
@@ -59,3 +60,41 @@ class Format(NamedTuple):
     write: str
     takes: Literal["rows", "trace"] = "trace"
     sql: str = ""
+
+
+class Dimension(NamedTuple):
+    """What rows of a report can be by.
+
+    name: in `--by` and in JSON.
+    title: the heading of its column.
+    about: what it is, in a sentence.
+    keys: the keys of a cube's cells that it needs; one that no cube has otherwise is a column of faults.
+    labels: (Cube) -> Labels of its cells, see wstrace.analysis.
+    code: (Batch, Names) -> the first of its keys, of each fault of a batch; None = it is a column of faults.
+    owner: whether a row says who brought a page, so that one is `(not known)`.
+    """
+
+    name: str
+    title: str
+    about: str
+    keys: tuple[str, ...]
+    labels: Callable[[Any], Any]
+    code: Callable[[Any, Any], Any] | None = None
+    owner: bool = False
+
+
+class Measure(NamedTuple):
+    """What a report sums: a column of its tables.
+
+    name: in JSON and in `--sort`.
+    title: the heading of its column.
+    about: what it is, in a sentence.
+    unit: of its sums.
+    always: whether its column is shown where all rows have none of it, too.
+    """
+
+    name: str
+    title: str
+    about: str
+    unit: Literal["bytes", "count", "ns"] = "bytes"
+    always: bool = False

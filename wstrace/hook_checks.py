@@ -75,6 +75,19 @@ def _stages(given: Any) -> Any:
     return given
 
 
+def _entries(role: str) -> Callable[[Any], Any]:
+    """Returns a check of a hook's result: every item is one of these declarations, with a name."""
+
+    def check(given: Any) -> Any:
+        found = list(given)
+        for one in found:
+            if type(one).__name__ != role or not isinstance(one.name, str) or not one.name:
+                raise TypeError(f"it gave {one!r}, which is no {role} with a name")
+        return found
+
+    return check
+
+
 def _variables(given: Any) -> Any:
     for name, text in given.items():
         if not (isinstance(name, str) and isinstance(text, str)):
@@ -99,6 +112,8 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "wstrace_resolvers": _classes_of("Resolver"),
     "wstrace_exporters": _classes_of("Exporter", references=True),
     "wstrace_commands": _commands,
+    "wstrace_dimensions": _entries("Dimension"),
+    "wstrace_measures": _entries("Measure"),
     "wstrace_stages": _stages,
     "wstrace_target_environment": _variables,
     "wstrace_platform": _platform,

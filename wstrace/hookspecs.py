@@ -14,7 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wstrace.declarations import Command, Format, Reference
+    from wstrace.declarations import Command, Dimension, Format, Measure, Reference
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 hookspec = pluggy.HookspecMarker("wstrace")
@@ -69,6 +69,22 @@ def wstrace_formats() -> Sequence[Format]:
 
     Returns Formats, known to users by the suffixes of their file names. The first plugin with a suffix keeps it,
     wstrace's own first; another plugin with that suffix is reported as failed.
+    """
+
+
+@hookspec
+def wstrace_dimensions() -> Sequence[Dimension]:
+    """When a report is made. By: plugins that know what else the rows of a table can be by.
+
+    Returns Dimensions, known to users by their `name` (`report --by NAME`). wstrace's own keep their names.
+    """
+
+
+@hookspec
+def wstrace_measures() -> Sequence[Measure]:
+    """When a report is made. By: plugins that sum something else of faults or pages.
+
+    Returns Measures, each a column of the tables and a key in JSON. wstrace's own keep their names.
     """
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pluggy
 
 import wstrace.hookspecs
-from wstrace.declarations import Command, Format, Reference
+from wstrace.declarations import Command, Dimension, Format, Measure, Reference
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError
 from wstrace.guard import named, pass_interrupt, why
@@ -253,6 +253,16 @@ class Plugins:
             for plugin in self.found
             if plugin.state == "failed" and plugin.error.startswith(f"{hook}:")
         ]
+
+    @functools.cached_property
+    def dimensions(self) -> list[Dimension]:
+        """What plugins add to what rows of a report can be by."""
+        return [one for _, found in self._call("wstrace_dimensions") for one in found]
+
+    @functools.cached_property
+    def measures(self) -> list[Measure]:
+        """What plugins add to what a report sums."""
+        return [one for _, found in self._call("wstrace_measures") for one in found]
 
     @functools.cached_property
     def stages(self) -> dict[str, tuple[bool, str]]:

@@ -1,0 +1,135 @@
+"""The cube counts as counting by hand does, in bounded memory; dimensions name its cells, those of plugins too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wstrace.analysis import dimensions as registry
+from wstrace.analysis import measures
+from wstrace.analysis.cube import Cube
+from wstrace.analysis.dimensions import Label, Labels
+from wstrace.analysis.report import rows
+from wstrace.batch import Batch, Dictionary
+from wstrace.declarations import Dimension
+from wstrace.errors import UsageError
+from wstrace.schema import KINDS, PAGE_FAULT, PROCESS, PROCESS_FORK
+from wstrace.text import base_name
+
+NAMES = ["/usr/lib/libc.so.6", "/opt/lib/libc.so.6", "/usr/bin/python3.11", "[heap]", "[anon]", "/a b/data\n.bin"]
+FAULT = st.tuples(
+    st.sampled_from([7, 8, 4_000_000, 2**32 - 1]),  # pid
+    st.sampled_from([7, 8, 9, 4_000_001, 2**32 - 1]),  # tid
+    st.integers(0, 1),  # major
+    st.integers(0, len(NAMES)),  # file
+    st.integers(0, len(NAMES)),  # pc_file
+    st.integers(0, len(KINDS) - 1),
+)
+
+
+def dictionary(names: list[str] = NAMES) -> Dictionary:
+    strings = Dictionary()
+    for name in names:
+        strings.code(name)
+    return strings
+
+
+def faults(found: list[tuple[int, ...]], strings: Dictionary, **more: list[int]) -> Batch:
+    names = ("pid", "tid", "flags", "file", "pc_file", "kind")
+    columns = {name: np.array([row[i] for row in found], "<u4") for i, name in enumerate(names)}
+    zero = np.zeros(len(found), "<u8")
+    columns |= {"time_ns": zero + np.uint64(1), "pc": zero, "va": zero, "kind": columns["kind"].astype("|u1"),
+                "flags": columns["flags"].astype("|u1")}  # fmt: skip
+    columns |= {name: np.array(values, "<u4") for name, values in more.items()}
+    return Batch(PAGE_FAULT, columns, strings=strings)
+
+
+def text(code: int) -> str:
+    return NAMES[code - 1] if code else "[unknown]"
+
+
+@given(st.lists(st.lists(FAULT, max_size=30), max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_rows_are_those_of_counting_by_hand(batches: list[list[tuple[int, ...]]]) -> None:
+    strings, cube = dictionary(), Cube()
+    expected: dict[str, Counter[str]] = {by: Counter() for by in ("file", "module", "kind", "process")}
+    major: Counter[str] = Counter()
+    for batch in batches:
+        cube.add(faults(batch, strings))
+        for pid, _, hard, file, pc_file, kind in batch:
+            expected["file"][text(file)] += 1
+            expected["module"][base_name(text(pc_file))] += 1
+            expected["kind"][KINDS[kind]] += 1
+            expected["process"][f"[unknown] ({pid})"] += 1
+            major[text(file)] += hard
+    for by, counted in expected.items():
+        assert {row.label: row.values["faults"] for row in rows(cube, (by,))} == counted
+    assert {row.label: row.values["from_disk"] for row in rows(cube, ("file",))} == {
+        name: major[name] for name in expected["file"]
+    }
+    both = rows(cube, ("file", "kind"))
+    assert sum(row.values["faults"] for row in both) == cube.total("faults") == sum(map(len, batches))
+
+
+@given(st.lists(st.lists(FAULT, min_size=1, max_size=30), max_size=5), st.integers(2, 20))
+@settings(max_examples=40, deadline=None)
+def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(
+    batches: list[list[tuple[int, ...]]], limit: int
+) -> None:
+    strings, cube = dictionary(), Cube(limit=limit)
+    for batch in batches:
+        cube.add(faults(batch, strings))
+    assert len(cube) <= limit + 30
+    shown = rows(cube, ("file",))
+    assert sum(row.values["faults"] for row in shown) == sum(map(len, batches))
+    assert ("[other]" in {row.label for row in shown}) == bool(cube.forgotten)
+
+
+def test_a_fault_of_a_sampled_trace_stands_for_as_many_as_its_column_says() -> None:
+    cube = Cube()
+    cube.add(faults([(7, 7, 1, 1, 1, 1), (7, 7, 0, 1, 1, 1)], dictionary(), sampled=[5, 7]))
+    (row,) = rows(cube, ("file",))
+    assert row.values == {"faults": 12, "from_disk": 5, "samples": 2}
+
+
+def test_processes_of_several_hosts_are_different_ones_and_have_their_names() -> None:
+    strings, cube = dictionary([*NAMES, "worker"]), Cube()
+    code = strings.code("worker")
+    columns = {"time_ns": [1], "pid": [8], "ppid": [7], "tid": [8], "event": [PROCESS_FORK], "name": [code]}
+    cube.add(Batch(PROCESS, {name: np.array(values, "<u4") for name, values in columns.items()}, strings=strings))
+    cube.add(faults([(8, 8, 0, 1, 1, 1), (8, 8, 0, 1, 1, 1), (7, 7, 0, 1, 1, 1)], strings, host=[0, 1, 0]))
+    assert Counter(row.label for row in rows(cube, ("process",))) == {
+        "worker (8), worker 1 of 7": 1, "[unknown] (8)": 1, "[unknown] (7), main": 1
+    }  # fmt: skip
+
+
+def test_an_unknown_dimension_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(UsageError, match="colour"):
+        rows(Cube(), ("colour",))
+
+
+def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def causes(cube: Cube) -> Labels:
+        return Labels(cube.key("cause").astype(np.intp), [Label("first touch"), Label("swap")])
+
+    class Found:
+        dimensions = (Dimension("cause", "cause", "why it faulted", ("cause",), causes),)
+        measures = ()
+
+    monkeypatch.setattr(registry, "default_plugins", Found)
+    cube = Cube(registry.dimensions_of(("cause",)).values())
+    cube.add(faults([(7, 7, 0, 1, 1, 1)] * 3, dictionary(), cause=[0, 1, 1]))
+    assert {row.label: row.values["faults"] for row in rows(cube, ("cause",))} == {"first touch": 1, "swap": 2}
+
+
+def test_every_measure_and_dimension_says_what_it_is() -> None:
+    for one in (*registry.dimensions().values(), *measures.measures().values()):
+        assert one.title
+        assert one.about
+    known = measures.measures()
+    assert measures.shown(known["resident"], 1536) == "1.5 KiB"
+    assert measures.shown(known["faults"], 1234) == "1,234"

@@ -1,0 +1,295 @@
+"""The cube: distinct cells of ids and codes with sums of measures, which every table of a trace is made of.
+
+Millions of faults and pages have a few thousand combinations of process, file, stack ...: these are the cells. A live
+session and a file fill it alike, batch by batch; `dimensions` names the cells, `report` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.analysis.measures import measures
+from wstrace.analysis.names import Names
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch
+from wstrace.declarations import Dimension
+from wstrace.schema import FAULT_MAJOR, HOW_NOT_SAMPLED, PAGE_FAULT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Columns = Mapping[str, "NDArray[Any]"]
+
+#: The keys of every cube; dimensions may ask for further ones. process is a number of Names. stack is that of Python,
+#: else a sampled native one; how says how it is known. place is the instruction of what has no stack of Python.
+#: reason says why the owner of pages is not known, 0 = it is.
+KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason")
+#: About how much of a measure stands for a page, by its unit: what counts little is forgotten first.
+_PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}
+#: The cell of all combinations past the limit.
+OTHER = 0
+#: The cells of the last combinations are in a table, each at the slot that these top bits of its hash give.
+_SLOTS = 16
+#: An odd number that spreads the bits of a product: of the golden ratio.
+_MIX = 0x9E37_79B9_7F4A_7C15
+#: Rows whose hashes are computed at once: they stay in the cache.
+_ROWS = 1 << 13
+
+
+class Cube:
+    """Cells with their sums, in bounded memory. Only one thread at a time may add.
+
+    Past the limit the half of the cells that counted least is added to the cell `[other]`: totals stay exact, and rows
+    of rare cells become lower bounds.
+
+    Args:
+        by: the dimensions that will be asked for, where any needs more than KEYS; `report` can show all others, too.
+        names: what the ids stand for; None = it learns that from the batches that are added.
+        limit: the most cells.
+
+    Attributes:
+        keys: name -> the key of each cell, u32, shape (cells,). sums: measure -> the sum of each cell, i64.
+        forgotten: the cells that were added to `[other]`.
+        first_ns, last_ns: times of the first and last fault, monotonic; 0 = there was none.
+    """
+
+    LIMIT = 1 << 18
+
+    def __init__(self, by: Iterable[Dimension] = (), *, names: Names | None = None, limit: int = LIMIT) -> None:
+        self.names = Names() if names is None else names
+        self.dimensions = tuple(by)
+        more = (key for one in self.dimensions for key in one.keys if key not in KEYS)
+        self.keys: dict[str, NDArray[np.uint32]] = {
+            key: np.zeros(1, np.uint32) for key in (*KEYS, *dict.fromkeys(more))
+        }
+        self.sums: dict[str, NDArray[np.int64]] = {}
+        self.forgotten, self._limit = 0, limit
+        self.first_ns = self.last_ns = 0
+        self._n = 1  # cells; the arrays have room for more
+        self._ordered, self._numbers = np.zeros(0, np.uint64), np.zeros(0, np.uint32)  # hashes, ascending: their cells
+        self._last, self._at = np.zeros(1 << _SLOTS, np.uint64), np.zeros(1 << _SLOTS, np.uint32)
+
+    def __len__(self) -> int:
+        """The number of cells, `[other]` included."""
+        return self._n
+
+    def key(self, name: str) -> NDArray[np.uint32]:
+        """A key of all cells."""
+        return self.keys[name][: self._n]
+
+    def measure(self, name: str) -> NDArray[np.int64]:
+        """The sum of a measure of all cells."""
+        return self.sums[name][: self._n] if name in self.sums else np.zeros(self._n, np.int64)
+
+    def total(self, name: str) -> int:
+        """The sum of a measure of all that was ever added."""
+        return int(self.measure(name).sum())
+
+    def add(self, batch: Batch) -> None:
+        """Counts a batch of faults, or learns the names in one of another stream."""
+        batch = self.names.recoded(batch)
+        if batch.schema.name != PAGE_FAULT.name:
+            self.names.learn(batch)
+        elif len(batch):
+            self.faults(batch)
+
+    def faults(self, batch: Batch) -> NDArray[np.uint32]:
+        """Counts a batch of faults; returns the cell of each, which holds until the cube forgets."""
+        self._span(batch)
+        keys, own = self.keys_of(batch)
+        each = batch.columns.get("sampled")
+        major = (batch["flags"] & FAULT_MAJOR) != 0
+        one = np.ones(len(batch), np.bool_)
+        sums: dict[str, NDArray[Any]] = {"faults": one, "from_disk": major}
+        if own is not None:
+            sums["samples"] = own
+        if each is not None:
+            stands_for = np.maximum(each, 1).astype(np.int64)
+            sums = {
+                "faults": stands_for,
+                "from_disk": np.where(major, stands_for, 0),
+                "samples": sums.get("samples", one),
+            }
+        if "service_ns" in batch:
+            sums["time"] = batch["service_ns"].astype(np.int64)
+        return self.count(keys, sums)
+
+    def keys_of(self, batch: Batch) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_] | None]:
+        """The keys of each fault, and where native stacks are sampled, which of the faults are samples."""
+        columns, names = batch.columns, self.names
+        found: dict[str, NDArray[Any]] = {
+            name: columns[name] for name in self.keys if name in columns and name != "stack"
+        }
+        found["process"] = names.processes.numbers(columns.get("host"), batch["pid"])
+        none = np.zeros(len(batch), np.uint32)
+        stack, how = columns.get("stack", none), columns.get("stack_how", none)
+        without = stack == 0
+        own: NDArray[np.bool_] | None = None
+        if "native_stack" in columns and without.any():
+            own = (columns["native_stack"] != 0) & (columns.get("weight", none) != 0) & without
+            if own.any():
+                stack, how = _sampled(batch, stack, how, own)
+            else:
+                own = None
+        found["stack"], found["how"] = stack, how
+        if without.all():
+            found["place"] = names.instructions.of(batch)
+        elif without.any():
+            found["place"] = none.copy()
+            found["place"][without] = names.instructions.of(batch.take(without))
+        for one in self.dimensions:
+            if one.code is not None:
+                found[one.keys[0]] = one.code(batch, names)
+        return found, own
+
+    def count(self, keys: Columns, sums: Columns) -> NDArray[np.uint32]:
+        """Adds rows; keys and measures that they lack are 0.
+
+        Args:
+            keys: name -> the key of each row, shape (n,).
+            sums: measure -> the amount of each row, shape (n,); bools count 1.
+
+        Returns:
+            The cell of each row, shape (n,).
+        """
+        of = self._cells(keys)
+        for name, values in sums.items():
+            if name not in self.sums:
+                self.sums[name] = np.zeros(len(self.keys["process"]), np.int64)
+            rows, amounts = (of, values) if values.dtype != np.bool_ else (of[values], None)
+            if 4 * len(rows) > self._n:
+                more = np.bincount(rows, amounts, self._n)
+                self.sums[name][: self._n] += more if amounts is None else more.astype(np.int64)
+            else:
+                np.add.at(self.sums[name], rows, 1 if amounts is None else amounts.astype(np.int64))
+        if self._n > self._limit:
+            self._forget()
+        return of
+
+    def cells_where(self, kept: NDArray[np.bool_]) -> Cube:
+        """A cube of some of the cells: those that a filter chose."""
+        found = Cube(names=self.names, limit=self._limit)
+        found.dimensions = self.dimensions
+        found.keys = {name: self.key(name)[kept] for name in self.keys}
+        found.sums = {name: self.measure(name)[kept] for name in self.sums}
+        found._n, found.forgotten = int(np.count_nonzero(kept)), self.forgotten
+        return found
+
+    # -- cells -------------------------------------------------------------------------------------------------------
+
+    def _span(self, batch: Batch) -> None:
+        times = batch.columns.get("time_ns")
+        first, last = batch.window if times is None else (int(times.min()), int(times.max()))
+        self.first_ns = min(self.first_ns, first) if self.first_ns else first
+        self.last_ns = max(self.last_ns, last)
+
+    def _cells(self, keys: Columns) -> NDArray[np.uint32]:
+        hashes = _hash([keys.get(name) for name in self.keys])
+        slots = (hashes >> np.uint64(64 - _SLOTS)).astype(np.intp)
+        found, other = self._at[slots], np.flatnonzero(self._last[slots] != hashes)
+        if len(other):
+            own, at = hashes[other], slots[other]
+            new = distinct(own)
+            numbers = self._searched(new, own, other, keys)
+            self._last[at], self._at[at] = own, numbers  # of several at a slot the last one takes it
+            found[other] = numbers
+        return found
+
+    def _searched(
+        self, new: NDArray[np.uint64], own: NDArray[np.uint64], rows: NDArray[np.intp], keys: Columns
+    ) -> NDArray[np.uint32]:
+        """The cells of rows by hash, of which new ones get the next."""
+        at = self._ordered.searchsorted(new)
+        there = at < len(self._ordered)
+        there[there] = self._ordered[at[there]] == new[there]
+        if not there.all():
+            new, at = new[~there], at[~there]
+            first = np.zeros(len(new), np.intp)
+            place = new.searchsorted(own)
+            inside = place < len(new)
+            inside[inside] = new[place[inside]] == own[inside]
+            first[place[inside]] = rows[inside]
+            self._make_room(len(new))
+            for name in self.keys:
+                if name in keys:
+                    self.keys[name][self._n : self._n + len(new)] = keys[name][first]
+            self._ordered = np.insert(self._ordered, at, new)
+            self._numbers = np.insert(self._numbers, at, np.arange(self._n, self._n + len(new), dtype=np.uint32))
+            self._n += len(new)
+        found: NDArray[np.uint32] = self._numbers[self._ordered.searchsorted(own)]
+        return found
+
+    def _make_room(self, more: int) -> None:
+        have = len(self.keys["process"])
+        if self._n + more <= have:
+            return
+        grow = max(self._n + more, 2 * have) - have
+        for columns in (self.keys, self.sums):
+            for name, column in columns.items():
+                columns[name] = np.append(column, np.zeros(grow, column.dtype))
+
+    def _forget(self) -> None:
+        """Keeps the half of the cells that counted most."""
+        known = measures()
+        amounts = sum(self.measure(name) / _PER_PAGE[known[name].unit] for name in self.sums)
+        ranked = np.argsort(-np.asarray(amounts)[1:], kind="stable") + 1
+        kept, rest = np.sort(ranked[: self._limit // 2]), ranked[self._limit // 2 :]
+        self.forgotten += len(rest)
+        for column in self.sums.values():
+            column[OTHER] += column[rest].sum()
+            column[1 : 1 + len(kept)] = column[kept]
+            column[1 + len(kept) :] = 0
+        for key in self.keys.values():
+            key[1 : 1 + len(kept)] = key[kept]
+            key[1 + len(kept) :] = 0
+        self._n = 1 + len(kept)
+        hashes = _hash([self.key(name)[1:] for name in self.keys])
+        order = np.argsort(hashes)
+        self._ordered, self._numbers = hashes[order], (order + 1).astype(np.uint32)
+        self._last[:] = 0
+
+
+def _hash(columns: Sequence[NDArray[Any] | None]) -> NDArray[np.uint64]:
+    """A number for each combination of values of these columns; None = a column of zeros."""
+    n = next(len(column) for column in columns if column is not None)
+    hashes = np.zeros(n, np.uint64)
+    mix = np.uint64(_MIX)
+    varied = [column if column is None or not n or (column != column[0]).any() else column[0] for column in columns]
+    for start in range(0, n, _ROWS):
+        part = hashes[start : start + _ROWS]
+        for column in varied:
+            if column is not None and column.ndim:
+                np.add(part, column[start : start + _ROWS], out=part, casting="unsafe")
+            elif column is not None:
+                part += np.uint64(column)
+            part *= mix
+        part ^= part >> np.uint64(32)
+        part *= mix
+    return hashes
+
+
+def _sampled(
+    batch: Batch, stack: NDArray[Any], how: NDArray[Any], own: NDArray[np.bool_]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The stacks of faults of which samples have native ones, and how each is known.
+
+    A fault without a stack counts for the next sample of its thread, after the last one for that.
+    """
+    native, native_how = batch["native_stack"], batch["native_how"]
+    order = np.argsort(batch["tid"], kind="stable")
+    samples = np.flatnonzero(own[order])
+    tids = batch["tid"][order]
+    at = samples.searchsorted(np.arange(len(order)))
+    after, before = samples[np.minimum(at, len(samples) - 1)], samples[np.maximum(at - 1, 0)]
+    chosen = np.where(tids[after] == tids, after, before)
+    same = tids[chosen] == tids
+    of = np.empty(len(order), np.intp)
+    of[order] = order[np.where(same, chosen, np.arange(len(order)))]
+    told = (stack == 0) & own[of]
+    return (
+        np.where(told, native[of], stack),
+        np.where(own, native_how, np.where(told, HOW_NOT_SAMPLED, how)),
+    )

@@ -1,0 +1,378 @@
+"""Dimensions: what the rows of a table are by, and how they are named. One registry for all tables and outputs.
+
+A plugin adds one by the hook `wstrace_dimensions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wstrace.analysis.own import Origin, package_of
+from wstrace.analysis.own_native import module_origin
+from wstrace.analysis.segments import distinct
+from wstrace.batch import Batch
+from wstrace.declarations import Dimension
+from wstrace.errors import UsageError
+from wstrace.places import OWN_KERNEL, Place
+from wstrace.plugins import default_plugins
+from wstrace.schema import HOW_NOT_SAMPLED, KINDS
+from wstrace.signatures import without_arguments
+from wstrace.text import base_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace.analysis.cube import Cube
+    from wstrace.analysis.frames import Frame
+    from wstrace.analysis.names import Names
+    from wstrace.analysis.stack_views import Label as StackLabel
+    from wstrace.analysis.stack_views import StackBy
+
+#: The top bit of the offset of an instruction that is kept.
+_TOP_BIT = np.uint64(43)
+NOT_KNOWN = "(not known)"
+#: Why the owner of pages is not known, by the key `reason` of a cell.
+REASONS = ("", "before the trace", "no fault", "records lost")
+#: The cells of all that was too rare to be kept apart.
+OTHER = "[other]"
+
+
+class Label(NamedTuple):
+    """The name of a row in one dimension.
+
+    Attributes:
+        text: as tables show it, as it came from the target (print it through wstrace.text.printable).
+        whole: the same, of which no two are equal; "" = text.
+        file, line, function, package: of its place, "" and 0 = not known.
+        frames: those of a stack, innermost first.
+        reason: why the owner is not known.
+    """
+
+    text: str
+    whole: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    package: str = ""
+    frames: tuple[Frame, ...] = ()
+    reason: str = ""
+
+    @property
+    def unique(self) -> str:
+        """What tells it from all others of its dimension."""
+        return self.whole or self.text
+
+
+class Labels(NamedTuple):
+    """The labels of cells: of each cell the number of its label, shape (cells,)."""
+
+    of: NDArray[np.intp]
+    labels: list[Label]
+
+
+def labels_of(dimension: Dimension, cube: Cube) -> Labels:
+    """The labels of all cells of a cube, `[other]` and `(not known)` included."""
+    found: Labels = dimension.labels(cube)
+    of, labels = found.of.copy(), list(found.labels)
+    if cube.forgotten:
+        of[0] = len(labels)
+        labels.append(Label(OTHER))
+    if dimension.owner:
+        for reason in np.unique(cube.key("reason")).tolist():
+            if reason:
+                of[cube.key("reason") == reason] = len(labels)
+                why = REASONS[reason] if reason < len(REASONS) else REASONS[-1]
+                labels.append(Label(NOT_KNOWN, f"(not known: {why})", reason=why))
+    return _without_twins(of, labels)
+
+
+def _without_twins(of: NDArray[np.intp], labels: list[Label]) -> Labels:
+    """The labels, each but once."""
+    number: dict[str, int] = {}
+    which = np.array([number.setdefault(label.unique, len(number)) for label in labels], np.intp)
+    first: dict[int, Label] = {}
+    for at, label in zip(which.tolist(), labels, strict=True):
+        first.setdefault(at, label)
+    return Labels(which[of] if len(of) else of, [first[at] for at in range(len(number))])
+
+
+# -- labels of codes ---------------------------------------------------------------------------------------------
+
+
+def _by(cube: Cube, keys: Sequence[str], name: Callable[..., Label]) -> Labels:
+    """One label for each combination of these keys, which are given to `name`."""
+    columns = [cube.key(key) for key in keys]
+    rows, of = distinct(*columns)
+    return Labels(of.astype(np.intp), [name(*(int(column[row]) for column in columns)) for row in rows.tolist()])
+
+
+def _text(key: str) -> Callable[[Cube], Labels]:
+    def labels(cube: Cube) -> Labels:
+        return _by(cube, (key,), lambda code: Label(cube.names.text(code)))
+
+    return labels
+
+
+def _files(cube: Cube) -> Labels:
+    return _by(cube, ("file",), lambda code: Label(text := cube.names.text(code), file=text))
+
+
+def _modules(cube: Cube) -> Labels:
+    return _by(cube, ("pc_file",), lambda code: Label(base_name(cube.names.text(code))))
+
+
+def _kinds(cube: Cube) -> Labels:
+    return _by(cube, ("kind",), lambda code: Label(KINDS[code if code < len(KINDS) else 0]))
+
+
+def _processes(cube: Cube) -> Labels:
+    names = cube.names
+    roles = names.of_processes.roles(names.processes.pid)
+
+    def name(process: int) -> Label:
+        if names.processes.is_shared(process):
+            return Label(OTHER)
+        text = f"{names.name(process)} ({names.processes.pid(process)})"
+        return Label(f"{text}, {roles[process]}" if process in roles else text, f"{text} {process}")
+
+    return _by(cube, ("process",), name)
+
+
+def _threads(cube: Cube) -> Labels:
+    names = cube.names
+
+    def name(process: int, tid: int) -> Label:
+        if names.processes.is_shared(process):
+            return Label(OTHER)
+        return Label(text := f"{names.name(process, tid)} ({tid})", f"{text} {process}")
+
+    return _by(cube, ("process", "tid"), name)
+
+
+# -- labels of stacks and instructions ---------------------------------------------------------------------------
+
+
+def _of_stacks(view: StackBy, of_label: Callable[[StackLabel], Label]) -> Callable[[Cube], Labels]:
+    """Labels by stack, and by instruction where there is none."""
+
+    def labels(cube: Cube) -> Labels:
+        names = cube.names
+        leaf = names.tree.known(cube.key("stack"))
+        place = cube.key("place")
+        if view == "line" and place.any():  # what stands in the program's own code needs no sample
+            leaf = np.where((cube.key("how") == HOW_NOT_SAMPLED) & _in_own_code(cube)[place], 0, leaf)
+        place = np.where(leaf != 0, 0, place)
+        rows, of = distinct(leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
+        stacked = np.flatnonzero(leaf[rows] != 0)
+        found = [Label("")] * len(rows)
+        leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
+        if len(leaves):
+            named = names.views.labels(view, native=False)(leaves)
+            texts = {id(label): of_label(label) for label in named}
+            for row, at in zip(stacked.tolist(), which.tolist(), strict=True):
+                found[row] = texts[id(named[at])]
+        bare = np.flatnonzero(leaf[rows] == 0)
+        for row, label in zip(bare.tolist(), _instructions(cube, rows[bare], view), strict=True):
+            found[row] = label
+        return Labels(of.astype(np.intp), found)
+
+    return labels
+
+
+def _in_own_code(cube: Cube) -> NDArray[np.bool_]:
+    """By number of an instruction, whether it is in the program's own code."""
+    names = cube.names
+    place, file = cube.key("place"), cube.key("pc_file")
+    own = np.zeros(int(place.max(initial=0)) + 1, np.bool_)
+    files = [code for code in np.unique(file).tolist() if module_origin(names.text(code), names.rule)[0] == Origin.OWN]
+    own[place[np.isin(file, files)]] = True
+    own[0] = False
+    return own
+
+
+def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]:
+    """The labels of cells by their instruction."""
+    names = cube.names
+    numbers = cube.key("place")[cells]
+    files = [names.text(code) for code in cube.key("pc_file")[cells].tolist()]
+    mappings, offsets = names.instructions.places(numbers)
+    kernel = np.flatnonzero(np.array([file in OWN_KERNEL for file in files], np.bool_) & (offsets >> _TOP_BIT != 0))
+    if len(kernel):  # its addresses begin with ones, which the number of an instruction lacks
+        known, of_kernel = names.symbolizer.mappings.find(mappings[kernel])
+        there = kernel[known]
+        offsets[there] = (offsets[there] | ~np.uint64(0) << _TOP_BIT) - of_kernel["start"]
+    strings = names.strings
+    if strings is None or not len(cells):
+        return []
+    lines = np.zeros(len(cells), np.bool_)
+    if view in ("line", "stack"):
+        lines = np.ones(len(cells), np.bool_) if view == "stack" else _in_own_code(cube)[numbers]
+    places: list[Place | str] = [""] * len(cells)
+    for some in (False, True):
+        rows = np.flatnonzero((lines == some) & (mappings != 0))
+        if len(rows):
+            index, found = names.symbolizer.at_offsets(mappings[rows], offsets[rows], strings, lines=some)
+            for row, at in zip(rows.tolist(), index.tolist(), strict=True):
+                places[row] = found[at]
+    return [
+        _of_place(place, file, view, int(offset), with_line)
+        for place, file, offset, with_line in zip(places, files, offsets.tolist(), lines.tolist(), strict=True)
+    ]
+
+
+def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: bool) -> Label:
+    """The label of an instruction; place = "": it lies in no known mapping, but in that file."""
+    if isinstance(place, Place) and with_line:
+        from wstrace.analysis.frames import native_frame, native_frames
+        from wstrace.analysis.stack_text import whole
+
+        if view == "stack":
+            frames = native_frames(place, offset=offset)
+            return Label(whole(frames), frames=frames)
+        return _of_native(native_frame(place, offset=offset))
+    module = place.module if isinstance(place, Place) else base_name(place or file)
+    package = package_of(file) or module
+    if view in ("package", "import"):
+        return Label(package, package=package)
+    function = place.function if isinstance(place, Place) else ""
+    if function:
+        return Label(
+            f"{module}!{without_arguments(function)}", f"{module}!{function}", function=function, package=package
+        )
+    where = str(place) if isinstance(place, Place) and place.number else module
+    return Label(where, package=package)
+
+
+def _of_native(frame: Frame) -> Label:
+    """The own line of a program that is not Python."""
+    if not (frame.own and frame.shown and frame.line):
+        label, whole = frame.module, frame.module  # of a stripped file an offset would be a row for each instruction
+        if frame.function:
+            label, whole = f"{label}!{without_arguments(frame.function)}", frame.name
+        return Label(label, whole, function=frame.function, package=frame.module)
+    label = f"{without_arguments(frame.function) or frame.module} {frame.shown}:{frame.line}{frame.doubt}"
+    return _of_frame(frame, label)._replace(package=frame.module)
+
+
+def _of_frame(frame: Frame, text: str) -> Label:
+    where = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    whole = f"{where} {frame.name}{frame.doubt}" if where else text
+    return Label(text, whole, frame.file, frame.line, frame.function, package_of(frame.file))
+
+
+def _line_label(label: StackLabel) -> Label:
+    """The own line that a stack is attributed to."""
+    if not label.frames:
+        package = label.text.removeprefix("(package ").partition(",")[0].rstrip(")")
+        return Label(label.text, package=package if label.text.startswith("(package ") else "")
+    (frame,) = label.frames
+    if frame.kind == "native":
+        return _of_native(frame)
+    if name := label.imported:
+        whole = f"{frame.file}:{frame.line} import {name}"
+        return Label(label.text, whole, frame.file, frame.line, frame.function, name)
+    return _of_frame(frame, label.text)
+
+
+def _import_label(label: StackLabel) -> Label:
+    """The module that the own line of a stack was importing."""
+    return Label(label.imported, package=label.imported) if label.imported else Label("(no import)")
+
+
+def _function_label(label: StackLabel) -> Label:
+    if not label.frames:
+        return Label(label.text)
+    return _of_frame(label.frames[0], label.text)._replace(line=0, whole=label.text)
+
+
+def _package_label(label: StackLabel) -> Label:
+    return Label(label.text, package=label.text)
+
+
+def _stack_label(label: StackLabel) -> Label:
+    return Label(label.text, frames=label.frames)
+
+
+_LINES = _of_stacks("line", _line_label)
+
+
+def _imports(cube: Cube) -> Labels:
+    """The labels by import: those of lines, which know what they were importing."""
+    found = _LINES(cube)
+    names = [label.package if label.text.startswith("import ") else "" for label in found.labels]
+    return Labels(found.of, [Label(name, package=name) if name else Label("(no import)") for name in names])
+
+
+# -- places that are resolved as they come -----------------------------------------------------------------------
+
+
+def _sections_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
+    """The code of the section that each fault's page lies in."""
+    from wstrace.analysis.symbols import label_of
+
+    index, places = names.symbolizer.coded(batch, "va", "mapping", "file")
+    codes = np.array([batch.strings.code(label_of(place, "section")) for place in places], np.uint32)
+    return codes[index]
+
+
+def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
+    return names.instructions.of(batch)
+
+
+def _by_instruction(cube: Cube) -> Labels:
+    rows, of = distinct(cube.key("instruction"), cube.key("pc_file"))
+    places = cube.keys["place"]
+    cube.keys["place"] = cube.keys["instruction"]
+    try:
+        return Labels(of.astype(np.intp), _instructions(cube, rows, "instruction"))
+    finally:
+        cube.keys["place"] = places
+
+
+_OF_STACK = ("stack", "how", "place", "pc_file", "reason")
+_ALL = (
+    Dimension("line", "own line", "the innermost line of the program's own code, else the function of the instruction",
+              _OF_STACK, _LINES, owner=True),
+    Dimension("function", "function", "the innermost function", _OF_STACK, _of_stacks("function", _function_label),
+              owner=True),
+    Dimension("package", "package", "the package of the innermost frame outside of the standard library", _OF_STACK,
+              _of_stacks("package", _package_label), owner=True),
+    Dimension("import", "import", "the module that was being imported", _OF_STACK, _imports, owner=True),
+    Dimension("stack", "stack", "the whole stack", _OF_STACK, _of_stacks("stack", _stack_label), owner=True),
+    Dimension("file", "file of the page", "the file that the page is mapped from, or [heap], [anon] ...", ("file",),
+              _files),
+    Dimension("module", "module of the instruction", "the file of the code that touched the page", ("pc_file",),
+              _modules, owner=True),
+    Dimension("section", "section of the page", "the section of the file that the page lies in", ("section",),
+              _text("section"), _sections_of),
+    Dimension("kind", "kind of memory", "anon, heap, stack, file, shared memory ...", ("kind",), _kinds),
+    Dimension("process", "process", "the process", ("process",), _processes),
+    Dimension("thread", "thread", "the thread that touched the page", ("process", "tid"), _threads, owner=True),
+    Dimension("cgroup", "control group", "the control group", ("cgroup",), _text("cgroup")),
+    Dimension("instruction", "function of the instruction", "the function of the faulting instruction",
+              ("instruction", "pc_file"), _by_instruction, _instruction_of),
+)  # fmt: skip
+
+
+def dimensions() -> dict[str, Dimension]:
+    """name -> dimension: those of wstrace, then those of plugins."""
+    found = {one.name: one for one in _ALL}
+    for one in default_plugins().dimensions:
+        found.setdefault(one.name, one)
+    return found
+
+
+def dimensions_of(by: Sequence[str]) -> dict[str, Dimension]:
+    """The dimensions of these names. Raises UsageError."""
+    if not by:
+        return {}
+    known = dimensions()
+    for name in by:
+        if name not in known:
+            raise UsageError(f"--by {name}", f"known: {', '.join(known)}; several with a comma between them")
+    if len(set(by)) != len(by):
+        raise UsageError(f"--by {','.join(by)}", "name different ones")
+    return {name: known[name] for name in by}
