@@ -13,8 +13,7 @@ from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KIND_VDSO, MAP_EXECUTE, MAP_READ, MAPPING
 from wstrace.testing import batch_of
 from wstrace_plugins.stacks.linux.known_code import KnownCode
-from wstrace_plugins.stacks.reached import REASONS
-from wstrace_plugins.stacks.unwinder import Samples, unwind
+from wstrace_plugins.stacks.unwinder import REASONS, Samples, unwind
 
 
 class Stack(NamedTuple):

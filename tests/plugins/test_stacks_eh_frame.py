@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.dwarf import Value, evaluate, sleb, uleb
+from wstrace_plugins.stacks.dwarf import Allowance, Common, Frames, Value, evaluate, rule_at, sleb, uleb
 from wstrace_plugins.stacks.eh_frame import UnwindFile
-from wstrace_plugins.stacks.entries import Allowance
-from wstrace_plugins.stacks.frame_program import Common, Frames, rule_at
 
 EH_FRAME = 0x6474E550
 #: DW_CFA_def_cfa rsp 8, DW_CFA_offset ra at CFA-8: how every entry of x86-64 begins

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.reached import END, NO_MAPPING, REASONS
-from wstrace_plugins.stacks.unwinder import PROGRAM_COUNTER, REGISTER_ORDER, Samples, unwind
+from wstrace_plugins.stacks.unwinder import CUT, END, PROGRAM_COUNTER, REASONS, REGISTER_ORDER, Samples, unwind
 
 #: finds its caller by rbx, as the dynamic linker's trampoline does: only the second way of unwinding follows it
 BY_RBX = (rules.CFA_SUM, rules.RBX, 32, rules.AT_CFA, -8, *(rules.SAME, 0, 0), *((rules.SAME, 0) * len(rules.SAVED)))
@@ -41,7 +40,7 @@ def test_a_sample_that_is_unwound_again_is_still_of_its_own_process() -> None:
     registers[:, REGISTER_ORDER[rules.RSP]] = registers[:, REGISTER_ORDER[rules.RBX]] = 0x7000
     dump = np.array([[0x2000, 0, 0, 0x3000]] * 2, "<u8")
     found = unwind(Samples(registers, dump, np.full(2, 32, "<u8")), TwoProcesses())
-    assert found.reason.tolist() == [NO_MAPPING, END]
+    assert found.reason.tolist() == [CUT, END]
     assert found.frames.tolist() == [[0, 0, 0], [1, 2, 3]]
     assert found.depth.tolist() == [1, 3]
 
@@ -97,11 +96,11 @@ def one_by_one(code, registers, dump, size, most=12):
         [number] = code.numbers_of(np.zeros(1, np.intp), np.array([address], "<u8").view("<i8") + 1)
         column = int(code.rule_of[number])
         if column < 0 and step:
-            return frames, "no rule" if guessed else "no mapping", guesses
+            return frames, "cut short", guesses
         frames.append(int(number))
         guesses.append(guessed)
         if column < 0:
-            return frames, "no mapping", guesses
+            return frames, "cut short", guesses
         kind, register, offset, back_kind, back_offset, bp_kind, bp_offset, flags, *saved = code.rules[
             :, column
         ].tolist()
@@ -120,18 +119,17 @@ def one_by_one(code, registers, dump, size, most=12):
         if kind == rules.CFA_END or back == 0 or (believed and bp == 0):
             return frames, "end", guesses
         if back is not None and (end % 8 or (end <= sp and not flags & rules.SIGNAL)):
-            return frames, "not rising", guesses
+            return frames, "cut short", guesses
         if kind == rules.CFA_UNKNOWN or back_kind == rules.UNKNOWN:
-            return frames, "no rule", guesses
+            return frames, "cut short", guesses
         if back is None:
             unknown = not known or (back_kind == rules.AT_RBP and bp is None)
-            cut = "no rule" if flags & rules.UNTOLD else "cut by the dump"
-            return frames, "register not known" if unknown else cut, guesses
+            return frames, "register not known" if unknown else "cut short", guesses
         pairs = [(rules.RBP, bp_kind, bp_offset), *zip(rules.SAVED, saved[::2], saved[1::2], strict=True)]
         after = {one: values.get(one) if how == rules.SAME else stored(how, at) for one, how, at in pairs}
         values = {one: value for one, value in after.items() if value is not None} | {rules.RSP: end}
         address, guessed = back - (not flags & rules.SIGNAL) & mask, bool(flags & rules.GUESS)
-    return frames, "too deep", guesses
+    return frames, "cut short", guesses
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,8 +1,9 @@
-"""DWARF's numbers, encoded pointers and expressions, read from bytes that may come from anyone.
+"""DWARF's numbers and expressions, the entries of `.eh_frame`, and the rule that an entry's program gives for a place.
 
-Every read past the end raises IndexError or struct.error, which the callers take as "no rule".
+The bytes may come from anyone: what cannot be read raises one of UNREADABLE, which the callers take as "no rule".
 
-Source: DWARF 5, 7.6 (LEB128), 2.5 (expressions); Linux Standard Base 5.0, 10.5 (pointer encodings).
+Source: DWARF 5, 7.6 (LEB128), 2.5 (expressions), 6.4.2 (Call Frame Instructions); Linux Standard Base 5.0, 10.5
+(pointer encodings), 10.6 (`.eh_frame`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
+
+from wstrace_plugins.stacks import rules
+from wstrace_plugins.stacks.rules import Rule
+
+#: what reading hostile bytes may raise
+UNREADABLE = (IndexError, KeyError, ValueError, struct.error, OverflowError)
 
 MASK = (1 << 64) - 1
 _MOST_LEB_BYTES = 10
 _MOST_VALUES = 64
+#: registers beyond these (vectors, flags) are never asked for
+_MOST_REGISTERS = 32
+_MOST_REMEMBERED = 64
+MOST_SCANNED = 1 << 18  # entries: about a second; a static program of C has 1,000
 
 #: DW_EH_PE_*: the low four bits of an encoding
 _FORMATS = {0: "<Q", 2: "<H", 3: "<I", 4: "<Q", 10: "<h", 11: "<i", 12: "<q"}
@@ -153,3 +165,276 @@ def _combined(code: int, first: Value, second: Value) -> Value | None:
         return None
     number = _ARITHMETIC[code](left, right) & MASK
     return Value(None, number - (1 << 64) if number >> 63 else number)
+
+
+# -- the program of an entry ---------------------------------------------------------------------------------------
+
+
+class Common(NamedTuple):
+    """A common information entry: what its frame description entries share."""
+
+    code_factor: int
+    data_factor: int
+    return_column: int
+    encoding: int
+    signal: bool
+    augmented: bool
+    program: bytes
+
+
+class Frames(NamedTuple):
+    """A frame description entry: the code [start, end) that its program describes."""
+
+    start: int
+    end: int
+    common: Common
+    program: bytes
+
+
+class Where(NamedTuple):
+    """Where a register of the caller is: an operation of the program with its operand."""
+
+    kind: str
+    offset: int = 0
+    expression: bytes = b""
+
+
+class _State:
+    def __init__(self) -> None:
+        self.cfa: Where | None = None  # kind "sum" (register, offset) or "expression"
+        self.cfa_register = 0
+        self.registers: dict[int, Where] = {}
+
+    def put(self, register: int, where: Where) -> None:
+        if register < _MOST_REGISTERS:
+            self.registers[register] = where
+
+    def copy(self) -> _State:
+        made = _State()
+        made.cfa, made.cfa_register, made.registers = self.cfa, self.cfa_register, dict(self.registers)
+        return made
+
+
+def rule_at(frames: Frames, pc: int) -> Rule:
+    """The rule at a program counter within [start, end); NO_RULE where the program says what no rule can.
+
+    Raises:
+        IndexError, struct.error, KeyError: the program contradicts itself.
+    """
+    state = _State()
+    common = frames.common
+    if _run(common.program, frames.start, common, state, None, pc) is None:
+        return rules.NO_RULE
+    initial = state.copy()
+    if _run(frames.program, frames.start, common, state, initial, pc) is None:
+        return rules.NO_RULE
+    return _flat(state, common, pc)
+
+
+def _run(data: bytes, location: int, common: Common, state: _State, initial: _State | None, pc: int) -> int | None:
+    """Runs instructions until they pass pc; gives the location, None where one is not known."""
+    remembered: list[_State] = []
+    at = 0
+    while at < len(data):
+        code, low = data[at] & 0xC0, data[at] & 0x3F
+        at += 1
+        if code == 0x40:  # DW_CFA_advance_loc
+            location += low * common.code_factor
+        elif code == 0x80:  # DW_CFA_offset
+            number, at = uleb(data, at)
+            state.put(low, Where("offset", number * common.data_factor))
+        elif code == 0xC0:  # DW_CFA_restore
+            _restore(state, initial, low)
+        elif low in (1, 2, 3, 4):  # DW_CFA_set_loc, DW_CFA_advance_loc1, 2, 4
+            layout = {1: "<Q", 2: "<B", 3: "<H", 4: "<I"}[low]
+            (number,) = struct.unpack_from(layout, data, at)
+            at += struct.calcsize(layout)
+            location = number if low == 1 else location + number * common.code_factor
+        elif low == 0x0A:  # DW_CFA_remember_state
+            if len(remembered) == _MOST_REMEMBERED:
+                return None
+            remembered.append(state.copy())
+        elif low == 0x0B:  # DW_CFA_restore_state
+            old = remembered.pop()
+            state.cfa, state.cfa_register, state.registers = old.cfa, old.cfa_register, old.registers
+        elif low:
+            after = _instruction(low, data, at, common, state, initial)
+            if after is None:
+                return None
+            at = after
+        if location > pc:
+            break
+    return location
+
+
+def _restore(state: _State, initial: _State | None, register: int) -> None:
+    if initial is not None and register in initial.registers:
+        state.registers[register] = initial.registers[register]
+    else:
+        state.registers.pop(register, None)
+
+
+def _instruction(code: int, data: bytes, at: int, common: Common, state: _State, initial: _State | None) -> int | None:
+    """Applies one instruction with operands; gives the index behind it, None where it is not known."""
+    if code in (0x0E, 0x13):  # DW_CFA_def_cfa_offset, _sf
+        number, at = uleb(data, at) if code == 0x0E else sleb(data, at)
+        factor = 1 if code == 0x0E else common.data_factor
+        state.cfa = Where("sum", number * factor) if state.cfa and state.cfa.kind == "sum" else None
+        return at
+    if code == 0x0F:  # DW_CFA_def_cfa_expression
+        expression, at = _block(data, at)
+        state.cfa = Where("expression", 0, expression)
+        return at
+    if code == 0x2E:  # DW_CFA_GNU_args_size
+        return uleb(data, at)[1]
+    register, at = uleb(data, at)
+    if code in (0x0C, 0x12):  # DW_CFA_def_cfa, _sf
+        number, at = uleb(data, at) if code == 0x0C else sleb(data, at)
+        state.cfa = Where("sum", number if code == 0x0C else number * common.data_factor)
+        state.cfa_register = register
+    elif code == 0x0D:  # DW_CFA_def_cfa_register
+        state.cfa_register = register
+    elif code in (0x05, 0x11):  # DW_CFA_offset_extended, _sf
+        number, at = uleb(data, at) if code == 0x05 else sleb(data, at)
+        state.put(register, Where("offset", number * common.data_factor))
+    elif code == 0x06:  # DW_CFA_restore_extended
+        _restore(state, initial, register)
+    elif code == 0x07:  # DW_CFA_undefined
+        state.put(register, Where("undefined"))
+    elif code == 0x08:  # DW_CFA_same_value
+        state.registers.pop(register, None)
+    elif code in (0x09, 0x14, 0x15):  # DW_CFA_register, DW_CFA_val_offset, _sf: no compiler makes them on x86-64
+        _, at = (sleb if code == 0x15 else uleb)(data, at)
+        state.put(register, Where("other"))
+    elif code in (0x10, 0x16):  # DW_CFA_expression, DW_CFA_val_expression
+        expression, at = _block(data, at)
+        state.put(register, Where("expression" if code == 0x10 else "other", 0, expression))
+    else:
+        return None
+    return at
+
+
+def _block(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = uleb(data, at)
+    if at + size > len(data):
+        raise IndexError("an expression goes past the end of its entry")
+    return data[at : at + size], at + size
+
+
+def _flat(state: _State, common: Common, pc: int) -> Rule:
+    flags = rules.SIGNAL if common.signal else 0
+    if (found := state.registers.get(common.return_column)) is not None and found.kind == "undefined":
+        return (*rules.END[: rules.FLAGS], flags, *rules.END[rules.FIRST_SAVED :])
+    if state.cfa is None:
+        return rules.NO_RULE
+    if state.cfa.kind == "sum":
+        cfa = (rules.CFA_SUM, state.cfa_register, state.cfa.offset)
+    else:
+        value = evaluate(state.cfa.expression, pc, common.return_column)
+        if value is None or value.register is None or value.added:
+            return rules.NO_RULE
+        cfa = (rules.CFA_LOADED if value.loaded else rules.CFA_SUM, value.register, value.offset)
+    kind, offset = _place(state, common.return_column, common, pc)
+    if kind == rules.SAME:  # it is in no register on x86-64
+        kind = rules.UNKNOWN
+    saved = [number for register in rules.SAVED for number in _place(state, register, common, pc)]
+    row = (*cfa, kind, offset, *_place(state, rules.RBP, common, pc), flags, *saved)
+    return row if all(-(1 << 62) < number < 1 << 62 for number in row) else rules.NO_RULE
+
+
+def _place(state: _State, register: int, common: Common, pc: int) -> tuple[int, int]:
+    where = state.registers.get(register)
+    if where is None:
+        return rules.SAME, 0
+    if where.kind == "offset":
+        return rules.AT_CFA, where.offset
+    if where.kind == "undefined":
+        return rules.LOST, 0
+    if where.kind == "expression":
+        value = evaluate(where.expression, pc, common.return_column)
+        if value is not None and not value.loaded and value.register in (rules.RSP, rules.RBP):
+            return (rules.AT_RSP if value.register == rules.RSP else rules.AT_RBP), value.offset
+    return rules.UNKNOWN, 0
+
+
+# -- entries -------------------------------------------------------------------------------------------------------
+
+
+class Allowance:
+    """How many entries may still be scanned: of all files together, as a program may map any number of them."""
+
+    def __init__(self, left: int = MOST_SCANNED) -> None:
+        self.left = left
+
+
+def extent(data: bytes, at: int) -> tuple[int, int]:
+    """How many bytes of an entry are behind its length, and the index behind the length."""
+    (size,) = struct.unpack_from("<I", data, at)
+    if size != 0xFFFF_FFFF:
+        return size, at + 4
+    (size,) = struct.unpack_from("<Q", data, at + 4)
+    return size, at + 12
+
+
+def scanned(data: bytes, address: int, allowance: Allowance) -> list[tuple[int, int]]:
+    """Where what an entry describes begins, and where that entry is: addresses, in the order of the section.
+
+    An entry whose common entry is not before it, as linkers write it, is left out, so each byte is read once.
+    What is cut short ends at the last whole entry.
+
+    Args:
+        data: the section's bytes. address: where the section is loaded.
+        allowance: it ends where this is used up.
+    """
+    found: list[tuple[int, int]] = []
+    encodings: dict[int, int] = {}
+    at = 0
+    while allowance.left > 0 and at + 12 <= len(data):
+        allowance.left -= 1
+        size, body = extent(data, at)
+        end = body + size
+        if size < 4 or end > len(data):
+            break  # the terminator, or no entry
+        (back,) = struct.unpack_from("<I", data, body)
+        with suppress(*UNREADABLE):  # such an entry is left out, and what depends on it
+            if not back:
+                encodings[at] = common_of(data[at:end], body - at).encoding
+            elif body - back in encodings:
+                encoding = encodings[body - back]
+                start, behind = pointer(data, body + 4, encoding, address + body + 4)
+                size, _ = pointer(data, behind, encoding & 15, 0)
+                if size:
+                    found.append((start, address + at))
+        at = end
+    return found
+
+
+def common_of(data: bytes, at: int) -> Common:
+    """The common entry in these bytes; `at` is behind its length. Raises one of UNREADABLE."""
+    if struct.unpack_from("<I", data, at)[0]:
+        raise ValueError("no common information entry")
+    version = data[at + 4]
+    end = data.index(b"\0", at + 5)
+    augmentation = data[at + 5 : end]
+    code_factor, at = uleb(data, end + 1)
+    data_factor, at = sleb(data, at)
+    return_column, at = (data[at], at + 1) if version == 1 else uleb(data, at)
+    encoding, signal, augmented = 0, False, augmentation.startswith(b"z")
+    if augmented:
+        size, at = uleb(data, at)
+        operand, at = at, at + size
+        for letter in augmentation[1:]:
+            if letter == ord("R"):
+                encoding = data[operand]
+                operand += 1
+            elif letter == ord("P"):
+                _, operand = pointer(data, operand + 1, data[operand] & 15, 0)
+            elif letter == ord("L"):
+                operand += 1
+            elif letter == ord("S"):
+                signal = True
+            elif letter != ord("B"):
+                break
+    elif augmentation:
+        raise ValueError("an augmentation that is not known")
+    return Common(code_factor, data_factor, return_column, encoding, signal, augmented, data[at:])

@@ -18,9 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace_plugins.os import build_id
-from wstrace_plugins.stacks.dwarf import MASK, OMITTED, pointer, uleb
-from wstrace_plugins.stacks.entries import UNREADABLE, Allowance, common_of, extent, scanned
-from wstrace_plugins.stacks.frame_program import Common, Frames, rule_at
+from wstrace_plugins.stacks.dwarf import (
+    MASK,
+    OMITTED,
+    UNREADABLE,
+    Allowance,
+    Common,
+    Frames,
+    common_of,
+    extent,
+    pointer,
+    rule_at,
+    scanned,
+    uleb,
+)
 from wstrace_plugins.stacks.rules import END, Rule
 from wstrace_plugins.stacks.sections import Read, section_named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,13 +13,19 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Context
-from wstrace.schema import HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
-from wstrace_plugins.stacks import unwinder
+from wstrace.schema import (
+    FRAME_CUT,
+    FRAME_GUESSED,
+    FRAME_KERNEL,
+    FRAME_SIGNAL,
+    HOW_NO_ROOM,
+    HOW_OWN,
+    HOW_OWN_CUT,
+)
+from wstrace_plugins.stacks import rules, unwinder
 from wstrace_plugins.stacks.join import Join, Stacks
-from wstrace_plugins.stacks.linux.known_code import KnownCode
-from wstrace_plugins.stacks.linux.stack_tree import add_stacks
-from wstrace_plugins.stacks.reached import END
-from wstrace_plugins.stacks.unwinder import Samples
+from wstrace_plugins.stacks.linux.known_code import KERNEL_START, KnownCode
+from wstrace_plugins.stacks.unwinder import END, Samples, Unwound
 
 #: samples that are unwound at once: the more, the less a step of numpy costs for each
 AT_ONCE = 4096
@@ -96,3 +103,58 @@ class Worker:
             **self.code.statistics(),
             **self.tree.statistics(),
         }
+
+
+def add_stacks(
+    tree: CallSites, code: KnownCode, stacks: Unwound, pc: NDArray[np.uint64], kernel_mapping: NDArray[np.uint32]
+) -> NDArray[np.uint32]:
+    """The call sites of the innermost frames, u32, shape (n,).
+
+    Args:
+        tree: to which they are added.
+        code: what the frame numbers mean.
+        stacks: the user's frames.
+        pc: the faulting instruction of each; in the kernel it is a frame of its own, called by the innermost.
+        kernel_mapping: the mapping of pc.
+    """
+    whole = stacks.reason == END
+    first, inverse = _distinct(stacks, whole)
+    frames, depth, guessed, whole = stacks.frames[first], stacks.depth[first], stacks.guessed[first], whole[first]
+    leaf = np.zeros(len(first), "<u4")
+    signal = (code.rules[rules.FLAGS] & rules.SIGNAL) != 0
+    for level in range(int(depth.max(initial=0))):
+        rows = np.flatnonzero(depth > level)
+        place = depth[rows] - 1 - level
+        number = frames[rows, place]
+        kind, mapping, offset, function, file, known = code.frames.take(number, axis=0).T
+        flags = known | guessed[rows, place] * np.uint64(FRAME_GUESSED)
+        column = code.rule_of.take(number)
+        flags |= ((column >= 0) & signal.take(np.maximum(column, 0))) * np.uint64(FRAME_SIGNAL)
+        if not level:
+            flags |= ~whole[rows] * np.uint64(FRAME_CUT)
+        leaf[rows] = tree.add(
+            leaf[rows], kind=kind, mapping=mapping, offset=offset, function=function, file=file, flags=flags
+        )
+    found: NDArray[np.uint32] = leaf[inverse]
+    in_kernel = np.flatnonzero(pc >= KERNEL_START)
+    if len(in_kernel):
+        found[in_kernel] = tree.add(
+            found[in_kernel],
+            kind=FRAME_KERNEL,
+            mapping=kernel_mapping[in_kernel],
+            offset=pc[in_kernel],
+            function=code.kernel_functions(pc[in_kernel]),
+        )
+    return found
+
+
+def _distinct(stacks: Unwound, whole: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows of distinct stacks, and for each stack the index of its own: they repeat thousands of times."""
+    words = stacks.frames.astype("<u8") << np.uint64(1) | stacks.guessed
+    # not numpy.random: its import takes 50 ms while the first samples wait
+    multipliers = np.frombuffer(os.urandom(8 * (words.shape[1] + 1)), "<u8") | np.uint64(1)
+    hashes = (words * multipliers[1:]).sum(axis=1, dtype="<u8") + whole * multipliers[0]
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    if (words[first][inverse] != words).any() or (whole[first][inverse] != whole).any():  # two with one hash
+        return np.arange(len(words)), np.arange(len(words))
+    return first, inverse

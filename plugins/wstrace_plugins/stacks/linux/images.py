@@ -11,9 +11,9 @@ from wstrace.batch import Dictionary
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
 from wstrace_plugins.os.linux.vdso import own_vdso
+from wstrace_plugins.stacks.dwarf import Allowance
 from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
 from wstrace_plugins.stacks.eh_frame import UnwindFile
-from wstrace_plugins.stacks.entries import Allowance
 from wstrace_plugins.stacks.rules import FLAGS, Rule
 from wstrace_plugins.stacks.sections import Read
 
