@@ -1,18 +1,21 @@
-"""Source lines and inlined functions of native code, by the package, by each tool, from a separate debug file."""
+"""Source lines and inlined functions of native code, also from a separate debug file, and from files that lie."""
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import resource
 import shutil
+import signal
+import struct
 import subprocess
 import sys
-import types
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from wstrace.errors import Unavailable
 from wstrace.places import MappedFile, SourceLine
 from wstrace_plugins.symbols import resolver, source_lines
 from wstrace_plugins.symbols.image import ImageFile
@@ -28,14 +31,13 @@ __attribute__((noinline)) int outer(int n) {
 }
 int main(void) { return outer(3); }
 """
-NO_SYMBOLIC = importlib.util.find_spec("symbolic") is None
-WAYS = [
-    pytest.param("symbolic", marks=pytest.mark.skipif(NO_SYMBOLIC, reason="needs symbolic")),
-    *(
-        pytest.param(tool, marks=pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}"))
-        for tool in ("llvm-symbolizer", "addr2line")
-    ),
-]
+pytest.importorskip("symbolic")
+
+
+@pytest.fixture(autouse=True)
+def own_helpers() -> Iterator[None]:
+    yield
+    source_lines.forget()
 
 
 @pytest.fixture
@@ -56,28 +58,19 @@ def offset_of_store(program: Path) -> int:
     return int(line.split(":")[0], 16)  # .text of a PIE lies at its own offset
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param != "symbolic":
-        monkeypatch.setitem(sys.modules, "symbolic", None)
-        own = [tool for tool in source_lines._TOOLS if tool[0] == request.param]
-        monkeypatch.setattr(source_lines, "_TOOLS", own)
-    return str(request.param)
-
-
 def asked(program: Path, offset: int, build_id: str = "") -> tuple[SourceLine, ...]:
     [found] = ImageResolver().lines(MappedFile(str(program), build_id=build_id), np.array([offset], "<u8"))
     return found
 
 
-def test_an_inlined_function_and_its_caller(program: Path, way: str) -> None:
+def test_an_inlined_function_and_its_caller(program: Path) -> None:
     found = asked(program, offset_of_store(program))
     assert [(one.function, Path(one.file).name, one.line) for one in found] == [
         ("inlined", "code.c", 3), ("outer", "code.c", 6)
     ]  # fmt: skip
 
 
-def test_a_place_without_lines_costs_the_others_none(program: Path, way: str) -> None:
+def test_a_place_without_lines_costs_the_others_none(program: Path) -> None:
     header = subprocess.run(["readelf", "-h", program], capture_output=True, text=True, check=True).stdout
     start = int(header.split("Entry point address:")[1].split()[0], 16)
     offsets = np.array([start, offset_of_store(program)], "<u8")
@@ -85,26 +78,7 @@ def test_a_place_without_lines_costs_the_others_none(program: Path, way: str) ->
     assert [[one.line for one in found] for found in lines] == [[], [3, 6]]
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("llvm-symbolizer", "addr2line"))), reason="needs addr2line")
-def test_where_a_limit_leaves_symbolic_too_little_room_a_tool_reads_the_lines(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it gets no memory, symbolic ends the process (SIGABRT)."""
-    asked_for = []
-
-    class Limited:
-        def room(self, least: int, what: str) -> int:
-            asked_for.append(least)
-            raise Unavailable(f"too little for {what}")
-
-    monkeypatch.setitem(sys.modules, "symbolic", types.SimpleNamespace())
-    monkeypatch.setattr(source_lines, "own_platform", Limited, raising=False)
-    found = asked(program, offset_of_store(program))
-    assert [one.function for one in found] == ["inlined", "outer"]
-    assert asked_for == [(16 << 20) + 8 * program.stat().st_size]
-
-
-def test_what_has_no_lines_gives_none(program: Path, way: str) -> None:
+def test_what_has_no_lines_gives_none(program: Path) -> None:
     offset = offset_of_store(program)
     subprocess.run(["strip", "-g", program], check=True)
     assert asked(program, offset) == ()
@@ -112,7 +86,7 @@ def test_what_has_no_lines_gives_none(program: Path, way: str) -> None:
     assert asked(program, offset, build_id="00" * 20) == ()
 
 
-def test_a_separate_debug_file_by_build_id(program: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_separate_debug_file_by_build_id(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offset, folder = offset_of_store(program), program.parent
     subprocess.run(["objcopy", "--only-keep-debug", "program", "program.debug"], cwd=folder, check=True)
     subprocess.run(["strip", program], check=True)
@@ -124,7 +98,7 @@ def test_a_separate_debug_file_by_build_id(program: Path, way: str, monkeypatch:
     assert asked(program, offset) == ()
 
 
-def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path, way: str) -> None:
+def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path) -> None:
     offset, data = offset_of_store(program), program.read_bytes()
     cut = program.parent / "cut"
     for size in range(64, len(data), len(data) // 12):
@@ -133,34 +107,69 @@ def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path, way: str) ->
             assert len(source_lines.source_lines(file, [offset])) == 1
 
 
-@pytest.mark.skipif(NO_SYMBOLIC, reason="needs symbolic")
-def test_the_table_of_a_file_is_made_once(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import symbolic.debuginfo
-
-    made, make = [], symbolic.debuginfo.Object.make_symcache
-    monkeypatch.setattr(symbolic.debuginfo.Object, "make_symcache", lambda self: made.append(self) or make(self))
-    address = offset_of_store(program)
-    with ImageFile(str(program)) as file:
-        told = [source_lines.source_lines(file, [address]) for _ in range(3)]
-    assert told[0][0][0].line == 3
-    assert told == told[:1] * 3
-    assert len(made) == 1
-    for number in range(2 * source_lines._MOST_TABLES):
-        shutil.copy(program, tmp_path / f"copy{number}")
-        with ImageFile(str(tmp_path / f"copy{number}")) as file:
-            assert source_lines.source_lines(file, [address]) == told[0]
-    assert len(source_lines._tables) == source_lines._MOST_TABLES
-
-
-@pytest.mark.skipif(NO_SYMBOLIC, reason="needs symbolic")
-def test_an_interpreter_that_has_read_lines_ends_without_a_word(program: Path) -> None:
-    """Also where somebody still has the modules when the interpreter empties them, symbolic's before ours."""
+def test_an_interpreter_that_has_read_lines_ends_without_a_word_and_leaves_no_process(program: Path) -> None:
     code = (
         "import sys, wstrace_plugins.symbols.image as image, wstrace_plugins.symbols.source_lines as lines\n"
-        "with image.ImageFile(sys.argv[1]) as file: lines.source_lines(file, [int(sys.argv[2])])\n"
-        "assert lines._tables\n"
-        "sys.kept = lines, sys.modules['symbolic.utils']"
+        "with image.ImageFile(sys.argv[1]) as file: print(lines.source_lines(file, [int(sys.argv[2])])[0][0].line)"
     )
     words = [sys.executable, "-c", code, str(program), str(offset_of_store(program))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
+    assert (done.stdout, done.stderr) == ("3\n", "")
+
+
+def with_rows(program: Path, rows: int, step: int) -> Path:
+    """The program with that many further rows, so many bytes apart, in its compressed table of lines."""
+    folder = program.parent
+    subprocess.run(["objcopy", "--dump-section", f".debug_line={folder}/line", program], check=True)
+    line = bytearray((folder / "line").read_bytes())
+    (unit, _, header), base = struct.unpack_from("<IHI", line), struct.unpack_from("<bBB", line, 13)
+    end = line.index(b"\0\x09\x02", 10 + header) + 11  # behind the first DW_LNE_set_address
+    line[end:end] = bytes([base[2] - base[0] + step * base[1]]) * rows  # the same line
+    struct.pack_into("<I", line, 0, unit + rows)
+    (folder / "line").write_bytes(line)
+    subprocess.run(["objcopy", "--update-section", f".debug_line={folder}/line", program], check=True)
+    subprocess.run(["objcopy", "--compress-debug-sections=zlib-gabi", program, folder / "bomb"], check=True)
+    return folder / "bomb"
+
+
+def test_a_small_file_that_unpacks_to_a_huge_table_costs_lines_and_no_memory_of_ours(program: Path) -> None:
+    subprocess.run(["gcc", "-gdwarf-4", "-O1", "-Wl,--build-id=sha1", "-o", program, program.with_name("code.c")],
+                   check=True)  # fmt: skip
+    offset = offset_of_store(program)
+    small = with_rows(program, 1000, 0)
+    assert [one.line for one in asked(small, offset)] == [3, 6]
+    size = struct.pack("<IIQ", 1, 0, program.with_name("line").stat().st_size)
+    assert small.read_bytes().count(size) == 1
+    small.write_bytes(small.read_bytes().replace(size, struct.pack("<IIQ", 1, 0, 1 << 40)))
+    assert asked(small, offset) == ()
+    bomb = with_rows(program, 40_000_000, 1)
+    assert bomb.stat().st_size < 1 << 20
+    before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    assert asked(bomb, offset) == ()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+    assert time.monotonic() - begun < 40
+
+
+def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program: Path, monkeypatch) -> None:
+    offset, read = offset_of_store(program), ImageFile.read
+    with program.open("ab") as file:
+        file.truncate(4 << 20)
+
+    def shrinking(self: ImageFile, at: int, size: int) -> bytes:
+        if at >= 1 << 20:
+            os.truncate(program, 8192)
+        return read(self, at, size)
+
+    monkeypatch.setattr(ImageFile, "read", shrinking)
+    assert asked(program, offset) == ()
+
+
+def test_a_reader_that_is_killed_costs_the_lines_of_its_file(program: Path) -> None:
+    offset, other = offset_of_store(program), program.with_name("other")
+    shutil.copy(program, other)
+    assert len(asked(program, offset)) == 2
+    children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "lines_helper"], capture_output=True, text=True)
+    for child in children.stdout.split():
+        os.kill(int(child), signal.SIGKILL)
+    assert asked(program, offset) == ()
+    assert len(asked(other, offset)) == 2

@@ -23,6 +23,7 @@ MAX_NOTE_BYTES = 16 << 10  # read of one segment
 MAX_SECTION_NAMES = 1 << 20  # bytes
 MAX_SYMBOLS = 1 << 20  # node has 0.3 million; a file with more keeps its sections
 MAX_STRINGS = 40 << 20  # bytes
+MAX_DEBUG_BYTES = 512 << 20  # unpacked
 
 SYM64 = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -36,7 +37,7 @@ assert SYM32.itemsize == 16  # Elf32_Sym
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 STB_GLOBAL, STB_WEAK = 1, 2
 _NT_GNU_BUILD_ID = 3
-SHF_ALLOC, SHF_EXECINSTR, SHF_TLS = 2, 4, 0x400
+SHF_ALLOC, SHF_EXECINSTR, SHF_TLS, SHF_COMPRESSED = 2, 4, 0x400, 0x800
 
 
 #: what an image is read from
@@ -71,16 +72,29 @@ def read_image(file: Content) -> Image:
 
 
 def described_lines(file: ImageFile) -> str:
-    """The build-id of an ELF file that has source lines; "" where it has none, or cannot be trusted."""
+    """The build-id of an ELF file that has source lines; "" where it has none, too many, or cannot be trusted."""
     try:
         headers = _headers(file)
         table = headers.sections[headers.elf.get_shstrndx()]
         names = file.read(table["sh_offset"], min(table["sh_size"], MAX_SECTION_NAMES))
-        if any(_name(names, section["sh_name"]) in (".debug_line", ".zdebug_line") for section in headers.sections):
+        named = [(_name(names, section["sh_name"]), section) for section in headers.sections]
+        debug = [(name, section) for name, section in named if name.startswith((".debug_", ".zdebug_"))]
+        size = sum(_uncompressed(file, headers.elf, name, section) for name, section in debug)
+        if any(name.endswith("debug_line") for name, _ in debug) and size <= MAX_DEBUG_BYTES:
             return _build_id(file, headers)
     except Exception:  # as in read_image()
         return ""
     return ""
+
+
+def _uncompressed(file: ImageFile, elf: Any, name: str, section: Any) -> int:
+    """The bytes of a section when it is unpacked, as it tells at its begin: `ZLIB`, or Elf64_Chdr or Elf32_Chdr."""
+    if name.startswith(".z"):
+        return int.from_bytes(file.read(section["sh_offset"] + 4, 8), "big")
+    if not section["sh_flags"] & SHF_COMPRESSED:
+        return int(section["sh_size"])
+    at, size = (8, 8) if elf.elfclass == 64 else (4, 4)
+    return int.from_bytes(file.read(section["sh_offset"] + at, size), "little" if elf.little_endian else "big")
 
 
 def section_parts(file: ImageFile) -> list[Part]:

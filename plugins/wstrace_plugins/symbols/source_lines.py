@@ -1,129 +1,113 @@
 """Source lines of addresses in an ELF file with debug information, through all functions that were inlined there.
 
-The package `symbolic` (the extra `lines`) reads them; without it llvm-symbolizer or addr2line do, if installed.
-They are given a file that is open and whose build-id was compared, never a path that could name another one by then.
-
-Source: https://getsentry.github.io/symbolic; addr2line(1); llvm-symbolizer(1), `--output-style=GNU`.
+The package `symbolic` (the extra `lines`) reads them, in a process of its own (lines_helper.py) and from a copy: a file
+that lies, or that shrinks while it is read, costs lines.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
+import importlib.util
+import json
 import os
-import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from wstrace.errors import Unavailable
 from wstrace.logs import log
 from wstrace.places import SourceLine
-from wstrace.plugins import own_platform
 from wstrace.text import printable
 from wstrace_plugins.symbols.demangle import demangle
-from wstrace_plugins.symbols.image import ImageFile
+from wstrace_plugins.symbols.image import ImageError, ImageFile
 
-MOST_BYTES = 1 << 30
+MOST_BYTES = 256 << 20  # of a file
 MOST_ADDRESSES = 1 << 16
-_MOST_INLINED = 64
-#: symbolic's tables of the last files, by device, inode, size and change. That of node (90 MB) takes 0.8 s, and one
-#: report needs it 88 times.
-_MOST_TABLES = 4
-_tables: dict[tuple[int, ...], Any] = {}
-#: what is left at the interpreter's end would call functions of symbolic that are gone by then, which is told on stderr
-atexit.register(_tables.clear)
-#: The address space that it may take to make one. It took 15 MB for a file of 0.8 MB whose debug information is
-#: compressed (`gcc -gz`), 44 MB for one of 4 MB (libc's of Debian), and 72 MB for libpython (30 MB, not compressed).
-_ROOM, _ROOM_PER_BYTE = 16 << 20, 8
+_MOST_ANSWER = 64 << 20  # bytes
+_MOST_HELPERS = 4  # one report needs that of node 88 times
+_MOST_LOST = 4  # after so many, no more lines are read
+_PATIENCE = 30.0  # seconds for an answer: of libpython with debug information (30 MB) symbolic needs 0.7
+_PIECE = 1 << 20
+
+#: by the process that started them and the file
+_helpers: dict[tuple[int, ...], _Helper] = {}
+_lost: set[tuple[int, ...]] = set()
 _lock = threading.Lock()
-#: seconds for a whole file: of libpython with debug information (30 MB) symbolic needs 0.7
-_PATIENCE = 30.0
-#: both write for each address: itself, then a line with the function and one with `file:line` for each level
-_TOOLS = (
-    ("llvm-symbolizer", "--output-style=GNU", "--addresses", "--functions", "--inlines", "--demangle"),
-    ("addr2line", "-a", "-f", "-i", "-C"),
-)
 
 
 def source_lines(file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
     """For each address the source lines, innermost inlined function first; () where none is known."""
-    if file.size > MOST_BYTES or len(addresses) > MOST_ADDRESSES:
-        return [()] * len(addresses)
-    with contextlib.suppress(ImportError, Unavailable):
-        symbolic = importlib.import_module("symbolic")
-        return _by_symbolic(symbolic, file, addresses)
-    for name, *options in _TOOLS:
-        if tool := shutil.which(name):
-            return _by_tool([tool, *options], file, addresses)
-    return [()] * len(addresses)
-
-
-def _by_symbolic(symbolic: Any, file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
-    try:
-        table = _table(symbolic, file.stream.fileno())
-        return [
-            tuple(
-                _line(one.symbol, one.full_path, one.line)
-                for one in table.lookup(address)[:_MOST_INLINED]
-                if one.full_path  # code of the linker has a function, but no file
-            )
-            for address in addresses
-        ]
-    except Unavailable:
-        raise
-    except Exception:  # of a class that depends on its version: the file may be hostile
-        log().debug("symbolic on %s", file.path, exc_info=True)
-        return [()] * len(addresses)
-
-
-def _table(symbolic: Any, fd: int) -> Any:
-    """What maps the addresses of the file to source lines, made once for each file.
-
-    Raises:
-        Unavailable: a limit of this process may not leave what that takes. Where symbolic gets no memory, it aborts.
-    """
-    status = os.fstat(fd)
-    key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+    nothing: list[tuple[SourceLine, ...]] = [()] * len(addresses)
+    key = (os.getpid(), *file.identity)
     with _lock:
-        if key not in _tables:
-            if (platform := own_platform()) is not None:
-                platform.room(_ROOM + _ROOM_PER_BYTE * status.st_size, "source lines by symbolic")
-            [first, *_] = symbolic.Archive.open(f"/proc/self/fd/{fd}").iter_objects()
-            if len(_tables) == _MOST_TABLES:
-                del _tables[next(iter(_tables))]
-            _tables[key] = first.make_symcache()
-        return _tables[key]
+        if file.size > MOST_BYTES or len(addresses) > MOST_ADDRESSES or key in _lost or len(_lost) >= _MOST_LOST:
+            return nothing
+        try:
+            if key not in _helpers:
+                while len(_helpers) >= _MOST_HELPERS:
+                    _helpers.pop(next(iter(_helpers))).close()
+                _helpers[key] = _Helper(file)
+            found = _helpers[key].lines(addresses)
+        except ModuleNotFoundError:  # the extra is not installed
+            return nothing
+        except (OSError, ValueError, ImageError) as error:
+            _lost.add(key)
+            if key in _helpers:
+                _helpers.pop(key).close()
+            log().warning("no source lines of %s: reading them failed (%s)", printable(file.path), error)
+            return nothing
+    return [
+        tuple(SourceLine(printable(demangle(name)), printable(path), line) for name, path, line in own) for own in found
+    ]
 
 
-def _by_tool(command: list[str], file: ImageFile, addresses: Sequence[int]) -> list[tuple[SourceLine, ...]]:
-    found: dict[int, list[SourceLine]] = {}
-    fd = file.stream.fileno()
-    try:
-        done = subprocess.run(
-            [*command, "-e", f"/proc/self/fd/{fd}"],
-            input="".join(f"{address:#x}\n" for address in addresses).encode(),
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(fd,), timeout=_PATIENCE, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        log().debug("%s on %s", command[0], file.path, exc_info=True)
-        return [()] * len(addresses)
-    here: list[SourceLine] = []
-    function = ""
-    for line in done.stdout.decode("utf-8", "backslashreplace").splitlines():
-        if line.startswith("0x"):
-            here, function = found.setdefault(int(line, 16), []), ""
-        elif not function:
-            function = line
-        else:
-            path, _, number = line.partition(" (discriminator")[0].rpartition(":")
-            if not path.startswith("?") and len(here) < _MOST_INLINED:
-                here.append(_line(function, path, int(number) if number.isdecimal() else 0))
-            function = ""
-    return [tuple(found.get(address, ())) for address in addresses]
+class _Helper:
+    """A process that answers for one file. Raises ModuleNotFoundError, OSError, ImageError."""
+
+    def __init__(self, file: ImageFile) -> None:
+        package = importlib.util.find_spec("symbolic")
+        if package is None or package.origin is None or not hasattr(os, "memfd_create"):
+            raise ModuleNotFoundError("symbolic")
+        copy = os.memfd_create("wstrace-lines")
+        try:
+            for at in range(0, file.size, _PIECE):
+                os.write(copy, file.read(at, min(_PIECE, file.size - at)))
+            folder = str(Path(package.origin).parents[1])
+            words = [sys.executable, "-I", str(Path(__file__).with_name("lines_helper.py")), str(copy), folder]
+            self._process: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                                  stderr=subprocess.DEVNULL, pass_fds=(copy,))  # fmt: skip
+        finally:
+            os.close(copy)
+
+    def lines(self, addresses: Sequence[int]) -> list[list[tuple[str, str, int]]]:
+        """Its answer. Raises OSError, ValueError: there is none in time, or none that can be believed."""
+        timer = threading.Timer(_PATIENCE, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write(json.dumps(list(addresses)).encode() + b"\n")
+            self._process.stdin.flush()
+            found = json.loads(self._process.stdout.readline(_MOST_ANSWER))
+        finally:
+            timer.cancel()
+        if len(found) != len(addresses):
+            raise ValueError("another number of answers")
+        return [[(str(name), str(path), int(line)) for name, path, line in own] for own in found]
+
+    def close(self) -> None:
+        """Ends the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        self._process.kill()
+        self._process.wait()
 
 
-def _line(function: str, path: str, line: int) -> SourceLine:
-    return SourceLine(printable(demangle(function)), printable(path), line)
+@atexit.register
+def forget() -> None:
+    """Ends the processes that read lines; files of which reading failed may be tried again."""
+    _lost.clear()
+    while _helpers:
+        _helpers.popitem()[1].close()
