@@ -70,7 +70,6 @@ LAYERS = [
     "bus",
     "session",
     "testing",
-    "demo",
     "cli",
     "__main__",
 ]

@@ -216,7 +216,7 @@ class Trace(Records):
         """The first lines of a report and the faults by file, for a notebook; of many faults only the number."""
         from wstrace.analysis.filter import Filter
         from wstrace.analysis.headline import answer, completeness
-        from wstrace.notebook import Picture, Row
+        from wstrace.notebook import Picture
 
         n = self.rows.get(PAGE_FAULT.name, 0)
         if n > _QUICK:
@@ -226,8 +226,9 @@ class Trace(Records):
         counted = self.summary()
         first = answer(counted, self.info, Filter(), n, ledger=self.ledger)
         sentences = [first, completeness(counted, self.info, self.ledger, n)]
-        rows = [Row(row.label, (f"{row.total:,}", f"{row.major:,}", f"{row.share:.1%}"), row.total)
-                for row in counted.top("file", None)]  # fmt: skip
+        rows = [
+            (f"{row.total:,}", f"{row.major:,}", f"{row.share:.1%}", row.label) for row in counted.top("file", None)
+        ]
         return Picture(sentences, ["faults", "from disk", "share", "file of the page"], rows)
 
     def _lost(self) -> str:

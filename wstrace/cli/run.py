@@ -91,20 +91,17 @@ def with_sources_by_the_way(recording: Recording) -> Tracing:
 
 
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
-    """The command line that the words after the options mean; without words on a terminal, the built-in demo.
+    """The command line that the words after the options mean.
 
     Args:
         words: what the user wrote.
         literal: whether `--` stood before the words, which are then the command itself.
 
     Raises:
-        UsageError: there is no command, in a script or after `--`; or -m or -c has no value.
+        UsageError: there is no command; or -m or -c has no value.
     """
     if not words:
-        if literal or not sys.stderr.isatty():
-            raise UsageError("no command to trace", "write: wstrace run -- COMMAND ...")
-        warn("no command given: tracing the built-in demo (wstrace run -- COMMAND traces yours)")
-        return [sys.executable, "-m", "wstrace.demo"]
+        raise UsageError("no command to trace", "write: wstrace run -- COMMAND ...")
     if literal:
         return words
     if words[0] in ("-m", "-c"):

@@ -85,10 +85,10 @@ class WorkingSet:
 
     def _picture(self) -> Picture:
         """The largest owners, as a notebook shows them."""
-        from wstrace.notebook import Picture, Row
+        from wstrace.notebook import Picture
 
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
-        rows = [Row(one.name, (*map(size, (one.resident, one.private, one.shared)), one.kind), one.resident)
+        rows = [(*map(size, (one.resident, one.private, one.shared)), one.kind, one.name)
                 for one in self.by("module") if one.resident]  # fmt: skip
         heads = ["resident", "private", "shared", "kind", "module"]
         return Picture([f"{self.name} ({self.pid}): {sizes}"], heads, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.words import first_lines
-from wstrace.notebook import Picture, Row, shown
+from wstrace.notebook import Picture, shown
 from wstrace.text import size
 
 
@@ -19,6 +19,6 @@ class BlameInNotebooks(Blame):
         names = dict.fromkeys((of, "private", "brought"))
         rows = self.rows("line", sort=of)
         whole = max(sum(getattr(row, of) for row in rows), 1)
-        told = [Row(row.label, (*(size(getattr(row, name)) for name in names), f"{getattr(row, of) / whole:.1%}"),
-                    getattr(row, of)) for row in rows]  # fmt: skip
-        return Picture(first_lines(self), [*names, "share", "own line"], told)
+        cells = [(*(size(getattr(row, name)) for name in names), f"{getattr(row, of) / whole:.1%}", row.label)
+                 for row in rows]  # fmt: skip
+        return Picture(first_lines(self), [*names, "share", "own line"], cells)
