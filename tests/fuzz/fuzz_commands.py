@@ -187,7 +187,7 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["blame", path, "--by", "line,process"], ["blame", path, "--at", "start", "--sort", "time"],
         ["unshared", path], ["unshared", path, "--json"], ["report", path, "--by", "stack"],
         ["blame", path, "--by", "thread,line", "--json"], ["diff", path, other, "-f", "--html", folder / "d.html"],
-        ["imports", path], ["imports", path, "--json"], ["prefetch", path, "-f", "-o", folder / "x.list"],
+        ["imports", path], ["imports", path, "--json"],
         ["report", path, "--between", "0.1s,2s", "--json"], ["report", path, "-f", "--html", folder / "r.html"],
         *(["convert", path, "-f", "-o", folder / f"o.{one}"] for one in ("folded", "pb.gz", "pftrace", "html")),
         ["query", "--schema", path], *(["query", path, f"select * from {view}"] for view in VIEWS),

@@ -13,7 +13,7 @@ import struct
 from wstrace_plugins.os.linux import libc
 
 _OPENAT2 = 437  # The number is the same on every architecture.
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_IN_ROOT = 0x02, 0x04, 0x10
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _syscall = libc.syscall
 
@@ -27,21 +27,19 @@ def open_below(top: int, path: str, flags: int) -> int:
         OSError: it cannot be opened.
         ValueError: the path has a null byte.
     """
-    return _open(top, os.fsencode(path), flags, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-
-
-def open_without_links(path: bytes, flags: int) -> int:
-    """Opens an absolute path no part of which may be a symbolic link; returns the descriptor.
-
-    Raises:
-        OSError: it cannot be opened; ELOOP or ENOTDIR where there is a link.
-        ValueError: the path has a null byte.
-    """
-    top = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return _open(top, path, flags, _RESOLVE_NO_SYMLINKS)
-    finally:
-        os.close(top)
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    resolve = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve))
+    text = ctypes.create_string_buffer(name)
+    fd = _syscall(_OPENAT2, top, ctypes.addressof(text), ctypes.addressof(how), 24)
+    if fd >= 0:
+        return fd
+    refused = libc.last_error()
+    if refused.errno in (errno.ENOSYS, errno.EPERM):
+        return _step_by_step(top, name, flags)
+    raise OSError(refused.errno, refused.strerror, path)
 
 
 def reopened(fd: int) -> int:
@@ -54,20 +52,6 @@ def reopened(fd: int) -> int:
         return os.open(f"/proc/self/fd/{fd}", _READ)
     finally:
         os.close(fd)
-
-
-def _open(top: int, path: bytes, flags: int, resolve: int) -> int:
-    if b"\0" in path:
-        raise ValueError("embedded null byte")
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve))
-    name = ctypes.create_string_buffer(path)
-    fd = _syscall(_OPENAT2, top, ctypes.addressof(name), ctypes.addressof(how), 24)
-    if fd >= 0:
-        return fd
-    refused = libc.last_error()
-    if refused.errno in (errno.ENOSYS, errno.EPERM):
-        return _step_by_step(top, path, flags)
-    raise OSError(refused.errno, refused.strerror, os.fsdecode(path))
 
 
 def _step_by_step(top: int, path: bytes, flags: int) -> int:

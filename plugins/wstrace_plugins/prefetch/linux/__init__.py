@@ -1,1 +1,0 @@
-"""What prefetching needs from Linux."""
