@@ -15,7 +15,7 @@ import wstrace
 from wstrace_exporters.msgpack.format.part_names import name_and_number
 from wstrace_exporters.msgpack.read.part_search import LATE_NS
 
-pytest.importorskip("s3fs", reason="needs wstrace[s3]")
+pytest.importorskip("obstore", reason="needs wstrace[store]")
 WINDOW, APART, ROWS = 10_000_000, 100_000_000_000, 60
 
 

@@ -18,6 +18,8 @@ import pytest
 
 KEY, SECRET = "wstrace-test-key", "wstrace-test-secret-never-printed"
 BUCKET = "traces"
+#: When every object was changed: obstore does without no time.
+CHANGED = {"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -80,7 +82,11 @@ def one_file(data: bytes, *, ranges: bool = True) -> Callable[[str, str, dict[st
     """The answers of a web server with one file, which sends parts of it or not."""
 
     def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        told = {"ETag": '"1"', **({"Accept-Ranges": "bytes"} if ranges else {"Accept-Ranges": "none"})}
+        told = {
+            "ETag": '"1"',
+            **CHANGED,
+            **({"Accept-Ranges": "bytes"} if ranges else {"Accept-Ranges": "none"}),
+        }
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
         if method == "HEAD":
             return 200, {**told, "Content-Length": str(len(data))}, b""
@@ -98,7 +104,8 @@ def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], byt
     def listed(path: str) -> bytes:
         token = re.search(r"continuation-token=(\d+)", path)
         first = int(token[1]) if token else 0
-        rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>1</ETag></Contents>"
+        rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>\"1\"</ETag>"
+                       "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
                        for key in keys[first : first + page])  # fmt: skip
         more = first + page < len(keys)
         following = f"<NextContinuationToken>{first + page}</NextContinuationToken>" if more else ""
@@ -110,9 +117,9 @@ def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], byt
 
 def s3_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Makes a server the S3 of this process and of its children, with the test's credentials."""
-    from wstrace_exporters.msgpack.storage.store import store_of
+    from wstrace_exporters.msgpack.storage.store import bucket_named
 
-    store_of.cache_clear()
+    bucket_named.cache_clear()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in {
@@ -130,7 +137,7 @@ def s3_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 @contextmanager
 def moto() -> Iterator[tuple[str, Requests]]:
     """(URL, requests) of moto's S3, with the bucket."""
-    pytest.importorskip("s3fs", reason="needs wstrace[s3]")
+    pytest.importorskip("obstore", reason="needs wstrace[store]")
     server_module = pytest.importorskip("moto.server", reason="needs moto (the extra `test`)")
     from werkzeug.serving import make_server
 

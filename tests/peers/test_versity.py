@@ -19,7 +19,7 @@ from versity import Versity
 import wstrace
 from wstrace.errors import OutputError, TraceFileError
 
-pytest.importorskip("s3fs", reason="needs wstrace[s3]")
+pytest.importorskip("obstore", reason="needs wstrace[store]")
 URL = f"s3://{BUCKET}/host=a/x.wst"
 PROGRAM = """
 import sys, time

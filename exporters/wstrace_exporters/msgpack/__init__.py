@@ -44,7 +44,6 @@ def wstrace_commands() -> Sequence[Command]:
         "convert": "Write a trace as Parquet, CSV, JSON lines or Arrow.",
         "query": "Ask a trace in SQL.",
         "merge": "Merge several traces, of parts or hosts, into one.",
-        "upload": "Send the parts of a trace that an object store did not take.",
         "replay": "Feed a trace file to exporters.",
     }
     target = "wstrace_exporters.msgpack.commands.{0}:{0}"

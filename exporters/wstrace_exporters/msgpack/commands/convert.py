@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +19,10 @@ from wstrace.options import Option, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.table import Selection
 from wstrace.terminal.progress import progress_bar
-from wstrace.text import damage_note, estimates_note, printable
+from wstrace.text import damage_note, estimates_note, plural, printable
 from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.storage.urls import shown
+from wstrace_exporters.msgpack.write.upload import send_folder
 
 
 class _WithFormats(click.Command):
@@ -86,8 +89,13 @@ def convert(
 ) -> None:
     """Write trace files in the format that OUT ends in, with file names in clear.
 
-    .parquet and .arrow need wstrace[convert].
+    .parquet and .arrow need wstrace[convert]. A folder of parts that a trace to an object store left is sent to
+    -o s3://BUCKET/NAME.wst, gs:// or az://.
     """
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        n = send_folder(paths[0], output)
+        click.echo(printable(f"{paths[0]}: {plural(n, 'part')} sent to {shown(output)}"))
+        return
     plugins = default_plugins()
     options: dict[str, Any] = given_options(*format_of(output, plugins), own)
     for failure in plugins.failures("wstrace_formats"):

@@ -16,7 +16,6 @@ from wstrace_exporters.msgpack.storage.urls import (
     fixed_prefix,
     is_pattern,
     is_url,
-    scheme_of,
     shown,
 )
 
@@ -53,17 +52,16 @@ def _resolved(part: str) -> Path:
 
 def objects_of(url: str) -> list[StoredObject]:
     """The objects that a URL stands for: see files_of()."""
-    from wstrace_exporters.msgpack.storage.errors import StoreError
-    from wstrace_exporters.msgpack.storage.store import store_of
+    from wstrace_exporters.msgpack.storage.store import StoreError, bucket_of, store_of
 
-    store = store_of(scheme_of(url))
     if not can_list(url):
-        return [store.stat(url)]
+        return [store_of(url).stat(url)]
+    bucket = bucket_of(url)
     if is_pattern(url):
-        found = store.listing(fixed_prefix(url), lambda name: _matches(name, url))
+        found = bucket.listing(fixed_prefix(url), lambda name: _matches(name, url))
     else:
         name, _ = name_and_number(url)
-        found = store.listing(parts_prefix(name), lambda other: name_and_number(other)[0] == name)
+        found = bucket.listing(parts_prefix(name), lambda other: name_and_number(other)[0] == name)
         if url != name:  # a numbered part alone
             found = [one for one in found if one.url == url]
     if not found:

@@ -1,10 +1,11 @@
-"""RemoteInput: an object that is read by ranged requests, merged with their neighbours and begun ahead."""
+"""RemoteInput: an object that is read by ranged requests, merged with their neighbours."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from concurrent.futures import CancelledError, Future
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.read.input import Input
-from wstrace_exporters.msgpack.storage.errors import StoreError, refusal
-from wstrace_exporters.msgpack.storage.store import REQUEST_SECONDS, WHOLE_BYTES, Store, store_of
-from wstrace_exporters.msgpack.storage.urls import Place, StoredObject, scheme_of
+from wstrace_exporters.msgpack.storage.store import WHOLE_BYTES, Store, StoreError, store_of
+from wstrace_exporters.msgpack.storage.urls import Place, StoredObject
 
 #: Ranges nearer than this are read as one, up to BLOCK_BYTES: at 30 ms a request, 1 MiB takes about as long.
 GAP_BYTES, BLOCK_BYTES = 1 << 20, 8 << 20
@@ -22,48 +22,44 @@ GAP_BYTES, BLOCK_BYTES = 1 << 20, 8 << 20
 SMALL_BYTES = 256 << 10
 #: An INDEX that is longer is read up to the end of the file at once, up to this.
 _TAIL_BYTES = 4 << 20
-#: Blocks that are requested before the one that is needed is there; and the bytes that all inputs hold together.
-AHEAD_BLOCKS, HELD_BYTES = 3, 64 << 20
-#: Seconds for a request with its repetitions.
-_PATIENCE = 4 * REQUEST_SECONDS
+#: Blocks that are read at once, plans that an input remembers, and the bytes that all inputs hold together.
+_AT_ONCE, _PLANS, HELD_BYTES = 3, 4, 64 << 20
 
 
 class _Block(NamedTuple):
-    """A part of an object that was asked for."""
+    """A part of an object."""
 
     of: RemoteInput
     start: int
-    end: int
-    data: Future[bytes]
+    data: bytes
 
 
 class _Held:
     """The blocks of all inputs, of which the oldest are forgotten past HELD_BYTES."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._blocks: list[_Block] = []
+        self.lock = threading.Lock()
+        self._blocks: deque[_Block] = deque()
 
-    def find(self, of: RemoteInput, start: int, end: int) -> _Block | None:
-        """The newest block that has all bytes start:end of an input."""
-        return next((b for b in reversed(self._blocks) if b.of is of and b.start <= start and end <= b.end), None)
+    def find(self, of: RemoteInput, start: int, end: int) -> memoryview | None:
+        """The bytes start:end of an input, if a block has them all."""
+        with self.lock:
+            for block in reversed(self._blocks):
+                if block.of is of and block.start <= start and end <= block.start + len(block.data):
+                    return memoryview(block.data)[start - block.start : end - block.start]
+        return None
 
     def add(self, block: _Block) -> None:
         """Adds a block, and forgets the oldest ones."""
-        self._blocks.append(block)
-        held = 0
-        for position in range(len(self._blocks) - 1, -1, -1):
-            held += self._blocks[position].end - self._blocks[position].start
-            if held > HELD_BYTES and position < len(self._blocks) - 1 - AHEAD_BLOCKS:
-                del self._blocks[: position + 1]
-                return
+        with self.lock:
+            self._blocks.append(block)
+            while len(self._blocks) > _AT_ONCE and sum(len(one.data) for one in self._blocks) > HELD_BYTES:
+                self._blocks.popleft()
 
-    def forget(self, *, of: RemoteInput | None = None, block: _Block | None = None) -> None:
-        """Forgets a block, or all blocks of an input, whose requests end."""
-        gone = [b for b in self._blocks if b is block or b.of is of]
-        self._blocks = [b for b in self._blocks if b not in gone]
-        for each in gone:
-            each.data.cancel()
+    def forget(self, of: RemoteInput) -> None:
+        """Forgets all blocks of an input."""
+        with self.lock:
+            self._blocks = deque(block for block in self._blocks if block.of is not of)
 
 
 _HELD = _Held()
@@ -79,6 +75,8 @@ class RemoteInput(Input):
     def __init__(self, store: Store, stored: StoredObject) -> None:
         self._store, self._object = store, stored
         self.path, self.size = stored.shown, stored.size
+        self._plans: deque[list[tuple[int, int]]] = deque(maxlen=_PLANS)
+        self._reading = threading.Lock()
         if not stored.ranged and self.size > WHOLE_BYTES:
             raise TraceFileError(
                 f"cannot read {self.path}: the server sends no parts of it (no HTTP ranges), and whole it is "
@@ -89,48 +87,44 @@ class RemoteInput(Input):
     @classmethod
     def opened(cls, place: Place) -> RemoteInput:
         """The input of an object; of a URL, the server is asked for its size."""
-        if isinstance(place, StoredObject):
-            return cls(store_of(scheme_of(place.url)), place)
-        store = store_of(scheme_of(place))
-        return cls(store, store.stat(place))
+        url = place.url if isinstance(place, StoredObject) else place
+        store = store_of(url)
+        return cls(store, place if isinstance(place, StoredObject) else store.stat(url))
 
     def read(self, at: int, n: int) -> memoryview:
         """n bytes at an offset, fewer at the end of the object."""
         end = min(at + n, self.size)
         if at >= end:
             return memoryview(b"")
-        start, stop = at, end
-        if stop - start < SMALL_BYTES:
-            rest = self.size - start
-            stop = self.size if rest <= _TAIL_BYTES else start + SMALL_BYTES
-            start = max(0, min(start, self.size - SMALL_BYTES))
-        return self._taken(self._block(start, stop, (at, end)), at, end)
+        with self._reading:
+            found = _HELD.find(self, at, end)
+            if found is not None:
+                return found
+            blocks = self._blocks(at, end)
+            with ThreadPoolExecutor(len(blocks), "wstrace-read") as pool:
+                read = list(pool.map(lambda block: self._store.fetch(self._object, *block), blocks))
+            for (start, _), data in reversed(list(zip(blocks, read, strict=True))):
+                _HELD.add(_Block(self, start, data))
+            return memoryview(read[0])[at - blocks[0][0] : end - blocks[0][0]]
 
-    def _block(self, start: int, end: int, needed: tuple[int, int] | None = None) -> _Block:
-        """The block that has the bytes `needed`, or start:end, which are asked for if no block has them."""
+    def _blocks(self, at: int, end: int) -> list[tuple[int, int]]:
+        """What to read for the bytes at:end, which the first block has: planned blocks, or at least SMALL_BYTES."""
         if not self._object.ranged:
-            start, end = 0, self.size
-        with _HELD.lock:
-            block = _HELD.find(self, *(needed or (start, end)))
-            if block is None:
-                block = _Block(self, start, end, self._store.fetch(self._object, start, end))
-                _HELD.add(block)
-            return block
-
-    def _taken(self, block: _Block, at: int, end: int) -> memoryview:
-        try:
-            data = block.data.result(_PATIENCE)
-        except (Exception, CancelledError) as error:
-            with _HELD.lock:
-                _HELD.forget(block=block)
-            self.check()
-            raise refusal(error, self._object.url) from None
-        return memoryview(data)[at - block.start : end - block.start]
+            return [(0, self.size)]
+        for plan in reversed(self._plans):
+            position = bisect_right(plan, (at, self.size)) - 1
+            if position >= 0 and end <= plan[position][1]:
+                return plan[position : position + _AT_ONCE]
+        if end - at >= SMALL_BYTES:
+            return [(at, end)]
+        stop = self.size if self.size - at <= _TAIL_BYTES else at + SMALL_BYTES
+        return [(max(0, min(at, self.size - SMALL_BYTES)), stop)]
 
     def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> Input:
-        """An input that asks for the ranges in blocks, the first ones now and others before they are needed."""
-        blocks = blocks_of(offsets, lengths)
-        return _Ahead(self, blocks) if blocks else self
+        """This input, which reads these ranges in blocks, some of them before they are needed."""
+        if blocks := blocks_of(offsets, lengths):
+            self._plans.append(blocks)
+        return self
 
     def for_thread(self) -> Input:
         """This input."""
@@ -144,52 +138,12 @@ class RemoteInput(Input):
             if error.kind != "missing":
                 return  # the server may tell nothing of it; what was read says enough
             raise
-        if (now.size, now.version) != (self.size, self._object.version or now.version):
+        if (now.size, now.etag) != (self.size, self._object.etag or now.etag):
             raise TraceFileError(f"{self.path} was replaced while it was read", "open it again")
 
     def close(self) -> None:
         """Forgets its blocks."""
-        with _HELD.lock:
-            _HELD.forget(of=self)
-
-
-class _Ahead(Input):
-    """Reads a RemoteInput in planned blocks."""
-
-    def __init__(self, source: RemoteInput, blocks: list[tuple[int, int]]) -> None:
-        self._source, self._blocks = source, blocks
-        self._starts = [start for start, _ in blocks]
-        self.path, self.size = source.path, source.size
-        self._begin(0)
-
-    def _begin(self, position: int) -> _Block:
-        """Asks for some blocks; returns the first of them."""
-        first, *_ = [self._source._block(*block) for block in self._blocks[position : position + AHEAD_BLOCKS]]
-        return first
-
-    def read(self, at: int, n: int) -> memoryview:
-        end = min(at + n, self.size)
-        position = bisect_right(self._starts, at) - 1
-        if at >= end:
-            return memoryview(b"")
-        if position < 0 or at >= self._blocks[position][1]:
-            return self._source.read(at, n)
-        if end > self._blocks[position][1]:  # a frame over two blocks: of a scan
-            first = self._blocks[position][1]
-            return memoryview(bytes(self.read(at, first - at)) + bytes(self.read(first, end - first)))
-        return self._source._taken(self._begin(position), at, end)
-
-    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> Input:
-        return self._source.ahead(offsets, lengths)
-
-    def for_thread(self) -> Input:
-        return self
-
-    def check(self) -> None:
-        self._source.check()
-
-    def close(self) -> None:
-        """Does nothing: the blocks are those of the input."""
+        _HELD.forget(self)
 
 
 def blocks_of(offsets: NDArray[Any], lengths: NDArray[Any]) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""Object stores, by fsspec: what a URL names, what a bucket lists, ranged reads and uploads. Imports `format` only."""
+"""Object stores, by obstore: what a URL names, what a bucket lists, ranged reads and uploads. Imports `format` only."""

@@ -21,16 +21,14 @@ class StoredObject(NamedTuple):
     Attributes:
         url: its URL, which may hold credentials: it is never printed.
         size: bytes.
-        version: its ETag, generation or time of change, which differs once it is overwritten; "" = not told.
         ranged: whether the server sends parts of it.
-        etag: its ETag, which each answer repeats (S3 and the web); "" = not told.
+        etag: its ETag, which differs once it is overwritten; "" = not told.
     """
 
     url: str
     size: int
-    version: str = ""
-    ranged: bool = True
     etag: str = ""
+    ranged: bool = True
 
     @property
     def shown(self) -> str:

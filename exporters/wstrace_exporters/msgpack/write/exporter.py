@@ -36,7 +36,6 @@ class MsgpackExporter(Exporter):
         resume: whether to continue an unfinished trace.
         level: the compression level of zstd, 1 to 19.
         folder: the local folder of parts that wait for an upload; "" = the object's name with `.upload`, here.
-        upload_bytes: how many bytes of finished parts may wait; beyond, the oldest are removed and counted.
         upload_seconds: how long the end waits for uploads.
 
     Raises:
@@ -60,7 +59,6 @@ class MsgpackExporter(Exporter):
         resume: bool = False,
         level: int = 1,
         folder: str = "",
-        upload_bytes: int = 1 << 30,
         upload_seconds: float = 30.0,
     ) -> None:
         if not 1 <= level <= 19:
@@ -69,15 +67,13 @@ class MsgpackExporter(Exporter):
             raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
         self._uploads: Uploads | None = None
         if is_url(path):
-            from wstrace_exporters.msgpack.write.upload import PART_BYTES, Uploads, check_url
+            from wstrace_exporters.msgpack.write.upload import Uploads, check_url
 
             check_url(path)
             if resume or keep:
                 raise UsageError("msgpack: a trace to an object store has no resume and no keep")
-            if rotate_bytes > PART_BYTES // 2:
-                raise UsageError(f"msgpack: parts for an object store have {PART_BYTES >> 21} MiB at most")
             rotate_bytes, rotate_seconds = rotate_bytes or _PART_BYTES, rotate_seconds or _PART_SECONDS
-            self._uploads = Uploads(path, folder or path.rpartition("/")[2] + ".upload", upload_bytes)
+            self._uploads = Uploads(path, folder or path.rpartition("/")[2] + ".upload")
             self.close_seconds = upload_seconds + _END_SECONDS
         self._upload_seconds = upload_seconds
         self.path = path
@@ -218,7 +214,7 @@ class MsgpackExporter(Exporter):
     def _why_missing(self, writer: TraceWriter) -> str:
         """Why it lacks them: what the writer or the uploads say, or else the stages at which they were lost."""
         lost = self._context.ledger.get
-        own = writer.why_dropped or (self._uploads.why_dropped if self._uploads is not None else "")
+        own = writer.why_dropped
         if self._context.info.recorded:
             return own or "why is not known"
         if not own and lost("failed_lane", self.name):
@@ -239,7 +235,7 @@ class MsgpackExporter(Exporter):
         """The number of accepted rows that are neither in the file nor in the store."""
         if writer is not None:
             self._unwritten = writer.dropped
-        return self._unwritten + (self._uploads.dropped if self._uploads is not None else 0)
+        return self._unwritten
 
     def cancel(self) -> None:
         """Closes the file of a session that could not start, and removes it if it is new."""
