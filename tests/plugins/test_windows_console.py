@@ -7,13 +7,13 @@ import pytest
 from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.windows import console as windows_console
-from wstrace_plugins.os.windows.console import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
+from wstrace_plugins.os.windows import backend
+from wstrace_plugins.os.windows.backend import CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT, held_close
 
 
 def close(windows, event, answers):
     """Calls the latest handler as the system does."""
-    routine = ctypes.cast(windows.handlers[-1], windows_console._HandlerRoutine)
+    routine = ctypes.cast(windows.handlers[-1], backend._HandlerRoutine)
     thread = threading.Thread(target=lambda: answers.append(routine(event)))
     thread.start()
     return thread
@@ -34,7 +34,7 @@ def test_a_close_asks_and_is_held_until_all_is_done(event):
 
 
 def test_a_close_is_held_for_some_seconds_only(monkeypatch):
-    monkeypatch.setattr(windows_console, "HELD_SECONDS", 0.01)
+    monkeypatch.setattr(backend, "HELD_SECONDS", 0.01)
     windows, answers = FakeWindows(), []
     with held_close(windows, lambda: None):
         close(windows, CTRL_CLOSE_EVENT, answers).join(5)

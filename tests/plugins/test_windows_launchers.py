@@ -21,7 +21,6 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import born, launchers
 from wstrace_plugins.os.windows.backend import WindowsTarget
 from wstrace_plugins.os.windows.job import Job
-from wstrace_plugins.os.windows.pe_resources import named_data
 from wstrace_plugins.os.windows.resolve import resolve
 
 RCDATA, TABLE = 10, 0x8000_0000
@@ -124,7 +123,7 @@ def test_hostile_resources_cost_the_name_only(changes):
     file = bytearray(uv_launcher("C:\\python.exe"))
     for at, value in changes:
         file[at] = value
-    found = named_data(io.BytesIO(file), ("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"), 4096)
+    found = launchers.named_data(io.BytesIO(file), ("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"), 4096)
     assert set(found) <= {"UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"}
     assert all(len(data) <= 4096 for data in found.values())
 

@@ -6,6 +6,7 @@ records per process, so the fuller a drain finds the buffer, the sooner the next
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -40,7 +41,6 @@ from wstrace_plugins.page_faults.windows.family import Family
 from wstrace_plugins.page_faults.windows.levels import expected, known, tried
 from wstrace_plugins.page_faults.windows.process import WatchedProcess
 from wstrace_plugins.page_faults.windows.records import Changes
-from wstrace_plugins.page_faults.windows.timing import Timing
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
 #: Why no fault has a service time.
 NO_TIME = "the working-set watch says neither when a fault began nor when it was served"
+_SWITCH_SECONDS = 0.0005  # in Python's default of 5 ms, a burst of faults can overflow a buffer several times
+_FIRST_FINE_TIMER_BUILD = 17134  # Windows 10 1803, since which time.sleep() has a fine timer
 
 
 class PageFaults(Source):
@@ -359,3 +361,35 @@ def _remarks(target: Target) -> Iterator[str]:
         else:
             late = "a wstrace killed in between leaves it suspended"
             yield f"{who} came into its job after its creation ({refused}): {late}"
+
+
+class Timing:
+    """Makes drains punctual from start() to stop(), by the interpreter's switch interval and the system's timer.
+
+    Args:
+        api: wstrace_plugins.os.windows.api or a stand-in.
+        self_traced: whether this process is traced itself, so that its switch interval must not change.
+    """
+
+    def __init__(self, api: WindowsApi, *, self_traced: bool) -> None:
+        self._api, self._self_traced = api, self_traced
+        self._interval = 0.0
+        self._period = False
+
+    def start(self) -> None:
+        """Lets Python switch threads every 0.5 ms, and an older Windows wake sleeping threads every ms."""
+        if not self._self_traced:
+            self._interval = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
+        if 0 < processes.build(self._api) < _FIRST_FINE_TIMER_BUILD:
+            with suppress(Unavailable):
+                self._period = self._api.timeBeginPeriod(1) == 0
+
+    def stop(self) -> None:
+        """Restores both."""
+        if self._interval:
+            sys.setswitchinterval(self._interval)
+            self._interval = 0.0
+        if self._period:
+            self._api.timeEndPeriod(1)
+            self._period = False
