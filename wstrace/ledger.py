@@ -26,7 +26,6 @@ STAGES: dict[str, tuple[bool, str]] = {
     "failed_enricher": (False, "records that an enricher failed on: its columns are absent"),
     "unresolved": (False, "records whose address has no known mapping"),
     "without_stack": (False, "recorded faults without a Python stack, by reason"),
-    "without_time": (False, "recorded faults without a service time, by reason"),
     "stacks_lost": (False, "sampled stacks that no fault got, by reason"),
     "unconsumed": (False, "rows for enrichers only that no enricher took, or that found no room"),
     "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),

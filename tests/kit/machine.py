@@ -18,7 +18,6 @@ MACHINE = (
     "tests/live/test_hugetlb.py",  # the reserve of huge pages
     "tests/live/test_native_stacks_beside_others.py",  # bpftrace and `perf -a` trace everything
     "tests/live/test_python_stacks_loss.py",
-    "tests/live/test_service_time.py",  # what writes maps all the time displaces programs on the whole machine
     "tests/live/test_swap.py",
 )
 

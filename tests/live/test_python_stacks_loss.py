@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from other_tracers import BPFTRACE, after, beside, writes_maps
 from pythons import named
@@ -116,39 +115,6 @@ def test_beside_a_program_that_writes_maps_all_the_time(trace: Any, tmp_path: Pa
     assert wrong == 0
     assert right > 1000
     assert traced.ledger("unaccounted") == 0
-
-
-def test_past_a_thousandth_the_stacks_switch_off(trace: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    """From a moment on the programs are said to have run at two thirds of the faults, and these to have no rows: the
-    trace goes on without.
-    """
-    from wstrace_plugins.page_faults.linux.account import Account
-    from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
-
-    runs, since = Gate.runs, time.monotonic() + 1.5
-
-    def fewer(self: Any, kind: str) -> int:
-        n = runs(self, kind)
-        return n * 2 // 3 if time.monotonic() > since else n
-
-    monkeypatch.setattr(Gate, "runs", fewer)
-    monkeypatch.setattr(Account, "absent", lambda self, kind, counted, lost: counted)
-    program = """
-import mmap, time
-for i in range(20):
-    with mmap.mmap(-1, 4 << 20) as m:
-        m[:] = bytes(4 << 20)
-    time.sleep(0.25)
-"""
-    traced = trace([sys.executable, "-c", program], stacks="python")
-    hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
-    assert {"exact", "stack lost"} <= hows
-    assert any("switched off" in what for what in traced.context.info.lacking)
-    assert traced.ledger("displaced") == traced.ledger("unaccounted") == 0, "all of them have their rows"
-    times = traced.column("page_fault", "time_ns")
-    assert np.ptp(times) > 4_000_000_000  # it was recorded to the end
-    recorded = len(traced.faults())
-    assert recorded == traced.ledger("counted") - traced.ledger("lost_kernel")
 
 
 def test_without_a_stack_is_counted_by_reason(trace: Any, tmp_path: Path) -> None:

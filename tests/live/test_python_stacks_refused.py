@@ -72,10 +72,6 @@ def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, comma
     assert done.returncode not in (0, 1), "asked for by name, it is an error of the documented kind"
     assert why in done.stderr
     assert "Traceback" not in done.stderr
-    done = filtered(number, command, *run, "-s", "page_faults:service_time=true,stacks=none", "--", *program)
-    assert done.returncode not in (0, 1)
-    assert f"service times: {why}" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("samples", [True, False], ids=["samples have a stack", "they have none"])

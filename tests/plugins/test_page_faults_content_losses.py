@@ -6,18 +6,13 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import rare_calls
 from wstrace_plugins.page_faults.linux.calls import Calls
-from wstrace_plugins.page_faults.linux.evicted_pages import EVICTED
-from wstrace_plugins.page_faults.linux.evictions import Evictions
-from wstrace_plugins.page_faults.linux.live import Live
 from wstrace_plugins.page_faults.linux.remaps import LARGEST_FOLIO
 from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_plugins.page_faults.linux.side_band import SideBand
@@ -119,19 +114,6 @@ def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice: int) -> None
     assert losses(call("madvise", 10, at, 0x1001, advice)) == [
         (10, 7, "perhaps unmapped", at - LARGEST_FOLIO, at + 0x2000 + LARGEST_FOLIO, 0, 0)
     ]
-
-
-def test_what_leaves_the_page_cache_may_have_been_a_part_of_a_folio() -> None:
-    """Which is unmapped as a whole then: the rest of the block of the largest size, as far as it is mapped."""
-    side, page = make(), LARGEST_FOLIO // 512
-    at = 1 << 30
-    side.take(comm(b"a", 1) + mmap2(at, 600 * page, b"/x", 5))
-    side.evicted(
-        np.array([(20, procfs.device(8, 1), 42, 8, 10)], EVICTED)
-    )  # the mapping begins with page 2 of the file
-    rows = [(LOSS_EVENTS[row[2]], (row[3] - at) // page, (row[4] - at) // page)
-            for row in given(side, END)["content_loss"]]  # fmt: skip
-    assert rows == [("evicted", 6, 8), ("perhaps unmapped", 0, 6), ("perhaps unmapped", 8, 510)]
 
 
 def test_other_advice_and_empty_ranges_take_nothing_away() -> None:
@@ -243,8 +225,6 @@ def test_which_kinds_are_told() -> None:
         *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
         *("brk shrank", "shares memory", "populated"),
     )
-    side.evictions_told = True
-    assert "evicted" in side.traced_losses(calls_everywhere=True)
     assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
 
 
@@ -280,31 +260,6 @@ def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> Non
     assert rows == [*told, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
 
 
-def test_a_thread_that_calls_all_the_time_is_left_out_until_a_traced_one_has_its_id(monkeypatch) -> None:
-    opened: list[set[int]] = []
-
-    def watch_calls(cpus: Any, without: Any = ()) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
-        opened.append(set(without))
-        return {"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))]
-
-    storm = b"".join(call("madvise", at, 0, 1, 4, pid=99) for at in range(300)) + call("madvise", 400, 0, 1, 4)
-    ring = SimpleNamespace(cpu=0, fd=0, waiting=0, size=4096, read=lambda: np.frombuffer(storm, "u1"),
-                           close=lambda: None)  # fmt: skip
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", watch_calls)
-    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
-    monkeypatch.setattr(rare_calls, "Ring", lambda *_: ring)
-    rare = rare_calls.RareCalls([0], wanted=True)
-    for _ in rare.read():
-        pass
-    assert not rare.leave_out({7: Live(0, 0, {7})})
-    assert opened == [set(), {99}]
-    assert not rare.too_many(200_000), "what those that are left out had done does not count"
-    assert not rare.leave_out({7: Live(0, 0, {7})})
-    assert rare.leave_out({7: Live(0, 0, {7, 99})}), "the id is a traced thread's now"
-    assert opened[2:] == [set()]
-    rare.close()
-
-
 def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     read, write = os.pipe()
     monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
@@ -327,32 +282,16 @@ def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeyp
     assert side.traced_losses(calls_everywhere=True) == ("moved", "forked", "executed", "shares memory")
 
 
-def test_where_others_take_more_from_the_page_cache_than_can_be_read_the_trace_says_so(monkeypatch) -> None:
-    evictions, side = Evictions([], wanted=False), make()
-    monkeypatch.setattr(evictions, "complete", True)
-    for raw, told in ((b"", True), (lost(3, 0), False), (b"", False)):
-        monkeypatch.setattr(evictions, "read", lambda raw=raw: iter([(raw, False)]))
-        evictions.tell(side)
-        assert ("evicted" in side.traced_losses(calls_everywhere=True)) == told
-
-
-@pytest.mark.parametrize(
-    ("cpus", "calls", "evictions"), [(2, 1 << 20, 4 << 20), (96, 1 << 18, 1 << 18), (1024, 1 << 16, 1 << 16)]
-)
-def test_the_rings_of_many_processors_are_smaller(monkeypatch, cpus: int, calls: int, evictions: int) -> None:
+@pytest.mark.parametrize(("cpus", "calls"), [(2, 1 << 20), (96, 1 << 18), (1024, 1 << 16)])
+def test_the_rings_of_many_processors_are_smaller(monkeypatch, cpus: int, calls: int) -> None:
     sizes: list[int] = []
     none = SimpleNamespace(cpu=0, fd=0, close=lambda: None)
-    watch = lambda cpus, without=(): ({"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))])  # noqa: E731
+    watch = lambda cpus: ({"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))])  # noqa: E731
     monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", watch)
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_evictions", watch)
-    monkeypatch.setattr(
-        rare_calls.tracepoints, "fields_of_evictions", lambda: {"i_ino": (16, 8), "index": (24, 8), "s_dev": (32, 4)}
-    )
     monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
     monkeypatch.setattr(rare_calls, "Ring", lambda kind, cpu, size: sizes.append(size) or none)
-    for made in (rare_calls.RareCalls(range(cpus), wanted=True), Evictions(range(cpus), wanted=True)):
-        made.close()
-    assert sizes == [calls] * cpus + [evictions] * cpus
+    rare_calls.RareCalls(range(cpus), wanted=True).close()
+    assert sizes == [calls] * cpus
 
 
 def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +302,7 @@ def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
     monkeypatch.setattr(rare_calls, "Ring", refused)
     rare = rare_calls.RareCalls([0], wanted=True)
-    assert (rare.numbers, list(rare.read()), rare.filled) == ({}, [], False)
+    assert (rare.numbers, rare.filled) == ({}, False)
     assert os.read(read, 1) == b""
     os.close(read)
 

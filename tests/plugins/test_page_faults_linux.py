@@ -208,30 +208,6 @@ def test_doubles_are_kept_once_over_drains_too() -> None:
     assert len(times(samples)) == 2  # nobody was armed twice: the same fault may come again
 
 
-def test_doubles_that_each_have_their_own_time_are_kept_once() -> None:
-    """GIVEN Linux 6.1, where each event of a fault takes the time for itself."""
-    samples = RingSamples(major=False, own_times=True)
-    pages = [(time, 0x1000 * number) for number, time in enumerate((10, 20, 30))]
-    twice = [sample(time + late, tid=8, va=va) for time, va in pages for late in (0, 1)]
-    once = [sample(time + 40, tid=9, va=va) for time, va in pages]
-    take(samples, *twice, *once, sample(90, tid=8, va=0x9000), doubled=True)
-    assert (samples.duplicates, times(samples)) == (3, [10, 20, 30, 50, 60, 70, 90])
-    take(samples, *(sample(time, tid=8, va=0x9000) for time in (91, 190, 191)), doubled=True)
-    assert (samples.duplicates, times(samples)) == (5, [190]), "the other one of a pair came with the next read"
-
-
-def test_faults_at_one_place_are_no_doubles() -> None:
-    """A loop that discards a page and touches it: with one event the times are evenly apart, with two they are not."""
-    for late, kept in ((50, 8), (2, 4)):
-        samples = RingSamples(major=False, own_times=True)
-        take(samples, *(sample(time + more) for time in range(100, 500, 100) for more in (0, late)), doubled=True)
-        assert (len(times(samples)), samples.duplicates) == (kept, 8 - kept)
-    samples = RingSamples(major=False, own_times=True)
-    alone = [sample(time, va=0x1000 * time) for time in (1, 2, 3)]
-    take(samples, *alone, sample(10), sample(11), doubled=True)
-    assert len(times(samples)) == 5, "most faults of the thread came alone: it has one event"
-
-
 @given(
     st.lists(st.lists(st.integers(0, 200), max_size=30).map(sorted), min_size=1, max_size=6),
     st.lists(st.integers(0, 200), max_size=5).map(sorted),

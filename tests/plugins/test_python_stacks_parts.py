@@ -197,8 +197,6 @@ def test_a_sample_has_the_stack_of_the_row_before_it_if_that_is_its_threads() ->
         assert samples[:, 5].tolist() == WANTED
         assert samples[:, 4].tolist() == list(range(7))
         assert len(out) == 8  # the lost row stays for the account
-    pairs.ended = True
-    assert set(pairs.pair(rows)[:, 5].tolist()) == {NO_ROW}
 
 
 def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into() -> None:

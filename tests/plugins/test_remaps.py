@@ -89,8 +89,6 @@ def test_what_is_told_is_what_is_mapped(seed: int) -> None:
     for _ in range(150):
         machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()
         assert machine.told == machine.truth
-    where = {page for _, low, high in machine.remaps.of_file(0, 2, 3, 9) for page in range(low // PAGE, high // PAGE)}
-    assert where == {page for page, (ino, number) in machine.truth.items() if ino == 2 and 3 <= number < 9}
 
 
 def test_of_an_unknown_mapping_it_is_not_known_what_lies_where_it_was_moved() -> None:

@@ -310,15 +310,3 @@ def test_a_command_line_for_every_system_works_here_too(asked):
 def test_a_word_for_no_stacks_is_refused_as_on_linux():
     with pytest.raises(UsageError, match="'pyton' is none"):
         PageFaults(stacks="pyton")
-
-
-def test_service_times_are_refused_with_the_reason():
-    windows = machine()
-    with pytest.raises(Unavailable) as refused:
-        traced(windows, service_time=True)
-    assert str(refused.value) == (
-        "page_faults: service_time=yes: the working-set watch says neither when a fault began nor when it was served; "
-        "leave out service_time"
-    )
-    assert not windows.handles
-    assert PageFaults.abilities()["service_time"].name == "none"

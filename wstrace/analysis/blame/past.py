@@ -31,7 +31,6 @@ from wstrace.schema import (
     KIND_STACK,
     LOSS_DISCARDED,
     LOSS_EVENTS,
-    LOSS_EVICTED,
     LOSS_MOVED,
     LOSS_REPLACED,
     LOSS_UNMAPPED,
@@ -42,7 +41,7 @@ from wstrace.schema import (
 )
 
 #: Without a record of each of these, a fault may have been on what an address held before.
-_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED, LOSS_EVICTED)
+_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
 #: Faults of each process without a record that are those of its exec, or of what it read at its start.
 _OF_EXECS = 16
 #: losses of a trace file that are counted in files, frames and bytes, not in records

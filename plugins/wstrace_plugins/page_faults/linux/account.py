@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
-from wstrace_plugins.os.linux import procfs, vmstat
+from wstrace_plugins.os.linux import vmstat
+from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.hot_plug import Processors
 from wstrace_plugins.page_faults.linux.live import ended
 from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_plugins.page_faults.linux.samples import RingSamples
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
-if TYPE_CHECKING:
-    from wstrace_plugins.page_faults.linux.service_time.capture import ServiceTimes
-
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
-DISPLACED, WITHOUT_STACK, WITHOUT_TIME = "displaced", "without_stack", "without_time"
-#: Stacks are switched off when more than this share of the faults is displaced, and more than this number.
-_MOST_DISPLACED, _FEWEST = 0.001, 100
-#: Between two looks at all events: at least so long, and so many times what the last one took, as they may be many.
-_LOOK_SECONDS, _SHARE = 1.0, 200
-#: how long events are open twice: much longer than a fork takes, or than it takes to read that it has happened
-_RENEW_SECONDS = 1.0
+DISPLACED, WITHOUT_STACK = "displaced", "without_stack"
+_UNTRACED = "CPUs that came online during the trace"
 #: A ring lasts longer at a million faults a second: less throttling explains no loss.
 _TOLD_SECONDS = 0.1
 
@@ -47,7 +36,6 @@ class Account:
         events: the perf events.
         side: the side band.
         python: the Python stacks.
-        service: what times the faults; None = nothing does.
     """
 
     def __init__(
@@ -59,19 +47,16 @@ class Account:
         events: PerfEvents,
         side: SideBand,
         python: NoStacks | None = None,
-        service: ServiceTimes | None = None,
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
-        self._processors = Processors(events.cpus, everywhere=settings.everywhere)
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
-        self._python, self._service = python or NoStacks(), service
+        self._python = python or NoStacks()
         self._before = 0
         self._hints: int | None = None
         self._throttled: float | None = None
-        self._due, self._renewing = 0.0, False
-        self._displaced = dict.fromkeys((MINOR, MAJOR), 0)  # what it was when stacks were switched off
         self._at_end: int | None = None
+        self._untraced = False
         #: Faults that were counted and recorded, by type, and are not of this trace.
         self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
@@ -88,7 +73,7 @@ class Account:
 
     def end(self) -> None:
         """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
-        self._processors.look()
+        self._untraced = bool({*perf.online_cpus()} - {*self._events.cpus})
         for group in self._context.groups:
             group.end()
         if any(target.wait(0) is None for target in self._context.targets):
@@ -97,7 +82,6 @@ class Account:
     def so_far(self, late: int) -> None:
         """Writes the ledger during the trace, from the rings alone, and which content losses are told by now."""
         self._tell_losses()
-        self._processors.look_if_due()
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             lost = self.reported_lost(kind)
@@ -119,10 +103,8 @@ class Account:
         self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
 
     def reported_lost(self, kind: str) -> int:
-        """The faults that LOST rows have told of so far: they count lost rows of stacks and of times, too."""
+        """The faults that LOST rows have told of so far: they count lost rows of stacks, too."""
         lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
-        if lost and self._service is not None:
-            lost -= self._service.rows_lost(kind)
         return max(lost - self._python.rows_lost(kind), 0) if lost else 0
 
     def displaced(self, kind: str, counted: int) -> int:
@@ -131,68 +113,7 @@ class Account:
         The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
         """
         runs = self._python.runs(kind) if self._settings.period == 1 and not self._events.thinned else None
-        counted -= self._events.renewed(kind)  # these have no gate
-        return max(counted - runs, 0) if runs is not None else self._displaced[kind]
-
-    def absent(self, kind: str, counted: int, lost: int | None) -> int:
-        """The counted faults that have no row yet and are not known to be lost: no fewer than were displaced."""
-        taken = sum(ring.taken for name, rings in self._kinds for ring in rings if name == kind)
-        return counted - taken - (self.reported_lost(kind) if lost is None else lost)
-
-    def tend_stacks(self, live: Collection[int]) -> bool:
-        """Takes the gates off the events if they cost more than 0.1 % of the records; `live`: the traced processes.
-
-        Looked at once a second, with very many events more rarely. What was counted is read before how often the gates
-        ran, as faults go on.
-
-        Returns:
-            Whether events were opened beside others, so that records come twice.
-        """
-        if self._renewing:
-            self._renew(live)
-            return False
-        began = time.monotonic()
-        if began < self._due or self._python.runs(MINOR) is None:
-            return False
-        counted, absent = {}, {}
-        for kind, _ in self._kinds:
-            counted[kind], lost = self._events.counts(kind)
-            absent[kind] = self.absent(kind, counted[kind], lost)
-        # Faults of events without a gate have their rows: see close().
-        gone = {kind: min(self.displaced(kind, n), absent[kind]) for kind, n in counted.items()}
-        self._due = began + max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began))
-        if not any(gone[kind] > max(n * _MOST_DISPLACED, _FEWEST) for kind, n in counted.items()):
-            return False
-        self._renewing, self._due = True, float("inf")
-        self._renew(live)
-        if self._renewing:
-            # To open many takes long: only from now on each fork passes on the new ones.
-            self._due = time.monotonic() + _RENEW_SECONDS
-        return True
-
-    def _renew(self, live: Collection[int]) -> None:
-        """Opens events without a gate beside those before, and closes these some time later.
-
-        A process that was being born is told of by the side band, whose events stay, before it runs.
-        """
-        began = time.monotonic()  # who was born after this may not be among those that are opened now
-        roots = self._context.targets if self._settings.children else ()
-        pids = {*live, *(procfs.descendants(*(root.pid for root in roots)) if roots else ())}
-        try:
-            self._events.renew(pids, self._settings, self._context.own_threads)
-        except (OSError, Unavailable) as error:
-            self._context.info.lack(f"Python stacks cannot be switched off, although they cost records: {error}")
-            self._events.end_renewal(former=False)
-            self._renewing, self._due = False, float("inf")
-            return
-        if began < self._due:
-            return
-        self._events.end_renewal(former=True)
-        self._displaced = {kind: self.displaced(kind, self._events.closed(kind)) for kind, _ in self._kinds}
-        self._python.switch_off()
-        if self._service is not None:
-            self._service.switch_off()
-        self._renewing = False
+        return max(counted - runs, 0) if runs is not None else 0
 
     def close(self, given: int, *, failed: bool) -> None:
         """Writes the final ledger: what was recorded, all losses (with displaced) and unaccounted are what was counted.
@@ -231,14 +152,12 @@ class Account:
             ledger.set("lost_side_band", lost, self._source)
         for reason, n in self._python.reasons().items():
             ledger.set(WITHOUT_STACK, n, reason)
-        for reason, n in self._service.reasons().items() if self._service is not None else ():
-            ledger.set(WITHOUT_TIME, n, reason)
         if self._context.wants(CONTENT_LOSS):  # what blame asks for
             from wstrace_plugins.page_faults.linux.fault_around import fault_around_bytes
 
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
-        if self._processors.untraced:
-            self._context.info.lack(f"faults on {self._processors.untraced}")
+        if self._untraced:
+            self._context.info.lack(f"faults on {_UNTRACED}")
         self._tell_hints()
         self._tell_throttling()
         if self._context.groups:
@@ -246,7 +165,7 @@ class Account:
             if usage is None:
                 self._context.info.note("an unknown number faulted in by the kernel itself")
             elif usage > counted_in_all:
-                others = f", or faults on {self._processors.untraced}" if self._processors.untraced else ""
+                others = f", or faults on {_UNTRACED}" if self._untraced else ""
                 self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
         elif self._context.targets:
             if all(target.launched for target in self._context.targets) and (went_on := self._went_on()):
@@ -313,8 +232,8 @@ class Account:
     def _causes(self) -> list[str]:
         """What rusage may have counted without an event: always also get_user_pages(), which has none."""
         causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
-        if self._processors.untraced:
-            causes.insert(0, f"faults on {self._processors.untraced}")
+        if self._untraced:
+            causes.insert(0, f"faults on {_UNTRACED}")
         if not self._settings.kernel:
             causes.append("faults that kernel code took on the target's memory (level user)")
         if not self._settings.children:

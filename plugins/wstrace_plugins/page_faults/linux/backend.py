@@ -12,7 +12,7 @@ import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import Unavailable, UsageError
+from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
@@ -33,8 +33,7 @@ from wstrace_plugins.page_faults.linux.calls import Calls
 from wstrace_plugins.page_faults.linux.catch_up import CatchUp
 from wstrace_plugins.page_faults.linux.counters import FaultCounters
 from wstrace_plugins.page_faults.linux.descriptors import Descriptors
-from wstrace_plugins.page_faults.linux.events import ENTRY, PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.evictions import Evictions
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.family_arming import arming_of
 from wstrace_plugins.page_faults.linux.levels import own_level, settled_level
 from wstrace_plugins.page_faults.linux.live import ended
@@ -56,8 +55,6 @@ from wstrace_plugins.page_faults.stacks_option import parse_stacks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.page_faults.linux.service_time.capture import ServiceTimes
-
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS, _PRUNE_SECONDS = 1 << 17, 1.0
@@ -76,7 +73,6 @@ class PageFaults(Source):
             permits it; none.
         stack_rate: for native: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
-        service_time: measure how long the kernel takes to serve each fault, by eBPF programs: column service_ns.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -98,7 +94,6 @@ class PageFaults(Source):
         stacks: str = "auto",
         stack_rate: int = 2000,
         stack_period: int = 0,
-        service_time: bool = False,
     ) -> None:
         for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
             if value < least:
@@ -111,11 +106,9 @@ class PageFaults(Source):
         self._dumps, self._announced = StackDumps(), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
-        self._service: ServiceTimes | None = None
-        self._times_asked = service_time
         self._python = NoStacks()
         self._events: PerfEvents
-        self._watched: tuple[RareCalls, ...] = ()
+        self._rare: RareCalls
         self._side: SideBand
         self._peaks: Peaks
         self._titles: Titles
@@ -143,14 +136,12 @@ class PageFaults(Source):
         level = settled_level(context, self._asked.kernel)
         self._settings = self._asked._replace(
             kernel=self._asked.kernel and level.name == "full", children=self._asked.children and context.children,
-            stacks=self._stack_rate, service=self._times_asked,
+            stacks=self._stack_rate,
         )  # fmt: skip
         if self._asked.period > 1:
             context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
         if level.name == "counters":
-            if self._times_asked:
-                raise Unavailable(f"service times: {level.why}", level.remedy)
             self._counters = FaultCounters(context, self.name)
             return
         try:
@@ -175,23 +166,17 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
-        if self._times_asked:
-            from wstrace_plugins.page_faults.linux.service_time.capture import service_times
-
-            self._service = service_times(context, cpus)
-        service = self._service
-        self._python = python_stacks(self._stacks, context, self.name, cpus, service)
-        samples_of = functools.partial(RingSamples.of, cgroups=self._settings.cgroups)
+        self._python = python_stacks(self._stacks, context, self.name, cpus)
+        samples_of = functools.partial(RingSamples, cgroups=self._settings.cgroups)
         self._samples = [
-            samples_of(ring, self._python.join(ring), None if service is None else service.join(ring))
+            samples_of(ring.kind == MAJOR, self._python.join(ring))
             for ring in self._rings
             if ring.kind in (MINOR, MAJOR)
         ]
         self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
-        self._events = PerfEvents(self._rings, cpus, descriptors, self._opened)
+        self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         self._events.watch_births(births)
-        rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
-        self._watched = rare, Evictions(cpus, wanted=bool(rare.numbers))
+        self._rare = rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
@@ -202,17 +187,11 @@ class PageFaults(Source):
         self._catch_up, self._titles = CatchUp(self._side, self._python.look), Titles(self._side)
         self._arming = arming(context, self._settings, self._events, self._side, self._python)
         given = (self._samples, self._events, self._side, self._python)
-        self._account = Account(context, self.name, self._settings, *given, service)
+        self._account = Account(context, self.name, self._settings, *given)
         self._since = self._watermark = now_ns()
         self._account.left_out = self._arming.left_out
         self._arming.arm(self._since)
         self._account.begin()
-
-    def _opened(self, event: int, kind: str) -> None:
-        if kind != ENTRY:
-            self._python.attach(event, kind)
-        elif self._service is not None:
-            self._service.attach(event)
 
     # -- drain -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +202,7 @@ class PageFaults(Source):
             return
         rest = self._pace.rest
         wait = self._python.look_at_processes(min(timeout, rest, self._peaks.seconds if self._grown else rest))
-        filled = self._pace.wait(wait) or any(one.filled for one in self._watched)
+        filled = self._pace.wait(wait) or self._rare.filled
         self._titles.look_if_due()
         self._arming.look()
         if filled or not timeout or not self._pace.rest:
@@ -242,7 +221,7 @@ class PageFaults(Source):
         """True when no ring has data and nothing is held: this check is what an idle trace costs."""
         assert self._rings is not None
         held = self._side.holds or self._dumps.holds or any(samples.holds for samples in self._samples)
-        return not held and not any(one.filled for one in (*self._watched, *self._rings))
+        return not held and not any(one.filled for one in (self._rare, *self._rings))
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         assert self._rings is not None
@@ -261,8 +240,7 @@ class PageFaults(Source):
         for ring in self._rings:  # after the samples, so that the mappings that these need have been read
             if ring.kind == SIDE and len(raw := ring.read()):
                 self._side.take(raw.tobytes())
-        for rare in self._watched:
-            rare.tell(self._side)
+        self._rare.tell(self._side)
         if self._side.stale:
             self._catch_up.read_maps_again(self._arming.families())
         watermark = _FOREVER if final else settled(self._samples, now - _LATEST_NS)
@@ -276,8 +254,6 @@ class PageFaults(Source):
         for until in steps(self._samples, watermark):
             yield from self._faults(until, now if until == _FOREVER else until)
         self._account.so_far(self._late)
-        if not final:
-            self._arming.doubled |= self._account.tend_stacks(self._side.live)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)
@@ -289,8 +265,6 @@ class PageFaults(Source):
         if not len(times):
             return
         columns = self._python.with_stacks(columns)
-        if self._service is not None:
-            columns = self._service.with_times(columns)
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
         observers = self._arming.observers(columns)
         if observers is not None and observers.any():
@@ -319,8 +293,7 @@ class PageFaults(Source):
         try:
             self._account.end()
             self._events.disarm()
-            for rare in self._watched:
-                rare.disarm()
+            self._rare.disarm()
             failed = True
             try:
                 self._titles.look_at_all()
@@ -341,14 +314,11 @@ class PageFaults(Source):
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
                 self._events.close()
-                for rare in self._watched:
-                    rare.close()
+                self._rare.close()
             self._rings.close()
             self._rings = None
         self._pace.close()
         self._python.close()
-        if self._service is not None:
-            self._service.close()
 
     @property
     def finished(self) -> bool:
@@ -369,13 +339,10 @@ class PageFaults(Source):
         """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
         if self._rings is not None:
             self._events.after_fork_in_child()
-            for rare in self._watched:
-                rare.after_fork_in_child()
+            self._rare.after_fork_in_child()
             self._rings.after_fork_in_child()
         self._pace.after_fork_in_child()
         self._python.after_fork_in_child()
-        if self._service is not None:
-            self._service.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Rows and losses so far, ring bytes, threads armed, processes alive."""

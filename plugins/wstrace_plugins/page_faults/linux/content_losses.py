@@ -12,7 +12,6 @@ from wstrace.schema import (
     LOSS_BRK,
     LOSS_DISCARDED,
     LOSS_EVENTS,
-    LOSS_EVICTED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_LAZILY_FREED,
@@ -43,7 +42,6 @@ _NEEDED = {
     LOSS_MOVED: {"mremap"},
     LOSS_EXECUTED: set[str](),
     LOSS_BRK: {"brk"},
-    LOSS_EVICTED: {"evicted"},
     LOSS_POPULATED: {"madvise", "mlock", "mlock2", "mlockall", "mmap"},
 }
 #: Advice that brings pages: MADV_POPULATE_READ, _WRITE
@@ -168,14 +166,6 @@ class ContentLosses:
         """A process executed another program."""
         self._breaks.pop(pid, None)
         self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
-
-    def evicted(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Pages of a file left memory; ranges: the processes, starts and ends of where they are mapped."""
-        self._rows += [(time_ns, pid, LOSS_EVICTED, start, end, 0, 0) for pid, start, end in ranges]
-
-    def perhaps_unmapped(self, time_ns: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Pages that were in one folio with some that left memory: to split it for that unmaps it."""
-        self._rows += [(time_ns, pid, LOSS_PERHAPS_UNMAPPED, start, end, 0, 0) for pid, start, end in ranges]
 
     def ended(self, pid: int, time_ns: int = END) -> None:
         """A process has ended; END: it is not traced any more."""

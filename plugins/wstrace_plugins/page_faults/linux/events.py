@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _FAULTS = (MINOR, MAJOR)
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
-ENTRY = "entry"  # the kind of the events at the entry of faults, which write nothing: a program hangs on them
 #: So often are events stopped again, at most.
 _MOST_STOPS = 20
 
@@ -39,7 +38,6 @@ class Settings(NamedTuple):
         on_exec: whether counting starts at the thread's next execve().
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
-        service: whether faults are timed, so that there is an event at their entry.
         everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
         cgroups: whether each fault's record has the id of the cgroup of its thread.
     """
@@ -50,14 +48,13 @@ class Settings(NamedTuple):
     on_exec: bool = False
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
-    service: bool = False
     everywhere: bool = False
     cgroups: bool = False
 
     @property
     def events(self) -> int:
         """The number of events per thread and CPU."""
-        return 3 + len(self.tracepoints) + (self.stacks is not None) + self.service
+        return 3 + len(self.tracepoints) + (self.stacks is not None)
 
     def attributes(self, kind: str, lost: bool) -> list[NDArray[Any]]:
         """The perf_event_attr of the events of a kind; `lost` says whether these count lost records (Linux 6.0)."""
@@ -79,9 +76,6 @@ class Settings(NamedTuple):
         fields = {"read_format": perf.PERF_FORMAT_LOST if lost else 0}
         if kind == STACKS:
             return [stack_attributes(self.stacks, bits, fields)] if self.stacks is not None else []
-        if kind == ENTRY:
-            config = perf.PERF_COUNT_SW_PAGE_FAULTS
-            return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, sample_period=1, **fields)] * self.service
         if kind == SIDE:
             bits += ["mmap", "mmap2", "mmap_data", "comm", "comm_exec", "task"]
             config, fields["sample_type"] = perf.PERF_COUNT_SW_DUMMY, perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
@@ -102,7 +96,7 @@ class PerfEvents:
         rings: where they write to.
         cpus: the CPUs that they are opened on.
         descriptors: our limit.
-        opened: called with the descriptor of each event of faults and its kind (minor, major, entry), before it counts.
+        opened: called with the descriptor of each event of faults and its kind (minor, major), before it counts.
     """
 
     def __init__(
@@ -113,19 +107,13 @@ class PerfEvents:
         opened: Callable[[int, str], None] = lambda fd, kind: None,
     ) -> None:
         self._rings, self.cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
-        # Of two events of one config the kernel calls the newer one first: a stack dump comes before a fault's entry.
-        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], ENTRY: [], MINOR: [], MAJOR: [], STACKS: []}
+        self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
         self._closing, self._stops = ClosedBeside(), 0
-        self._closed = dict.fromkeys(self._fds, (0, 0))  # counts of events that were closed before the end
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         #: one out of so many faults is recorded: see record_one_in(); whether it ever was more than one
         self.every, self.thinned = 1, False
         self._places: list[tuple[int, int]] = []  # what arm_everywhere() opened events on, and the flags for it
-        #: while events are renewed: the number of those before, of each kind, their threads, and what was called
-        self._former: tuple[dict[str, int], set[int], Callable[[int, str], None]] | None = None
-        self._renewed: set[int] = set()
-        self._given_up = dict.fromkeys(_FAULTS, 0)
         self.counts_lost = True
         #: Whether the tracepoints are on every thread: without room for their descriptors, they are left out.
         self.tracepoints_everywhere = True
@@ -170,13 +158,12 @@ class PerfEvents:
         settings = self.make_room(1, settings)
         self.arm(place[0], settings, flags=place[1])
 
-    def arm(self, tid: int, settings: Settings, kinds: Collection[str] = (), *, flags: int = 0) -> bool:
+    def arm(self, tid: int, settings: Settings, *, flags: int = 0) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
 
         Args:
             tid: the thread, or what `flags` make of it.
             settings: how.
-            kinds: only those events; () = all.
             flags: of perf_event_open().
 
         Raises:
@@ -187,17 +174,14 @@ class PerfEvents:
             made_of = {kind: settings.attributes(kind, self.counts_lost) for kind in self._fds}
             self._attributes = settings, made_of
         for kind, fds in self._fds.items():
-            if kinds and kind not in kinds:
-                continue
             made: list[int] = []
             try:
                 for attributes in self._attributes[1][kind]:
                     for cpu in self.cpus:
                         made.append(self._open(attributes, tid, cpu, flags))
-                        if kind != ENTRY:
-                            ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
-                            perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
-                        if kind in (*_FAULTS, ENTRY):
+                        ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
+                        perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
+                        if kind in _FAULTS:
                             self._opened(made[-1], kind)
             except ProcessLookupError:
                 _close(made)
@@ -206,7 +190,7 @@ class PerfEvents:
                 _close(made)
                 if error.errno == errno.EINVAL and self.counts_lost:
                     self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
-                    return self.arm(tid, settings, kinds, flags=flags)
+                    return self.arm(tid, settings, flags=flags)
                 raise
             fds += made
             if self.every > 1 and kind in _FAULTS:
@@ -218,9 +202,7 @@ class PerfEvents:
             self.threads.add(tid)
         return True
 
-    def arm_process(
-        self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]], kinds: Collection[str] = ()
-    ) -> None:
+    def arm_process(self, pid: int, settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
         """Opens events on every thread of a running process, repeatedly until none is new: it may be starting some.
 
         A thread started by a traced one has inherited its events and gets a second set here. Its rows then appear
@@ -233,7 +215,7 @@ class PerfEvents:
         gone: set[int] = set()
         while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
             settings = self.make_room(len(fresh), settings)
-            gone |= {tid for tid in fresh if not self.arm(tid, settings, kinds)}
+            gone |= {tid for tid in fresh if not self.arm(tid, settings)}
         if procfs.stat(pid).gone:
             raise TargetExited(f"process {pid} ended while it was being attached")
 
@@ -284,7 +266,8 @@ class PerfEvents:
     def went_on(self) -> bool:
         """Whether records have come since the rings were read although all events were stopped: then stops them again.
 
-        A task that is being forked meanwhile may go on (see end_renewal()), and threads hand their events over to the
+        A task that is being forked meanwhile gets an inherited event as it was when the fork began, so that it may go
+        on (inherit_event() in kernel/events/core.c, Linux 6.18), and threads hand their events over to the
         next one (perf_event_context_sched_out() in kernel/events/core.c, Linux 6.18), so that all that are started from
         then on go on, too: after 34 of 800 stops of a program that starts threads all the time.
         """
@@ -294,69 +277,10 @@ class PerfEvents:
         self.disarm()
         return True
 
-    def renew(self, pids: Iterable[int], settings: Settings, leave_out: Callable[[], frozenset[int]]) -> None:
-        """Opens events of faults, with nothing hung on them, on these processes beside those that they have.
-
-        Called again with further processes, until end_renewal(): a process that was born before its parent had the new
-        events loses those before with its parent. What both saw appears twice, next to each other in one ring, and is
-        kept once.
-
-        Raises:
-            OSError, Unavailable: from arm().
-        """
-        if self._former is None:
-            self._former = {kind: len(self._fds[kind]) for kind in _FAULTS}, self.threads, self._opened
-            self.threads, self._opened, self._renewed = set(), lambda fd, kind: None, set()
-            for place, flags in self._places:
-                with contextlib.suppress(FileNotFoundError):  # a cgroup that has been removed
-                    self.arm(place, settings, _FAULTS, flags=flags)
-        if self._places:
-            return
-        fresh = set(pids) - self._renewed
-        self._renewed |= fresh
-        for pid in fresh:
-            with contextlib.suppress(TargetExited):
-                self.arm_process(pid, settings, leave_out, _FAULTS)
-
-    def end_renewal(self, *, former: bool) -> None:
-        """Closes the events that there were before renew(), or, with former=False, the new ones.
-
-        A task that is being forked by one which has inherited an event gets that as it was when the fork began (see
-        inherit_event() in kernel/events/core.c, Linux 6.18), so that it may go on when it was disabled meanwhile: seen
-        with 1 of 300. All that are inherited write where the event does, and so nothing any more once it has no ring:
-        no row is written that is not counted.
-        """
-        assert self._former is not None
-        numbers, threads, opened = self._former
-        self._former = None
-        self.threads |= threads
-        if not former:
-            self._opened = opened
-        for kind, n in numbers.items():
-            closing = self._fds[kind][:n] if former else self._fds[kind][n:]
-            for request, argument in ((perf.PERF_EVENT_IOC_DISABLE, 0), (perf.PERF_EVENT_IOC_SET_OUTPUT, perf.NO_RING)):
-                for fd in closing:
-                    perf.ioctl(fd, request, argument)
-            counted, lost = self._read(closing)
-            self._closed[kind] = (self._closed[kind][0] + counted, self._closed[kind][1] + lost)
-            self._given_up[kind] += 0 if former else counted
-            _close(closing)
-            self._fds[kind] = self._fds[kind][n:] if former else self._fds[kind][:n]
-
     def counts(self, kind: str) -> tuple[int, int | None]:
         """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
         counted, lost = self._read(self._fds[kind])
-        before, lost_before = self._closed[kind]
-        return counted + before, lost + lost_before if self.counts_lost else None
-
-    def renewed(self, kind: str) -> int:
-        """What of it events of renew() have counted, as long as those before are there, too."""
-        opened = self._read(self._fds[kind][self._former[0][kind] :])[0] if self._former is not None else 0
-        return opened + self._given_up[kind]
-
-    def closed(self, kind: str) -> int:
-        """What the events of a kind had counted that were closed before the end."""
-        return self._closed[kind][0]
+        return counted, lost if self.counts_lost else None
 
     def _read(self, fds: Iterable[int]) -> tuple[int, int]:
         size = 16 if self.counts_lost else 8

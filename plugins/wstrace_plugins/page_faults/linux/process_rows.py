@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,11 +66,6 @@ class ProcessRows(abc.ABC):
     def _waiting(self) -> bool:
         """Whether rows wait for the watermark."""
         return bool(self._processes or self._spaces or self._listings or self._losses)
-
-    @property
-    def _inodes(self) -> Collection[int]:
-        """The inodes of the files that traced processes have ever mapped; none where nobody tells of their calls."""
-        return self._remaps.inodes if self._remaps is not None else ()
 
     def launched(self, pid: int) -> None:
         """A process that we launched and that has not executed its command yet."""

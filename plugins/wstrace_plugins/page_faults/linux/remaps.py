@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
@@ -60,7 +59,6 @@ class Remaps:
         self._anon = anon
         self._mapped: dict[int, list[Piece]] = {}  # in order, none over another
         self._replaced: dict[int, deque[tuple[int, Piece]]] = {}  # when, and what
-        self._devices: dict[int, set[int]] = {}  # of the files that were ever mapped, by inode
 
     def rows(self, call: Call, *, partly: bool = False) -> tuple[list[Row], list[tuple[int, int]]]:
         """The ADDRESS_SPACE rows of a call; and the ranges of addresses of which nobody knows what lies there now.
@@ -142,31 +140,6 @@ class Remaps:
         pieces[first:past] = new
         if len(pieces) > _MOST:
             del pieces[: _MOST // 2]
-        if row[8]:
-            self._devices.setdefault(row[8], set()).add(row[7])
-
-    @property
-    def inodes(self) -> Collection[int]:
-        """The inodes of the files that were ever mapped."""
-        return self._devices.keys()
-
-    def of_file(self, device: int, inode: int, first: int, past: int) -> Iterator[tuple[int, int, int]]:
-        """The addresses at which pages of a file are mapped: process, start and end of each range."""
-        if device not in self._devices.get(inode, ()):
-            return
-        for pid, pieces in self._mapped.items():
-            for start, end, row in pieces:
-                if row[7] == device and row[8] == inode:
-                    begin = row[3] - row[5]  # where the file's first page would lie
-                    low, high = max(start, begin + first * _PAGE), min(end, begin + past * _PAGE)
-                    if low < high:
-                        yield pid, low, high
-
-    def in_folios_with(self, device: int, inode: int, first: int, past: int) -> Iterator[tuple[int, int, int]]:
-        """As of_file(), of the pages that may have been in one folio with one of these."""
-        size = LARGEST_FOLIO // _PAGE
-        yield from self.of_file(device, inode, first // size * size, first)
-        yield from self.of_file(device, inode, past, -(-past // size) * size)
 
     def forked(self, pid: int, ppid: int) -> None:
         """Gives a child its parent's mappings."""

@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
-from wstrace_plugins.os.linux.versions import kernel
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import records
 from wstrace_plugins.page_faults.linux.cgroup_ids import CGROUP_ID
-from wstrace_plugins.page_faults.linux.doubles import second_of_pairs
-from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
-    from wstrace_plugins.page_faults.linux.service_time.rows import ServiceRows
 
 #: The headers of our records as one u64: type, misc, size.
 _USER, _KERNEL = (
@@ -27,13 +23,9 @@ _USER, _KERNEL = (
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
 #: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with cgroups the id of the cgroup; with
-#: stacks the hash of the stack; with service times what ServiceRows tells of it.
+#: stacks the hash of the stack.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((5, 0), "<u8").T
-#: What two rows of one fault have in common.
-_PLACE = (_HEADER, _IP, _IDS, _ADDRESS)
-#: Kernels that were seen to let the events of a fault share its time; 6.1 does not.
-_SHARED_TIME = (6, 12)
 #: The rows of a batch that is worth its own way.
 _ENOUGH = 8192
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
@@ -44,61 +36,38 @@ class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
     A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); further ones
-    are the id of the cgroup, the hash of the fault's stack, and what tells its service time, where these
-    are recorded. Rows lie in memory by columns: all that follows reads single columns, again and again.
+    are the id of the cgroup and the hash of the fault's stack, where these are recorded. Rows lie in memory by
+    columns: all that follows reads single columns, again and again.
 
     Args:
         major: whether they are major faults.
         stacks: takes the stack rows out of the ring, where there are any.
-        service: the same for the rows with service times.
         cgroups: whether its samples have the id of a cgroup.
-        own_times: whether each event of a fault takes the time for itself: see `doubles`.
     """
 
     def __init__(
         self,
         major: bool,
         stacks: StackRows | None = None,
-        service: ServiceRows | None = None,
         *,
         cgroups: bool = False,
-        own_times: bool = False,
     ) -> None:
-        self.major, self._stacks, self._service, self._own_times = major, stacks, service, own_times
+        self.major, self._stacks = major, stacks
         self._sampled = (CGROUP_ID,) * cgroups
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
         self._last = _NO_ROWS
 
-    @classmethod
-    def of(
-        cls,
-        ring: Ring,
-        stacks: StackRows | None = None,
-        service: ServiceRows | None = None,
-        *,
-        cgroups: bool = False,
-    ) -> RingSamples:
-        """The samples of a ring."""
-        own_times = kernel() < _SHARED_TIME
-        return cls(ring.kind == MAJOR, stacks, service, cgroups=cgroups, own_times=own_times)
-
     @property
     def further(self) -> tuple[str, ...]:
         """What the columns of a row behind the record's are, by the names that merge() gives them."""
-        stack, service = self._stacks is not None, self._service is not None
-        return self._sampled + ("stack_hash",) * stack + ("service_ns",) * service
+        return self._sampled + ("stack_hash",) * (self._stacks is not None)
 
     @property
     def holds(self) -> bool:
         """Whether there are rows that wait for the watermark."""
         return bool(self._held)
-
-    @property
-    def taken(self) -> int:
-        """The rows that came out of the ring so far: recorded, waiting, and those that are not kept."""
-        return self.recorded + sum(map(len, self._held)) + self.duplicates + self.foreign
 
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds a copy of what is in the ring.
@@ -106,8 +75,9 @@ class RingSamples:
         Args:
             raw: bytes, shape (n,).
             armed_ns, now_ns: a row with a time outside this range carries another tracer's clock: counted, not kept.
-                The kernel passes the first event's time on to all events (perf_sample_data.sample_flags; on 6.1 not).
-            doubled: threads may have two events (one inherited, one opened by us), which both write the same row.
+            doubled: threads may have two events (one inherited, one opened by us), which both write the same row: the
+                kernel passes the first one's time on (perf_sample_data.sample_flags, Linux 6.2). Before that such
+                faults are counted, and recorded, twice.
         """
         if not len(raw):
             return
@@ -121,8 +91,6 @@ class RingSamples:
         self.malformed += bool(torn)
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
-        if self._service is not None:
-            rows = self._service.pair(rows)
         header = rows[:, _HEADER]
         good = (header == _USER) | (header == _KERNEL)
         if not good.all():
@@ -161,11 +129,11 @@ class RingSamples:
         return _those(rows, good)
 
     def _without_doubles(self, rows: NDArray[Any]) -> NDArray[Any]:
-        twice = self._pairs(rows) if self._own_times else self._same(rows)
+        twice = self._same(rows)
         if not twice.any():
             return rows
         if rows.shape[1] > _STACK:
-            # A program ran for one of the two only: the other one's stack is a status, 0 to 15. So it is with a time.
+            # A program ran for one of the two only: the other one's stack is a status, 0 to 15.
             at = np.flatnonzero(twice[1:])
             rows[at, _STACK:] = np.maximum(rows[at, _STACK:], rows[at + 1, _STACK:])
         self.duplicates += int(twice.sum())
@@ -176,17 +144,6 @@ class RingSamples:
         before, self._last = self._before(rows), rows[-1:].copy()
         same: NDArray[np.bool_] = rows[:, _TIME] == before[:, _TIME]
         return same & (rows[:, :_STACK] == before[:, :_STACK]).all(axis=1) if same.any() else same
-
-    def _pairs(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which rows are the second ones of a fault, where their times differ."""
-        same: NDArray[np.bool_] = (rows[:, _PLACE] == self._before(rows)[:, _PLACE]).all(axis=1)
-        begin = int(same[0])  # then the first one has gone on, with the read before
-        twice, waits = same.copy(), False
-        if begin < len(rows):
-            same[begin] = False
-            twice[begin:], waits = second_of_pairs(same[begin:], rows[begin:, _IDS], rows[begin:, _TIME])
-        self._last = rows[-1:].copy() if waits else _NO_ROWS
-        return twice
 
     def _before(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The row before each; one that is like none before the first, if none is kept."""
@@ -250,7 +207,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
 def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    With stacks there is a further one, `stack_hash`; with service times `service_ns`, as ServiceRows tells it; with
+    With stacks there is a further one, `stack_hash`; with
     cgroups CGROUP_ID.
     """
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]

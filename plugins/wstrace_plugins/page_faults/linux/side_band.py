@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
@@ -26,21 +25,16 @@ from wstrace.schema import (
     SPACE_UNMAP,
 )
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.page_faults.linux import evicted_pages
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.asked_mappings import Told, changed_by
 from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls
-from wstrace_plugins.page_faults.linux.calls_of_all import CallsOfAll, Record, samples
-from wstrace_plugins.page_faults.linux.evicted_pages import EvictedPages
 from wstrace_plugins.page_faults.linux.in_order import until
 from wstrace_plugins.page_faults.linux.live import Live
 from wstrace_plugins.page_faults.linux.process_rows import UNKNOWN_CODE, ProcessRows
 from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
 from wstrace_plugins.page_faults.linux.tracepoints import EVERYWHERE
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+Record = tuple[int, int, int, bytes]  # time, type, misc, all of it
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
 _TASK = struct.Struct("<IIII")  # pid ppid tid ptid
@@ -51,8 +45,6 @@ assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
 _TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
 _MAPS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_SAMPLE)
-#: Records after which a process may be traced that was not; these name it first, or a fork's parent behind it.
-_NAMING = (perf.PERF_RECORD_FORK, perf.PERF_RECORD_COMM, perf.PERF_RECORD_MMAP2)
 _CACHE = 4096
 _KEPT = 1 << 16
 _END = (1 << 64) - 1
@@ -94,7 +86,6 @@ class SideBand(ProcessRows):
         #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
         self.privileged_programs = 0
         self._privileged: list[int] = []
-        self.evictions_told = False  #: whether everything that leaves the page cache is told
         self._calls = calls
         self._children, self._exit_code = children, exit_code
         self._records: list[Record] = []
@@ -103,8 +94,6 @@ class SideBand(ProcessRows):
         self._ahead: dict[int, list[tuple[int, Record]]] | None = None  # by process, with their places; None = not made
         self._unknown: dict[int, list[Record]] = {}  # by process
         self._unknown_records = 0
-        self._of_all = CallsOfAll()
-        self._evictions = EvictedPages()
         self.given_before = self._given_until = 0  #: up to when records were given before those that are given now
         self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
         self._labels: dict[bytes, tuple[int, int]] = {}
@@ -117,20 +106,19 @@ class SideBand(ProcessRows):
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
             _RARE_LOST: self._lose_calls,
             _TITLE: self._title,
-            evicted_pages.KIND: self._evicted,
         }
 
     @property
     def holds(self) -> bool:
         """True when records wait for the watermark."""
-        return bool(self._records or self._evictions or self._waiting)
+        return bool(self._records or self._waiting)
 
     def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
         """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
         threads, where calls are traced at all.
         """
         calls = self._calls.names if self._calls is not None and calls_everywhere else frozenset[str]()
-        return self._losses.traced(calls | {"evicted"} if calls and self.evictions_told else calls)
+        return self._losses.traced(calls)
 
     def rare_calls_end(self) -> None:
         """Rare calls are no longer recorded."""
@@ -145,13 +133,7 @@ class SideBand(ProcessRows):
             rare: they are of rare calls: what is lost of them costs no mapping.
             full_ns: until then their ring was full: what came after them is lost.
         """
-        if rare and raw and (found := samples(raw)) is not None:
-            self._of_all.hold(found)
-            self.records += len(found.times)
-            raw, last = b"", int(found.times[-1])
-        else:
-            last = self._given_until
-        at, before, before_ns = 0, b"", last
+        at, before, before_ns = 0, b"", self._given_until
         self._ahead = None
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
@@ -179,16 +161,6 @@ class SideBand(ProcessRows):
             before, before_ns = record, time_ns
         if full_ns:
             self._records += [(at_ns, _RARE_LOST, 0, _U64.pack(full_ns)) for at_ns in (before_ns + 1, full_ns)]
-
-    def evicted(self, rows: NDArray[Any]) -> None:
-        """Holds what left the page cache, rows of evicted_pages.EVICTED."""
-        self._evictions.hold(rows)
-
-    def _evicted(self, time_ns: int, misc: int, record: bytes) -> None:
-        if self._remaps is not None:
-            pages = evicted_pages.PAGES.unpack(record)
-            self._losses.evicted(time_ns, self._remaps.of_file(*pages))
-            self._losses.perhaps_unmapped(time_ns, self._remaps.in_folios_with(*pages))
 
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
@@ -232,11 +204,11 @@ class SideBand(ProcessRows):
                 if one[1] in _MAPS:
                     self._ahead.setdefault(_IDS.unpack_from(one[3], 8)[0], []).append((place, one))
         ahead = [one for place, one in self._ahead.get(pid, ()) if place >= self._at]
-        return self._told_by(pid, ahead + self._of_all.coming(pid))
+        return self._told_by(pid, ahead)
 
     def passed_over(self, pid: int) -> list[Told]:
         """Likewise by records that have just been given out, when the process was not known."""
-        return self._told_by(pid, self._unknown.get(pid, []) + self._of_all.passed(pid))
+        return self._told_by(pid, self._unknown.get(pid, []))
 
     def _told_by(self, pid: int, records: list[Record]) -> list[Told]:
         told: list[Told] = []
@@ -376,12 +348,6 @@ class SideBand(ProcessRows):
         """
         self.given_before, self._given_until = self._given_until, max(watermark, self._given_until)
         self._due, self._records = until(self._records, watermark)
-        named = (_IDS.unpack_from(record, 8) for _, kind, _, record in self._due if kind in _NAMING)
-        traced = {*self.live, *(pid for pids in named for pid in pids)}
-        own, others = self._of_all.give(watermark, traced, keep=self.asked.wanted)
-        own += self._evictions.give(watermark, self._inodes, self._due)
-        self._due = sorted(self._due + own, key=itemgetter(0)) if own else self._due
-        self.others += others
         self._ahead = None
         self._unknown.clear()
         self._unknown_records = 0
@@ -390,6 +356,4 @@ class SideBand(ProcessRows):
             if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
                 reader(time_ns, misc, record)
         self._due, self._at, self._ahead = [], 0, None
-        for time_ns, _, misc, record in self._evictions.of(self._inodes):
-            self._evicted(time_ns, misc, record)  # of files that were not known before these records
         yield from self._rows(watermark, source)

@@ -1,4 +1,4 @@
-"""Which stacks and service times faults can have here: each way is tried, not guessed."""
+"""Which stacks faults can have here: each way is tried, not guessed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from wstrace_plugins.page_faults.linux.stack_event import StackRate
 
 
 def stack_levels() -> Mapping[str, Level]:
-    """What the options `stacks` and `service_time` can give a fault here, each tried."""
+    """What the option `stacks` can give a fault here, each tried."""
     from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
-    from wstrace_plugins.page_faults.linux.service_time.capture import level as service_level
 
-    return {"stacks=python": tried(), "stacks=native": native_level(), "service_time=on": service_level()}
+    return {"stacks=python": tried(), "stacks=native": native_level()}
 
 
 def native_level() -> Level:

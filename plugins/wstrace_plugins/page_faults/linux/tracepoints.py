@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +38,6 @@ EVERYWHERE: dict[str, tuple[str, str | None]] = {
     "mlockall": ("(flags & 1) && !(flags & 4)", None),
     "shmat": ("shmflg & 0x4000", "ret < 0"),  # SHM_REMAP; likewise
 }
-#: A page of a file, or a folio of several, leaves the page cache: truncated, punched, or evicted by whomever.
-_EVICTION = "filemap/mm_filemap_delete_from_page_cache"
-#: A line of a tracepoint's format.
-_FIELD = re.compile(r"\bfield:[^;]*?(\w+);\s*offset:(\d+);\s*size:(\d+);")
 _FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
 _fsopen = declare(
     None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
@@ -102,64 +97,28 @@ def watch_births(attributes: NDArray[Any], cpu: int) -> int:
     return _open_filtered(attributes, cpu, _SHARING)
 
 
-def watch_calls(
-    cpus: Sequence[int], without: Iterable[int] = ()
-) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
+def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
     """Opens the tracepoints of EVERYWHERE on all processes: (the ids of their entries and exits, [(CPU, descriptor)]).
 
     Both are empty where tracefs or perf does not permit it.
-
-    Args:
-        without: threads that are left out, by their ids in the first namespace, as the records have them.
     """
     wanted = [(f"syscalls/sys_{side}_{name}", only) for name, filters in EVERYWHERE.items()
               for side, only in zip(("enter", "exit"), filters, strict=True) if only is not None]  # fmt: skip
-    ids, opened = _watch(wanted, cpus, without)
+    ids, opened = _watch(wanted, cpus)
     number = dict(zip((event for event, _ in wanted), ids, strict=bool(ids)))
     names = EVERYWHERE if number else ()
     entries = {name: number[f"syscalls/sys_enter_{name}"] for name in names}
     return {name: (entry, number.get(f"syscalls/sys_exit_{name}", 0)) for name, entry in entries.items()}, opened
 
 
-def watch_evictions(
-    cpus: Sequence[int], without: Iterable[int] = ()
-) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
-    """As watch_calls(), for the tracepoint of what leaves the page cache, as the entry and exit of `evicted`."""
-    ids, opened = _watch([(_EVICTION, "")], cpus, without)
-    return {"evicted": (ids[0], ids[0])} if ids else {}, opened
-
-
-def fields_of_evictions() -> dict[str, tuple[int, int]]:
-    """Name of a field of that tracepoint -> its offset in the raw data and its bytes; {} = they may not be read.
-
-    They are the running kernel's: i_ino and pfn have changed places by 7.2, and older ones have no order.
-    """
-    for read in (_read_mounted, _read_detached):
-        try:
-            (text,) = read((_EVICTION,), "format")
-        except OSError:
-            continue
-        return fields(text)
-    return {}
-
-
-def fields(text: str) -> dict[str, tuple[int, int]]:
-    """The fields that the format of a tracepoint tells: name -> offset and bytes; none that are arrays."""
-    return {name: (int(offset), int(size)) for name, offset, size in _FIELD.findall(text)}
-
-
-def _watch(
-    wanted: Sequence[tuple[str, str]], cpus: Sequence[int], without: Iterable[int]
-) -> tuple[list[int], list[tuple[int, int]]]:
+def _watch(wanted: Sequence[tuple[str, str]], cpus: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
     """The ids of tracepoints with their filters, opened on all CPUs; nothing where one is not permitted."""
-    others = [f"common_pid != {thread}" for thread in without]
     opened: list[tuple[int, int]] = []
     try:
         ids = _ids(tuple(event for event, _ in wanted))
         for number, (_, only) in zip(ids, wanted, strict=True):
             attributes = _attribute(number)
-            condition = " && ".join([*([f"({only})"] if only else []), *others])
-            opened += [(cpu, _open_filtered(attributes, cpu, condition)) for cpu in cpus]
+            opened += [(cpu, _open_filtered(attributes, cpu, only)) for cpu in cpus]
     except (OSError, ValueError):
         for _, fd in opened:
             os.close(fd)

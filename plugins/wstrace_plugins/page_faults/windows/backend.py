@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
-#: Why no fault has a service time.
-NO_TIME = "the working-set watch says neither when a fault began nor when it was served"
 _SWITCH_SECONDS = 0.0005  # in Python's default of 5 ms, a burst of faults can overflow a buffer several times
 _FIRST_FINE_TIMER_BUILD = 17134  # Windows 10 1803, since which time.sleep() has a fine timer
 
@@ -62,7 +60,6 @@ class PageFaults(Source):
         kernel: whether to record faults whose instruction is in the kernel.
         children: whether to trace the processes that the target starts.
         stacks: auto or none, which are the same here; others are refused at the start, as the watch gives no stack.
-        service_time: refused at the start, as the watch gives no times.
     """
 
     name: ClassVar[str] = "page_faults"
@@ -84,12 +81,10 @@ class PageFaults(Source):
         kernel: bool = True,
         children: bool = True,
         stacks: str = "auto",
-        service_time: bool = False,
     ) -> None:
         asked = parse_stacks(stacks)
         self._refused_stacks = stacks if asked.required and (asked.python or asked.native) else ""
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
-        self._service_time = service_time
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
         self._late = [0, 0]  # children that made many faults before they could be watched, and these
@@ -105,21 +100,19 @@ class PageFaults(Source):
 
     @classmethod
     def abilities(cls) -> Mapping[str, Level]:
-        """Stacks and service times: none."""
-        return {"stacks": Level("none", NO_STACK), "service_time": Level("none", NO_TIME)}
+        """Stacks: none."""
+        return {"stacks": Level("none", NO_STACK)}
 
     def start(self, context: Context) -> None:
         """Begins to watch every target; a launched one has not run yet.
 
         Raises:
             Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
-                target is traced already, stacks or service times are asked for, or `require` is "full" and the system
+                target is traced already, stacks are asked for, or `require` is "full" and the system
                 gives less.
         """
         if self._refused_stacks:
             raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")
-        if self._service_time:
-            raise Unavailable(f"{self.name}: service_time=yes: {NO_TIME}", "leave out service_time")
         self._context = context
         self._few = FewNotes(context.info)
         self._follows = self._children and context.children

@@ -11,38 +11,26 @@ if TYPE_CHECKING:
     from wstrace.interfaces import Context, Level
     from wstrace_plugins.page_faults.linux.python_stacks.history import History
     from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
-    from wstrace_plugins.page_faults.linux.service_time.capture import ServiceTimes
     from wstrace_plugins.page_faults.stacks_option import Stacks
 
 
-def python_stacks(
-    asked: Stacks, context: Context, source: str, cpus: list[int], service: ServiceTimes | None = None
-) -> NoStacks:
+def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int]) -> NoStacks:
     """The capture of Python stacks, if they were asked for; the programs of `auto` wait for a CPython.
-
-    Args:
-        service: what times the faults, at the same events.
 
     Raises:
         Unavailable: they were asked for by name and cannot be had.
     """
-    if not asked.python and service is None:
+    if not asked.python:
         return NoStacks()
-    from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate, GateAlone
+    from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
     from wstrace_plugins.page_faults.linux.python_stacks.waiting import WaitingStacks
 
     gate: Gate | None = None
     refused: Unavailable | OSError = OSError()
     try:
-        gate = Gate(service.tell if service is not None else None)
+        gate = Gate()
     except (Unavailable, OSError) as error:
-        if service is not None:
-            from wstrace_plugins.page_faults.linux.python_stacks.kernel import refusal
-
-            raise error if isinstance(error, Unavailable) else refusal(error) from None
         refused = error
-    if not asked.python and gate is not None:
-        return GateAlone(gate)
 
     def opening(interpreters: Interpreters, history: History) -> NoStacks:
         from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks

@@ -58,7 +58,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.maps import WALKERS, Maps
 from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     HOW_OF_STATUS,
-    NO_ROW,
     STATUS_BITS,
     S,
 )
@@ -126,7 +125,7 @@ class PythonStacks(NoStacks):
         #: those of them that have not executed their program yet, or have not mapped it
         self._launched: set[int] = set()
         self._refused: set[str] = set()
-        self._off = self._hurried = False
+        self._hurried = False
         self._last: dict[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
 
@@ -320,8 +319,6 @@ class PythonStacks(NoStacks):
             why = self._early(pid, times[mine])
             # _PyRuntime cannot be read before it was touched
             how[mine] = np.where((how[mine] == HOW_NOT_YET) | (why == HOW_BEFORE_PYTHON), why, how[mine])
-        if self._off:
-            how[hashes == NO_ROW] = HOW_LOST
         self._hows += np.bincount(how, minlength=len(self._hows))
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         return {**rest, "stack": stack, "stack_how": how}
@@ -354,16 +351,6 @@ class PythonStacks(NoStacks):
         """Why faults have no stack -> how many; those that run no Python are not counted."""
         having = (HOW_EXACT, HOW_NO_PYTHON, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON)
         return {STACK_HOW[how]: n for how, n in enumerate(self._hows.tolist()) if n and how not in having}
-
-    def switch_off(self) -> None:
-        """The programs were taken off the events: from now on faults have no stack."""
-        self._off = True
-        for rows in self.by_ring.values():
-            rows.ended = True
-        self._context.info.lack(
-            "Python stacks after they were switched off: the kernel left out more than 0.1 % of the faults, as another "
-            "BPF program ran at the same time on their CPUs"
-        )
 
     def statistics(self) -> dict[str, int]:
         """What the programs and their reader counted."""

@@ -8,14 +8,11 @@ beginning on is a gate: it goes on to whatever stands in an array, which is empt
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import numpy as np
 
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import Assembler
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
 from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import GATE_BYTES, RUNS, gate
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
 
@@ -27,16 +24,13 @@ _KINDS = (MINOR, MAJOR)
 class Gate:
     """The gates of both kinds of faults, and what they have counted.
 
-    Args:
-        begin: assembles what each gate begins with; None = nothing.
-
     memory: of the gates, see programs.gate.
 
     Raises:
         OSError: the kernel refuses them.
     """
 
-    def __init__(self, begin: Callable[[Assembler, int], None] | None = None) -> None:
+    def __init__(self) -> None:
         self._opened: list[bpf.Map | bpf.Program] = []
         try:
             self.memory = bpf.Map(bpf.PER_CPU_ARRAY, 4, GATE_BYTES, 1, b"runs")
@@ -45,7 +39,7 @@ class Gate:
             self._opened.append(self._entries)
             self._programs: dict[str, bpf.Program] = {}
             for i, kind in enumerate(_KINDS):
-                self._programs[kind] = bpf.Program(gate(self.memory.fd, self._entries.fd, i, begin), b"gate")
+                self._programs[kind] = bpf.Program(gate(self.memory.fd, self._entries.fd, i), b"gate")
                 self._opened.append(self._programs[kind])
         except OSError:
             self.close()
@@ -68,29 +62,3 @@ class Gate:
         """Closes the descriptors; the events keep the gates."""
         for one in self._opened:
             one.close()
-
-
-class GateAlone(NoStacks):
-    """The gate where no stacks were asked for: it leads nowhere, and is there for what it begins with."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate, self._off = gate, False
-
-    def attach(self, event: int, kind: str) -> None:
-        """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
-        if not self._off:
-            self._gate.attach(event, kind)
-
-    def runs(self, kind: str) -> int | None:
-        """How often the gate of a kind of faults ran; None when it was taken off."""
-        return None if self._off else self._gate.runs(kind)
-
-    def switch_off(self) -> None:
-        """The gates were taken off the events."""
-        self._off = True
-
-    def close(self) -> None:
-        """Closes the gate; the events keep it."""
-        self._gate.close()
-
-    after_fork_in_child = close

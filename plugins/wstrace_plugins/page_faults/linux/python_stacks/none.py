@@ -57,15 +57,12 @@ class NoStacks:
         return 0
 
     def runs(self, kind: str) -> int | None:
-        """How often the gate of a kind of faults ran; None where there is none, or when it was taken off."""
+        """How often the gate of a kind of faults ran; None where there is none."""
         return None
 
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many; those that run no Python are not counted."""
         return {}
-
-    def switch_off(self) -> None:
-        """The gates were taken off the events: from now on faults have no stack."""
 
     def statistics(self) -> Mapping[str, int]:
         """What the programs and their reader counted."""

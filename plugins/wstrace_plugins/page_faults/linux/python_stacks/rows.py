@@ -26,15 +26,11 @@ class StackRows:
 
     def __init__(self) -> None:
         self.rows = 0
-        #: the programs were taken off: what stands in the ring from now on has no stack
-        self.ended = False
         self._tid, self._hash = np.uint64(0), np.uint64(NO_ROW)
 
     @property
     def same(self) -> int | None:
         """The hash of all samples up to the next stack row or loss, whosever they are; None = it differs by thread."""
-        if self.ended:
-            return NO_ROW
         return int(self._hash) if self._hash in (NO_ROW, LOST) else None
 
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -62,9 +58,7 @@ class StackRows:
             rows = rows[kept]
         out = np.empty((len(rows), rows.shape[1] + 1), "<u8", order="F")
         out[:, :-1] = rows
-        if self.ended:
-            out[:, -1] = NO_ROW
-        elif not len(marks) and self._hash in (NO_ROW, LOST):  # as long as no program has told of a stack
+        if not len(marks) and self._hash in (NO_ROW, LOST):  # as long as no program has told of a stack
             out[:, -1] = self._hash
         else:
             mine = tids[before] == rows[:, _SAMPLE_IDS] >> _TID

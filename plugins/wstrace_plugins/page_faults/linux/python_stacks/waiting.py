@@ -41,7 +41,7 @@ class WaitingStacks(NoStacks):
         self._interpreters = Interpreters()
         self._history = History(strings, self._interpreters)
         self._stacks = NoStacks()
-        self._opened = self._off = False
+        self._opened = False
         self._rows: dict[Ring, StackRows] = {}
         self._poll: Any = _select.epoll()
 
@@ -112,7 +112,7 @@ class WaitingStacks(NoStacks):
 
     def attach(self, event: int, kind: str) -> None:
         """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
-        if self._gate is not None and not self._off:
+        if self._gate is not None:
             self._gate.attach(event, kind)
 
     def look_at_processes(self, wait: float) -> float:
@@ -146,17 +146,12 @@ class WaitingStacks(NoStacks):
         return self._stacks.rows_lost(kind)
 
     def runs(self, kind: str) -> int | None:
-        """How often the gate of a kind of faults ran; None where there is none, or when it was taken off."""
-        return self._gate.runs(kind) if self._gate is not None and not self._off else None
+        """How often the gate of a kind of faults ran; None where there is none."""
+        return self._gate.runs(kind) if self._gate is not None else None
 
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many."""
         return self._stacks.reasons()
-
-    def switch_off(self) -> None:
-        """The gates were taken off the events."""
-        self._off = True
-        self._stacks.switch_off()
 
     def statistics(self) -> Mapping[str, int]:
         """What the programs and their reader counted."""

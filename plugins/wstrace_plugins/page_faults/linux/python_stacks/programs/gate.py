@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R6, Assembler, Code
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import KEY, LOOKUP, TAIL_CALL
 
@@ -12,18 +10,15 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import KEY,
 RUNS, KIND, GATE_BYTES = 0, 16, 24
 
 
-def gate(runs: int, entries: int, kind: int, begin: Callable[[Assembler, int], None] | None = None) -> Code:
+def gate(runs: int, entries: int, kind: int) -> Code:
     """The program of the events of a kind (0 minor, 1 major faults).
 
     Args:
         runs: the descriptor of an array per CPU, with one value of GATE_BYTES.
         entries: that of an array of programs, with one: the same for both kinds, as loading it takes milliseconds.
-        begin: assembles what comes before all else, for that kind; it finds the context in R6, and leaves it there.
     """
     a = Assembler()
     a.mov(R6, R1)
-    if begin is not None:
-        begin(a, kind)
     a.store(FP, KEY, 0)
     a.map(R1, runs)
     a.mov(R2, FP, KEY)
