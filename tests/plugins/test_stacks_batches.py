@@ -1,4 +1,4 @@
-"""What is unwound at once, and what no more.
+"""Which samples are unwound together, which are given up, and to which faults their stacks belong.
 
 Small batches of samples are unwound together, as a step of numpy costs as much for one as for hundreds. Samples that
 have waited for long are given up, so that the records behind them are not.
@@ -7,7 +7,6 @@ have waited for long are given up, so that the records behind them are not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,17 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
-from wstrace.schema import MARK, PAGE_FAULT, PROCESS, STACK_DUMP
-from wstrace_plugins.stacks import enricher as enricher_module
+from wstrace.schema import HOW_OWN, MARK, PAGE_FAULT, PROCESS, STACK_DUMP
+from wstrace.testing import batch_of
 from wstrace_plugins.stacks.enricher import BEHIND_NS, NativeStacks
-from wstrace_plugins.stacks.linux.backend import AT_ONCE, Worker
-
-
-class Collects(Worker):
-    """Keeps what is to be unwound at once."""
-
-    def __init__(self) -> None:
-        self.got: list[dict[str, np.ndarray]] = []
-
-    def _some(self, batch: Mapping[str, np.ndarray]) -> None:
-        self.got.append(dict(batch))
+from wstrace_plugins.stacks.join import Join, Stacks
+from wstrace_plugins.stacks.linux.backend import Worker
 
 
 def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
@@ -43,34 +36,6 @@ def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
     columns["registers"] = number[:, None].astype("<u8") * np.ones(17, "<u8")
     columns["dump"] = number[:, None].astype("<u8") + np.arange(words, dtype="<u8")
     return Batch(STACK_DUMP, columns)
-
-
-def test_small_batches_of_dumps_of_several_sizes_are_unwound_together() -> None:
-    worker = Collects()
-    batches = [samples(3, 4, 1), samples(2, 6, 10), samples(1, 0, 20)]
-    worker.unwind(batches)
-    [got] = worker.got
-    assert got["tid"].tolist() == [1, 2, 3, 10, 11, 20]
-    assert got["registers"][:, 3].tolist() == [1, 2, 3, 10, 11, 20]
-    assert got["dump"].tolist() == [
-        [1, 2, 3, 4, 0, 0], [2, 3, 4, 5, 0, 0], [3, 4, 5, 6, 0, 0],
-        [10, 11, 12, 13, 14, 15], [11, 12, 13, 14, 15, 16], [0, 0, 0, 0, 0, 0],
-    ]  # fmt: skip
-
-
-def test_no_more_are_unwound_at_once_than_may_be() -> None:
-    worker = Collects()
-    worker.unwind([samples(AT_ONCE - 1, 1, 0), samples(2, 1, 5000), samples(2 * AT_ONCE + 1, 1, 10_000)])
-    assert [len(one["tid"]) for one in worker.got] == [AT_ONCE - 1, 2, AT_ONCE, AT_ONCE, 1]
-    assert sum(one["tid"].sum() for one in worker.got) == sum(
-        int((begin + np.arange(n)).sum()) for n, begin in ((AT_ONCE - 1, 0), (2, 5000), (2 * AT_ONCE + 1, 10_000))
-    )
-
-
-def test_without_samples_nothing_is_unwound() -> None:
-    worker = Collects()
-    worker.unwind([])
-    assert worker.got == []
 
 
 @pytest.mark.parametrize(("waited_ns", "unwound"), [(-60 * 10**9, 3), (BEHIND_NS + 1, 0)])
@@ -130,14 +95,6 @@ def test_without_samples_no_fault_waits(held: Held) -> None:
     assert [len(one) for one in held.faults(2)] == [2]
 
 
-@pytest.mark.parametrize("bound", ["MOST_TOGETHER", "MOST_ROWS", "MOST_HELD_NS"])
-def test_faults_wait_within_bounds(held: Held, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    held.samples()
-    assert held.faults() == []
-    monkeypatch.setattr(enricher_module, bound, 2)  # 3 samples, 4 faults, more than 2 ns
-    assert [len(one) for one in held.faults()] == [2, 2]
-
-
 def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None:
     held.samples()
     assert held.faults() == []
@@ -181,3 +138,78 @@ def test_where_unwinding_fails_no_fault_is_lost(held: Held, monkeypatch: pytest.
     with pytest.raises(ValueError, match="a bug"):
         held.faults()
     assert held.enricher.held == 0
+
+
+def faults(*rows: tuple[int, int, int]):
+    """Rows (time, tid, va)."""
+    time_ns, tid, va = zip(*rows, strict=True)
+    return batch_of(PAGE_FAULT, time_ns=time_ns, pid=7, tid=tid, pc=1, va=va, flags=0)
+
+
+def unwound(*rows: tuple[int, int, int]) -> Stacks:
+    """Samples (time, tid, va), whose stack is their time."""
+    time_ns, tid, va = (np.array(column, "<u8") for column in zip(*rows, strict=True))
+    return Stacks(time_ns, tid.astype("<u4"), np.ones(len(va), "<u8"), va, time_ns.astype("<u4"),
+                  np.full(len(va), HOW_OWN, "u1"))  # fmt: skip
+
+
+def joined(join: Join, batch) -> dict[int, tuple[int, int]]:
+    """time of the row -> (stack, weight)."""
+    found = join.rows(batch)
+    columns = (batch["time_ns"][found.rows].tolist(), found.stacks.stack.tolist(), found.weight.tolist())
+    return {time_ns: (stack, weight) for time_ns, stack, weight in zip(*columns, strict=True)}
+
+
+def test_a_sample_belongs_to_the_next_fault_of_its_thread():
+    join = Join()
+    join.add(unwound((10, 1, 0x1000)))
+    assert joined(join, faults((5, 1, 0x1000), (11, 2, 0x1000), (12, 1, 0x1000), (13, 1, 0x1000))) == {12: (10, 2)}
+
+
+def test_a_sample_whose_fault_has_no_row_belongs_to_none():
+    """The fault ended in a signal, or its row was lost: the next row is of another address."""
+    join = Join()
+    join.add(unwound((10, 1, 0x1000)))
+    assert joined(join, faults((12, 1, 0x2000), (13, 1, 0x1000))) == {}
+    assert join.without_row == 1
+    assert len(join.waiting.tid) == 0
+
+
+def test_a_sample_waits_for_a_row_of_a_later_batch():
+    join = Join()
+    join.add(unwound((10, 1, 0x1000)))
+    assert joined(join, faults((9, 1, 0x1000), (12, 2, 0x1000))) == {}
+    assert joined(join, faults((99, 1, 0x1000))) == {99: (10, 2)}
+
+
+def test_weights_count_the_rows_of_the_thread_since_its_last_sample():
+    join = Join()
+    join.add(unwound((1, 1, 1), (5, 1, 3), (6, 2, 9)))
+    batch = faults((2, 1, 1), (3, 1, 2), (4, 2, 8), (6, 1, 3), (7, 2, 9), (8, 1, 4))
+    assert joined(join, batch) == {2: (1, 1), 6: (5, 2), 7: (6, 2)}
+    join.add(unwound((20, 1, 7)))
+    assert joined(join, faults((11, 1, 5), (21, 1, 7))) == {21: (20, 3)}
+
+
+def test_two_samples_of_one_fault_are_one():
+    """A thread that was attached while it was being started has two events."""
+    join = Join()
+    join.add(unwound((1, 1, 1), (1, 1, 1)))
+    assert joined(join, faults((2, 1, 1))) == {2: (1, 1)}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
+def test_every_sample_gets_its_own_fault_and_the_weights_add_up(made: list[tuple[int, bool]], size: int):
+    """Against the plain statement: faults of three threads, cut into batches anywhere."""
+    rows = [(10 * n + 5, tid, n) for n, (tid, _) in enumerate(made)]
+    taken = [(10 * n, tid, n) for n, (tid, sampled) in enumerate(made) if sampled]
+    join, found = Join(), {}
+    if taken:
+        join.add(unwound(*taken))
+    for start in range(0, len(rows), size):
+        found |= joined(join, faults(*rows[start : start + size]))
+    assert {time: stack for time, (stack, _) in found.items()} == {time + 5: time for time, _, _ in taken}
+    for thread in (1, 2, 3):
+        own = [n for n, (tid, _) in enumerate(made) if tid == thread]
+        last = max((place for place, n in enumerate(own) if made[n][1]), default=-1)
+        assert sum(weight for time, (_, weight) in found.items() if made[(time - 5) // 10][0] == thread) == last + 1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,48 +10,25 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Dictionary
-from wstrace.interfaces import Resolver
-from wstrace.places import MappedFile
 from wstrace.schema import FRAME_INTERPRETER, KIND_ANON, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
-from wstrace.stack_ids import StackIds
 from wstrace.testing import batch_of
 
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
 from wstrace_plugins.stacks import rules
+from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
 from wstrace_plugins.stacks.linux import known_code
-from wstrace_plugins.stacks.linux.backend import Worker
-from wstrace_plugins.stacks.linux.images import CodeMapping
+from wstrace_plugins.stacks.linux.images import CodeMapping, Loop, _image, _vdso
 from wstrace_plugins.stacks.linux.known_code import KnownCode
-from wstrace_plugins.stacks.unwinder import PROGRAM_COUNTER, Samples, unwind
-
-
-def test_a_perf_map_is_as_old_as_the_process_not_as_the_last_mapping_that_was_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Code memory that is told again, late, made the maps of processes that had ended too old to be believed."""
-    asked: list[tuple[int, int]] = []
-
-    class Seen(known_code.PerfMap):
-        def __init__(self, pid: int, since_ns: int) -> None:
-            asked.append((pid, since_ns))
-            super().__init__(pid, since_ns)
-
-    monkeypatch.setattr(known_code, "PerfMap", Seen)
-    now = time.monotonic_ns()
-    strings = Dictionary()
-    code = KnownCode(strings)
-    code.learn(
-        batch_of(
-            MAPPING, strings, id=[2, 3, 4], time_ns=[now, now - 7, now + 9], pid=[2**30 + 1, 2**30, 2**30],
-            start=[0x1000, 0x1000, 0x3000], end=[0x2000, 0x2000, 0x4000], offset=0, file="[anon]", dev=0, ino=0,
-            build_id="", flags=MAP_EXECUTE | KIND_ANON << KIND_SHIFT,
-        )
-    )  # fmt: skip
-    code.begin([2**30], lambda rows, addresses: np.full(len(rows), 4, "<u4"))
-    code.numbers_of(np.zeros(1, np.intp), np.array([0x3011]))
-    assert asked == [(2**30, now - 7)]
 
 
 def code_memory(ids: dict[int, int]) -> KnownCode:
@@ -97,40 +71,6 @@ def test_an_address_has_its_own_frame_however_many_others_came_between() -> None
         assert (mapping == np.where(known, ids[order], 0)).all()
         assert (offset == np.where(known, addresses[order], 0)).all()
         assert (numbers[~known] == known_code.OUTSIDE).all()
-
-
-def test_an_address_in_another_mapping_is_another_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two slots, every second pair meets in one."""
-    monkeypatch.setattr(known_code, "_SLOTS", 2)
-    code = code_memory({2: 0x10000, 3: 0x10000})
-    for address in np.arange(0x10000, 0x10020, dtype="<u8"):
-        for own in (2, 9, 3):
-            code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
-            [number] = found(code, np.zeros(1, np.intp), np.array([address]))
-            assert code.frames[number][1] == (own if own != 9 else 0)
-
-
-def test_the_mappings_of_all_frames_are_asked_for_at_once() -> None:
-    """Two processes have other code at the same addresses, 30 frames deep."""
-    code, asked = code_memory({2: 0x10000, 3: 0x10000}), []
-
-    def mappings_at(rows: np.ndarray, addresses: np.ndarray) -> np.ndarray:
-        asked.append(len(rows))
-        return np.where(addresses - 0x10000 < 0x10000, 2 + rows, 0).astype("<u4")
-
-    deep = 30
-    frame = 0x7000 + 16 * np.arange(deep, dtype="<u8")
-    dump = np.stack((frame + 16, 0x10001 + np.arange(deep, dtype="<u8")), axis=1).reshape(1, -1)
-    registers = np.zeros((2, 17), "<u8")
-    registers[:, [6, 7, PROGRAM_COUNTER]] = 0x7000, 0x7000, 0x10100
-    samples = Samples(registers, np.repeat(dump, 2, axis=0), np.full(2, dump.nbytes, "<u8"))
-    for calls in (None, 1, 1):
-        asked.clear()
-        code.begin([2**30, 2**30 + 1], mappings_at)
-        stacks = unwind(samples, code)
-        assert stacks.depth.tolist() == [deep + 1] * 2
-        assert (code.frames[stacks.frames][..., 1] == [[2], [3]]).all()
-        assert calls is None or asked == [2 * (deep + 1)]
 
 
 def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,21 +127,76 @@ def test_what_a_file_says_of_an_address_is_found_out_once_for_all_processes(monk
     ]
 
 
-@pytest.mark.parametrize("error", [None, ValueError])
-def test_the_names_of_the_kernel_are_read_beside_the_worker(error: type[Exception] | None) -> None:
-    """It takes up to a second, in which the rings would fill; a resolver that fails does not harm the worker."""
-    asked: queue.Queue[tuple[str, bool]] = queue.Queue()
+def test_a_function_of_the_vdso_has_its_rule():
+    image = _vdso()
+    if image is None:
+        pytest.skip("only on Linux with a vdso")
+    start, end = image.symbols.range_of(b"__vdso_clock_gettime")
+    assert start < end
+    assert image.unwind.rule(start) is not None
 
-    class Asked(Resolver):
-        name = "sections"
 
-        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
-            asked.put((file.path, threading.current_thread() is threading.main_thread()))
-            if error is not None:
-                raise error
-            return []
+def test_the_loop_of_this_interpreter_is_where_the_loader_says():
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    address = ctypes.cast(ctypes.pythonapi._PyEval_EvalFrameDefault, ctypes.c_void_p).value
+    [(place, path)] = [
+        (int(line[0].split("-")[0], 16) - int(line[2], 16), line[5]) for line in maps
+        if len(line) > 5 and int(line[0].split("-")[0], 16) <= address < int(line[0].split("-")[1], 16)
+    ]  # fmt: skip
+    data = Path(path).read_bytes()
+    start, end = DynamicSymbols(lambda at, size: data[at : at + size]).range_of(b"_PyEval_EvalFrameDefault")
+    assert end > start
+    assert start in (address - place, address)  # of a shared library or PIE; of a program at a fixed address
 
-    context = SimpleNamespace(strings=Dictionary(), resolvers={"sections": Asked()}, stack_ids=StackIds())
-    worker = Worker(context)  # type: ignore[arg-type]
-    assert asked.get(timeout=60) == ("[kernel]", False)
-    worker.close()
+
+def test_any_bytes_give_symbols_or_none():
+    data = bytearray(Path("/proc/self/exe").read_bytes()[: 1 << 20])
+    dice = np.random.default_rng(5)
+    for _ in range(200):
+        broken = bytearray(data[: dice.integers(0, len(data))])
+        for at in dice.integers(0, min(len(broken), 4096) or 1, 8):
+            if len(broken):
+                broken[at] = dice.integers(0, 256)
+        symbols = DynamicSymbols(lambda at, size, broken=broken: bytes(broken[at : at + size]))
+        assert len(symbols.range_of(b"main")) == 2
+
+
+#: an interpreter's loop, and another function, of which the compiler puts what is rarely run elsewhere
+PARTED = """
+int rare(int, char *) __attribute__((cold));
+int used(int, char *);
+int other(int n) {
+    char kept[64];
+    if (__builtin_expect(used(n, kept) < 0, 0)) return rare(n, kept) + kept[n];
+    return n;
+}
+int _PyEval_EvalFrameDefault(int n) {
+    char kept[4000];
+    int sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += used(i, kept) * used(sum, kept);
+        if (__builtin_expect(sum < 0, 0)) { sum += rare(sum, kept) + rare(i, kept); }
+    }
+    return sum + kept[n];
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
+def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path) -> None:
+    """`_PyEval_EvalFrameDefault.cold`: a frame there that is not known would let the frame of a caller be told."""
+    library = tmp_path / "libpython.so"
+    (tmp_path / "parted.c").write_text(PARTED)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, tmp_path / "parted.c"], check=True)
+    names = subprocess.run(["nm", library], capture_output=True, text=True, check=True).stdout
+    at = {name: int(address, 16) for address, _, name in re.findall(r"^(\w+) (\w) (\S+)$", names, re.M)}
+    data = library.read_bytes()
+    image = _image(lambda offset, size: data[offset : offset + size])
+    assert image is not None
+    loop = Loop.of(image)
+    start, part = at["_PyEval_EvalFrameDefault"], at["_PyEval_EvalFrameDefault.cold"]
+    assert not start <= part < loop.end
+    assert loop.has(image, start)
+    assert loop.has(image, part)
+    assert not any(loop.has(image, at[name]) for name in ("other", "other.cold"))
+    assert not any(loop.has(image, address) for address in (0, loop.end, 1 << 40, 1 << 63))
