@@ -30,7 +30,7 @@ def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for word in ("run", "attach", "report", "replay", "info", "plugins", "doctor", "snapshot"):
+    for word in ("run", "attach", "report", "convert", "info", "plugins", "doctor", "snapshot"):
         assert f"\n  {word} " in done.stdout
 
 

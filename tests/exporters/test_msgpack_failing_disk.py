@@ -56,7 +56,7 @@ def test_a_call_that_fails_is_one_line_or_costs_nothing(shim, whole, tmp_path, c
     path = tmp_path / "failing.wst"
     fail = {"CALL": call, "ERROR": error, "FROM": first, "TO": last}
     environment = {"LD_PRELOAD": str(shim), **{f"FAIL_{name}": str(n) for name, n in fail.items()}}
-    run = wstrace("replay", whole, "-e", f"msgpack:path={path}", environment=environment)
+    run = wstrace("convert", whole, "-e", f"msgpack:path={path}", environment=environment)
     said = run.stderr.strip().splitlines()
     assert run.returncode == code, said
     assert len(said) == (code != 0), said

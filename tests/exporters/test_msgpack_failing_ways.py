@@ -103,7 +103,7 @@ def assert_told(run: subprocess.CompletedProcess[str], path: Path, expected: int
 @ways
 def test_parts(failing: Run, whole: Path, tmp_path: Path, call: str, error: int, first: int, last: int) -> None:
     path = tmp_path / "failing.wst"
-    run = failing(call, error, first, last, "replay", whole, "-e", f"msgpack:path={path},rotate_bytes=16384")
+    run = failing(call, error, first, last, "convert", whole, "-e", f"msgpack:path={path},rotate_bytes=16384")
     if not run.returncode and (call, error) != ("write", errno.EIO):  # after a failure all waits for a second
         assert len(list(tmp_path.iterdir())) > 1
     assert_told(run, path, ROWS)
@@ -116,7 +116,7 @@ def test_resume(
     path = tmp_path / "failing.wst"
     shutil.copy(cut, path)
     before = rows_of(path)
-    run = failing(call, error, first, last, "replay", whole, "-e", f"msgpack:path={path},resume=true")
+    run = failing(call, error, first, last, "convert", whole, "-e", f"msgpack:path={path},resume=true")
     assert_told(run, path, before + ROWS, "incomplete")  # what the session before lost is not known
     assert rows_of(path) >= before, "what was there before is not lost"
 
@@ -124,7 +124,7 @@ def test_resume(
 @ways
 def test_recover(failing: Run, cut: Path, tmp_path: Path, call: str, error: int, first: int, last: int) -> None:
     path = tmp_path / "failing.wst"
-    run = failing(call, error, first, last, "recover", cut, "-o", path)
+    run = failing(call, error, first, last, "convert", cut, "-o", path)
     expected = rows_of(cut)
     if run.returncode:
         assert_told(run, path, expected)

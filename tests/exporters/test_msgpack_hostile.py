@@ -71,9 +71,9 @@ def commands(path: str, folder: Path) -> list[list[str]]:
         ["report", path, "--json"],
         ["report", path, "--start", "0.1", "--end", "5"],
         ["blame", path, "--over-time", "1s"],
-        ["recover", path, "-f", "-o", str(folder / "recovered.wst")],
-        ["merge", path, path, "-f", "-o", str(folder / "merged.wst")],
-        ["replay", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],
+        ["convert", path, "-f", "-o", str(folder / "recovered.wst")],
+        ["convert", path, path, "-f", "-o", str(folder / "merged.wst")],
+        ["convert", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],
         ["convert", path, "-f", "-o", str(folder / "x.csv"), "--start", "0.1"],
         *([["query", path, "select count(*) from page_fault"]] if importlib.util.find_spec("duckdb") else []),
     ]
@@ -167,7 +167,7 @@ def test_mapping_ids_that_clash_at_the_last_one_are_told_apart(tmp_path):
         write(tmp_path / f"{n}.wst", [header(id=file_id, created_ns=n + 1), clash(5 + n), faults(**rows)], file_id)
         for n, file_id in enumerate((b"ABCDEFGH", b"ABCDEFGI"))
     ]
-    assert wstrace("merge", *paths, "-f", "-o", tmp_path / "m.wst")[0] == 0
+    assert wstrace("convert", *paths, "-f", "-o", tmp_path / "m.wst")[0] == 0
     for words in (paths, [tmp_path / "m.wst"]):
         assert json.loads(wstrace("info", "--json", *words)[1])["mappings"] == 4
     for words in (["report", *paths], ["convert", tmp_path / "m.wst", "-o", tmp_path / "m.csv"]):
@@ -249,8 +249,7 @@ def test_pages_of_a_size_that_no_machine_has_are_of_an_unknown_one(tmp_path, sai
 @pytest.mark.parametrize(
     "command",
     [
-        ["recover", "{path}", "-o", "{other}"],
-        ["merge", "{path}", "-o", "{other}"],
+        ["convert", "{path}", "-o", "{other}"],
         ["convert", "{path}", "-o", "{other}.csv"],
         ["report", "{path}", "--html", "{other}.html"],
     ],

@@ -110,11 +110,11 @@ def test_a_query_warns_of_what_its_answer_lacks(damaged, whole):
 
 
 def _recover(path: Path, output: Path) -> None:
-    assert wstrace("recover", path, "-o", output)[0] == 0
+    assert wstrace("convert", path, "-o", output)[0] == 0
 
 
 def _merge(path: Path, output: Path) -> None:
-    assert wstrace("merge", path, "-o", output)[0] == 0
+    assert wstrace("convert", path, "-o", output)[0] == 0
 
 
 @pytest.mark.parametrize("make", [_recover, _merge])
@@ -131,13 +131,13 @@ def test_a_file_made_of_a_damaged_one_says_what_it_lacks(make: Callable[[Path, P
             assert "1,007 lost" in repr(trace)
 
 
-@pytest.mark.parametrize("word", ["merge", "report", "info"])
+@pytest.mark.parametrize("word", ["convert", "report", "info"])
 def test_copies_of_one_trace_are_refused_in_any_order(word: str, whole, cut, tmp_path):
     """A trace is not counted twice, and no records are thrown away for a copy that has fewer."""
     copy, recovered = tmp_path / "copy.wst", tmp_path / "recovered.wst"
     copy.write_bytes(whole.read_bytes())
     _recover(whole, recovered)
-    output = ["-o", tmp_path / "merged.wst"] if word == "merge" else []
+    output = ["-o", tmp_path / "merged.wst"] if word == "convert" else []
     for other, hint in ((cut, f": {whole} holds more"), (copy, ""), (recovered, "")):
         for files in ((whole, other), (other, whole)):
             code, out, err = wstrace(word, *files, *output)
@@ -174,7 +174,7 @@ def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monk
     paths = [str(tmp_path / name) for name in pieces]
     with open_trace(paths) as trace:
         assert trace.rows["page_fault"] == 2 * ROWS
-    assert wstrace("merge", *paths, "-o", tmp_path / "merged.wst")[0] == 0
+    assert wstrace("convert", *paths, "-o", tmp_path / "merged.wst")[0] == 0
     assert wstrace("info", paths[0], tmp_path / "merged.wst")[0] == 125
 
 

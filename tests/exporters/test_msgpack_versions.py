@@ -239,7 +239,7 @@ def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
         "columns of unknown meaning",
         "cannot be read: packed",
     )
-    for command in (["info", path], ["recover", path, "-o", f"{tmp_path}/r.wst"]):
+    for command in (["info", path], ["convert", path, "-o", f"{tmp_path}/r.wst"]):
         assert main(command) == 0
         said = "".join(capsys.readouterr())
         assert all(word in said for word in words), said

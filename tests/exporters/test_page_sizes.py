@@ -151,7 +151,7 @@ def test_profiles_have_the_bytes_of_blame(two, tmp_path):
 def test_traces_of_different_page_sizes_are_not_merged(two, tmp_path):
     """A file tells one size, by which the other host's pages would be counted, too."""
     _, first, second = two
-    told = wstrace("merge", first, second, "-o", str(tmp_path / "m.wst"))
+    told = wstrace("convert", first, second, "-o", str(tmp_path / "m.wst"))
     assert told.returncode == 125
     assert f"{first} has pages of 4.0 KiB, {second} has pages of" in told.stderr
     assert not (tmp_path / "m.wst").exists()

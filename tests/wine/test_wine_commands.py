@@ -57,7 +57,7 @@ def test_files_recorded_here_are_reported_and_replayed_here(command, tmp_path):
     code, printed, _ = command("info", path, "--json")
     assert code == 0
     assert "page_fault" in printed
-    code, _, said = command("replay", path, "-e", f"msgpack:path={tmp_path / 'y.wst'}")
+    code, _, said = command("convert", path, "-e", f"msgpack:path={tmp_path / 'y.wst'}")
     assert code == 0, said
     assert "200" in command("report", tmp_path / "y.wst")[1]
 

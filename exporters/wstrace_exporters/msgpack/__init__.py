@@ -40,11 +40,8 @@ def wstrace_commands() -> Sequence[Command]:
     """The words on trace files."""
     words = {
         "info": "Show what a trace file holds, and whether it is whole.",
-        "recover": "Write a clean file of a cut or damaged one.",
-        "convert": "Write a trace as Parquet, CSV, JSON lines or Arrow.",
+        "convert": "Write traces as one, whole, or as Parquet, CSV ...; replay them.",
         "query": "Ask a trace in SQL.",
-        "merge": "Merge several traces, of parts or hosts, into one.",
-        "replay": "Feed a trace file to exporters.",
     }
     target = "wstrace_exporters.msgpack.commands.{0}:{0}"
     return [Command(word, about, target.format(word), "Files") for word, about in words.items()]

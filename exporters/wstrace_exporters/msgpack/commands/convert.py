@@ -1,27 +1,36 @@
-"""`wstrace convert`: writes a trace in another file format, which the suffix of the output names."""
+"""`wstrace convert`: writes traces as one, or in another file format, sends them to a store or to exporters."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wstrace.cli.common import time_window
+from wstrace.cli.common import exit_on_exporter_error, is_administrator, time_window
 from wstrace.cli.tracing import warn
+from wstrace.config import Config
 from wstrace.declarations import Format
 from wstrace.errors import UsageError
 from wstrace.formats import format_of, save
 from wstrace.guard import pass_interrupt, quietly, why
-from wstrace.options import Option, converted, keyword_options
+from wstrace.options import Option, Spec, converted, keyword_options
 from wstrace.plugins import default_plugins, load
+from wstrace.session import Session
 from wstrace.table import Selection
 from wstrace.terminal.progress import progress_bar
-from wstrace.text import damage_note, estimates_note, plural, printable
-from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.storage.urls import shown
+from wstrace.text import damage_note, estimates_note, plural, printable, size
+from wstrace_exporters.msgpack.commands.info import unknown_lines
+from wstrace_exporters.msgpack.read.discover import files_of
+from wstrace_exporters.msgpack.read.part import Part
+from wstrace_exporters.msgpack.read.same_trace import boot_of, refuse_copies
+from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.storage.urls import Place, shown
+from wstrace_exporters.msgpack.write.copy import copy
 from wstrace_exporters.msgpack.write.upload import send_folder
 
 
@@ -71,31 +80,103 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
 
 @click.command(cls=_WithFormats)
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="OUT", required=True, help="out.parquet, .csv ...")
+@click.option("-o", "--output", metavar="OUT", help="out.wst, .parquet, .csv ...; of a folder the URL of its trace.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite OUT.")
+@click.option(
+    "-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Replay the records to it."
+)
+@click.option("--speed", type=float, default=0.0, help="Of -e: 1.0 = as fast as the records came; 0 = full speed.")
 @click.option("--option", "own", metavar="NAME=VALUE", multiple=True, help="An option of the format; may be repeated.")
 @click.option("--stream", help="Which stream.  [default: page_fault]")
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
 @time_window
 def convert(
     paths: tuple[str, ...],
-    output: str,
+    output: str | None,
     force: bool,
+    exporters: tuple[str, ...],
+    speed: float,
     own: tuple[str, ...],
     stream: str | None,
     columns: str | None,
     start: float | None,
     end: float | None,
 ) -> None:
-    """Write trace files in the format that OUT ends in, with file names in clear.
+    """Write trace files in the format that OUT ends in, with file names in clear, or replay them to exporters.
+
+    OUT.wst is one whole trace of all that can be read of the files, in the order of their times. Traces of one boot of
+    one machine keep their clock. Those of other hosts and boots are put on the first one's clock by their realtime,
+    every process name gets its host (`name@host`), and equal pids of theirs stay apart.
 
     .parquet and .arrow need wstrace[convert]. A folder of parts that a trace to an object store left is sent to
     -o s3://BUCKET/NAME.wst, gs:// or az://.
     """
-    if len(paths) == 1 and Path(paths[0]).is_dir():
+    if (output is None) == (not exporters):
+        raise UsageError("convert needs -o OUT or -e EXPORTER", "write: wstrace convert FILE -o OUT.csv")
+    if output is None:
+        _replay(paths, exporters, {"speed": speed, "start": start, "end": end})
+    elif len(paths) == 1 and Path(paths[0]).is_dir():
         n = send_folder(paths[0], output)
         click.echo(printable(f"{paths[0]}: {plural(n, 'part')} sent to {shown(output)}"))
-        return
+    elif output.endswith(".wst"):
+        if own or stream is not None or columns is not None or start is not None or end is not None:
+            raise UsageError(
+                "a trace file is converted whole", "leave --option, --stream, --columns, --start, --end out"
+            )
+        _copy(paths, output, force=force)
+    else:
+        _save(paths, output, own, (stream, columns, start, end), force=force)
+
+
+def _replay(paths: Sequence[str], exporters: Sequence[str], options: dict[str, float | None]) -> None:
+    """Sends the records of trace files through the enrichers to exporters."""
+    session = Session(
+        sources=[Spec("replay", {"path": list(paths), **options})],
+        exporters=list(exporters),
+        record=False,
+        config=Config.load(project=not is_administrator()),
+    )
+    with session:
+        session.wait()
+    exit_on_exporter_error(session)
+
+
+def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
+    """Writes one clean trace of all that can be read of others, and says what is lost."""
+    if any(Path(output).exists() and Path(path).exists() and Path(output).samefile(path) for path in paths):
+        raise UsageError(f"{output} is one of the files that are read", "name another one; the original stays as it is")
+    with ExitStack() as opened:
+        if "-" in paths:
+            traces = [opened.enter_context(open_trace(paths, scan=True))]
+        else:
+            traces = [opened.enter_context(TraceFile(group, scan=len(paths) == 1)) for group in _by_boot(paths)]
+        states = {trace.state for trace in traces}
+        rows = copy(traces, output, force=force)
+        unknown = [f"{trace.parts[0].path}: {line.strip()}" for trace in traces
+                   for line in unknown_lines(trace.unknown())]  # fmt: skip
+        damage = Counter[str]()
+        for trace in traces:
+            damage.update({name.replace("_", " "): n for name, n in trace.damage().items() if n})
+        files = sum(len(trace.parts) for trace in traces)
+    for line in unknown:
+        click.echo(printable(line), err=True)
+    told = ", ".join(f"{n:,} {name}" for name, n in damage.items())
+    was = f"; {' and '.join(paths)} was {', '.join(sorted(states))}{': ' + told if told else ''}"
+    click.echo(
+        printable(f"{output}: {rows:,} rows of {plural(files, 'file')}{'' if states == {'clean'} else was}"), err=True
+    )
+
+
+def _save(
+    paths: Sequence[str],
+    output: str,
+    own: Sequence[str],
+    chosen: tuple[str | None, str | None, float | None, float | None],
+    *,
+    force: bool,
+) -> None:
+    """Writes another format. chosen: the stream, the columns, and seconds from and to which rows are taken."""
+    stream, columns, start, end = chosen
     plugins = default_plugins()
     options: dict[str, Any] = given_options(*format_of(output, plugins), own)
     for failure in plugins.failures("wstrace_formats"):
@@ -108,6 +189,28 @@ def convert(
             trace.observer = advance
             selection = Selection(stream, names, first, last)
             rows = save(trace, output, selection, options, force=force, plugins=plugins, waiting=warn)
-        damage, chosen = damage_note(trace.state), format_of(output, plugins)[1]
-        notes = [estimates_note(trace.info.sampled) if chosen.takes == "trace" else "", getattr(rows, "note", "")]
+        damage, format_ = damage_note(trace.state), format_of(output, plugins)[1]
+        notes = [estimates_note(trace.info.sampled) if format_.takes == "trace" else "", getattr(rows, "note", "")]
     click.echo("; ".join([f"{printable(output)}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
+
+
+def _by_boot(paths: Sequence[str]) -> list[list[Place]]:
+    """The files, each once, grouped by the boot of the machine that they come from; each group has one clock."""
+    groups: dict[str, list[Place]] = {}
+    with ExitStack() as opened:
+        parts = []
+        for path in files_of(paths):
+            parts.append(part := Part(path))
+            opened.callback(part.close)
+            groups.setdefault(boot_of(part), []).append(path)
+        refuse_copies(parts)
+        _refuse_other_pages(parts)
+    return list(groups.values())
+
+
+def _refuse_other_pages(parts: list[Part]) -> None:
+    """Raises UsageError where pages are not of one size: a file tells one, by which all of its pages are counted."""
+    of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
+    if len(of_size) > 1:
+        told = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
+        raise UsageError(f"traces of different page sizes cannot be merged: {told}", "report each of them")

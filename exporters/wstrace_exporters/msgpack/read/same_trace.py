@@ -18,7 +18,7 @@ def refuse_copies(parts: Iterable[Part]) -> None:
 class Distinct:
     """Parts of which no two hold the same records.
 
-    Copies of a file have its id. A file that `recover`, `merge` or `replay` made has an id of its own, but the boot id
+    Copies of a file have its id. A file that `convert` made has an id of its own, but the boot id
     and creation time of its trace; such files are accepted when they do not overlap in time.
     """
 
@@ -62,7 +62,7 @@ class OneBoot:
             raise TraceFileError(
                 f"{first.path} and {other.path} come from different boots: their clocks differ, and equal pids are"
                 " different processes",
-                f"wstrace merge {first.path} {other.path} -o ALL.wst",
+                f"wstrace convert {first.path} {other.path} -o ALL.wst",
             )
 
 

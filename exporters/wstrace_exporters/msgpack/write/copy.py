@@ -1,4 +1,4 @@
-"""Copies traces into one new trace, streamed, for `recover` and `merge`. The new file keeps their times and hosts."""
+"""Copies traces into one new trace, streamed, for `convert`. The new file keeps their times and hosts."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class Sink:
             raise OutputError(
                 f"{self.out.path}: {self.error}: the trace is cut, "
                 + (f"{lost:,} records are not in it" if lost else "its end is missing"),
-                f"what is there can be read; `wstrace recover {self.out.path} -o OUT` ends it cleanly",
+                f"what is there can be read; `wstrace convert {self.out.path} -o OUT.wst` ends it cleanly",
             )
         if self.unsafe:
             raise OutputError(
