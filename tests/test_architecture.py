@@ -238,8 +238,7 @@ def test_no_module_imports_itself_over_others():
 ROOMS = {
     "wstrace_exporters.msgpack": [{"format"}, {"storage"}, {"read"}, {"write", "interchange"}, {"commands"}],
     "wstrace_exporters.otel": [
-        {"names", "extra", "propagation", "correlation", "usage"},
-        {"ids"},
+        {"names", "propagation", "correlation", "usage"},
         {"transport"},
         {"export", "application"},
         {"exporter", "by_container", "recorded_spans", "instrumentor", "otel"},  # the doors: what hooks and users name

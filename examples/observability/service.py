@@ -1,6 +1,6 @@
 """Which requests bring memory in? A small ASGI service whose request spans carry their page faults.
 
-    pip install "wstrace[otel]" uvicorn
+    pip install wstrace uvicorn
     otelcol --config=examples/observability/collector.yaml
     uvicorn --app-dir examples/observability service:app
     curl localhost:8000/8             # touches 8 MiB of fresh memory

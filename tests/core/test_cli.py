@@ -39,7 +39,7 @@ def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
         "import sys\nfrom wstrace.cli import main\n"
         "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
         "kept = ('wstrace_exporters.msgpack.read.trace', 'wstrace_exporters.msgpack.write.writer',"
-        " 'wstrace_exporters.otel.transport.connection',"
+        " 'wstrace_exporters.otel.transport.otlp',"
         " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_exporters.otel.exporter',"
         " 'wstrace_exporters.html.exporter',"
         " 'wstrace_exporters.msgpack.read', 'wstrace_exporters.msgpack.write.flight_recorder',"

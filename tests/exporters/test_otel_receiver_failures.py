@@ -1,4 +1,4 @@
-"""The exporter against a scripted receiver: what hostile, broken and absent ones cost."""
+"""The exporter against a scripted receiver: what hostile, broken and absent ones cost, and what the variables set."""
 
 from __future__ import annotations
 
@@ -6,111 +6,90 @@ import logging
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otel_scripted import SECRET, ended, faulted, otel, run, started
-from receiver import Receiver
+from receiver import Receiver, last_points, logs
 
 from wstrace.analysis import headline
-from wstrace.errors import OutputError
+from wstrace.errors import OutputError, UsageError
+from wstrace.interfaces import Context
 from wstrace.session import Session
 from wstrace.testing import ScriptedSource
 from wstrace_exporters.otel.exporter import OtelExporter
-from wstrace_exporters.otel.transport.connection import Connection
-from wstrace_exporters.otel.transport.endpoint import Endpoint
+
+Answer = tuple[int, dict[str, str], bytes, float]
+NOW = {"retry-after": "0"}
+PARTIAL = ExportTraceServiceResponse()
+PARTIAL.partial_success.rejected_spans = 1
 
 
-def send(receiver: Receiver, timeout: float = 5.0) -> tuple[Any, Connection]:
-    sender = Connection(Endpoint.from_environment("logs", {"OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout),
-                                                       "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer {SECRET}"},
-                                              url=receiver.url))  # fmt: skip
-    try:
-        return sender.send(b""), sender
-    finally:
-        sender.close()
+def answer(status: int = 200, headers: dict[str, str] | None = None, body: bytes = b"", wait: float = 0.0) -> Answer:
+    return status, headers or {}, body, wait
 
 
-def test_retry_after_is_waited_for_and_the_record_arrives() -> None:
-    with Receiver([(503, {"retry-after": "1"}, b"", 0.0)]) as receiver:
-        outcome, sender = send(receiver)
-        assert (outcome.error, sender.retries) == ("", 1)
-        assert receiver.times[1] - receiver.times[0] >= 0.95
+#: what a receiver answers -> (the least requests, spans lost, what the error says)
+BAD: dict[str, tuple[list[Answer], int, int, str]] = {
+    **{f"status {n}": ([answer(n, NOW)] * 2, 3, 0, "") for n in (429, 502, 503, 504)},
+    "retry-after": ([answer(503, {"retry-after": "1"})], 2, 0, ""),
+    **{f"status {n}": ([answer(n, NOW, SECRET.encode())], 1, 1, f"HTTP {n}") for n in (400, 401, 403, 404, 413, 500)},
+    "no such status": ([answer(599)], 1, 1, "HTTP 599"),
+    "a page to log in": ([answer(body=b"<html>log in first</html>")], 1, 1, "not OTLP"),
+    "binary garbage": ([answer(body=b"\xff" * 100)], 1, 1, "not OTLP"),
+    "broken JSON": ([answer(body=b"{]")], 1, 1, "not OTLP"),
+    "a cut message": ([answer(body=b"\x0a\x7f")], 1, 1, "not OTLP"),
+    "an endless answer": ([answer(body=b"x" * (8 << 20))], 1, 1, "not OTLP"),
+    "partial success": ([answer(body=PARTIAL.SerializeToString())], 1, 1, ""),
+    "partial success in JSON": ([answer(body=b'{"partialSuccess":{"rejectedSpans":"2"}}')], 1, 1, ""),
+    "a slow one": ([answer(wait=2.0)], 1, 1, "Timeout"),
+}
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_what_may_pass_is_tried_again(status: int) -> None:
-    with Receiver([(status, {"retry-after": "0"}, b"", 0.0)] * 2) as receiver:
-        outcome, _ = send(receiver)
-        assert (outcome.error, len(receiver.seen)) == ("", 3)
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 500, 501])
-def test_what_will_not_pass_is_tried_once_and_told(status: int) -> None:
-    with Receiver([(status, {"retry-after": "0"}, SECRET.encode(), 0.0)]) as receiver:
-        outcome, _ = send(receiver)
-        assert f"HTTP {status}" in outcome.error
-        assert len(receiver.seen) == 1
-        assert SECRET not in outcome.error
+@pytest.mark.parametrize("kind", BAD)
+def test_what_a_bad_receiver_does_not_take_is_counted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, requests, lost, told = BAD[kind]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5" if kind == "a slow one" else "5")
+    with Receiver(list(answers)) as receiver:
+        exporter = otel(receiver, metrics=False, logs=False)
+        session = run(exporter, [started(), ended()])
+        assert len(receiver.seen) == requests
+        if kind == "retry-after":
+            assert receiver.times[1] - receiver.times[0] >= 0.95
+    assert session.ledger.get("lost_otel", "otel.traces") == lost
+    assert told in exporter.error
+    assert SECRET not in exporter.error
 
 
 def test_a_redirect_is_refused_and_its_target_never_asked() -> None:
-    with Receiver() as other, Receiver([(307, {"location": f"{other.url}/v1/logs"}, b"", 0.0)]) as receiver:
-        outcome, _ = send(receiver)
-        assert "redirects are refused" in outcome.error
+    with Receiver() as other, Receiver([answer(307, {"location": f"{other.url}/v1/traces"})]) as receiver:
+        exporter = otel(receiver, metrics=False, logs=False)
+        session = run(exporter, [started(), ended()])
+        assert "redirects are refused" in exporter.error
+        assert session.ledger.get("lost_otel", "otel.traces") == 1
         assert other.seen == []
 
 
-@pytest.mark.parametrize("answer", [b"<html>log in first</html>", b"\xff" * 100, b"{]", b"\x0a\x7f"])
-def test_an_answer_that_is_no_otlp_is_no_delivery(answer: bytes) -> None:
-    with Receiver([(200, {}, answer, 0.0)]) as receiver:
-        assert "not OTLP" in send(receiver)[0].error
-
-
-def test_an_endless_answer_is_not_read() -> None:
-    with Receiver([(200, {}, b"x" * (8 << 20), 0.0)]) as receiver:
-        assert "not OTLP" in send(receiver)[0].error
-
-
-def test_partial_success_is_counted() -> None:
-    answer = ExportLogsServiceResponse()
-    answer.partial_success.rejected_log_records = 7
-    with Receiver(
-        [(200, {}, answer.SerializeToString(), 0.0), (200, {}, b'{"partialSuccess":{"rejectedSpans":"2"}}', 0.0)]
-    ) as r:
-        assert send(r)[0].rejected == 7
-        assert send(r)[0].rejected == 2
-
-
 def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
-    with Receiver([(400, {}, b"", 0.0)] * 50) as receiver:
+    with Receiver([answer(400)] * 50) as receiver:
         session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
         assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
     told = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
     assert told in [line for line, _ in headline.losses(session.ledger)]
 
 
-def test_a_slow_receiver_ends_at_the_timeout() -> None:
-    with Receiver([(200, {}, b"", 3.0)]) as receiver:
-        began = time.monotonic()
-        outcome, _ = send(receiver, timeout=0.5)
-        assert time.monotonic() - began < 2.5
-        assert "Timeout" in outcome.error
-
-
+@pytest.mark.parametrize("to", ["http", "grpc"])
 def test_an_absent_collector_costs_three_seconds_and_a_count(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    to: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer {SECRET}")
     caplog.set_level(logging.DEBUG)
     with socket.socket() as held:  # bound, not listening: refused at once
         held.bind(("127.0.0.1", 0))
-        exporter = OtelExporter(to="http", endpoint=f"http://user:{SECRET}@127.0.0.1:{held.getsockname()[1]}/?key={SECRET}",
+        exporter = OtelExporter(to=to, endpoint=f"http://user:{SECRET}@127.0.0.1:{held.getsockname()[1]}/?key={SECRET}",
                                 providers="own")  # fmt: skip
-        session = Session(
-            sources=[ScriptedSource([started(), faulted(400), ended()])], exporters=[exporter], enrichers=[]
-        )
+        source = ScriptedSource([started(), faulted(400), ended()])
+        session = Session(sources=[source], exporters=[exporter], enrichers=[])
         session.start()
         session.wait(5)
         began = time.monotonic()
@@ -121,16 +100,13 @@ def test_an_absent_collector_costs_three_seconds_and_a_count(
     assert lost["otel.logs"] == exporter.statistics()["events"]
     assert lost["otel.metrics"] > 0
     assert "127.0.0.1" in exporter.error
-    said = exporter.error + caplog.text + repr(session.statistics()) + session.exporter_queues[0].error
-    said += repr([sender.endpoint for sender in exporter._own.connections])
-    assert SECRET not in said
+    assert SECRET not in exporter.error + caplog.text + repr(session.statistics()) + session.exporter_queues[0].error
 
 
 def test_a_collector_that_never_answers_costs_three_seconds() -> None:
-    with Receiver([(200, {}, b"", 20.0)] * 50) as receiver:
-        session = Session(
-            sources=[ScriptedSource([started(), faulted(400)])], exporters=[otel(receiver, events=1e9)], enrichers=[]
-        )
+    with Receiver([answer(wait=20.0)] * 50) as receiver:
+        source = ScriptedSource([started(), faulted(400)])
+        session = Session(sources=[source], exporters=[otel(receiver, events=1e9)], enrichers=[])
         session.start()
         session.wait(5)
         began = time.monotonic()
@@ -139,17 +115,118 @@ def test_a_collector_that_never_answers_costs_three_seconds() -> None:
         assert session.ledger.get("lost_otel", "otel.logs") == 401
 
 
-def test_tls_without_trust_is_told_and_not_retried() -> None:
+def test_tls_without_trust_is_told() -> None:
     with Receiver() as receiver:  # speaks plain HTTP
-        url = receiver.url.replace("http:", "https:")
-        sender = Connection(Endpoint.from_environment("logs", {}, url=url))
-        outcome = sender.send(b"")
-        sender.close()
-    assert "SSLError" in outcome.error
-    assert sender.requests == 1
+        endpoint = receiver.url.replace("http:", "https:")
+        exporter = OtelExporter(to="http", endpoint=endpoint, providers="own", metrics=False, logs=False)
+        session = run(exporter, [started(), ended()])
+    assert "SSLError" in exporter.error
+    assert session.ledger.get("lost_otel", "otel.traces") == 1
 
 
-def test_a_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
-    variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "ca.pem"), "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+@pytest.mark.parametrize("to", ["http", "grpc"])
+def test_a_certificate_that_is_not_there_is_told(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.pem"))
     with pytest.raises(OutputError, match=r"ca.pem.*OTEL_EXPORTER_OTLP_CERTIFICATE"):
-        Connection(Endpoint.from_environment("logs", variables, url="https://127.0.0.1:1"))
+        OtelExporter(to=to, endpoint="https://127.0.0.1:1", providers="own").start(Context())
+
+
+# -- the variables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variable", ["OTLP_PROTOCOL=http/json", "OTLP_COMPRESSION=zip", "OTLP_TIMEOUT=soon"])
+def test_values_that_are_unknown_are_told(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, value = variable.split("=")
+    monkeypatch.setenv(f"OTEL_EXPORTER_{name}", value)
+    with pytest.raises(UsageError, match=name):
+        OtelExporter(providers="own").start(Context())
+
+
+def test_a_queue_shorter_than_a_batch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
+    with pytest.raises(UsageError, match="OTEL_BLRP"):
+        OtelExporter(to="http", providers="own").start(Context())
+
+
+def test_a_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with Receiver() as receiver:
+        session = run(otel(receiver), [started(), faulted(), ended()])
+        assert receiver.seen == []
+        assert not session.ledger.losses()
+
+
+@pytest.mark.parametrize("signal", ["metrics", "logs", "traces"])
+def test_a_signal_is_switched_off_by_its_variable(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"OTEL_{signal.upper()}_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a%20b")
+    with Receiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        run(OtelExporter(providers="own"), [started(), faulted(20), ended()])
+        assert {p for p, _, _ in receiver.seen} == {"/v1/metrics", "/v1/logs", "/v1/traces"} - {f"/v1/{signal}"}
+        assert {(h["content-encoding"], h["x-token"]) for _, h, _ in receiver.seen} == {("gzip", "a b")}
+
+
+def test_delta_counts_add_up_to_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
+    with Receiver() as receiver:
+        exporter = otel(receiver, logs=False, spans=False, interval_s=0.1)
+        session = Session(sources=[], exporters=[exporter], enrichers=[])
+        session.start()
+        for _ in range(3):
+            exporter.export(faulted(100))
+            exporter.tick()
+            time.sleep(0.3)
+        session.stop()
+        values = [
+            p.as_int
+            for m in receiver.messages("/v1/metrics")
+            for r in m.resource_metrics
+            for s in r.scope_metrics
+            for metric in s.metrics
+            if metric.name == "wstrace.page_faults"
+            for p in metric.sum.data_points
+        ]
+    assert sum(values) == 300
+    assert len(values) >= 8
+
+
+def test_an_outage_costs_no_count_of_a_cumulative_metric() -> None:
+    with Receiver([answer(400)] * 3) as receiver:
+        exporter = otel(receiver, logs=False, spans=False, interval_s=0.1)
+        session = Session(sources=[], exporters=[exporter], enrichers=[])
+        session.start()
+        for _ in range(5):
+            exporter.export(faulted(100))
+            exporter.tick()
+            time.sleep(0.15)
+        session.stop()
+        points = last_points(receiver)
+    assert sum(value for key, value in points.items() if key[0] == "wstrace.page_faults") == 500
+    assert exporter.statistics()["metrics_failures"] == 3
+    assert not session.ledger.losses()
+
+
+def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
+    monkeypatch.setenv("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "100")
+    with Receiver([answer(wait=0.4)] * 5) as receiver:
+        session = run(otel(receiver, metrics=False, spans=False, events=1e9), [faulted(2000)])
+        arrived = len(logs(receiver))
+    assert 0 < arrived < 2001
+    assert arrived + session.ledger.get("lost_otel", "otel.logs") == 2000
+
+
+@pytest.mark.parametrize(("sampler", "flags"), [("", "01"), ("always_off", "00"), ("parentbased_always_on", "01")])
+def test_a_target_is_told_what_the_sampler_decided(sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wstrace_exporters.otel.propagation import TraceParent, reserve, take_reserved
+
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    given = reserve()["TRACEPARENT"]
+    assert given.endswith(f"-{flags}")
+    reserved = take_reserved()
+    assert reserved is not None
+    assert TraceParent.parse(given) == reserved.own
+    for wrong in ("", "00-0-0-01", "ff-" + given[3:], given[:-1], "00-" + "0" * 32 + given[35:]):
+        assert TraceParent.parse(wrong) is None

@@ -2,8 +2,8 @@
 
 Its parts, each of which imports only those before it (tests/test_architecture.py enforces this):
 
-* names, extra, clock, propagation, correlation, usage, ids: shared by all others.
-* transport: batches, encoding, endpoints, retries.
+* names, propagation, correlation, usage: shared by all others.
+* transport: the SDK's exporters and providers.
 * export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
 * exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is
   `wstrace_exporters.otel.otel`:
@@ -53,8 +53,6 @@ def wstrace_target_environment(exporters: Sequence[str]) -> Mapping[str, str]:
     """TRACEPARENT for the command that will be launched, so that its spans become children of its process span."""
     if "otel" not in exporters:
         return {}
-    from wstrace_exporters.otel.extra import need_sdk
     from wstrace_exporters.otel.propagation import reserve
 
-    need_sdk("the exporter otel")
     return reserve()

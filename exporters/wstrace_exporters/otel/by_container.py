@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace_exporters.otel.extra import need_sdk
-from wstrace_exporters.otel.transport.batch_sender import CLOSE_SECONDS, REMEDY
+from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS, REMEDY
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_exporters.otel.export.containers import Containers
-    from wstrace_exporters.otel.transport.own_providers import OwnProviders
+    from wstrace_exporters.otel.transport.providers import OwnProviders
 
 
 class OtelContainersExporter(Exporter):
@@ -41,7 +40,6 @@ class OtelContainersExporter(Exporter):
         containers: int = 1000,
         modules: int = 10,
     ) -> None:
-        need_sdk("the exporter otel_containers")
         if containers < 1 or modules < 1:
             raise UsageError("otel_containers: containers and modules must be at least 1")
         self._to, self._endpoint, self._interval = to, endpoint, interval_s
@@ -54,7 +52,7 @@ class OtelContainersExporter(Exporter):
         from wstrace_exporters.otel.export import resource
         from wstrace_exporters.otel.export.containers import Containers
         from wstrace_exporters.otel.export.metrics import TracerInstruments
-        from wstrace_exporters.otel.transport.own_providers import OwnProviders
+        from wstrace_exporters.otel.transport.providers import OwnProviders
 
         self._containers = Containers(context.strings, limit=self._limit, modules=self._modules)
         self._own = OwnProviders(
@@ -65,8 +63,8 @@ class OtelContainersExporter(Exporter):
             signals=["metrics"],
             metrics_of=self._containers.collector,
         )
-        if self._own.metrics.scraped:
-            self._own.close(time.monotonic())
+        if self._own.scraped:
+            self._own.cancel()
             raise OutputError(
                 "otel_containers sends OTLP: a scrape has one resource for all containers",
                 "leave prometheus out of OTEL_METRICS_EXPORTER, and let a Collector be scraped",
@@ -80,11 +78,6 @@ class OtelContainersExporter(Exporter):
         if self._containers is not None:
             self._containers.add(batch)
 
-    def flush(self, timeout: float) -> None:
-        """Starts sending the counts; close() waits for the delivery."""
-        if self._own is not None:
-            self._own.flush()
-
     def close(self) -> None:
         """Sends the last counts, within 3 s. Raises OutputError: at any time something was not delivered."""
         if self._own is None:
@@ -96,7 +89,7 @@ class OtelContainersExporter(Exporter):
     def cancel(self) -> None:
         """Closes the pipeline without sending anything."""
         if self._own is not None:
-            self._own.close(time.monotonic())
+            self._own.cancel()
 
     def statistics(self) -> Mapping[str, int | float]:
         """The containers with a Resource, and the counts of the pipeline."""

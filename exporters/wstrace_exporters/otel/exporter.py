@@ -15,13 +15,12 @@ from wstrace_exporters.otel.export import resource
 from wstrace_exporters.otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_exporters.otel.export.processes import Process, Processes, memory
 from wstrace_exporters.otel.export.sampling import Sampler, TokenBucket
-from wstrace_exporters.otel.extra import need_sdk
-from wstrace_exporters.otel.transport.batch_sender import CLOSE_SECONDS, REMEDY
+from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS, REMEDY
 from wstrace_exporters.otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_exporters.otel.export.stacks import EventStacks
-    from wstrace_exporters.otel.transport.own_providers import OwnProviders
+    from wstrace_exporters.otel.transport.providers import OwnProviders
 
 
 class OtelExporter(Exporter):
@@ -67,7 +66,6 @@ class OtelExporter(Exporter):
         arguments: bool = False,
         providers: Literal["auto", "own", "global"] = "auto",
     ) -> None:
-        need_sdk("the exporter otel")
         if modules < 1 or processes < 0 or events < 0:
             raise UsageError("otel: modules must be at least 1, processes and events at least 0")
         self._to, self._endpoint, self._providers_wanted = to, endpoint, providers
@@ -148,14 +146,14 @@ class OtelExporter(Exporter):
         return metered or traced or any(target.pid == os.getpid() for target in context.targets)
 
     def _scraped(self) -> bool:
-        from wstrace_exporters.otel.transport.endpoint import exporters
+        from wstrace_exporters.otel.transport.providers import exporters
 
         return "metrics" in self._signals and (
             self._to == "prometheus" or (not self._to and "prometheus" in exporters("metrics"))
         )
 
     def _open(self, context: Context) -> OwnProviders:
-        from wstrace_exporters.otel.transport.own_providers import OwnProviders
+        from wstrace_exporters.otel.transport.providers import OwnProviders
 
         own = self._own = OwnProviders(
             context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
@@ -198,12 +196,12 @@ class OtelExporter(Exporter):
     def _meter(self, process: Process, others: int) -> None:
         """Registers a process's metrics; `others` processes have theirs already."""
         own = self._own
-        if own is None or "metrics" not in self._signals or (own.metrics.scraped and others):
+        if own is None or "metrics" not in self._signals or (own.scraped and others):
             return  # When scraped, one provider serves all, and its instruments read every process.
         live = self._context.live
         ProcessInstruments(
             own.meter(self._life.resource_of(process.pid)),
-            (lambda: self._processes) if own.metrics.scraped else (lambda: [process]),
+            (lambda: self._processes) if own.scraped else (lambda: [process]),
             kernel=self._kernel,
             memory_of=lambda p: memory(p.pid) if live and p.pid and not p.ended_ns else None,
             label=self._label if self._pids else lambda process: {},
@@ -242,11 +240,6 @@ class OtelExporter(Exporter):
                 if first is not None:
                     self._events.lost(first, stage, who, more, self._life.now_ns())
 
-    def flush(self, timeout: float) -> None:
-        """Starts sending everything that is queued; close() waits for the delivery."""
-        if self._own is not None:
-            self._own.flush()
-
     def close(self) -> None:
         """Ends all spans and sends the last counts, within 3 s; what is not delivered by then is counted as lost.
 
@@ -274,7 +267,7 @@ class OtelExporter(Exporter):
     def cancel(self) -> None:
         """Closes the pipelines without sending anything, as nothing was recorded."""
         if self._own is not None:
-            self._own.close(time.monotonic())
+            self._own.cancel()
 
     def after_fork_in_child(self) -> None:
         """In a forked child: sends nothing, as nothing was counted here."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace_exporters.otel.extra import need_sdk
-
-need_sdk("wstrace.otel")
-
-from wstrace_exporters.otel.application.processor import FaultSpanProcessor  # noqa: E402  it imports the SDK
-from wstrace_exporters.otel.application.span import span  # noqa: E402
+from wstrace_exporters.otel.application.processor import FaultSpanProcessor
+from wstrace_exporters.otel.application.span import span
 
 __all__ = ["FaultSpanProcessor", "span"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from wstrace_exporters.otel import names
-from wstrace_exporters.otel.extra import need_sdk
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -25,7 +24,6 @@ def span(name: str, **attributes: AttributeValue) -> Iterator[Span]:
         name: the name of the span.
         attributes: the attributes of the span.
     """
-    need_sdk("wstrace.span")
     import threading
 
     from opentelemetry import trace

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wstrace.clock import ClockAnchor
 from wstrace.text import base_name
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.export.processes import Process
 from wstrace_exporters.otel.export.resource import clean
-from wstrace_exporters.otel.ids import ReservedIdGenerator
 from wstrace_exporters.otel.propagation import TraceParent, context_of, new_id, parent, take_reserved
 
 if TYPE_CHECKING:
@@ -53,9 +52,8 @@ class ProcessSpans:
         if own is None:
             return
         tracer = self._tracer(process)
-        ids = getattr(tracer, "id_generator", None)
-        if self._own_ids and isinstance(ids, ReservedIdGenerator):
-            ids.next = own
+        if self._own_ids:
+            cast(Any, tracer).id_generator.next = own  # a ReservedIdGenerator
         attributes: dict[str, Any] = {
             names.PROCESS_PID: process.pid,
             names.PROCESS_PARENT_PID: process.parent,

@@ -1,1 +1,1 @@
-"""How telemetry leaves the process: batches, encoding, endpoints and retries."""
+"""How telemetry leaves the process: by OpenTelemetry's SDK, with losses counted and the end bounded in time."""
