@@ -134,9 +134,9 @@ def full_level() -> None:
 @pytest.fixture(scope="session")
 def python_stacks() -> None:
     """Skips what needs the programs in the kernel where it refuses them."""
-    from wstrace_plugins.page_faults.linux.python_stacks.asked import level
+    from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
 
-    found = level()
+    found = tried()
     if found.name != "exact":
         pytest.skip(f"Python stacks: {found.why}; {found.remedy}")
 

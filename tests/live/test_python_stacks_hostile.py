@@ -76,8 +76,8 @@ CAPABLE = """
 import ctypes, os, sys
 sys.path[:0] = {path!r}
 from wstrace.errors import Unavailable
-import wstrace_plugins.page_faults.linux.python_stacks.asked as asked
-asked.level()  # what it imports may be in folders that only root can read
+import wstrace_plugins.page_faults.linux.python_stacks.kernel as kernel
+kernel.tried()  # what it imports may be in folders that only root can read
 libc = ctypes.CDLL(None, use_errno=True)
 libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -85,7 +85,7 @@ low = sum(1 << c for c in {caps!r} if c < 32); high = sum(1 << c - 32 for c in {
 header = (ctypes.c_uint32 * 2)(0x20080522, 0)
 data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
 assert libc.capset(header, data) == 0
-found = asked.level()
+found = kernel.tried()
 print(found.name, "|", found.why, "|", found.remedy)
 """
 _PERFMON, _BPF, _SYS_ADMIN = 38, 39, 21

@@ -25,7 +25,7 @@ from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
 from wstrace.stack_ids import StackIds
 from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.elf import python_in
-from wstrace_plugins.os.linux.cpython.line_table import LineTable
+from wstrace_plugins.os.linux.cpython.objects import LineTable
 from wstrace_plugins.page_faults.linux.python_stacks import bpf, interpreters, kernel
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder

@@ -1,4 +1,4 @@
-"""Opens the capture of Python stacks where it was asked for, and says whether it can be had."""
+"""Opens the capture of Python stacks where it was asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wstrace.errors import Unavailable
 from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
 
 if TYPE_CHECKING:
-    from wstrace.interfaces import Context, Level
+    from wstrace.interfaces import Context
     from wstrace_plugins.page_faults.linux.python_stacks.history import History
     from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
     from wstrace_plugins.page_faults.stacks_option import Stacks
@@ -59,10 +59,3 @@ def _instead() -> str:
 
     sampled = native_level().name == "sampled"
     return "; samples of native stacks need no such right: -s page_faults:stacks=native" if sampled else ""
-
-
-def level() -> Level:
-    """Whether Python stacks can be had here: "exact" or "none", by loading the programs."""
-    from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
-
-    return tried()

@@ -18,8 +18,7 @@ from wstrace.schema import (
     HOW_NO_ROOM,
     HOW_NOT_READABLE,
 )
-from wstrace_plugins.os.linux.cpython.line_table import LineTable
-from wstrace_plugins.os.linux.cpython.strings import characters
+from wstrace_plugins.os.linux.cpython.objects import LineTable, characters
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     CODE_HEAD,
     DEPTH,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from wstrace_plugins.os.linux.cpython.layouts import Layout
-from wstrace_plugins.os.linux.cpython.strings import ASCII_BIT, KIND_MASK, KIND_SHIFT
+from wstrace_plugins.os.linux.cpython.objects import ASCII_BIT, KIND_MASK, KIND_SHIFT
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import FP, R0, R1, R2, R3, R4, R7, R8, WORD
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     KEY,

@@ -1,6 +1,7 @@
-"""Lines of code objects, from their location tables (PEP 626, 3.11 on).
+"""What bytes of CPython's objects say: lines of code objects, from their location tables (3.11 on), and strings.
 
-Source: Objects/locations.md in CPython. A table may be damaged or cut: what it does not tell is None.
+A table may be damaged or cut: what it does not say is None.
+Source: PEP 626, Objects/locations.md and Include/cpython/unicodeobject.h in CPython.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import bisect
 
 _NO_LOCATION, _LONG, _NO_COLUMNS, _ONE_LINE = 15, 14, 13, 10
+#: what the state of a string says of its characters: bits 2 to 4 have the bytes of one, bit 6 that all are ASCII
+KIND_SHIFT, KIND_MASK, ASCII_BIT = 2, 7, 6
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class LineTable:
@@ -26,12 +30,6 @@ class LineTable:
         if not 0 <= unit < self._end:
             return None
         return self._lines[bisect.bisect_right(self._starts, unit) - 1]
-
-    def by_unit(self) -> list[int]:
-        """The line of each code unit that the table describes; 0 = none."""
-        ends = [*self._starts[1:], self._end]
-        spans = zip(self._starts, ends, self._lines, strict=False)
-        return [line or 0 for start, end, line in spans for _ in range(end - start)]
 
 
 def _entries(table: bytes, line: int) -> tuple[list[int], list[int | None], int]:
@@ -82,3 +80,16 @@ def _number(table: bytes, at: int) -> tuple[int, int]:
         if shift > 36:
             break
     return value, len(table) + 1
+
+
+def characters(raw: bytes, state: int, length: int) -> str:
+    """The characters of a CPython string: what fitted into the room, with `...` where it was longer."""
+    width = 1 if state >> ASCII_BIT & 1 else state >> KIND_SHIFT & KIND_MASK
+    size = length * width
+    whole = raw[: min(size, len(raw) // max(width, 1) * max(width, 1))]
+    encoding = _ENCODINGS.get(width, "latin-1")
+    try:
+        text = whole.decode(encoding, "surrogatepass" if width > 1 else "strict")
+    except UnicodeDecodeError:
+        text = whole.decode(encoding, "replace")
+    return text if size <= len(raw) else text[:-3] + "..."
