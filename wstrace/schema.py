@@ -177,7 +177,6 @@ PAGE_FAULT = Schema(
         Column("native_stack", "u32", "stack", "the innermost frame of the sampled native stack, 0 = none"),
         Column("native_how", "u8", "id", "how the native stack was had, or why there is none", words=STACK_HOW),
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
-        Column("service_ns", "u64", "count", "how long the kernel took to serve it, 0 = not known", unit="ns"),
         Column("sampled", "u32", "count", "one out of so many faults was recorded then; absent = each was"),
         Column("cgroup", "u32", "str", "path of its thread's control group at that time, 0 = not known"),
     ),

@@ -83,14 +83,14 @@ def test_a_row_may_lack_a_column_and_a_group_may_begin_with_other_names(tmp_path
     faults = [
         batch_of(PAGE_FAULT, strings, time_ns=[1, 2], pid=7, tid=7, pc=most, va=[most, 0], flags=0, file=files[:2]),
         batch_of(PAGE_FAULT, strings, time_ns=[3], pid=(1 << 32) - 1, tid=7, pc=1, va=[1], flags=255,
-                 file=files[2:], service_ns=[9]),
+                 file=files[2:], weight=[9]),
     ]  # fmt: skip
     assert trace_of(*faults).save(str(tmp_path / "x.parquet")) == 3
     # not a dictionary, which engines that are built on DataFusion refuse
     assert str(parquet.read_schema(tmp_path / "x.parquet").field("file").type) == "string"
     rows = parquet.read_table(tmp_path / "x.parquet").to_pylist()
     assert [row["va"] for row in rows] == [-1, 0, 1]
-    assert [row["service_ns"] for row in rows] == [None, None, 9]
+    assert [row["weight"] for row in rows] == [None, None, 9]
     assert [(row["pid"], row["flags"], row["file"]) for row in rows] == [
         (7, 0, files[0]), (7, 0, files[1]), ((1 << 32) - 1, 255, files[2])
     ]  # fmt: skip

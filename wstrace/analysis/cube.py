@@ -113,8 +113,6 @@ class Cube:
                 "from_disk": np.where(major, stands_for, 0),
                 "samples": sums.get("samples", one),
             }
-        if "service_ns" in batch:
-            sums["time"] = batch["service_ns"].astype(np.int64)
         return self.count(keys, sums)
 
     def keys_of(self, batch: Batch) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_] | None]:

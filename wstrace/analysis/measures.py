@@ -18,7 +18,6 @@ _ALL = (
     Measure("faults", "faults", "page faults", "count", always=True),
     Measure("from_disk", "from disk", "faults that read from disk", "count"),
     Measure("samples", "samples", "recorded stacks or faults that stand for the row", "count"),
-    Measure("time", "time", "how long the kernel took to serve the faults", "ns"),
     Measure("estimated", "estimated", "of the resident bytes, or else of the faults, what a rule and no record gives"),
 )  # fmt: skip
 

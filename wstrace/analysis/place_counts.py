@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import PlaceBy, Symbolizer, label_of
 from wstrace.analysis.tally import NO_SAMPLE
@@ -50,12 +49,12 @@ class PlaceCounts:
         """Counts a batch of page_fault or resident rows."""
         if batch.schema.name == PAGE_FAULT.name and len(batch):
             major = (batch["flags"] & FAULT_MAJOR).astype(np.intp)
-            times, each = service_times(batch), batch.columns.get("sampled")
+            each = batch.columns.get("sampled")
             more = np.zeros(len(batch), np.int64) if each is None else each.astype(np.int64) - 1
             address = "va" if self.by == "section" else "pc"
-            values = np.stack([1 - major, major, more, *([] if times is None else [times])], axis=1)
+            values = np.stack([1 - major, major, more], axis=1)
             for label, sums in self._sums(batch, address, values, explain=True):
-                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0, 0])
+                counts = self._faults.setdefault(self._bounded(label, self._faults), [0, 0, 0])
                 for i, n in enumerate(sums):
                     counts[i] += n
         elif batch.schema.name == RESIDENT_PAGES.name and self.by == "section":
@@ -65,13 +64,9 @@ class PlaceCounts:
         """label -> (minor, major) faults."""
         return {label: (counts[0], counts[1]) for label, counts in self._faults.items()}
 
-    def times(self) -> dict[str, int]:
-        """label -> how long the kernel took to serve its faults, in ns; empty where that was not recorded."""
-        return {label: counts[3] for label, counts in self._faults.items() if counts[3]}
-
     def in_all(self) -> dict[str, int]:
         """label -> the faults for which its own stand: more than these where only samples were recorded."""
-        return {label: sum(counts[:3]) for label, counts in self._faults.items()}
+        return {label: sum(counts) for label, counts in self._faults.items()}
 
     def resident(self) -> dict[str, int]:
         """label -> pages of the last whole snapshot of each process; empty by function."""
@@ -84,13 +79,11 @@ class PlaceCounts:
     def top(self, n: int | None, estimated: Mapping[str, tuple[int, int, int]] | None = None) -> list[dict[str, Any]]:
         """The n with the most faults, then pages: section or function, total, minor, major, still_resident_pages.
 
-        time_ns is there where it is known.
-
         Args:
             n: the number of rows.
             estimated: label -> minor, major and samples of rows of samples, instead of the counts.
         """
-        faults, pages, times = self.faults(), self.resident(), self.times()
+        faults, pages = self.faults(), self.resident()
         faults = faults if estimated is None else {label: row[:2] for label, row in estimated.items()}
         rows = {label: (*faults.get(label, (0, 0)), pages.get(label, 0)) for label in {**faults, **pages}}
         rest = [(NO_SAMPLE, rows.pop(NO_SAMPLE))] if NO_SAMPLE in rows else []
@@ -98,7 +91,6 @@ class PlaceCounts:
         fields = ("minor", "major", "still_resident_pages")[: 3 if self.by == "section" else 2]
         return [
             {self.by: label, "total": row[0] + row[1], **dict(zip(fields, row, strict=False))}
-            | ({"time_ns": times[label]} if label in times else {})
             | ({"samples": estimated[label][2]} if estimated and label in estimated else {})
             for label, row in [*order[:n], *rest]
         ]

@@ -17,7 +17,6 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.instructions import Instructions
 from wstrace.analysis.other_programs import OtherPrograms
 from wstrace.analysis.own import OwnRule
-from wstrace.analysis.service_times import service_times
 from wstrace.analysis.stack_views import Label, StackBy, StackViews
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import NO_SAMPLE, Sums, distinct, group
@@ -42,13 +41,13 @@ if TYPE_CHECKING:
     from wstrace.analysis.frames import Frame
 
 #: the columns by which faults of a batch are told apart
-_TOLD = frozenset(("stack", "stack_how", "weight", "native_stack", "native_how", "service_ns"))
+_TOLD = frozenset(("stack", "stack_how", "weight", "native_stack", "native_how"))
 #: those of them that faults have of which each one says its stack
 _EXACT = frozenset(("stack", "stack_how"))
 #: why faults of programs that are not Python have no stack of Python
 FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
-#: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares; service times, ns
-_FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES, _TIME = range(6)
+#: what is summed of each stack: faults, major faults, samples, the samples' weights, their squares
+_FAULTS, _MAJOR, _SAMPLES, _WEIGHTS, _SQUARES = range(5)
 #: A key of sums is the instruction, where stacks are samples, then the stack, then how it is known; so many bits.
 _OF_STACK, _OF_HOW = 24, 8
 
@@ -61,8 +60,7 @@ class StackRow(NamedTuple):
     samples is the number of stacks that it rests on, and margin the half-width of its 95 % confidence interval, in
     faults; both are 0 where total was counted. certain is what an estimated row has at the least, as that was counted.
     frames are those that the label names, innermost first. has_stack is False in a row of faults without a stack, whose
-    label is the reason. time_ns is how long the kernel took to serve the faults, where that was recorded and these are
-    counted.
+    label is the reason.
     """
 
     label: str
@@ -73,7 +71,6 @@ class StackRow(NamedTuple):
     margin: int = 0
     frames: tuple[Frame, ...] = ()
     has_stack: bool = True
-    time_ns: int = 0
     certain: int = 0
 
     @property
@@ -94,7 +91,7 @@ class StackCounts:
         tree: the call sites so far.
         total, major: faults, and those of them that read from disk.
         python: faults with a Python stack; foreign: of programs that are not Python. native: samples with a native
-            stack. timed: faults with a service time; time_ns: the sum of these.
+            stack.
         thinned: whether faults are samples. all_faults: of how many faults these are, as the kernel counted them; 0 =
             not known.
         recorded: whether any batch had a column of stacks, so that stacks were recorded.
@@ -103,9 +100,9 @@ class StackCounts:
     def __init__(self, *, tree: CallTree | None = None) -> None:
         self.tree = CallTree() if tree is None else tree
         self.total = self.major = self.python = self.foreign = 0
-        self.native = self.timed = self.time_ns = self.all_faults = 0
+        self.native = self.all_faults = 0
         self.recorded = self.thinned = False
-        self._python, self._native = Sums(_TIME + 1), Sums(_TIME + 1)
+        self._python, self._native = Sums(_SQUARES + 1), Sums(_SQUARES + 1)
         self._others = OtherPrograms()
         self._instructions = Instructions()
         self._last: tuple[tuple[object, ...], list[StackRow]] | None = None  # the native rows that were asked for last
@@ -134,15 +131,13 @@ class StackCounts:
         self.total += n if each is None else int(each.sum(dtype=np.uint64))
         self.major += int(major.sum())
         self.recorded = self.recorded or "stack_how" in columns or "native_how" in columns
-        how, weights, times = columns.get("stack_how", zero), columns.get("weight"), service_times(batch)
+        how, weights = columns.get("stack_how", zero), columns.get("weight")
         weight = zero if each is None else np.where(each > 1, one, 0)
-        self.python += self._count(self._python, columns.get("stack", zero), how, major, weight, times, each)
-        if times is not None:
-            self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
+        self.python += self._count(self._python, columns.get("stack", zero), how, major, weight, each)
         self.foreign += int(one[np.isin(how, FOREIGN)].sum())
         others = np.flatnonzero(how == HOW_NOT_PYTHON)
         if len(others):
-            values = major, weight > 0, weight, weight * weight, zero if times is None else times
+            values = major, weight > 0, weight, weight * weight
             self._others.count(batch, others, *values, each=each)
         if "native_how" in columns or "native_stack" in columns:
             native, how = columns.get("native_stack", zero), columns.get("native_how", zero)
@@ -163,7 +158,7 @@ class StackCounts:
         other = how == HOW_NOT_PYTHON
         if other.any():
             rows = slice(None) if other.all() else np.flatnonzero(of_row == HOW_NOT_PYTHON)
-            self._others.count(batch, rows, hard != 0, zero, zero, zero, zero)
+            self._others.count(batch, rows, hard != 0, zero, zero, zero)
 
     def _count(
         self,
@@ -172,7 +167,6 @@ class StackCounts:
         how: NDArray[Any],
         major: NDArray[Any],
         weight: NDArray[Any],
-        times: NDArray[np.int64] | None = None,
         each: NDArray[Any] | None = None,
         pc: NDArray[np.uint32] | None = None,
     ) -> int:
@@ -182,10 +176,8 @@ class StackCounts:
         own = self._keys(*combinations)
         keys = distinct(own)
         at = keys.searchsorted(own)
-        values = np.zeros((len(keys), _TIME + 1), np.int64)
+        values = np.zeros((len(keys), _SQUARES + 1), np.int64)
         np.add.at(values[:, _FAULTS], at, counts)
-        if times is not None:
-            np.add.at(values[:, _TIME], at, group(*told, weights=times)[1])
         special = (major != 0) | (weight != 0)
         if special.any():
             at = keys.searchsorted(self._keys(*(column[special] for column in told)))
@@ -330,7 +322,7 @@ class StackCounts:
         return [
             StackRow(text, n, int(sums[_MAJOR]), n / all_, int(sums[_SAMPLES]),
                      margin(sums[_WEIGHTS], sums[_SQUARES], weights, squares), frames,
-                     has_stack, int(sums[_TIME]))
+                     has_stack)
             for text, (sums, frames, has_stack) in found.items()
             for n in [int(sums[_FAULTS])]
         ]  # fmt: skip

@@ -10,7 +10,6 @@ import numpy as np
 from wstrace.analysis.place_counts import OTHER, PlaceCounts
 from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
-from wstrace.analysis.service_times import service_times
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.symbols import UNKNOWN, PlaceBy
 from wstrace.analysis.tally import Tally, first_rows, group
@@ -41,7 +40,7 @@ class Row(NamedTuple):
     label is the name as it came from the target (print it through wstrace.text.printable). share is the part of all
     faults of the table, 0..1. key is what the label was made of: (path,), (module,), (path, module), (name, pid, tid),
     (name, pid), (kind,) or (cgroup,). role: of a process that executes the program of its parent, `worker 2 of 4711`;
-    of that parent `main`; else "". time_ns is how long the kernel took to serve the faults, where that was recorded.
+    of that parent `main`; else "".
     in_all: the faults for which these stand, where only samples were recorded. In rows of estimates, which
     analysis/sampled.py makes of these, samples is what total was; else 0.
     """
@@ -53,7 +52,6 @@ class Row(NamedTuple):
     share: float
     key: tuple[str | int, ...]
     role: str = ""
-    time_ns: int = 0
     in_all: int = 0
     samples: int = 0
 
@@ -80,7 +78,6 @@ class Summary:
         unresolved: faults whose page has no known mapping.
         kernel: faults of instructions in the kernel; observer: faults of the tracer itself.
         first_ns, last_ns: times of the first and last fault, monotonic; 0 when there was none.
-        timed, time_ns: faults whose service time is known, and the sum of these times.
         exits: processes that ended.
         strings: the Dictionary that codes point into: that of the first batch.
     """
@@ -90,10 +87,9 @@ class Summary:
     def __init__(self, places: Callable[[PlaceBy], PlaceCounts] | None = None) -> None:
         self._places = places
         self.total = self.minor = self.major = self.in_all = self.unresolved = self.kernel = self.observer = 0
-        self.first_ns = self.last_ns = self.exits = self.timed = self.time_ns = 0
+        self.first_ns = self.last_ns = self.exits = 0
         self.strings: Dictionary | None = None
         self._tables = {by: Tally(self.LIMIT) for by in get_args(By)}
-        self._times: dict[str, Tally] = {by: Tally(self.LIMIT) for by in get_args(By)}
         #: For how many more faults than themselves samples stand.
         self._more: dict[str, Tally] = {by: Tally(self.LIMIT) for by in get_args(By)}
         self._processes = Processes(self.LIMIT)  # Below, "process" means this number.
@@ -148,11 +144,6 @@ class Summary:
                 self._more[by].add(*sums)
         files, counts = whole["file"]
         self.unresolved += int(counts[files == 0].sum())
-        times = service_times(batch)
-        if times is not None:
-            self.timed, self.time_ns = self.timed + int(np.count_nonzero(times)), self.time_ns + int(times.sum())
-            for by, sums in self._keys(batch, times).items():
-                self._times[by].add(*sums)
 
     def _keys(self, batch: Batch, weights: NDArray[Any] | None = None) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
         """by -> keys of its table and their counts, or the sums of these weights; keys may repeat."""
@@ -233,23 +224,23 @@ class Summary:
         if n and by not in ("module", "pair") and n < len(chosen):
             chosen = chosen[sums[chosen] >= np.partition(sums[chosen], -n)[-n]]
         found: dict[tuple[tuple[str | int, ...], int], list[int]] = {}
-        further = [{} if hard or soft else tally.as_dict() for tally in (self._times[by], self._more[by])]
+        further = {} if hard or soft else self._more[by].as_dict()
         for code, (minor, major) in zip(table.keys[chosen].tolist(), counts[chosen].tolist(), strict=True):
             # Files with the same name are one module; processes with the same name and pid belong to several hosts.
             name = self._key(by, code)
             key = name, code if by in ("process", "thread") and len(name) > 1 else 0
-            values = minor, major, *(of_code.get(code, 0) for of_code in further)
-            found[key] = [a + b for a, b in zip(found.get(key, (0, 0, 0, 0)), values, strict=True)]
+            values = minor, major, further.get(code, 0)
+            found[key] = [a + b for a, b in zip(found.get(key, (0, 0, 0)), values, strict=True)]
         if other.any():
-            values = *other.tolist(), int(self._times[by].other[0]), int(self._more[by].other[0])
-            before = found.get(((OTHER,), 0), (0, 0, 0, 0))
+            values = *other.tolist(), int(self._more[by].other[0])
+            before = found.get(((OTHER,), 0), (0, 0, 0))
             found[(OTHER,), 0] = [a + b for a, b in zip(before, values, strict=True)]
         whole = max(int(sums.sum() + other.sum()), 1)
         ordered = sorted(found.items(), key=lambda item: (-sum(item[1][:2]), item[0]))[:n]
         roles = self._names.roles(self._processes.pid) if by == "process" else {}
         return [
-            Row(_label(by, key), n, minor, major, n / whole, key, roles.get(code, ""), ns, n + more)
-            for (key, code), (minor, major, ns, more) in ordered
+            Row(_label(by, key), n, minor, major, n / whole, key, roles.get(code, ""), n + more)
+            for (key, code), (minor, major, more) in ordered
             for n in [minor + major]
         ]
 
@@ -348,7 +339,6 @@ class Summary:
         return {
             **{name: getattr(self, name) for name in ("total", "minor", "major", "unresolved", "kernel", "observer")},
             **{name: getattr(self, name) for name in ("first_ns", "last_ns", "exits")},
-            **({"timed": self.timed, "time_ns": self.time_ns} if self.timed else {}),
             "top": {
                 by: [_as_dict(by, row) for row in first_rows(estimated(self.top(by, None)), n)] for by in get_args(By)
             },
@@ -362,9 +352,9 @@ def place_rows(places: PlaceCounts, *, hard: bool = False, soft: bool = False) -
     """Faults by section or function, most first."""
     found = {label: (0 if hard else minor, 0 if soft else major) for label, (minor, major) in places.faults().items()}
     whole = max(sum(map(sum, found.values())), 1)
-    times, in_all = places.times() if not (hard or soft) else {}, places.in_all()
+    in_all = places.in_all()
     return [
-        Row(label, sum(pair), *pair, sum(pair) / whole, (label,), time_ns=times.get(label, 0), in_all=in_all[label])
+        Row(label, sum(pair), *pair, sum(pair) / whole, (label,), in_all=in_all[label])
         for label, pair in sorted(found.items(), key=lambda item: (-sum(item[1]), item[0]))
         if sum(pair)
     ]
@@ -386,4 +376,4 @@ def _as_dict(by: By, row: Row) -> dict[str, Any]:
     named = dict(zip(fields, row.key, strict=False)) | ({"role": row.role} if row.role else {})
     counted = {"total": row.total, "minor": row.minor, "major": row.major, "share": round(row.share, 6)}
     counted |= {"samples": row.samples} if row.samples else {}
-    return {**named, **counted, **({"time_ns": row.time_ns} if row.time_ns else {})}
+    return {**named, **counted}

@@ -91,7 +91,7 @@ class Console(Exporter):
         path: str = "",
         by: ReportBy = "",
         top: int = 10,
-        sort: Literal["", "resident", "faults", "major", "time"] = "",
+        sort: Literal["", "resident", "faults", "major"] = "",
         hard: bool = False,
         soft: bool = False,
         file: str = "",
@@ -255,7 +255,7 @@ class Console(Exporter):
         counted = self._functions if unsure and sampled is None else None
         proposed = self._stacks.proposed(self._symbolizer, counted=counted is not None)
         proposed += groups([self._by], self.summary.cgroups_known)
-        why = headline.nothing(self.summary, self._filter, self._seen, info) or self._no_times()
+        why = headline.nothing(self.summary, self._filter, self._seen, info)
         parts += [Styled(line, "dim") for line in proposed if not why]
         if why:
             parts += ["", why]
@@ -280,16 +280,6 @@ class Console(Exporter):
             next_by = "stack" if self._stacks.known and not unsure else "function"
             parts += ["", headline.next_step(self.summary, info, next_by)]
         output.show(*parts)
-
-    def _no_times(self) -> str:
-        """Why the rows cannot be in order of time; "" = they can."""
-        if self._sort != "time":
-            return ""
-        if not self.summary.timed:
-            return "no service time was recorded: record with -s page_faults:service_time=true (see wstrace doctor)"
-        if self._stacks.shows and self._stacks.native:
-            return "samples of native code tell no time in faults: --by file, module or thread does"
-        return ""
 
     def _estimates(self) -> Estimates | None:
         """Of how many faults the samples of a sampled trace are; its stacks are told, too."""

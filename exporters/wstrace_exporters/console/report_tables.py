@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -14,13 +13,12 @@ from wstrace.analysis.symbols import UNKNOWN
 from wstrace.analysis.tally import NO_SAMPLE, first_rows
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
-from wstrace.text import base_name, duration, number, printable, size
+from wstrace.text import base_name, number, printable, size
 from wstrace.trace_info import TraceInfo
 
-Sort = Literal["", "resident", "faults", "major", "time"]
+Sort = Literal["", "resident", "faults", "major"]
 #: The figures of a row of pages and faults.
-_RESIDENT, _FAULTS, _SAMPLES, _MAJOR, _TIME = range(5)
-TIME = "time in faults"
+_RESIDENT, _FAULTS, _SAMPLES, _MAJOR = range(4)
 
 TITLES: dict[str, str] = {
     "file": "file of the page",
@@ -105,41 +103,29 @@ class _Held:
 
 
 def fault_table(summary: Summary, by: By, top: int, sort: Sort = "", sampled: Estimates | None = None) -> TextTable:
-    """Faults, those from disk and the time in faults if there are any, and the share of each row; samples if these are
+    """Faults, those from disk if there are any, and the share of each row; samples if these are
     estimates.
     """
-    if sort in ("major", "time") or sampled is not None:
+    if sort == "major" or sampled is not None:
         rows = summary.top(by, None) if sampled is None else sampled.rows(summary.top(by, None))
         total = len(rows)
-        if sort in ("major", "time"):
-            first = operator.attrgetter("major" if sort == "major" else "time_ns")
-            rows = sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -first(row), -row.total, row.label))
+        if sort == "major":
+            rows = sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.major, -row.total, row.label))
     else:
         rows = summary.top(by, top + 1)
         total = _length(summary, by, rows, top + 1)
     whole = summary.total if sampled is None else sampled.total
     major = summary.major if sampled is None else sum(row.major for row in rows)
     rows = first_rows(rows, rows_to_show(total, top))
-    disk, timed, told = summary.major > 0, summary.timed > 0, sampled is not None
-    heads = ["faults", *["samples"] * told, *["from disk"] * disk, *[TIME] * timed]
+    disk, told = summary.major > 0, sampled is not None
+    heads = ["faults", *["samples"] * told, *["from disk"] * disk]
 
-    def cells(faults: int, samples: int, of_disk: int, ns: str) -> list[str]:
-        return [number(faults), *[number(samples)] * told, *[number(of_disk)] * disk, *[ns] * timed]
+    def cells(faults: int, samples: int, of_disk: int) -> list[str]:
+        return [number(faults), *[number(samples)] * told, *[number(of_disk)] * disk]
 
-    shown = []
-    for row in rows:
-        value, share = (
-            (row.time_ns, row.time_ns / max(summary.time_ns, 1)) if sort == "time" else (row.total, row.share)
-        )
-        figures = cells(row.total, row.samples, row.major, time_cell(row.time_ns))
-        shown.append((figures, value, share, _name(by, row)))
-    totals = cells(whole, summary.total, major, time_cell(summary.time_ns))
+    shown = [(cells(row.total, row.samples, row.major), row.total, row.share, _name(by, row)) for row in rows]
+    totals = cells(whole, summary.total, major)
     return shares_table(TITLES[by], heads, shown, total=total, totals=totals)
-
-
-def time_cell(ns: int) -> str:
-    """A time in faults; a dash where none of them has a known one."""
-    return duration(ns / 1e9) if ns else "-"
 
 
 def file_table(summary: Summary, held: _Held, top: int, sort: Sort = "", sampled: Estimates | None = None) -> TextTable:
@@ -166,16 +152,16 @@ def _beside(
     title: str, brought: Sequence[Row], pages: Mapping[str, int], held: _Held, top: int, sort: Sort
 ) -> TextTable:
     """Faults and resident pages; what the rows are in order of comes first, and the shares are of it."""
-    faults = {row.label: (row.total, row.samples, row.major, row.time_ns) for row in brought}
+    faults = {row.label: (row.total, row.samples, row.major) for row in brought}
     names = {*faults, *pages}
-    figures = {name: (pages.get(name, 0), *faults.get(name, (0, 0, 0, 0))) for name in names}
-    whole = [sum(figure[column] for figure in figures.values()) for column in range(5)]
+    figures = {name: (pages.get(name, 0), *faults.get(name, (0, 0, 0))) for name in names}
+    whole = [sum(figure[column] for figure in figures.values()) for column in range(4)]
     if not sort:
         sort = "resident" if pages and held.complete else "faults"
     shown = [_RESIDENT, _FAULTS] if sort == "resident" else [_FAULTS]
-    shown += [figure for figure in (_SAMPLES, _MAJOR, _TIME) if whole[figure]]
+    shown += [figure for figure in (_SAMPLES, _MAJOR) if whole[figure]]
     shown += [_RESIDENT] if pages and sort != "resident" else []
-    first = {"resident": _RESIDENT, "major": _MAJOR, "time": _TIME}.get(sort, _FAULTS)
+    first = {"resident": _RESIDENT, "major": _MAJOR}.get(sort, _FAULTS)
     order = sorted(
         names,
         key=lambda name: (name == NO_SAMPLE, -figures[name][first], *(-figures[name][n] for n in shown), name),
@@ -184,13 +170,12 @@ def _beside(
     order = [*order[:n_shown], *[NO_SAMPLE] * (NO_SAMPLE in order[n_shown:])]
 
     def cells(figure: Sequence[int]) -> list[str]:
-        forms = {_RESIDENT: held.cell, _TIME: time_cell}
-        return [forms.get(n, number)(figure[n]) for n in shown]
+        return [(held.cell if n == _RESIDENT else number)(figure[n]) for n in shown]
 
     share_of = first if first in shown else _FAULTS
     rows = [(cells(figure := figures[name]), figure[share_of], figure[share_of] / max(whole[share_of], 1), name)
             for name in order]  # fmt: skip
-    words = {_RESIDENT: held.head, _FAULTS: "faults", _SAMPLES: "samples", _MAJOR: "from disk", _TIME: TIME}
+    words = {_RESIDENT: held.head, _FAULTS: "faults", _SAMPLES: "samples", _MAJOR: "from disk"}
     return shares_table(title, [words[n] for n in shown], rows, total=len(names), totals=cells(whole))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from wstrace.analysis.headline import NAME_LIMIT, most_of
@@ -19,7 +18,7 @@ from wstrace.errors import UsageError
 from wstrace.terminal.elide import elide
 from wstrace.terminal.table import TextTable, rows_to_show
 from wstrace.text import number, plural, printable
-from wstrace_exporters.console.report_tables import TIME, Sort, shares_table, time_cell
+from wstrace_exporters.console.report_tables import Sort, shares_table
 
 if TYPE_CHECKING:
     from wstrace_exporters.console.json_stacks import Stacks
@@ -41,7 +40,7 @@ class StackReport:
         own, not_own: files and folders that are, or are not, the program's own.
         callers, callees: the function whose callers, or whose calls, are to be shown; "" = none.
         native: estimate from the sampled native stacks, instead of counting the Python stacks.
-        sort: the order of the rows: by time in faults, by faults from disk, else by faults.
+        sort: the order of the rows: by faults from disk, else by faults.
 
     Raises:
         UsageError: callers and callees together, or with another table.
@@ -92,10 +91,9 @@ class StackReport:
         else:
             by = cast("StackBy", self._by if self._by in STACK_VIEWS else "line")
             rows = self.counts.table(by, self._rule, symbolizer, native=self.native)
-        if self._sort not in ("time", "major"):
+        if self._sort != "major":
             return rows
-        first = attrgetter("time_ns" if self._sort == "time" else "major")
-        return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -first(row)))
+        return sorted(rows, key=lambda row: (row.label == NO_SAMPLE, -row.major))
 
     def own_lines(self, symbolizer: Symbolizer | None) -> list[StackRow]:
         """The faults by own line of Python, the most first."""
@@ -131,10 +129,7 @@ class StackReport:
         if self.asked_for == "stack" and not verbose:
             n = rows_to_show(len(rows), top)
             rows = shortened(rows[:n]) + rows[n:]
-        of_time = self.counts.time_ns if self._sort == "time" and not self.native else 0
-        return stack_table(
-            self._title(), rows, top, disk=self.counts.major > 0, timed=self.counts.timed > 0, of_time=of_time
-        )
+        return stack_table(self._title(), rows, top, disk=self.counts.major > 0)
 
     def _title(self) -> str:
         if not self._function:
@@ -210,37 +205,31 @@ def shortened(rows: Sequence[StackRow]) -> list[StackRow]:
     ]
 
 
-def stack_table(
-    title: str, rows: Sequence[StackRow], top: int, *, disk: bool, timed: bool = False, of_time: int = 0
-) -> TextTable:
-    """Faults, those from disk, the time in faults and the share of each row; of estimates the margin and the samples.
+def stack_table(title: str, rows: Sequence[StackRow], top: int, *, disk: bool) -> TextTable:
+    """Faults, those from disk and the share of each row; of estimates the margin and the samples.
 
     Args:
         title: what the names are.
         rows: the rows, in order.
         top: the number of rows.
         disk: whether any fault read from disk.
-        timed: whether the service time of any fault is known.
-        of_time: the time in all faults, in ns, if the shares are to be of that; 0 = they are of faults.
     """
     estimated = any(row.samples for row in rows)
-    disk, timed = disk and not estimated, timed and not (estimated and not any(row.time_ns for row in rows))
-    heads = ["faults", *["from disk"] * disk, *[TIME] * timed, *(["+-", "samples"] if estimated else [])]
+    disk = disk and not estimated
+    heads = ["faults", *["from disk"] * disk, *(["+-", "samples"] if estimated else [])]
     shown = []
     for row in first_rows(rows, rows_to_show(len(rows), top)):
-        cells = [number(row.total), *[number(row.major)] * disk, *[time_cell(row.time_ns)] * timed]
+        cells = [number(row.total), *[number(row.major)] * disk]
         if estimated:
             cells += [number(row.margin), number(row.samples)] if row.samples else ["", ""]
-        value, share = (row.time_ns, row.time_ns / of_time) if of_time else (row.total, row.share)
-        shown.append((cells, value, share, row.label))
-    sums = [sum(getattr(row, name) for row in rows) for name in ("total", "major", "time_ns", "samples")]
-    totals = [number(sums[0]), *[number(sums[1])] * disk, *[time_cell(sums[2])] * timed]
-    totals += ["", number(sums[3])] if estimated else []
+        shown.append((cells, row.total, row.share, row.label))
+    sums = [sum(getattr(row, name) for row in rows) for name in ("total", "major", "samples")]
+    totals = [number(sums[0]), *[number(sums[1])] * disk]
+    totals += ["", number(sums[2])] if estimated else []
     return shares_table(title, heads, shown, total=len(rows), totals=totals)
 
 
 def _as_dict(row: StackRow) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.label, "total": row.total, "share": round(row.share, 6)}
     found |= {"samples": row.samples, "margin": row.margin} if row.samples else {"major": row.major}
-    found |= {"time_ns": row.time_ns} if row.time_ns else {}
     return found | ({"frames": [frame.as_dict() for frame in row.frames]} if row.frames else {})

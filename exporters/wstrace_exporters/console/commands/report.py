@@ -42,7 +42,7 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 @click.option("--callees", metavar="FUNCTION", default="", help="Faults in and below a function, by what it called.")
 @click.option("--native", is_flag=True, help="Tell stacks by the samples of native code: estimates with their margin.")
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
-@click.option("--sort", type=click.Choice(["resident", "faults", "major", "time"]),
+@click.option("--sort", type=click.Choice(["resident", "faults", "major"]),
               help="Order of the rows: resident bytes where a snapshot tells them, else faults.")  # fmt: skip
 @click.option("--hard", is_flag=True, help="Only faults that read from disk.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
@@ -133,7 +133,7 @@ def _two_keys(files: tuple[str, ...], by: str, glob: str, format_: str, options:
     from wstrace_exporters.console.two_keys import TwoKeys
 
     given = [f"--{name.replace('_', '-')}" for name in _ONE_KEY if options[name]]
-    given += ["--format"] * (format_ != "summary") + ["--sort time"] * (options["sort"] == "time")
+    given += ["--format"] * (format_ != "summary")
     if given:
         raise UsageError(f"--by {by} and {given[0]} exclude each other", "leave one out, or name one key")
     views = views_of(by)

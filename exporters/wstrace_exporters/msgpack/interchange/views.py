@@ -57,7 +57,6 @@ FAULTS = Schema(
         Column("stack_how", "u8", "id", "how the Python stack was had, or why there is none", words=STACK_HOW),
         Column("native_stack", "u32", "stack", "the sampled native stack in `stacks`, 0 = none"),
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
-        Column("service_ns", "u64", "count", "how long the kernel took to serve it, 0 = not known", unit="ns"),
         Column("sampled", "u32", "count", "one out of so many faults was recorded then: it stands for so many"),
     ),
 )
