@@ -252,7 +252,7 @@ def test_a_recording_that_the_disk_has_no_room_for_leaves_no_file_and_names_none
     assert list(tmp_path.glob("api-1*")) == []
     assert len(said) == 1
     assert "nothing of this recording is left" in said[0]
-    assert "recover" not in said[0]
+    assert "wstrace convert" not in said[0]
 
 
 @pytest.mark.parametrize("options", [{"keep": 0.0}, {"ring_bytes": 0}, {"recordings": -1}, {"level": 20}])

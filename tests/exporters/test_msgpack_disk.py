@@ -115,7 +115,7 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_file_reads(tmp_pa
     exporter.flush(1)
     disk.left = 10
     everything(exporter, context, 5000)
-    with pytest.raises(OutputError, match=r"No space left.*5,042 records.*recover"):
+    with pytest.raises(OutputError, match=r"No space left.*5,042 records.*convert"):
         exporter.close()
     assert context.ledger.get("failed_lane") == 5042  # mappings and processes too
     with open_trace(str(path)) as trace:

@@ -130,4 +130,5 @@ def test_recover(failing: Run, cut: Path, tmp_path: Path, call: str, error: int,
         assert_told(run, path, expected)
         return
     assert rows_of(path) == expected
-    assert run.stderr == ""
+    assert " was cut: " in run.stderr
+    assert len(run.stderr.splitlines()) == 1

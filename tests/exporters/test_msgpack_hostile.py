@@ -249,7 +249,7 @@ def test_pages_of_a_size_that_no_machine_has_are_of_an_unknown_one(tmp_path, sai
 @pytest.mark.parametrize(
     "command",
     [
-        ["convert", "{path}", "-o", "{other}"],
+        ["convert", "{path}", "-o", "{other}.wst"],
         ["convert", "{path}", "-o", "{other}.csv"],
         ["report", "{path}", "--html", "{other}.html"],
     ],

@@ -242,7 +242,7 @@ def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):
 
 def test_rows_past_the_limit_are_counted_in_the_writer_and_in_the_reader(tmp_path, monkeypatch):
     few = LIMITS.without(table_rows=8)
-    for module in ("writer", "gathering"):
+    for module in ("writer",):
         monkeypatch.setattr(f"wstrace_exporters.msgpack.write.{module}.LIMITS", few)
     session = Session(tmp_path / "x.wst", "a")
     for n in range(1, 7):

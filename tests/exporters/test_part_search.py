@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace_exporters.msgpack.read.part_search import LATE_NS, parts_within
+from wstrace_exporters.msgpack.read.open_parts import LATE_NS, parts_within
 
 Span = tuple[int, int] | None
 

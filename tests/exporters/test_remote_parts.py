@@ -13,7 +13,7 @@ from object_stores import Answer, listing, one_file, s3_environment, serving
 
 import wstrace
 from wstrace_exporters.msgpack.format.part_names import name_and_number
-from wstrace_exporters.msgpack.read.part_search import LATE_NS
+from wstrace_exporters.msgpack.read.open_parts import LATE_NS
 
 pytest.importorskip("obstore", reason="needs wstrace[store]")
 WINDOW, APART, ROWS = 10_000_000, 100_000_000_000, 60

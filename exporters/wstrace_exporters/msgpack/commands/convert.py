@@ -118,7 +118,7 @@ def convert(
     elif len(paths) == 1 and Path(paths[0]).is_dir():
         n = send_folder(paths[0], output)
         click.echo(printable(f"{paths[0]}: {plural(n, 'part')} sent to {shown(output)}"))
-    elif output.endswith(".wst"):
+    elif output == "-" or output.endswith(".wst"):
         if own or stream is not None or columns is not None or start is not None or end is not None:
             raise UsageError(
                 "a trace file is converted whole", "leave --option, --stream, --columns, --start, --end out"
