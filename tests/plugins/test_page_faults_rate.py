@@ -17,7 +17,7 @@ def rates(rate: Any, *times: int) -> list[int] | None:
 
 
 def test_every_row_says_it_once_a_rate_was_set_also_where_each_fault_is_recorded():
-    from wstrace_plugins.page_faults.linux.rate import Rate
+    from wstrace_plugins.page_faults.linux.arming import Rate
 
     rate = Rate()
     assert rates(rate, 5) is None
@@ -30,6 +30,6 @@ def test_every_row_says_it_once_a_rate_was_set_also_where_each_fault_is_recorded
 
 
 def test_a_rate_from_the_beginning_is_told_too():
-    from wstrace_plugins.page_faults.linux.rate import Rate
+    from wstrace_plugins.page_faults.linux.arming import Rate
 
     assert rates(Rate(10), 5) == [10]
