@@ -15,15 +15,9 @@ from fork_storm import ORPHANS, PAGES, fork_storm, touched
 from pythons import installed
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
-from wstrace_plugins.page_faults.linux import account
-from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.descriptors import Descriptors
-from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
-from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_plugins.page_faults.linux.python_stacks.kernel import this_kernel
-from wstrace_plugins.page_faults.linux.rings import MINOR, Rings
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -39,57 +33,6 @@ def test_no_orphan_loses_its_events_when_stacks_are_opened(trace: Any, tmp_path:
     assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
     traced.assert_balanced()
-
-
-def test_no_orphan_loses_its_events_when_stacks_are_switched_off(trace: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """The gates are said to have run at two thirds of the faults, and these to have no rows: then events without one
-    take the place of theirs.
-    """
-    runs = Gate.runs
-    monkeypatch.setattr(Gate, "runs", lambda self, kind: runs(self, kind) * 2 // 3)
-    monkeypatch.setattr(account.Account, "absent", lambda self, kind, counted, lost: counted)
-    monkeypatch.setattr(account, "_LOOK_SECONDS", 0.1)
-    traced = trace([fork_storm(tmp_path, unseen=False), "/bin/true"])
-    assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
-    assert any("switched off" in what for what in traced.context.info.lacking)
-    assert len(traced.faults()) == traced.ledger("counted") - traced.ledger("lost_kernel")
-
-
-def test_events_that_are_not_disabled_in_time_write_nothing_that_is_not_counted(child: Any, monkeypatch: Any) -> None:
-    """WHEN events that were renewed go on while they are closed, as those of a task that was being forked may
-    THEN what is counted is what is written.
-    """
-    target = child(
-        "import mmap, sys\n"
-        "for line in sys.stdin:\n"
-        "    m = mmap.mmap(-1, 200 * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
-        "    for page in range(200): m[page * 4096] = 1\n"
-        "    print(flush=True)"
-    )
-
-    def touch() -> None:
-        target.say()
-        target.read()
-
-    touch()
-    cpus = perf.online_cpus()
-    rings, descriptors = Rings(cpus, 1 << 20), Descriptors()
-    events = PerfEvents(rings, cpus, descriptors)
-    events.arm(target.pid, Settings())
-    touch()
-    events.renew([target.pid], Settings(), frozenset)
-    touch()
-    ioctl, read = perf.ioctl, events._read
-    monkeypatch.setattr(perf, "ioctl", lambda fd, what, *n: what == perf.PERF_EVENT_IOC_DISABLE or ioctl(fd, what, *n))
-    monkeypatch.setattr(events, "_read", lambda fds: (read(fds), touch())[0])
-    events.end_renewal(former=True)
-    monkeypatch.undo()
-    rows = sum(len(ring.read()) // perf.SAMPLE.itemsize for ring in rings if ring.kind == MINOR)
-    counted, lost = events.counts(MINOR)
-    events.close()
-    rings.close()
-    assert (rows, lost) == (counted, 0)
-    assert rows >= 5 * 200, "two events saw what was touched while both were open"
 
 
 def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None:
