@@ -55,12 +55,18 @@ def test_sections_have_readelfs_number_name_and_address(built: Path) -> None:
         assert str(places[0]) == f"{file.name}!{rows[0][1]}({rows[0][0]})"
 
 
+def spelled(name: str) -> str:
+    """The name without what binutils and the library spell differently: `> >`, `std::string`."""
+    whole = "std::basic_string<char,std::char_traits<char>,std::allocator<char>>"
+    return re.sub(r"std::string\b", whole, name).replace(" ", "")
+
+
 def functions_by_nm(file: Path, *options: str) -> dict[int, set[str]]:
     names: dict[int, set[str]] = {}
     for line in run("nm", "-n", "-C", *options, file).splitlines():
         address, _, rest = line.partition(" ")
         if address and rest[0] in "TtWwiu":
-            names.setdefault(int(address, 16), set()).add(rest[2:].partition("@")[0])
+            names.setdefault(int(address, 16), set()).add(spelled(rest[2:].partition("@")[0]))
     return names
 
 
@@ -90,9 +96,9 @@ def test_functions_agree_with_nm(built: Path) -> None:
         ):
             assert place.address == address
             if place.function.startswith("_Z"):
-                held_back += 1  # repeats itself so often that it might not end: demangle._may_explode
-            elif place.displacement == 0 and (complete or place.function in names[address]):
-                assert place.function in names[address], (file, hex(address))
+                held_back += 1  # the library cannot read it within its bounds
+            elif place.displacement == 0 and (complete or spelled(place.function) in names[address]):
+                assert spelled(place.function) in names[address], (file, hex(address))
                 compared += 1
             else:
                 assert not complete  # libc: the distribution's debug symbols know more names than nm -D
@@ -109,8 +115,8 @@ def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
         lines = run("addr2line", "-f", "-C", "-e", file, *map(hex, addresses.tolist())).splitlines()[::2]
         pairs = [(p, line) for p, line in zip(places, lines, strict=True) if p.function]
         assert len(pairs) > 0.9 * len(places)  # a function of one byte does not reach to its second
-        assert all(p.displacement == 1 and p.function in names[p.address - 1] for p, _ in pairs)
-        same = sum(p.function.partition("(")[0] == line.partition("(")[0] for p, line in pairs)
+        assert all(p.displacement == 1 and spelled(p.function) in names[p.address - 1] for p, _ in pairs)
+        same = sum(spelled(p.function).partition("(")[0] == spelled(line).partition("(")[0] for p, line in pairs)
         assert same > 0.8 * len(pairs)  # of several names for one address each takes one
 
 

@@ -110,10 +110,7 @@ class ImageResolver(Resolver):
 
     def statistics(self) -> Mapping[str, int | float]:
         """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""
-        from wstrace_plugins.symbols.demangle import cxx_names
-
-        counts = {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
-        return {**counts, "names_that_hang": cxx_names.lost} if cxx_names.lost else counts
+        return {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
 
     def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
@@ -192,14 +189,12 @@ class ImageResolver(Resolver):
 
 
 def _explained(places: list[Place]) -> list[Place]:
-    """The places, with the reason where a function has a name of C++, and names were lost with the demangler."""
+    """The places, with the reason where a function has a name of Microsoft's C++, and dbghelp.dll has crashed."""
     from wstrace_plugins.symbols import dbghelp
-    from wstrace_plugins.symbols.demangle import cxx_names
 
-    mangled = ("_Z", "___Z") * (cxx_names.lost > 0) + ("?",) * dbghelp.lost
-    if not mangled:
+    if not dbghelp.lost:
         return places
-    return [one._replace(why=MANGLED) if one.function.startswith(mangled) else one for one in places]
+    return [one._replace(why=MANGLED) if one.function.startswith("?") else one for one in places]
 
 
 def read_image(file: ImageFile) -> Image:
