@@ -12,9 +12,8 @@ from wstrace.schema import DTYPES, Column, Schema
 from wstrace.table import Records, Selection, Table
 
 _NAMES = ("file", "function", "package", "kind", "reason", "loaded_by")
-_BYTES = ("resident", "private", "shared", "brought", "written", "from_disk", "estimated", "copied", "again",
-          "brought_estimated")  # fmt: skip
-_COUNTS = ("faults", "major", "samples", "brought_more", "again_more")
+_BYTES = ("resident", "private", "shared", "brought", "written", "from_disk", "estimated", "copied", "again")
+_COUNTS = ("faults", "major", "samples")
 #: The columns of a row; sizes are in bytes. `label` is whole, as in JSON.
 BLAME = Schema("blame", (
     Column("label", "u32", "str", "what the row is of, with its full path"),

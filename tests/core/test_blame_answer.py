@@ -20,7 +20,7 @@ def test_the_first_line_says_what_most_is_also_where_no_line_brought_it():
     script.snapshot(5, (ANON, 20, PAGE_EXCLUSIVE))
     script.fault(10, ANON + 20 * PAGE, SAVE)
     script.snapshot(100, (ANON, 21, PAGE_EXCLUSIVE), number=1)
-    assert answer(script.blame()).endswith(": 80.0 (before the trace), 4.0 by save app.py:40")
+    assert answer(script.blame()).endswith(": 80.0 (not known: before the trace), 4.0 by save app.py:40")
 
 
 def test_the_first_line_says_of_how_many_processes_it_is():

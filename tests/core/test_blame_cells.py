@@ -69,7 +69,7 @@ def test_a_cell_has_its_thread_its_frames_and_its_page():
     assert [(frame.function, frame.file, frame.line) for frame in blame.frames[stack]] == APP
     (big,) = [cell for name, cell in found.items() if name[3] == "file"]
     assert (big["major"], big["resident"], big["from_disk"]) == (1, 2 * PAGE, 2 * PAGE)
-    none = "(came without a fault)"
+    none = "(not known: no fault)"
     assert found["app (7)", none, none, "anon", "[anon]"]["resident"] == PAGE
     assert found["other (9), worker 1 of 1", "other (9)", "own+0x8", "anon", "[anon]"]["resident"] == PAGE
 

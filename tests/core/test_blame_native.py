@@ -8,7 +8,7 @@ from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch
 from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
-from wstrace_exporters.console.blame_tables import answer, completeness, known
+from wstrace_exporters.console.blame_tables import known
 from wstrace_exporters.console.unshared_tables import parts
 
 LIBRARY, OWN, OTHER = 3, 4, 5
@@ -83,51 +83,6 @@ def burst(samples: dict[int, list[tuple[int, int]]], n: int) -> Script:
     for page in range(n):
         script.fault(10 + page, ANON + page * PAGE, native=samples.get(page, ()))
     return script
-
-
-def test_faults_whose_samples_were_lost_are_a_row_of_their_own():
-    samples = {1: FIRST, 3: FIRST, 69: SECOND}
-    assert pages_by_line(burst(samples, 70), 70, period=2) == {"own (no line)": 4, "libown.so (no line)": 66}
-    told = pages_by_line(burst(samples, 70), 70, lost=30, period=2)
-    assert told == {"own (no line)": 4, LOST: 49, "libown.so (no line)": 17}, "8 times the period is in reach"
-    told = pages_by_line(burst({1: FIRST}, 70), 70, lost=30, period=2)
-    assert told == {"own (no line)": 2, LOST: 68}, "behind the last sample, too"
-    told = pages_by_line(burst({1: FIRST}, 10), 10, lost=30, period=2)
-    assert told == {"own (no line)": 2, "tool (no line)": 8}, "so few have no sample though none is lost"
-
-
-def test_of_samples_at_a_rate_the_time_bounds_what_they_stand_for():
-    script = Script()
-    for page in range(40):
-        native = FIRST if page in (19, 39) else ()
-        script.fault(1000 + page * 1000 + 80_000_000 * (page >= 20), ANON + page * PAGE, native=native)
-    assert pages_by_line(script, 40, lost=3, rate=1000) == {"own (no line)": 40}
-    script = Script()
-    for page in range(40):
-        script.fault(1000 + page * 1000 + 60_000_000 * (page >= 20), ANON + page * PAGE,
-                     native=FIRST if page == 39 else ())  # fmt: skip
-    assert pages_by_line(script, 40, lost=3, rate=1000) == {LOST: 20, "own (no line)": 20}
-
-
-def test_a_sample_of_the_same_instruction_goes_before_the_next_one():
-    script = Script()
-    pcs = [CODE + 64, CODE + 128, CODE + 64, CODE + 128]
-    for page, pc in enumerate(pcs):
-        script.fault(10 + page, ANON + page * PAGE, pc=pc, native={2: FIRST, 3: SECOND}.get(page, ()))
-    assert pages_by_line(script, 4, period=2) == {"own (no line)": 2, "libown.so (no line)": 2}
-
-
-def test_line_two_tells_of_lost_samples():
-    script = burst({1: FIRST, 69: SECOND}, 70)
-    script.snapshot(100_000_000, (ANON, 70, PAGE_EXCLUSIVE))
-    trace = script.trace()
-    trace.info.extra["stack_samples"] = {"period": 2}
-    trace.ledger.add("stacks_lost", 30, "the kernel's buffer was full")
-    told = trace.blame()
-    first, second = answer(told), completeness(told)
-    assert "its sampled stack was lost" not in first
-    assert second == "70 faults; 30 sampled stacks lost: 204.0 KiB without a line; 0 B (0.0%) without a known fault"
-    assert not as_dict(told, ["line"])["complete"]
 
 
 @pytest.mark.parametrize("python", [1, 3])

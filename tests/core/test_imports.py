@@ -104,7 +104,7 @@ def test_what_is_not_known_has_rows_of_its_own():
     script = traced(APP, PANDAS, (), (), snapshot=False)
     script.snapshot(1000, (ANON, 6, PAGE_EXCLUSIVE))
     found = tree(script)
-    assert found == {"(no Python frame)": (2, 2), "(came without a fault)": (2, 2), "(not importing)": (1, 1),
+    assert found == {"(no Python frame)": (2, 2), "(not known: no fault)": (2, 2), "(not importing)": (1, 1),
                      "pandas": (1, 1)}  # fmt: skip
 
 

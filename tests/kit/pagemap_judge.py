@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from wstrace.analysis.blame.bringers import HOWS
+from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
 from wstrace.batch import Dictionary
@@ -39,30 +39,28 @@ def recorded(folder: Path, *command: str, extra: tuple[str, ...] = ()) -> tuple[
     return path, {int(page): who for page, who in rows.items()}, copies
 
 
-def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, str, int, bool]]:
-    """page -> who may have brought it, twice, how that was found, and whether it may be another one; "" = not known.
+def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, bool, str]]:
+    """page -> who owns it, "" = not known, whether that is an estimate, and the reason why it is not known.
 
     names: of each fault, its own.
     """
-    order = of.history.faults.order.tolist()
     pages = (pages_batch(Blame(of), Dictionary())["va"] // of.page_size).tolist()
-    both = [[names[order[fault]] if fault >= 0 else "" for fault in one.tolist()]
-            for one in (of.found.first, of.found.second)]  # fmt: skip
-    doubted = (of.found.assumed | of.found.doubted).tolist()
-    return dict(zip(pages, zip(*both, of.found.how.tolist(), doubted, strict=True), strict=True))
+    owners = [names[fault] if fault >= 0 else "" for fault in of.owner.tolist()]
+    reasons = [REASONS[number] for number in of.found.reason.tolist()]
+    return dict(zip(pages, zip(owners, of.found.estimated.tolist(), reasons, strict=True), strict=True))
 
 
 def judged(
-    truth: dict[int, str], found: dict[int, tuple[str, str, int, bool]], *, random: bool = False
-) -> tuple[Counter[str], Counter[str]]:
-    """The pages of each line that blame is sure of, and of each that it shares out; nobody's are "0".
+    truth: dict[int, str], found: dict[int, tuple[str, bool, str]], *, random: bool = False
+) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """The pages of each line that are its own for certain, that are estimated to be, and that another one has.
 
-    Asserts that none is given to another line, and none of nobody's to any; of random ones, for certain.
+    Those of nobody are of "0". Asserts that no page is given to another line for certain; not known is no line.
     """
-    certain, estimated = Counter(), Counter()
+    certain, estimated, wrong = Counter(), Counter(), Counter()
     for page, who in truth.items():
-        first, second, how, doubted = found[page]
-        right = (who if who != "0" else "") in (first, second)
-        assert right or (random and (doubted or not first)), (hex(page * mmap.PAGESIZE), who, first, second, HOWS[how])
-        (certain if right and first == second and not (random and doubted) else estimated)[who] += 1
-    return certain, estimated
+        owner, rule, reason = found[page]
+        right = (who if who != "0" else "") == owner
+        assert right or rule or (random and not owner), (hex(page * mmap.PAGESIZE), who, owner, reason)
+        (wrong if not right else estimated if rule else certain)[who] += 1
+    return certain, estimated, wrong

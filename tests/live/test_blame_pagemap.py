@@ -15,11 +15,10 @@ from pagemap_judge import found_by, judged, recorded
 from recorded_run import compiled
 
 import wstrace
-from wstrace.analysis.blame.bringers import HOWS
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.losses import page_of
 
 HERE = Path(__file__).parent
 N = 256  # pages of each region of the programs
@@ -46,24 +45,17 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
         (parent,) = trace.info.targets
         of = Composition(trace, "exit", [parent])
         assert of.lost == 0
-        assert not of.unsure
         assert trace.info.final_snapshot == parent
         found = found_by(of, outermost_lines(of))
         told = Unshared(trace.blame(at="exit"))
         copied = page_of(told.of.history.faults.key[told.copies])
-    certain, estimated = judged(truth, found)
+    certain, estimated, _ = judged(truth, found)
     lines = program.read_text().splitlines()
     loads_shared = str(lines.index("write(o, 4 * BIG)") + 1)
     unshared = sum(truth.get(page) == loads_shared for page in copied.tolist())
-    zeros = str(lines.index("read(f)") + 2)
-    assert estimated.pop(zeros) == N // 2, "which of the two touches wrote is in no record"
-    of_files = {number for number, line in enumerate(lines, 1) if "among=(h" in line or "among=(p" in line}
-    assert {int(line) for line in estimated} <= of_files
-    assert sum(certain.values()) > 0.85 * len(truth)
-    nobodys = Counter(HOWS[found[page][2]] for page, who in truth.items() if who == "0")
-    assert set(nobodys) <= {"not seen", "MAP_POPULATE or mlock", "khugepaged"}
-    assert nobodys["MAP_POPULATE or mlock"] >= N
-    assert nobodys["not seen"] >= N, "read by the device"
+    assert certain.total() + estimated.total() > 0.9 * len(truth)
+    nobodys = Counter(reason for page, (owner, _, reason) in found.items() if truth.get(page) == "0" and not owner)
+    assert nobodys["no fault"] >= 2 * N, "MAP_POPULATE or mlock, and read by the device"
     assert copies == 4096, "5,120 faults"
     assert unshared == copies
 
@@ -79,18 +71,16 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
         by_fault, labels = Blame(of).labels_of_faults("function")
         assert trace.info.final_snapshot == parent
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
-    certain, estimated = judged(truth, found)
-    # without large folios, the window that begins with the mapping overlaps with the aligned one behind it
-    assert not estimated - Counter(peek=15)
-    assert certain["load"] == 2 * N + N // 2
+    certain, estimated, _ = judged(truth, found)
+    assert certain["load"] + estimated["load"] == 2 * N + N // 2
     assert certain["touch_huge"] in (1, mmap.PAGESIZE // 8), "without or with huge pages"
     assert not certain["rewrite"]
 
 
-#: Letters of steps in pagemap_random.c. Shares of pages that are told for certain: what is doubted was made to be.
-MIXES = {"memory": ("wwwwwrrrdfuomke", 0.3), "perhaps": ("wwwwwrrrkeP", 0.1),
-         "files": ("wwwwwrrrrptckeS", 0.3), "folios": ("wwwrrrrrrrrrptcDFF", 0.1),
-         "populated": ("wwwwwrrrkelLRW", 0.1)}  # fmt: skip
+#: Letters of steps in pagemap_random.c, and the most that may be given to another line, as an estimate.
+MIXES = {"memory": ("wwwwwrrrdfuomke", 0.3), "perhaps": ("wwwwwrrrkeP", 0.8),
+         "files": ("wwwwwrrrrptckeS", 0.5), "folios": ("wwwrrrrrrrrrptcDFF", 0.6),
+         "populated": ("wwwwwrrrkelLRW", 0.8)}  # fmt: skip
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -99,7 +89,7 @@ MIXES = {"memory": ("wwwwwrrrdfuomke", 0.3), "perhaps": ("wwwwwrrrkeP", 0.1),
 )
 def test_no_page_of_a_random_program_is_anothers_for_certain(mix, seeds, tmp_path, full_level):
     program = compiled(tmp_path, (HERE / "pagemap_random.c").read_text(), "-I", str(HERE))
-    steps, least = MIXES[mix]
+    steps, most = MIXES[mix]
     for seed in seeds:
         path, truth, _ = recorded(tmp_path, str(program), extra=(str(seed), "200", steps))
         with wstrace.open_trace(str(path)) as trace:
@@ -108,5 +98,5 @@ def test_no_page_of_a_random_program_is_anothers_for_certain(mix, seeds, tmp_pat
             by_fault, labels = Blame(of).labels_of_faults("function")
             assert trace.info.final_snapshot == parent
             found = found_by(of, [labels[one].function for one in by_fault.tolist()])
-        certain, _ = judged(truth, found, random=True)
-        assert sum(certain.values()) >= least * len(truth), seed
+        _, _, wrong = judged(truth, found, random=True)
+        assert wrong.total() <= most * len(truth), seed

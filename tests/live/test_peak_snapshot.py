@@ -11,7 +11,7 @@ from held_memory import holding
 from recorded_run import record
 
 import wstrace
-from wstrace.analysis.blame.moments import Snapshots
+from wstrace.analysis.moments import Snapshots
 from wstrace.testing import RecordingExporter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")

@@ -6,7 +6,7 @@ import bisect
 import heapq
 from typing import NamedTuple
 
-from wstrace.analysis.blame.moments import Recorded
+from wstrace.analysis.moments import Recorded
 from wstrace.schema import SPAN, SPAN_OPEN
 
 

@@ -21,8 +21,6 @@ TITLES = {"line": "own line", "function": "function", "package": "package", "fil
            "kind": "kind of memory", "process": "process", "cgroup": "control group", "thread": "thread"}  # fmt: skip
 #: Below this share of a row its copied part is not told beside its name, and from this one on it is the row.
 _LITTLE, _NEARLY_ALL = 0.1, 0.9
-#: The mark of a figure that may be larger. It is plain text, as `~` is: not every terminal's encoding has more.
-_AT_LEAST = ">"
 #: The views that are shown where none was asked for.
 _USUAL = ("line", "package", "file", "kind")
 
@@ -88,17 +86,6 @@ def _loader(row: BlameRow, loaded_by: str) -> str:
     return f" ({part}copied: loaded by {loaded_by.removesuffix(NO_LINE)})"
 
 
-def _mark(row: BlameRow, name: str) -> str:
-    """What stands before a figure that would be smaller without what may be another row's, or may be larger."""
-    doubtful = {"resident": row.estimated, "brought": row.brought_estimated}.get(name, 0)
-    return estimate_mark(getattr(row, name) or 0, doubtful) or _AT_LEAST * _at_least(row, name)
-
-
-def _at_least(row: BlameRow, name: str) -> bool:
-    """Whether a figure is a lower bound, as pages that came with others are gone."""
-    return bool({"brought": row.brought_more, "again": row.again_more}.get(name))
-
-
 def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str = "resident") -> TextTable:
     """The rows with the most, and the total of all; the shares are of that column."""
     estimated = any(estimate_mark(row.resident, row.estimated) for row in rows[:top])
@@ -108,21 +95,19 @@ def table(told: Blame, title: str, rows: Sequence[BlameRow], top: int, of: str =
     samples = any(row.samples for row in rows)
     kept = [(head, name) for head, name in columns if name in (of, "brought")
             or (of == "resident" and name == "private")
-            or any(getattr(row, name) or _at_least(row, name) for row in rows)]  # fmt: skip
+            or any(getattr(row, name) for row in rows)]  # fmt: skip
     most = max((getattr(row, of) for row in rows), default=0)
     whole = sum(getattr(row, of) for row in rows)
     short = {row.whole: row.label for row in rows}
     cells: list[list[Cell]] = []
     for row in rows[:top]:
         loader = _loader(row, short[row.loaded_by]) if row.loaded_by in short else ""
-        pad = {"resident": " " * estimated}
-        cells.append([*(f"{_mark(row, name) or pad.get(name, '')}{size(round(getattr(row, name) or 0))}"
-                        for _, name in kept),
+        mark = estimate_mark(row.resident, row.estimated) or " " * estimated
+        cells.append([*(f"{mark * (name == 'resident')}{size(round(getattr(row, name) or 0))}" for _, name in kept),
                       *[number(row.samples)] * samples,
                       f"{getattr(row, of) / max(whole, 1):6.1%}", Bar(getattr(row, of), most),
                       row.label + loader])  # fmt: skip
-    total = [_AT_LEAST * any(_at_least(row, name) for row in rows)
-             + size(round(sum(getattr(row, name) or 0 for row in rows))) for _, name in kept]  # fmt: skip
+    total = [size(round(sum(getattr(row, name) or 0 for row in rows))) for _, name in kept]
     rest = len(rows) - top
     total += [number(sum(row.samples for row in rows))] * samples
     cells.append([*total, "100.0%", Bar(0, most), f"Total (of {number(len(rows))} rows)" if rest > 0 else "Total"])

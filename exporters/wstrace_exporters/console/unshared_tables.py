@@ -23,8 +23,6 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
     copied = (row for row, n, _ in told.rows_apart("line") if n)
     lines = known(told.blame, more, pages=False, rows=copied)
     shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *lines]
-    if told.perhaps:
-        shown.append(Styled(f"{perhaps(told)}: which faults bring one is in no record", "dim"))
     if not told.total:
         return shown
     for view in [tuple(views)] if views else [(view,) for view in _USUAL]:
@@ -47,8 +45,6 @@ def answer(told: Unshared) -> str:
         )
     if told.earlier:
         return "what was un-shared is not known: no process forked in the trace, only perhaps before it"
-    if not told.total and told.perhaps:
-        return f"what was un-shared is not known: {perhaps(told)}"
     if not told.total:
         return "nothing was un-shared: no process wrote to a page that it shared since a fork"
     while_it_ran = told.total - told.at_the_end
@@ -61,11 +57,6 @@ def answer(told: Unshared) -> str:
     end = f"; {size(told.at_the_end)} more as {several} ended" if told.at_the_end else ""
     head = f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(told.forked, 'fork')}"
     return f"{head}{': ' * bool(named)}{named}{more}{end}"
-
-
-def perhaps(told: Unshared) -> str:
-    """`up to 39.8 MiB more if they were parts of huge pages`."""
-    return f"up to {size(told.perhaps)} more if these were parts of huge pages"
 
 
 def _table(title: str, rows: Sequence[tuple[str, int, int]], told: Unshared, top: int) -> TextTable:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.losses import key_of, page_of
-from wstrace.analysis.blame.moments import Snapshots
 from wstrace.analysis.blame.resident import keys_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.losses import key_of, page_of
+from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.summary import Summary
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
@@ -28,7 +28,6 @@ from wstrace.schema import (
     LOSS_SHARES,
     MAPPING,
     PAGE_FAULT,
-    PAGE_FILE,
     RESIDENT_PAGES,
 )
 from wstrace.trace import Trace
@@ -158,7 +157,7 @@ def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch 
     """
     of, snapshots = found.of, Snapshots(trace)
     order, past = of.history.faults.order, of.inputs.faults["time_ns"]
-    bringers = (of.found.first, of.found.second, of.loader)
+    bringers = (of.found.fault, of.loader)
     times = np.unique(np.concatenate([past[order[rows[rows >= 0]]] for rows in bringers]))
     why = _told_by_losses(of)
     seen = of.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
@@ -189,21 +188,18 @@ def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch 
 
 
 def _told_by_losses(of: Composition) -> NDArray[np.uint64]:
-    """The times of those losses that tell why a page has no bringer, ascending."""
+    """The times of those losses that tell why a page has no owner, ascending."""
     losses, runs = of.history.losses, of.inputs.runs
-    if not len(losses) and losses.populated is None:
+    if not len(losses):
         return np.zeros(0, np.uint64)
-    rows = np.flatnonzero(of.found.first < 0)
+    rows = np.flatnonzero(of.found.fault < 0)
     run, keys = keys_of(runs, of.inputs.page_size)
     run, keys = run[rows], keys[rows]
-    until, file = runs["time"][run], (runs["flags"][run] & PAGE_FILE) != 0
-    limit, found = losses.upto(until), [np.zeros(0, np.uint64)]
+    limit, found = losses.upto(runs["time"][run]), [np.zeros(0, np.uint64)]
     for _ in range(_STEPS):
-        if losses.populated is not None:
-            found.append(np.unique(losses.populated.last(keys, until, file)))
         life = losses.latest(keys, limit)
         going = np.flatnonzero(life)
-        keys, file, life = keys[going], file[going], life[going]
+        keys, life = keys[going], life[going]
         until, row, event = losses.time[life], losses.row[life], losses.event(life)
         found.append(np.unique(until))
         moved, other = losses.arrived[life], np.isin(event, _OF_OTHERS)

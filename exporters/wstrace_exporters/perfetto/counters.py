@@ -36,7 +36,7 @@ def counters(told: Blame) -> Iterator[Counter]:
     if told.total:
         verb = "resident"
         label, rows = told.labels_of_pages("line")
-        space, first = of.column("space"), of.found.first
+        space, first = of.column("space"), of.found.fault
         time = np.where(first >= 0, faults.time[first] if len(faults) else np.uint64(0), of.column("time"))
     else:
         verb = "brought"

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.words import first_lines
+from wstrace.analysis.losses import page_of
 from wstrace.analysis.spans import Span, places, spans_of
 from wstrace.formats import Rows
 from wstrace.schema import FAULT_MAJOR, MARK

@@ -59,7 +59,7 @@ def of_trace(heat: FileHeat, trace: Trace, at: str, pids: Sequence[int]) -> File
     bringers = []
     for label in np.unique(labels[page]).tolist():
         which = labels[page] == label
-        its, unsure = start[which], int(told.of.estimated[page[which]].sum()) * int(size)
+        its, unsure = start[which], int(told.of.found.estimated[page[which]].sum()) * int(size)
         ranges = Ranges.union(its, its + size)
         bringers.append(Bringer(rows[label].label, rows[label].whole, ranges, len(its) * int(size), unsure))
     bringers.sort(key=lambda one: (-one.resident, one.whole))

@@ -93,14 +93,6 @@ def test_what_the_records_lack_is_told_with_what_lifts_it():
         "level user: faults taken by kernel code are not shown; to lift it: sudo sysctl x=1",
         "without Python stacks: they need root; sudo wstrace ...",
     ]
-    script = Script()
-    script.batches.append(script.process(2, 7, PROCESS_EXEC, "app"))
-    script.fault(10, ANON, APP)
-    script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
-    trace = script.trace()
-    trace.info.level = Level("user", "", "")
-    labels = [row.label for row in trace.blame(at="exit").rows("line")]
-    assert "(not recorded at level user, or came without a fault)" in labels
 
 
 def test_a_process_that_lives_was_not_looked_at_because_nobody_asked():

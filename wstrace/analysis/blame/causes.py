@@ -1,12 +1,13 @@
 """Causes: the places of the program that faults came from, and their names by line, function and package.
 
 A fault is named by its Python stack where it has one. Else its own line is that of its instruction where this is the
-program's own code, or that of a sampled native stack, if its thread has any: an estimate where the sample is another
+program's own code, or that of the next sampled native stack of its thread: an estimate where the sample is another
 fault's. What is left is named by the function of its instruction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -14,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.inputs import Inputs, mapping_rows, of_mapping
-from wstrace.analysis.blame.stand_ins import Reach, leaves, own_mappings
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame, native_frame, native_frames, to_the_root
-from wstrace.analysis.own import OwnRule, package_of
-from wstrace.analysis.segments import distinct
+from wstrace.analysis.own import Origin, OwnRule, package_of
+from wstrace.analysis.own_native import module_origin
+from wstrace.analysis.segments import begins, distinct
 from wstrace.analysis.stack_text import whole
 from wstrace.analysis.stack_views import Label, StackViews
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
@@ -28,23 +29,19 @@ from wstrace.schema import FAULT_PC_KERNEL
 from wstrace.signatures import without_arguments
 
 CauseBy = Literal["line", "function", "package", "stack", "thread"]
-#: What faults are told by, in the order of stand_ins.leaves(); packages are those of functions.
+#: What faults are told by, in the order of _leaves(); packages are those of functions.
 _TOLD_BY = {"line": 0, "function": 1, "package": 1, "stack": 2}
 _NATIVE = np.uint64(1 << 63)
-_KERNEL, _LOST = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFE)  # in place of a mapping
+_KERNEL = np.uint64(0xFFFFFFFF)  # in place of a mapping
 _OFFSET = np.uint64(31)
 #: Faults whose causes are distinguished at once, so that what that needs stays small beside the faults.
 _AT_ONCE = 1 << 17
 #: follows the function of an instruction in tables by line
 NO_LINE = " (no line)"
-LOST_SAMPLE = "its sampled stack was lost"
 
 
 class Cause(NamedTuple):
-    """What names a row: its label as tables show it, its whole label, and what is known of it; "" and 0 = not.
-
-    reason: why no place is known.
-    """
+    """What names a row: its label as tables show it, its whole label, and what is known of it; "" and 0 = not."""
 
     label: str
     whole: str
@@ -52,14 +49,10 @@ class Cause(NamedTuple):
     line: int = 0
     function: str = ""
     package: str = ""
-    reason: str = ""
 
 
 class Causes:
     """The distinct places of the program that faults came from.
-
-    Args:
-        within: how far a sampled stack stands for other faults; see stand_ins().
 
     Attributes:
         of: of each fault the number of its cause, in the order of the inputs.
@@ -71,7 +64,6 @@ class Causes:
         inputs: Inputs,
         symbolizer: Symbolizer,
         strings: Dictionary,
-        within: Reach | None = None,
         *,
         whole_stacks: bool = False,
     ) -> None:
@@ -86,24 +78,20 @@ class Causes:
         self.frames: dict[str, tuple[Frame, ...]] = {}
         faults = inputs.faults
         sampled = "native_stack" in faults and bool(faults["native_stack"].any())
+        told = [(faults["stack"], np.zeros(0, np.intp), np.zeros(0, np.bool_))]
+        if sampled:
+            self._own = own_mappings(inputs, strings)
+            told = _leaves(inputs, strings, self._own, whole_stacks=whole_stacks)
+        self._codes, codes = self._distinct(*(leaf for leaf, _, _ in told))
+        threads = [faults["space"], faults["tid"]] if whole_stacks else []
         if not sampled and not whole_stacks:
-            self._codes, (self.of,) = self._distinct((faults["stack"], None))
+            self.of = codes[0]
             return
-        threads = (faults["space"], faults["tid"]) if whole_stacks else ()
+        rows, self.of = distinct(*codes, *(estimated for _, _, estimated in told if sampled), *threads)
+        for code, (_, samples, estimated) in zip(codes, told, strict=True):
+            self._told.append(_Told(code[rows], estimated[rows] if sampled else np.zeros(len(rows), np.bool_), samples))
         if not sampled:
-            self._codes, (code,) = self._distinct((faults["stack"], None))
-            rows, self.of = distinct(code, *threads)
-            self._told = [_Told(code[rows], np.zeros(len(rows), np.bool_), np.zeros(0, np.intp))] * 3
-            self._threads = list(zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True))
-            return
-        self._own = own_mappings(inputs, strings)
-        told = leaves(inputs, strings, self._own, within, whole_stacks=whole_stacks)
-        # a fault whose sample was lost has no stack, but its instruction is known
-        lost = [*(one.lost for one in told[:2]), *[None] * whole_stacks]
-        self._codes, codes = self._distinct(*((one.leaf, its) for one, its in zip(told, lost, strict=True)))
-        rows, self.of = distinct(*codes, *(one.estimated for one in told), *threads)
-        self._told = [_Told(code[rows], one.estimated[rows], one.samples)
-                      for code, one in zip(codes, told, strict=True)]  # fmt: skip
+            self._told *= len(_TOLD_BY)
         if whole_stacks:
             self._threads = list(zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True))
 
@@ -120,23 +108,15 @@ class Causes:
     def _of_view(self, by: str) -> _Told | None:
         return self._told[_TOLD_BY[by]] if self._told and by in _TOLD_BY else None
 
-    def _distinct(
-        self, *told: tuple[NDArray[np.uint32], NDArray[np.bool_] | None]
-    ) -> tuple[NDArray[np.uint64], list[NDArray[np.int32]]]:
-        """The distinct causes of faults as codes, ascending, and of each of several leaves those of all faults.
-
-        Args:
-            told: leaves, and whether the sample of each was lost; None = of no one.
-        """
+    def _distinct(self, *leaves: NDArray[np.uint32]) -> tuple[NDArray[np.uint64], list[NDArray[np.int32]]]:
+        """The distinct causes of faults as codes, ascending, and by each of several leaves those of all faults."""
         columns = [self._faults[name] for name in ("pc", "pc_mapping", "flags")]
         none, nobody = [np.zeros(0, np.uint64)], [np.zeros(0, np.int32)]
         parts: list[list[tuple[NDArray[np.uint64], NDArray[np.int32]]]] = []
-        for leaf, lost in told:
+        for leaf in leaves:
             parts.append([])
             for begin in range(0, len(leaf), _AT_ONCE):
                 code = self._coded(*(column[begin : begin + _AT_ONCE] for column in (leaf, *columns)))
-                if lost is not None:
-                    code[lost[begin : begin + _AT_ONCE]] = _NATIVE | _LOST << _OFFSET
                 rows, which = distinct(code)
                 parts[-1].append((code[rows], which))
         codes = np.unique(np.concatenate([some for one in parts for some, _ in one] + none))
@@ -232,8 +212,6 @@ class Causes:
         packages = self._packages_of(mappings)
         found = [_kernel(by) if place is None else _of_place(place, by, package)
                  for place, package in zip(self._places, packages, strict=True)]  # fmt: skip
-        for number in np.flatnonzero(mappings == np.uint32(_LOST)).tolist():
-            found[number] = Cause(f"({LOST_SAMPLE})", f"({LOST_SAMPLE})", reason=LOST_SAMPLE)
         if by == "line" and len(own := np.flatnonzero(np.isin(mappings, self._own))):
             index, places = self._symbolizer.at_offsets(mappings[own], offsets[own], self._strings, lines=True)
             for number, at in zip(own.tolist(), index.tolist(), strict=True):
@@ -251,7 +229,7 @@ class Causes:
     def _innermost(self, mappings: NDArray[np.uint32], offsets: NDArray[np.uint64]) -> list[Cause]:
         """Of each instruction the frames that are there, as the stack of a fault that has no other."""
         kernel = mappings == np.uint32(_KERNEL)
-        ids = np.where(kernel | (mappings == np.uint32(_LOST)), 0, mappings)
+        ids = np.where(kernel, 0, mappings)
         index, places = self._symbolizer.at_offsets(ids, offsets, self._strings, lines=True)
         known, rows = mapping_rows(self._mappings, ids)
         builds = np.where(known, of_mapping(self._mappings, "build_id", rows), 0)
@@ -273,7 +251,7 @@ class Causes:
 
     @property
     def _instructions_at(self) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-        """The mapping of each cause without a stack, or _KERNEL or _LOST, and the instruction's offset in its file."""
+        """The mapping of each cause without a stack, or _KERNEL, and the instruction's offset in its file."""
         codes = self._codes[(self._codes & _NATIVE) != 0]
         mappings = (codes >> _OFFSET & _KERNEL).astype(np.uint32)
         return mappings, codes & ((np.uint64(1) << _OFFSET) - np.uint64(1))
@@ -283,10 +261,63 @@ class Causes:
         """The place of each cause that is an instruction; None = of the kernel."""
         mappings, offsets = self._instructions_at
         kernel = mappings == np.uint32(_KERNEL)
-        of_file = np.where(kernel | (mappings == np.uint32(_LOST)), 0, mappings)
-        index, places = self._symbolizer.at_offsets(of_file, offsets, self._strings)
+        index, places = self._symbolizer.at_offsets(np.where(kernel, 0, mappings), offsets, self._strings)
         return [None if in_kernel else places[at]
                 for at, in_kernel in zip(index.tolist(), kernel.tolist(), strict=True)]  # fmt: skip
+
+
+def own_mappings(inputs: Inputs, strings: Dictionary) -> NDArray[np.uint32]:
+    """The mappings of the program's own code."""
+    rule, mappings = OwnRule(), inputs.mappings
+    files, which = np.unique(mappings["file"], return_inverse=True)
+    own = np.array([module_origin(_text(strings, code), rule)[0] == Origin.OWN for code in files.tolist()], np.bool_)
+    found: NDArray[np.uint32] = mappings["id"][own[which]] if len(files) else mappings["id"]
+    return found
+
+
+def _leaves(
+    inputs: Inputs, strings: Dictionary, own: NDArray[np.uint32], *, whole_stacks: bool
+) -> list[tuple[NDArray[np.uint32], NDArray[np.intp], NDArray[np.bool_]]]:
+    """By what stack each fault is told in tables by line, in those by function or package, and as a whole stack.
+
+    A fault with a Python stack is told by that. By line, one needs a native stack unless its instruction is the
+    program's own; by function, only in the code of a JIT compiler, which lies in no file.
+
+    Returns:
+        Of each table the innermost call site of each fault, the samples that stand for others, and which faults have
+        another one's.
+    """
+    faults, mappings = inputs.faults, inputs.mappings
+    known, row = mapping_rows(mappings, faults["pc_mapping"])
+    codes = of_mapping(mappings, "file", row)
+    files = [code for code in np.unique(codes).tolist() if _text(strings, code).startswith("/")]
+    in_file = known & np.isin(codes, files) | ((faults["flags"] & FAULT_PC_KERNEL) != 0)
+    without = inputs.tree.known(faults["stack"]) == 0
+    found = []
+    for needs in (~np.isin(faults["pc_mapping"], own), ~in_file, *[np.ones(len(in_file), np.bool_)] * whole_stacks):
+        rows, sample = _next_samples(faults, without & needs)
+        leaf, estimated = faults["stack"].copy(), np.zeros(len(without), np.bool_)
+        leaf[rows], estimated[rows] = faults["native_stack"][sample], rows != sample
+        found.append((leaf, np.unique(sample[rows != sample]), estimated))
+    return found
+
+
+def _next_samples(
+    faults: Mapping[str, NDArray[Any]], asked: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Those of the faults asked for that a sample stands for, and the sample: the next one of the thread, or itself."""
+    rows = np.flatnonzero(asked)
+    rows = rows[np.lexsort((faults["time_ns"][rows], faults["tid"][rows], faults["space"][rows]))]
+    thread = np.cumsum(begins(faults["space"][rows], faults["tid"][rows])) if len(rows) else rows
+    sampled = np.flatnonzero(faults["native_stack"][rows])
+    at = sampled.searchsorted(np.arange(len(rows)))
+    there = np.flatnonzero(at < len(sampled))
+    there = there[thread[sampled[at[there]]] == thread[there]]
+    return rows[there], rows[sampled[at[there]]]
+
+
+def _text(strings: Dictionary, code: int) -> str:
+    return strings[code] if code < len(strings) else ""
 
 
 class _Told(NamedTuple):

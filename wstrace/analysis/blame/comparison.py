@@ -12,9 +12,9 @@ from wstrace.analysis.blame.alignment import unversioned
 from wstrace.analysis.blame.changes import Amount, Change, changes_between
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.inputs import Inputs, read
-from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.versions import Versions
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.symbols import UNKNOWN
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import HOW_NOT_YET, KINDS, PAGE_EXCLUSIVE, PAGE_FAULT
@@ -118,8 +118,7 @@ class Run:
     def stackless(self) -> tuple[int, int]:
         """Resident bytes whose faults have no Python stack, and those of them that came before stacks were read."""
         of = self.blame.of
-        bringers = of.found.first[of.found.first >= 0]
-        faults, how = self.inputs.faults, of.history.faults.order[bringers]
+        faults, how = self.inputs.faults, of.owner[of.owner >= 0]
         without = faults["stack"][how] == 0
         late = without & (faults["stack_how"][how] == HOW_NOT_YET)
         return int(without.sum()) * of.page_size, int(late.sum()) * of.page_size
@@ -168,8 +167,6 @@ class Run:
             found.append(f"{self.name} has one of {number(of.sampled)} faults")
         if of.assumed:
             found.append(f"{self.name} does not tell what was {', '.join(of.assumed)}")
-        if of.unsure and not of.lost:
-            found.append(f"{self.name}: {size(of.unsure)} may have had an older owner")
         return found
 
 

@@ -1,4 +1,4 @@
-"""Composition: the resident memory of processes at a moment, and by whom each byte of it was brought."""
+"""Composition: the resident memory of processes at a moment, and the owner of each byte of it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import BEFORE, EXEC, HOWS, KHUGEPAGED, NOT_SEEN, OWN, POPULATED, Found
-from wstrace.analysis.blame.cells import Gone, PageCells, gone, page_cells
-from wstrace.analysis.blame.moments import Recorded
+from wstrace.analysis.arrival import REASONS, Owners
+from wstrace.analysis.blame.cells import PageCells, page_cells, stood_for
 from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.resident import AT_ONCE, ResidentPages
-from wstrace.analysis.blame.sampling import shared_out
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.segments import distinct
-from wstrace.schema import KIND_STACK, PAGE_EXCLUSIVE
+from wstrace.schema import PAGE_EXCLUSIVE
 
 
 class Composition:
@@ -29,10 +28,10 @@ class Composition:
         whole_stacks: tell faults apart by thread and by whole stack, too: for these views of Blame.
 
     Attributes:
-        inputs: what was read. past: what does not depend on the moment. history: the faults. found: the bringers of the
+        inputs: what was read. past: what does not depend on the moment. history: the faults. found: the owners of the
             pages.
         run: of each resident page its row in `inputs.runs`.
-        loaded, loader: the pages that their bringer copied from another process, and the fault that had loaded each.
+        loaded, loader: the pages that their owner copied from another process, and the fault that had loaded each.
         lost: records that the trace lacks. incomplete: what its file lacks besides, in words.
         assumed: the kinds of losses that were not recorded, in words.
     """
@@ -48,66 +47,33 @@ class Composition:
         self.incomplete = past.incomplete
         pages = ResidentPages(self.inputs)
         self.run = pages.run
-        parts = [self.history.bringers(part, pages.key) for part in pages.parts()]
+        inputs, lossy = self.inputs, bool(self.lost or self.incomplete)
+        began = np.zeros(len(inputs.pids), np.bool_)
+        began[inputs.began] = True
+        began[inputs.descend_from_before()] = False
+        parts = [self.history.owners(part, from_before=lambda spaces: ~began[spaces], lossy=lossy)
+                 for part in pages.parts()]  # fmt: skip
         loaded = [self.history.loaders(*one) for one in zip(pages.parts(), parts, strict=True)]
         self.loaded = np.concatenate([rows + number * AT_ONCE for number, (rows, _) in enumerate(loaded)])
         self.loader = np.concatenate([faults for _, faults in loaded])
-        found = Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-        if (found.first == found.second).all():
-            found = found._replace(second=found.first)
-        found = self._without_more(found)
-        if self.sampled > 1:
-            each = self.inputs.faults["sampled"][self.history.faults.order]
-            found = shared_out(found, self.inputs, self.run, pages.key, self.history.faults.key, each)
-        self.found = found
-
-    def _without_more(self, found: Found) -> Found:
-        """The bringers; a reason says no more than is known."""
-        how, kind = found.how, self.inputs.runs["kind"][self.run]
-        began = np.isin(self.inputs.runs["space"], self.inputs.began)[self.run]
-        if (until := self.inputs.faults.get("until")) is not None:
-            # a fault whose window holds the snapshot brings a page of a process that began in the trace; any other page
-            # may have been there before, and have come again only after the snapshot
-            brought = np.flatnonzero((found.first >= 0) & ~began)
-            late = until[self.history.faults.order[found.first[brought]]]
-            found.assumed[brought[late > self.inputs.runs["time"][self.run[brought]]]] = True
-        inherits = np.isin(self.inputs.runs["space"], self.inputs.descend_from_before())[self.run]
-        how[(how == BEFORE) & began & ~inherits] = NOT_SEEN
-        how[(how == EXEC) & (kind != KIND_STACK)] = NOT_SEEN
-        how[(how == NOT_SEEN) & (kind == KIND_STACK) & began] = EXEC
-        how[(how == NOT_SEEN) & found.populated] = POPULATED
-        return found
+        self.found = Owners(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        self.found.estimated[:] |= bool(self.assumed) & (self.found.fault >= 0)
 
     @property
     def complete(self) -> bool:
         """Whether nothing is missing that could make a row's bytes another row's."""
-        return not (
-            self.lost or self.incomplete or self.past.stacks_lost or self.assumed or self.sampled > 1 or self.unsure
-        )
-
-    @property
-    def unsure(self) -> int:
-        """Bytes of pages whose content may have been another one before, as records of that may be missing."""
-        return int((self.found.assumed & (self.found.first >= 0)).sum()) * self.page_size
+        return not (self.lost or self.incomplete or self.past.stacks_lost or self.assumed or self.sampled > 1)
 
     @cached_property
-    def estimated(self) -> NDArray[np.bool_]:
-        """Of each resident page, whether its bringer is known but may be another one."""
-        found = self.found
-        unsure = found.assumed | found.doubted | (self.sampled > 1)
-        estimated: NDArray[np.bool_] = (found.first != found.second) | (unsure & (found.first >= 0))
-        return estimated
+    def owner(self) -> NDArray[np.intp]:
+        """Of each resident page the row of its owner in `inputs.faults`, -1 = not known."""
+        fault = self.found.fault
+        return np.where(fault >= 0, self.history.faults.order[fault], -1) if len(self.history.faults) else fault
 
-    def reason(self, how: int) -> str:
-        """Why no bringer of a page is known, in the words of a row."""
-        if how == NOT_SEEN and self.sampled > 1:
-            return f"not recorded: one of {self.sampled} faults is, or came without one"
-        if how in (NOT_SEEN, POPULATED):
-            level = self.info.level_name  # a lesser one does not record all faults
-            may = ["lost"] * bool(self.lost or self.incomplete) + [f"not recorded at level {level}"] * (level != "full")
-            without = "came without a fault" if how == NOT_SEEN else HOWS[how]
-            return ", or ".join([*may, without])
-        return "put together by khugepaged" if how == KHUGEPAGED else HOWS[how]
+    @staticmethod
+    def reason(number: int) -> str:
+        """Why the owner of a page is not known, in the words of a row."""
+        return f"not known: {REASONS[number]}"
 
     # -- what tables are summed from ---------------------------------------------------------------------------------
 
@@ -121,18 +87,24 @@ class Composition:
 
     def samples(self, view: str) -> NDArray[np.intp]:
         """The faults, in the order of the inputs, that stand for others in a view by line, function or package."""
-        causes = self.past.causes
-        of_stacks = causes.samples(view)
-        if self.sampled <= 1:
-            return of_stacks
-        recorded = np.unique(self.history.faults.order[self.found.first[self.found.how == OWN]])
-        return np.union1d(of_stacks, recorded[~causes.estimated(view)[causes.of[recorded]]])
+        return self.past.causes.samples(view)
 
     @cached_property
-    def gone(self) -> Gone:
+    def gone_faults(self) -> NDArray[np.bool_]:
+        """Of each recorded fault, whether its page arrived by it and is no longer resident."""
+        faults = self.history.faults
+        left = faults.brings.copy()
+        left[self.found.fault[self.found.fault >= 0]] = False
+        found = np.zeros(len(left), np.bool_)
+        found[faults.order[left]] = True
+        return found
+
+    @cached_property
+    def gone(self) -> NDArray[np.intp]:
         """Of each cell of faults, how many there are whose own page is not resident."""
-        each = self.inputs.faults.get("sampled")
-        return gone(self.found, self.history.faults, self.past.fault_cells, each, self.past.several)
+        cells, each = self.past.fault_cells, self.inputs.faults.get("sampled")
+        rows = np.flatnonzero(self.gone_faults)
+        return stood_for(cells.of[rows], len(cells.cause), None if each is None else each[rows])
 
     @cached_property
     def copies(self) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.faults import FORKS
 from wstrace.analysis.blame.inputs import Inputs
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.faults import FORKS
 from wstrace.analysis.segments import begins
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
 

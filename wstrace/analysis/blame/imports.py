@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.import_tree import CUT, ImportRows, ImportTree
-from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.import_chains import ImportChains
 from wstrace.analysis.module_names import ModuleNames, is_extension
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.stacks import reason
 from wstrace.errors import Unavailable, UsageError
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT
@@ -157,10 +157,10 @@ class Imports:
     def _of_pages(self, of_faults: NDArray[np.intp], labels: list[str]) -> NDArray[np.intp]:
         """Of each resident page the number of its label; adds those of pages that no known fault brought."""
         of = self.of.of
-        known = of.found.first >= 0
+        known = of.owner >= 0
         labels_of_pages = np.empty(len(known), np.intp)
-        labels_of_pages[known] = of_faults[of.history.faults.order[of.found.first[known]]]
-        hows, of_how = np.unique(of.found.how[~known], return_inverse=True)
+        labels_of_pages[known] = of_faults[of.owner[known]]
+        hows, of_how = np.unique(of.found.reason[~known], return_inverse=True)
         labels_of_pages[~known] = of_how + len(labels)
         labels += [f"({of.reason(how)})" for how in hows.tolist()]
         return labels_of_pages

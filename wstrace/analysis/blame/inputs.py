@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis import tally
-from wstrace.analysis.blame.losses import Losses, LossRows, key_of
-from wstrace.analysis.blame.moments import LAST, Moment, Recorded, Snapshot, Snapshots
-from wstrace.analysis.blame.sharing import Ends
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.copies import Ends
+from wstrace.analysis.losses import Losses, LossRows, key_of
+from wstrace.analysis.moments import LAST, Moment, Recorded, Snapshot, Snapshots
 from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.segments import distinct

@@ -10,9 +10,9 @@ import numpy as np
 
 from wstrace.analysis.blame.changes import Change, changes_between
 from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.moments import Recorded, Snapshot, Snapshots
 from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.moments import Recorded, Snapshot, Snapshots
 from wstrace.errors import UsageError
 
 #: The moments that are told; the step between them is widened for more.

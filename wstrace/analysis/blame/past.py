@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bounds import with_others
+from wstrace.analysis.arrival import History, PageSize
 from wstrace.analysis.blame.causes import Causes
 from wstrace.analysis.blame.cells import FaultCells, fault_cells
-from wstrace.analysis.blame.faults import FORKS, FaultRows
-from wstrace.analysis.blame.history import History
 from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, read_all
-from wstrace.analysis.blame.losses import key_of
-from wstrace.analysis.blame.moments import Recorded
 from wstrace.analysis.blame.resident import ResidentPages, keys_of
-from wstrace.analysis.blame.stand_ins import Reach
-from wstrace.analysis.blame.windows import PageSize
+from wstrace.analysis.faults import FORKS, FaultRows
+from wstrace.analysis.losses import key_of
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.symbols import Symbolizer, symbolizer_of
 from wstrace.ledger import Ledger
 from wstrace.plugins import default_plugins
@@ -42,8 +39,6 @@ from wstrace.schema import (
 
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
-#: Faults of each process without a record that are those of its exec, or of what it read at its start.
-_OF_EXECS = 16
 #: losses of a trace file that are counted in files, frames and bytes, not in records
 _OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
@@ -92,15 +87,10 @@ class Past:
                          _places(columns))  # fmt: skip
         #: of each recorded fault its row in inputs.mappings, -1 = not known; only where whole stacks are wanted
         self.mapping = np.where(known, row, -1).astype(np.int32) if whole_stacks else np.zeros(0, np.int32)
-        mapped = np.where(known, of_mapping(inputs.mappings, "time_ns", row), np.uint64(0))
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
-        sampled = self.sampled > 1
-        self._size = size = PageSize.of(inputs.page_size, trace.info.extra)
-        unrecorded = _unrecorded(trace) > _OF_EXECS * len(inputs.pids)
-        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(), size=size,
-                               lossless=not (self.lost or self.incomplete or sampled), sampled=sampled,
-                               unrecorded=mapped if unrecorded else None)  # fmt: skip
+        self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(),
+                               size=PageSize.of(inputs.page_size, trace.info.extra))  # fmt: skip
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -110,22 +100,14 @@ class Past:
     @cached_property
     def causes(self) -> Causes:
         """The places of the program that faults came from."""
-        within = Reach.of(self._trace.info, self.stacks_lost)
-        inputs, strings = self.inputs[0], self._trace.strings
-        return Causes(inputs, self.symbolizer, strings, within, whole_stacks=self.whole_stacks)
+        return Causes(self.inputs[0], self.symbolizer, self._trace.strings, whole_stacks=self.whole_stacks)
 
     @cached_property
     def fault_cells(self) -> FaultCells:
         """The cells of all faults."""
         faults = self.inputs[0].faults
         return fault_cells(self.history.faults, faults["time_ns"], self.causes.of, faults["space"], self._kind,
-                           self.file, faults.get("sampled"), faults.get("cgroup"), several=self.several,
-                           table=self._size.table)  # fmt: skip
-
-    @cached_property
-    def several(self) -> NDArray[np.bool_]:
-        """Whether each fault of the history may have brought other pages with its own."""
-        return with_others(self.history.faults, self._size.table)
+                           self.file, faults.get("sampled"), faults.get("cgroup"))  # fmt: skip
 
     def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
@@ -135,15 +117,6 @@ class Past:
         runs = {name: column[asked] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
-
-
-def _unrecorded(trace: Recorded) -> int:
-    """How many more faults the kernel accounted to the processes than it made records of.
-
-    It makes none where it brings pages itself: direct I/O, a write by another task (mm_account_fault() in mm/memory.c).
-    """
-    usage, counted = trace.info.usage.faults, trace.ledger.get("counted")
-    return usage - counted if usage and counted else 0
 
 
 def _places(faults: Mapping[str, NDArray[Any]]) -> NDArray[np.uint32]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import PageRows
+from wstrace.analysis.arrival import PageRows
 from wstrace.analysis.blame.inputs import Columns, Inputs, mapping_rows, of_mapping, pages_of
-from wstrace.analysis.blame.losses import LAST_PAGE, key_of
+from wstrace.analysis.losses import LAST_PAGE, key_of
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_SHARED, MAP_WRITE, PAGE_FILE, PAGE_HUGE
 
 #: Pages whose bringers are searched at once: what that needs beside the result stays below 20 MiB.
@@ -38,7 +38,7 @@ class ResidentPages:
         )
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
         writable = (flags & MAP_WRITE) != 0
-        noticed = writable & ((flags & MAP_SHARED) != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
+        noticed = writable & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
         file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
         columns = runs["time"], file, huge, low, high, offset, writable, noticed
         for begin in range(0, max(len(self.run), 1), AT_ONCE):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import HOWS, TOO_LONG
+from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.filter import kind_numbers
@@ -30,20 +30,15 @@ _NEVER = np.uint64((1 << 64) - 1)
 class BlameRow:
     """A row; sizes in bytes.
 
-    label as tables show it, whole with the full path. resident, private, shared: of the pages that are there now; pss:
+    label: as tables show it, whole with the full path. resident, private, shared: of the pages that are there now; pss:
     None where not known. brought: of all pages that arrived, those that are gone included; where one fault maps several
-    pages, of those that are gone only its own. brought_more: the faults that may have brought more than that, and pages
-    that were moved too often to be followed back, which other rows brought; where it is not 0, brought is a lower
-    bound. brought_estimated: the part of brought that may be another row's.
-    written: of pages that were there when a fault of this row wrote them.
+    pages, of those that are gone only its own. written: of pages that were there when a fault of this row wrote them.
     from_disk: of resident pages whose fault read from disk; a lower bound, as such a fault may have read more.
-    estimated: the part of resident that may as well be another row's. reason: why no bringer is known, "" = it is.
+    estimated: the part of resident of which a rule and not a record decided. reason: why no owner is known, "" = it is.
     copied: the part of resident that this row's faults copied as a child wrote to it; loaded_by: the whole label of the
     row that had loaded most of that, "" = itself, or not known. again: of pages that this row's faults brought though
-    they had been there before: churn. again_more: the faults that may have brought more pages again than their own;
-    where it is not 0, again is a lower bound. major: faults that read from disk; first_ns: time of the first fault,
-    0 = none. samples: how many sampled stacks or recorded faults (TraceInfo.sampled) the estimate rests on; its error
-    is about 1 / sqrt(samples) of the row. in_all: the faults that the recorded ones stand for.
+    they had been there before: churn. major: faults that read from disk; first_ns: time of the first fault, 0 = none.
+    samples: how many sampled stacks the row rests on. in_all: the faults that the recorded ones stand for.
     """
 
     label: str
@@ -66,9 +61,6 @@ class BlameRow:
     copied: int = 0
     loaded_by: str = ""
     again: int = 0
-    brought_estimated: int = 0
-    brought_more: int = 0
-    again_more: int = 0
     major: int = 0
     first_ns: int = 0
     samples: int = 0
@@ -166,9 +158,9 @@ class Blame:
         """The labels, and one more of what is of no kind that is counted."""
         of, n = self.of, labels.n
         left_out = ~np.isin(of.inputs.runs["kind"][of.page_cells.run], self._kinds)
-        first, second = (np.where(left_out, n, one) for one in labels[:2])
+        of_pages = np.where(left_out, n, labels.of_pages)
         of_faults = np.where(np.isin(of.past.fault_cells.kind, self._kinds), labels.of_faults, n)
-        return labels._replace(first=first, second=second, of_faults=of_faults, n=n + 1)
+        return labels._replace(of_pages=of_pages, of_faults=of_faults, n=n + 1)
 
     def labels_of_faults(self, *views: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
         """Of each fault the number of its label, in the order of the inputs, and the labels as empty rows."""
@@ -176,9 +168,9 @@ class Blame:
         return found.of_faults[self.of.past.fault_cells.of], found.joined()
 
     def labels_of_pages(self, view: str) -> tuple[NDArray[np.intp], list[BlameRow]]:
-        """Of each resident page the number of its label, by its first candidate, and the labels as empty rows."""
+        """Of each resident page the number of its label, and the labels as empty rows."""
         found = self._labels(view)
-        return found.first[self.of.page_cells.of], found.joined()
+        return found.of_pages[self.of.page_cells.of], found.joined()
 
     def labels(self, *views: str) -> Labels:
         """The labels by these views together."""
@@ -189,13 +181,13 @@ class Blame:
             more = self._labels(view)
             width = more.n
             codes = np.unique(np.concatenate([mine * width + others for mine, others in
-                                              zip(found[:3], more[:3], strict=True)]))  # fmt: skip
-            first, second, of_faults = (
-                codes.searchsorted(mine * width + others) for mine, others in zip(found[:3], more[:3], strict=True)
+                                              zip(found[:2], more[:2], strict=True)]))  # fmt: skip
+            of_pages, of_faults = (
+                codes.searchsorted(mine * width + others) for mine, others in zip(found[:2], more[:2], strict=True)
             )
             of = np.column_stack((found.of[codes // width], more.of[codes % width]))
             by_sample, samples = found.by_sample | more.by_sample, np.maximum(found.samples, more.samples)
-            found = Labels(first, second, of_faults, len(codes), [*found.views, *more.views], of, by_sample, samples)
+            found = Labels(of_pages, of_faults, len(codes), [*found.views, *more.views], of, by_sample, samples)
         if len(views) > 1:  # the rows of one view alone are filled in place, and not those of several
             self._joined[views] = found
         return found
@@ -226,65 +218,53 @@ class Blame:
             page, fault = both[: len(run)], both[len(run) :]
             names = [(of.strings[code] if code < len(of.strings) else "") or UNKNOWN for code in codes.tolist()]
             rows = [BlameRow(base_name(name), name, file=name) if by_file else BlameRow(name, name) for name in names]
-        return _labels(page, page, fault, rows, np.zeros(len(page), np.bool_), np.zeros(len(fault), np.intp))
+        return _labels(page, fault, rows, np.zeros(len(page), np.bool_), np.zeros(len(fault), np.intp))
 
     def _by_cause(self, view: str) -> Labels:
         of = self.of
         label, causes = of.past.causes.numbered(view)  # type: ignore[arg-type]
         rows = [BlameRow(**cause._asdict()) for cause in causes]
-        cells, reasons = of.page_cells, len(rows)
-
-        def of_pages(cause: NDArray[np.intp]) -> NDArray[np.intp]:
-            found = reasons - 1 - cause
-            known = cause >= 0
-            found[known] = label[cause[known]]
-            return found
-
-        for how in range(len(HOWS)):
+        cells = of.page_cells
+        known = cells.cause >= 0
+        of_pages = len(rows) - cells.cause
+        of_pages[known] = label[cells.cause[known]]
+        for how in range(len(REASONS)):
             reason = of.reason(how)
             rows.append(BlameRow(f"({reason})", f"({reason})", reason=reason))
         estimated, samples = of.past.causes.estimated(view), of.samples(view)
-        by_sample = np.zeros(len(cells.first), np.bool_)
-        for cause in (cells.first, cells.second):
-            by_sample[cause >= 0] |= estimated[cause[cause >= 0]] | (of.sampled > 1)
+        by_sample = np.zeros(len(known), np.bool_)
+        by_sample[known] = estimated[cells.cause[known]]
         faults = of.past.fault_cells
         n = np.bincount(faults.of[samples], minlength=len(faults.cause))
-        return _labels(of_pages(cells.first), of_pages(cells.second), label[faults.cause], rows, by_sample, n)
+        return _labels(of_pages, label[faults.cause], rows, by_sample, n)
 
     def _sums(self, told: Labels) -> dict[str, NDArray[Any]]:
         """The numbers of each label, but those that are not known."""
-        first, second, of_faults, n = told[:4]
+        of_pages, of_faults, n = told[:3]
         of, size = self.of, self.of.page_size
         pages, faults = of.page_cells, of.past.fault_cells
 
         def counted(amount: NDArray[Any]) -> NDArray[np.float64]:
-            """The amount of each label; each of a page's two candidates has a half of it."""
-            return (np.bincount(first, amount, n) + np.bincount(second, amount, n)) / 2
+            return np.bincount(of_pages, amount, n).astype(np.float64)
 
         def of_label(amount: NDArray[Any]) -> NDArray[np.float64]:
             return np.bincount(of_faults, amount, n).astype(np.float64)
 
         resident = counted(pages.pages) * size
         pss = None if of.pss is None else counted(of.pss[pages.run] * pages.pages)
-        gone = of_label(of.gone.in_all) * size
-        # What was moved too often to be followed back is among what is gone, for the faults that brought it.
-        followed = pages.first != -1 - TOO_LONG
-        estimated = counted(pages.pages * (pages.unsure | told.by_sample | (first != second))) * size
+        gone = of_label(of.gone) * size
         copier, _, copies = of.copies
         columns: dict[str, NDArray[Any]] = {
             "resident": resident,
             "private": counted(pages.pages * of.private[pages.run]) * size,
-            "brought": counted(pages.pages * followed) * size + gone,
-            "brought_estimated": estimated + of_label(of.gone.zeros) * size,
-            "brought_more": of_label(of.gone.more) + counted(pages.pages * ~followed),
+            "brought": resident + gone,
             "written": of_label(faults.written) * size,
             "from_disk": counted(pages.pages * pages.major) * size,
             "faults": of_label(faults.faults),
             "in_all": of_label(faults.in_all),
-            "estimated": estimated,
-            "copied": np.bincount(first[copier], copies, n) * size,
+            "estimated": counted(pages.pages * (pages.estimated | told.by_sample)) * size,
+            "copied": np.bincount(of_pages[copier], copies, n) * size,
             "again": of_label(faults.again) * size,
-            "again_more": of_label(faults.again_more),
             "major": of_label(faults.major),
             "samples": of_label(told.samples),
             "first_ns": _earliest(of_faults, faults.first_ns, n),
@@ -302,22 +282,21 @@ class Blame:
             row.shared = row.resident - row.private
             row.pss = None if pss is None else float(pss[number])
         copier, loader, copies = self.of.copies
-        for number, most in _most(told.first[copier], told.of_faults[loader], copies):
+        for number, most in _most(told.of_pages[copier], told.of_faults[loader], copies):
             if number < len(rows) > most:
                 rows[number].loaded_by = rows[most].whole if most != number else ""
         return rows
 
 
 class Labels(NamedTuple):
-    """The labels of a view: of each cell of pages those of its two candidates, of each cell of faults its own.
+    """The labels of a view: of each cell of pages and of faults.
 
     n: how many labels there are. views: of each view that they join its labels as empty rows; of: of each label its
     number in each view, shape (n, views). by_sample: of each cell of pages, whether its label is that of a sample which
     stands for its fault. samples: of each cell of faults, how many of them stand for others.
     """
 
-    first: NDArray[np.intp]
-    second: NDArray[np.intp]
+    of_pages: NDArray[np.intp]
     of_faults: NDArray[np.intp]
     n: int
     views: list[list[BlameRow]]
@@ -331,11 +310,11 @@ class Labels(NamedTuple):
                 for whose in self.of.tolist()]  # fmt: skip
 
 
-def _labels(first: NDArray[np.intp], second: NDArray[np.intp], of_faults: NDArray[np.intp], rows: list[BlameRow],
+def _labels(of_pages: NDArray[np.intp], of_faults: NDArray[np.intp], rows: list[BlameRow],
             by_sample: NDArray[np.bool_], samples: NDArray[np.intp]) -> Labels:  # fmt: skip
     """The labels of one view, whose empty rows are given."""
     numbers = np.arange(len(rows))[:, None]
-    return Labels(first, second, of_faults, len(rows), [rows], numbers, by_sample, samples)
+    return Labels(of_pages, of_faults, len(rows), [rows], numbers, by_sample, samples)
 
 
 def _place(row: BlameRow, sort: str) -> float:
@@ -372,7 +351,7 @@ def as_dict(blame: Blame, by: Sequence[str], sort: str = "resident") -> dict[str
     of = blame.of
     rows = blame.rows(*by, sort=sort)
     names = ("resident", "private", "shared", "brought", "written", "from_disk", "faults", "estimated", "copied",
-             "again", "major", "brought_estimated", "brought_more", "again_more")  # fmt: skip
+             "again", "major")  # fmt: skip
     total: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) for name in names}
     sums = blame.sums
     total["pss"] = sums.pss

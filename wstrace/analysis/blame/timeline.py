@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.bringers import OWN
 from wstrace.analysis.blame.cells import stood_for
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.segments import distinct
@@ -64,7 +63,7 @@ class Timeline:
 
     def __init__(self, blame: Blame, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:
         self.blame, self.edges, self.n = blame, edges, len(edges) - 1
-        of, faults, inputs = blame.of, blame.of.history.faults, blame.of.inputs
+        of, inputs = blame.of, blame.of.inputs
         # In the order of the inputs, which is nearly that of time, neighbours have the same cell and time.
         at = edges.searchsorted(inputs.faults["time_ns"], "right") - 1
         at[at >= self.n] = -1  # -1 = at none of these times
@@ -75,22 +74,13 @@ class Timeline:
         self._faults: _Counts = cell[timed][rows], at[timed][rows], np.bincount(which, minlength=len(rows))
         major = (inputs.faults["flags"][timed] & FAULT_MAJOR) != 0
         self._major = np.bincount(which[major], minlength=len(rows))
-        brought = faults.brings.copy()
-        brought[of.found.first[of.found.how == OWN]] = False
-        gone = np.zeros(len(at), np.bool_)
-        gone[faults.order[brought]] = True
+        gone = of.gone_faults
         each = inputs.faults.get("sampled")
         weights = None if each is None else each[timed & gone]
         self._gone = stood_for(which[gone[timed]], len(rows), weights)
-        at = at[faults.order]
-        self._pages = [self._arrivals(first, at) for first in (of.found.first, of.found.second)]
-
-    def _arrivals(self, bringer: NDArray[np.intp], at: NDArray[np.intp]) -> _Counts:
-        """The cell and time of pages, and how many there are. bringer: of each page a fault; at: the time of each."""
-        cell = self.blame.of.page_cells.of
-        time = np.where(bringer >= 0, at[bringer], -1) if len(at) else np.full(len(bringer), -1)
-        rows, which = distinct(cell, time)
-        return cell[rows], time[rows], np.bincount(which, minlength=len(rows))
+        page, time = of.page_cells.of, np.append(at, -1)[of.owner]
+        rows, which = distinct(page, time)
+        self._pages: _Counts = page[rows], time[rows], np.bincount(which, minlength=len(rows))
 
     def by(self, *views: str) -> Over:
         """The figures by these views together; the rows are in no order, and have no figures of their own."""
@@ -100,10 +90,8 @@ class Timeline:
         label = told.of_faults[cell]
         faults, from_disk, gone = (self._placed(label, time, amount, n)[:, :-1]
                                    for amount in (count, self._major, self._gone))  # fmt: skip
-        resident = np.zeros((n, self.n + 1))
-        for candidate, (cell, time, count) in zip((told.first, told.second), self._pages, strict=True):
-            resident += self._placed(candidate[cell], time, count, n) / 2
-        resident *= size
+        cell, time, count = self._pages
+        resident = self._placed(told.of_pages[cell], time, count, n) * size
         return Over(told.joined(), faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
 
     def arrivals(self, *views: str) -> Arrivals:
@@ -113,11 +101,11 @@ class Timeline:
         keys = [told.of_faults[cell] * self.n + time]
         amounts = [np.stack((np.zeros(len(cell)), np.zeros(len(cell)), self._gone, self._major))]
         private = of.private[of.page_cells.run]
-        for candidate, (cell, time, count) in zip((told.first, told.second), self._pages, strict=True):
-            timed = time >= 0
-            cell, pages = cell[timed], count[timed] / 2
-            keys.append(candidate[cell] * self.n + time[timed])
-            amounts.append(np.stack((pages, pages * private[cell], pages, np.zeros(len(cell)))))
+        cell, time, count = self._pages
+        timed = time >= 0
+        cell, pages = cell[timed], count[timed]
+        keys.append(told.of_pages[cell] * self.n + time[timed])
+        amounts.append(np.stack((pages, pages * private[cell], pages, np.zeros(len(cell)))))
         found, which = np.unique(np.concatenate(keys), return_inverse=True)
         amount = np.concatenate(amounts, axis=1)
         amount[:3] *= of.page_size

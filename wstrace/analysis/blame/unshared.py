@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.ending import at_the_end
-from wstrace.analysis.blame.faults import FORKS
-from wstrace.analysis.blame.losses import space_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.faults import FORKS
+from wstrace.analysis.losses import space_of
 
 _NEVER = np.iinfo(np.uint64).max
 
@@ -155,14 +155,9 @@ class Unshared:
         return found
 
     @property
-    def perhaps(self) -> int:
-        """Bytes that were copied besides, at most: of pages that came with a huge page, if that was one."""
-        return self.of.history.perhaps_copied * self.of.page_size
-
-    @property
     def at_least(self) -> bool:
         """Whether more may have been copied: what had been in memory without a fault in the trace is not known."""
-        return bool(self.unseen) or self.earlier or bool(self.perhaps)
+        return bool(self.unseen) or self.earlier or self.of.history.unproven > 0
 
     def as_dict(self, by: Sequence[str]) -> dict[str, Any]:
         """For JSON: `schema` 1; rows sum to the total."""
@@ -176,7 +171,6 @@ class Unshared:
             "assumed": of.assumed,
             "at_least": self.at_least,
             "estimated": self.estimated,
-            "perhaps": {"bytes": self.perhaps, "pages": self.perhaps // size},
             "total": {"bytes": self.total, "pages": self.total // size, "at_the_end": self.at_the_end},
             "forks": [
                 {"pid": fork.pid, "child": fork.child, "parent": fork.parent, "time_ns": fork.time_ns,

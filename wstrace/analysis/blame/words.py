@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wstrace.analysis.blame.causes import LOST_SAMPLE, NO_LINE
+from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.headline import obstacles
 from wstrace.text import estimate_mark, number, plural, printable, size
@@ -38,7 +38,7 @@ def answer(told: Blame) -> str:
     total = told.pss or 0 if by_pss else told.total
     big = [(n, row) for n, row in held if n >= _SHARE * total][:_TOLD]
     # What has no line is told by the second line, unless it is most: then the lines are not the answer.
-    named = [(n, row) for n, row in big if not row.reason or (2 * n > total and row.reason != LOST_SAMPLE)] or big
+    named = [(n, row) for n, row in big if not row.reason or 2 * n > total] or big
 
     def shown(n: float) -> str:
         return f"{n / divisor:,.1f}"
@@ -68,10 +68,7 @@ def answer(told: Blame) -> str:
 
 
 def brought(told: Blame) -> str:
-    """`1.3 MiB brought: 1.0 by load_frame app.py:31, ...`: the answer of a trace that knows no resident page.
-
-    It is `at least` so much where other pages may have come with some of them: none that is gone is known.
-    """
+    """`1.3 MiB brought: 1.0 by load_frame app.py:31, ...`: the answer of a trace that knows no resident page."""
     rows = told.rows("line", sort="brought")
     total = sum(row.brought for row in rows)
     unit, divisor = unit_of(total)
@@ -79,8 +76,7 @@ def brought(told: Blame) -> str:
     named = [row for row in big if not row.reason] or big
     parts = [f"{row.brought / divisor:,.1f} {_by(row)}" for row in named]
     more = ", ..." if sum(row.brought for row in named) < total else ""
-    least = "at least " * any(row.brought_more for row in rows)
-    return f"{least}{total / divisor:,.1f} {unit} brought{': ' * bool(parts)}{', '.join(parts)}{more}"
+    return f"{total / divisor:,.1f} {unit} brought{': ' * bool(parts)}{', '.join(parts)}{more}"
 
 
 def first_lines(told: Blame) -> list[str]:
@@ -163,23 +159,18 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     of = told.of
     faults = len(of.history.faults)
-    reasons = [(row.resident, row.reason) for row in told.rows("line") if row.reason]
-    nameless = sum(n for n, reason in reasons if reason == LOST_SAMPLE)
-    unknown = sum(n for n, _ in reasons) - nameless
+    unknown = sum(row.resident for row in told.rows("line") if row.reason)
     words = []
     if of.lost:
         words.append(f"{plural(of.lost, 'record')} lost")
     if of.incomplete:
         words.append(printable(of.incomplete))
     if of.past.stacks_lost:
-        lines = f": {size(nameless)} without a line" if nameless else ""
-        words.append(f"{plural(of.past.stacks_lost, 'sampled stack')} lost{lines}")
+        words.append(f"{plural(of.past.stacks_lost, 'sampled stack')} lost")
     if of.sampled > 1:
         words.append(f"only one of {of.sampled} faults was recorded")
     if of.assumed:
         words.append(f"not recorded: what was {', '.join(of.assumed)}: rows may hold bytes of an older owner")
-    if of.unsure and not of.lost:
-        words.append(f"{size(of.unsure)} may have had an older owner, as not all that unmaps was recorded")
     if len(of.inputs.unseen) and told.total:
         words.append(_not_looked_at(told))
     if told.of.inputs.swapped:
@@ -195,7 +186,7 @@ def completeness(told: Blame, *, pages: bool = True) -> str:
     whole = f"; {' and '.join(lack)} not known: {printable(sums.why)}" if lack and sums.processes > 1 else ""
     if not pages:
         return f"{'complete: ' * (not words)}{head}"
-    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known fault{whole}"
+    return f"{'complete: ' * (not words)}{head}; {size(unknown)} ({share:.1%}) without a known owner{whole}"
 
 
 def _not_looked_at(told: Blame) -> str:

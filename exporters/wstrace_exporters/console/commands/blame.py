@@ -25,21 +25,14 @@ Each resident page is told by the fault that made it arrive: the first since its
   brought    bytes of all pages that arrived, those that are gone again included
   again      bytes of pages that arrived although they had been there before: churn
   from disk  bytes whose fault read from disk, at least
-  samples    native stacks (stacks=native), or with `period` recorded faults, that stand for the row's other faults: it
-             is right to about 1 / sqrt(samples). Where samples were lost, what is too far from the next one (8 times
-             the period) is (its sampled stack was lost)
+  samples    native stacks (stacks=native) that stand for the row's other faults
 Blame is by first touch: memory that malloc gives out again stays with the line that touched it first. It tells who
 made the process big, not which objects are alive: for these use a heap profiler such as memray. A leak is told by
 growth: compare two moments.
-Rows in parentheses have no line: (came without a fault) are pages that MAP_POPULATE, mlock or direct I/O made
-resident; (before the trace) those that were there when it began. ~ marks figures that would be smaller, as they are
-shown, without bytes which may as well be another row's: two faults could have brought them (the first may have read
-the page of zeros, which is in no resident set), or what happened to them in between was not recorded. > marks figures
-of brought and again that may be larger: with a page of a file others come that are around it, and a huge page comes
-whole, but of those that are gone only the page that faulted is counted. Anonymous memory that was only read counts as
-brought, too, though it is the page of zeros: no record tells reads from writes. With one of
-several faults recorded (page_faults:period=7) the memory of each process and file is shared out by its recorded
-faults: all such rows are estimates, as are brought, written and again; copied is a lower bound."""
+(not known) is what has no known owner: pages from before the trace, pages that came without a fault (MAP_POPULATE,
+mlock, direct I/O), and pages of which records were lost. ~ marks an estimate: a rule and not a record decided. A page
+of a file comes with others around it: it belongs to the earliest fault in its 64 KiB, then in its 2 MiB. With one of
+several faults recorded (page_faults:period=7) only pages of recorded faults have an owner."""
 
 
 #: The views of which a table can be by two, and how these are written.

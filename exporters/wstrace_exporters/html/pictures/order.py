@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis import tally
-from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.losses import page_of
 from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, OFFSET_UNKNOWN
 from wstrace.text import base_name, number, size
 from wstrace_exporters.html.encode import array, name

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.blame.inputs import mapping_rows, of_mapping
-from wstrace.analysis.blame.losses import page_of
 from wstrace.analysis.blame.resident import keys_of
 from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.losses import page_of
 from wstrace.analysis.segments import begins
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FILE
 from wstrace.text import base_name, number
@@ -32,7 +32,7 @@ class _Pages:
         self.run, keys = keys_of(self.runs, of.page_size)
         self.page = page_of(keys)
         self.owner, self.labels = blame.labels_of_pages("line")
-        first, faults = of.found.first, of.history.faults
+        first, faults = of.found.fault, of.history.faults
         self.column = np.zeros(len(first), np.int64)
         if times.n:
             known = first >= 0

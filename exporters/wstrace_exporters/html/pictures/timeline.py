@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.moments import Snapshots
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.timeline import Over, Timeline
+from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.spans import places, spans_of
 from wstrace.schema import FAULT_MAJOR, MARK
 from wstrace_exporters.html.encode import name, others, varints

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.losses import page_of, space_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.losses import page_of, space_of
 from wstrace.analysis.segments import begins
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
@@ -28,7 +28,7 @@ PAGES = Schema(
         Column("kind", "u8", "id", "of that memory", words=KINDS),
         Column("private", "u8", "count", "1 = no other process has it"),
         Column("brought_ns", "u64", "ns", "when it arrived, 0 = not known"),
-        Column("estimated", "u8", "count", "1 = another fault may have brought it"),
+        Column("estimated", "u8", "count", "1 = a rule and not a record says who brought it"),
         *_WHO,
     ),
 )
@@ -49,7 +49,7 @@ UNSHARED = Schema(
 def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
     """A row for each resident page."""
     of, faults = blame.of, blame.of.history.faults
-    first, known = of.found.first, of.found.first >= 0
+    first, known = of.found.fault, of.found.fault >= 0
     brought = np.zeros(len(first), "<u8")
     brought[known] = faults.time[first[known]]
     flags = of.inputs.runs["flags"][of.run]
@@ -63,7 +63,7 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
         "kind": of.column("kind"),
         "private": ((flags & PAGE_EXCLUSIVE) != 0).astype("|u1"),
         "brought_ns": brought,
-        "estimated": of.estimated.astype("|u1"),
+        "estimated": of.found.estimated.astype("|u1"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
         told, labels = blame.labels_of_pages(view)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.segments import begins
-from wstrace.schema import LOSS_MOVED, LOSS_POPULATED
+from wstrace.schema import LOSS_MOVED
 
 #: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.
 PAGE_BITS = 45
@@ -61,14 +61,11 @@ class Losses:
         row: of each range, the row of `rows`; -1 of 0.
         arrived: of each range, whether the content of a move arrived there.
         time: of each range, ns; 0 of 0.
-        rows: the losses, without what was populated.
-        populated: what was.
+        rows: the losses.
     """
 
-    def __init__(self, rows: LossRows, page_size: int = 4096) -> None:
-        came = rows.event == LOSS_POPULATED
-        self.populated = Populated(rows.take(came), page_size) if came.any() else None
-        rows = self.rows = rows.take(~came) if came.any() else rows
+    def __init__(self, rows: LossRows) -> None:
+        self.rows = rows
         moved = np.flatnonzero(rows.event == LOSS_MOVED)
         row = np.concatenate((np.arange(len(rows.time)), moved))
         order = np.argsort(row, kind="stable")
@@ -152,33 +149,4 @@ class Losses:
                 rows, entry = rows[own], entry[own]
                 found[rows] = np.maximum(found[rows], (entry & np.uint64(0xFFFFFFFF)).astype(np.intp))
             node = node >> 1
-        return found
-
-
-class Populated:
-    """Pages that came without a fault where there were none: mlock(), mlockall(), MAP_POPULATE, MADV_POPULATE_*.
-
-    With a page of a file those around it may have come, at most those of one page table (see windows.py).
-    """
-
-    def __init__(self, rows: LossRows, page_size: int) -> None:
-        rows = rows._replace(event=np.zeros_like(rows.event))
-        table = np.uint64(max(page_size // 8, 1) - 1)
-        around = rows._replace(start=rows.start & ~table, end=(rows.end + table) & ~table)
-        self._ranges = Losses(rows), Losses(around)
-
-    def within(
-        self, keys: NDArray[np.uint64], since: NDArray[np.uint64], until: NDArray[np.uint64], file: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Whether each page may have come so between two times, both inclusive; file: whether it is one of a file."""
-        last = self.last(keys, until, file)
-        found: NDArray[np.bool_] = (last > 0) & (last >= since)
-        return found
-
-    def last(self, keys: NDArray[np.uint64], until: NDArray[np.uint64], file: NDArray[np.bool_]) -> NDArray[np.uint64]:
-        """When each page may last have come so, up to a time, in ns; 0 = never."""
-        found = np.zeros(len(keys), np.uint64)
-        for of_file, ranges in zip((False, True), self._ranges, strict=True):
-            at = np.flatnonzero(file == of_file)
-            found[at] = ranges.time[ranges.latest(keys[at], ranges.upto(until[at]))]
         return found

@@ -13,13 +13,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.faults import FORKS, Faults
-from wstrace.analysis.blame.losses import Losses, page_of, space_of
+from wstrace.analysis.faults import FORKS, Faults
+from wstrace.analysis.losses import Losses, page_of, space_of
 from wstrace.analysis.segments import begins
-from wstrace.schema import LOSS_EVICTED, LOSS_EXECUTED, LOSS_PERHAPS, LOSS_PERHAPS_UNMAPPED, LOSS_SHARES
+from wstrace.schema import (
+    LOSS_EXECUTED,
+    LOSS_PERHAPS,
+    LOSS_POPULATED,
+    LOSS_SHARES,
+)
 
-#: What begins a life, and leaves what a process wrote itself where it is: only pages of files are evicted.
-_STAYS = (LOSS_PERHAPS, LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
+#: What begins a life, and leaves what a process wrote itself where it is.
+_STAYS = (LOSS_PERHAPS, LOSS_POPULATED)
 _HARMLESS = (0, *FORKS, LOSS_SHARES, *_STAYS)
 #: Pages times processes whose holders are counted at once: that takes 13 bytes of each.
 _AT_ONCE = 1 << 23

@@ -1,0 +1,115 @@
+"""The owner of each page, beside an obvious model that applies all events in order of time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from blame_histories import history, owned, pages_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from slow_memory import LOSSES, PAGES, Event, Memory
+
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_MAJOR,
+    FAULT_WRITE,
+    KIND_FILE,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_LAZILY_FREED,
+    LOSS_MOVED,
+    LOSS_UNMAPPED,
+)
+
+PIDS = 4
+
+
+def events() -> st.SearchStrategy[list[Event]]:
+    pid, page = st.integers(0, PIDS - 1), st.integers(0, PAGES - 1)
+    span = st.tuples(page, st.integers(1, 5)).map(lambda one: (one[0], min(one[0] + one[1], PAGES)))
+    fault = st.builds(lambda p, a: Event(0, p, a, a + 1), pid, page)
+    loss = st.builds(lambda what, p, s: Event(what, p, *s), st.sampled_from(LOSSES), pid, span)
+    fork = st.builds(lambda p, other: Event(LOSS_FORKED, p, other=other), pid, pid).filter(lambda e: e.pid != e.other)
+    move = st.builds(lambda p, s, to: Event(LOSS_MOVED, p, *s, to=to), pid, span, page).filter(
+        lambda e: (e.to >= e.end and e.to + e.end - e.start <= PAGES) or e.to + e.end - e.start <= e.start
+    )
+    return st.lists(st.one_of(fault, fault, fault, fault, loss, fork, move), min_size=1, max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(events())
+@example([Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 3, 4, to=7), Event(0, 1, 7, 8)])
+@example([Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(0, 2, 3, 4), Event(0, 1, 3, 4)])
+@example([Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(LOSS_LAZILY_FREED, 1, 3, 4), Event(0, 1, 3, 4)])
+def test_owners_and_copies_are_those_of_an_obvious_model(all_events):
+    model, fast = Memory().run(all_events), history(all_events)
+    for pid in range(PIDS):
+        known = model.bringers(pid)
+        found = owned(fast, pid, sorted(known))
+        assert found.keys() == known.keys()
+        for page, (owner, estimated) in found.items():
+            assert estimated or known[page] == (owner, owner), (pid, page)
+    event = (fast.faults.time // np.uint64(10)).astype(np.intp) - 1
+    assert sorted(event[fast.copies.faults].tolist()) == sorted(model.copies)
+
+
+def test_a_page_of_zeros_is_not_resident_and_its_first_write_brings():
+    read, write = FAULT_ACCESS_KNOWN, FAULT_ACCESS_KNOWN | FAULT_WRITE
+    both = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)]
+    assert owned(history(both, kinds={0: read, 1: write}), 1, [3]) == {3: (1, False)}
+    assert owned(history(both, kinds={0: write, 1: write}), 1, [3]) == {3: (0, False)}
+    assert owned(history(both), 1, [3]) == {3: (1, True)}, "the first one probably read"
+    assert owned(history(both, kinds={1: FAULT_MAJOR}), 1, [3]) == {3: (0, False)}, "it was swapped in again"
+
+
+def test_a_page_of_a_file_is_the_last_ones_and_a_private_copy_of_it_the_writers():
+    both, mapping = [Event(0, 1, 3, 4), Event(0, 1, 3, 4)], (0, 16, 0)
+    assert owned(history(both, KIND_FILE), 1, [3], mapping=mapping) == {3: (1, True)}, "it had left, unrecorded"
+    assert owned(history(both, KIND_FILE, {1: FAULT_MAJOR}), 1, [3], mapping=mapping)[3][0] == 1
+    assert owned(history(both, KIND_FILE), 1, [3]) == {3: (1, False)}, "not a page of the file any more"
+    assert owned(history(both, KIND_FILE), 1, [3], mapping=mapping, noticed=True) == {3: (0, True)}, "a first write"
+
+
+@pytest.mark.parametrize(("page", "owner"), [(8, 0), (15, 0), (17, 1), (40, 1), (600, None)])
+def test_a_page_of_a_file_comes_with_the_earliest_fault_in_its_window_then_in_its_folio(page, owner):
+    of = history([Event(0, 1, 3, 4), Event(0, 1, 20, 21)], KIND_FILE)
+    found = owned(of, 1, [page], mapping=(0, 1024, 0))
+    assert found == ({} if owner is None else {page: (owner if page < 32 else 0, True)})
+
+
+def test_a_page_of_a_huge_page_is_its_faults_and_after_a_fork_also_where_it_was_split():
+    of = history([Event(0, 1, 3, 4)])
+    assert owned(of, 1, [3, 9], huge=True) == {3: (0, False), 9: (0, False)}
+    assert owned(of, 1, [9]) == {}
+    several = history([Event(0, 1, 3, 4), Event(0, 1, 5, 6)])
+    assert owned(several, 1, [9], huge=True) == {9: (0, True)}
+    fork = [Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(0, 2, 5, 6)]
+    assert owned(history(fork), 2, [3, 5, 9]) == {3: (0, False), 5: (2, False), 9: (0, True)}
+    assert owned(history(fork), 1, [3, 9]) == {3: (0, False), 9: (0, True)}
+    assert len(history(fork, seen=[pages_of(1, [9], 15)]).copies.faults) == 1
+    assert history(fork).unproven == 1
+
+
+@pytest.mark.parametrize("children", [1, 4])
+def test_of_k_processes_k_minus_one_copy(children):
+    fork = [Event(LOSS_FORKED, 2 + child, other=1) for child in range(children)]
+    writes = [Event(0, 1 + number, 3, 4) for number in range(children + 1)]
+    of = history([Event(0, 1, 3, 4), *fork, *writes])
+    assert len(of.copies.faults) == children
+    last = children + 1
+    assert owned(of, last, [3])[3][0] == 0, "who was left alone copied nothing"
+
+
+def test_a_move_takes_pages_along_and_nothing_is_an_older_tenants():
+    move = [Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 3, 4, to=7)]
+    assert owned(history(move), 1, [3, 7]) == {7: (0, False)}
+    gone = [Event(0, 1, 3, 4), Event(LOSS_UNMAPPED, 1, 0, 8)]
+    assert owned(history(gone), 1, [3]) == {}
+    assert owned(history([*gone, Event(0, 1, 3, 4)]), 1, [3]) == {3: (2, False)}
+    assert owned(history([Event(0, 1, 3, 4), Event(LOSS_EXECUTED, 1)]), 1, [3]) == {}
+
+
+def test_lazily_freed_pages_stay_unless_they_are_written_again():
+    freed = [Event(0, 1, 3, 4), Event(LOSS_LAZILY_FREED, 1, 0, 8)]
+    assert owned(history(freed), 1, [3]) == {3: (0, True)}
+    assert owned(history([*freed, Event(0, 1, 3, 4)]), 1, [3]) == {3: (2, True)}

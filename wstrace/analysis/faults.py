@@ -1,0 +1,208 @@
+"""Faults by page and time, with the losses between them: which fault made its page arrive."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.losses import Losses, space_of
+from wstrace.analysis.segments import begins
+from wstrace.schema import (
+    FAULT_ACCESS_KNOWN,
+    FAULT_MAJOR,
+    FAULT_WRITE,
+    KIND_ANON,
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHARED,
+    KIND_STACK,
+    LOSS_FORKED,
+    LOSS_PERHAPS_FORKED,
+)
+
+#: The kinds of memory whose first read maps the page of zeros, and those with other pages around one.
+ANONYMOUS, OF_FILES = (KIND_ANON, KIND_HEAP, KIND_STACK), (KIND_FILE, KIND_SHARED)
+FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
+#: Ranges whose faults are looked at together, each with up to as many faults as a huge page has pages.
+_AT_ONCE = 1 << 12
+
+Numbers = NDArray[np.intp]
+
+
+class FaultRows(NamedTuple):
+    """Faults in any order, each an array of shape (n,).
+
+    key: the page, as losses.key_of() gives it. place: of the program, equal for faults that came from the same one.
+    """
+
+    key: NDArray[np.uint64]
+    time: NDArray[np.uint64]
+    flags: NDArray[np.uint8]
+    kind: NDArray[np.uint8]
+    place: NDArray[np.uint32]
+
+
+class Faults:
+    """Faults by page and time.
+
+    A life is what a page holds from a loss to the next one. The faults of one life of a page stand together: a group.
+
+    Attributes:
+        order: the row of each fault in `rows`; row -> place is `place_of`.
+        key, time, flags, kind, place: columns, in this order.
+        life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
+        first: of each group, its first fault.
+        brings: whether each fault made its page arrive.
+        family: the spaces of processes that forked or began by that.
+    """
+
+    def __init__(self, rows: FaultRows, losses: Losses) -> None:
+        by_time = _sorted(rows.time)
+        self.order = by_time[np.argsort(rows.key[by_time], kind="stable")]
+        self.key, self.time, self.flags = rows.key[self.order], rows.time[self.order], rows.flags[self.order]
+        self.kind, self.place = rows.kind[self.order], rows.place[self.order]
+        self.losses = losses
+        self.life = losses.latest(self.key, losses.upto(self.time))
+        self.brings = begins(self.key, self.life)
+        self.first = np.flatnonzero(self.brings)
+        new_page = begins(self.key[self.first])
+        self._pages = self.key[self.first[new_page]]
+        page = np.cumsum(new_page) - 1
+        self._groups = page.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
+        self.end = np.append(self.first[1:], len(self.key))
+        self.forked = np.isin(losses.event(self.life), FORKS)
+        self.anonymous = np.isin(self.kind, ANONYMOUS)
+        self.swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)  # nothing else is read from a disk there
+        self.brings |= ~self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
+        self.forks_of_parents = self._of_parents()
+        forks = np.isin(losses.rows.event, FORKS)
+        self.family = np.union1d(losses.rows.space[forks], losses.rows.other[forks])
+        self._zeros_first()
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def _zeros_first(self) -> None:
+        """Where a page of anonymous memory faulted twice the first one read: it mapped the page of zeros.
+
+        A fork in between explains the second fault, too.
+        """
+        anonymous = self.anonymous[self.first]
+        known = (self.flags & FAULT_ACCESS_KNOWN) != 0
+        read = anonymous & known[self.first] & ((self.flags[self.first] & FAULT_WRITE) == 0)
+        second = self.first + 1
+        twice = anonymous & ~known[self.first] & (second < self.end)
+        twice[twice] &= (self.flags[second[twice]] & FAULT_MAJOR) == 0
+        twice &= ~self.forked[self.first]
+        self.twice = np.zeros(len(self), np.bool_)  # of the second fault, whether the first one may have brought it
+        at = np.flatnonzero(twice)
+        parted = self.parted(self.first[at])
+        other = self.place[second[at]] != self.place[self.first[at]]
+        self.twice[second[at[~parted & other]]] = True
+        self.twice[self.first[at[parted & other]]] = True
+        at = np.union1d(at[~parted], np.flatnonzero(read & (second < self.end) & ~self.forked[self.first]))
+        self.brings[self.first[at]] = False
+        self.brings[second[at]] = True
+
+    def _of_parents(self) -> NDArray[np.uint64]:
+        """The forks, by the space of the parent (above 32 bits) and the range of the losses."""
+        losses = self.losses
+        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        parents = losses.rows.other[losses.row[forks]].astype(np.uint64) << np.uint64(32) | forks.astype(np.uint64)
+        parents.sort()
+        return parents
+
+    def parted(self, faults: Numbers) -> NDArray[np.bool_]:
+        """Whether the process of each fault forked before the one that follows it."""
+        return self._forked_between(faults, faults + 1)
+
+    def group_of(self, keys: NDArray[np.uint64], lives: Numbers) -> Numbers:
+        """The group of each page in a life; -1 = no fault was on it."""
+        if not len(self._pages):
+            return np.full(len(keys), -1)
+        page = np.minimum(self._pages.searchsorted(keys), len(self._pages) - 1)
+        wanted = page.astype(np.uint64) << np.uint64(32) | lives.astype(np.uint64)
+        at = np.minimum(self._groups.searchsorted(wanted), len(self._groups) - 1)
+        found: Numbers = np.where((self._pages[page] == keys) & (self._groups[at] == wanted), at, -1)
+        return found
+
+    def upto(self, groups: Numbers, times: NDArray[np.uint64]) -> Numbers:
+        """The last fault of each group up to a time; -1 = none."""
+        at = self.end[groups] - 1
+        late = np.flatnonzero(self.time[at] > times)
+        while len(late):  # few: a snapshot is younger than nearly all faults
+            at[late] -= 1
+            below = at[late] < self.first[groups[late]]
+            at[late[below]] = -1
+            late = late[~below]
+            late = late[self.time[at[late]] > times[late]]
+        return at
+
+    def bringer(self, groups: Numbers, last: Numbers) -> Numbers:
+        """The last fault of each group up to `last` that brought its page; -1 = none."""
+        brought = np.maximum.accumulate(np.where(self.brings, np.arange(len(self)), -1)) if len(self) else self.order
+        at = np.where(last >= 0, brought[last], -1)
+        return np.where(at >= self.first[groups], at, -1)
+
+    def earliest(
+        self, low: NDArray[np.uint64], high: NDArray[np.uint64], since: NDArray[np.uint64], until: NDArray[np.uint64]
+    ) -> tuple[Numbers, NDArray[np.bool_]]:
+        """The first fault in time on the pages from `low` to before `high`, and whether it is the only one until a
+        fork; -1 = none. since, until: times, both inclusive. Neighbours that ask the same are searched once.
+        """
+        new = begins(low, high, since, until)
+        which, asked = np.cumsum(new) - 1, np.flatnonzero(new)
+        found, alone = np.full(len(asked), -1), np.zeros(len(asked), np.bool_)
+        for at in range(0, len(asked), _AT_ONCE):
+            part = asked[at : at + _AT_ONCE]
+            of = slice(at, at + _AT_ONCE)
+            found[of], alone[of] = self._earliest(low[part], high[part], since[part], until[part])
+        return found[which], alone[which]
+
+    def _earliest(
+        self, low: NDArray[np.uint64], high: NDArray[np.uint64], since: NDArray[np.uint64], until: NDArray[np.uint64]
+    ) -> tuple[Numbers, NDArray[np.bool_]]:
+        begin, end = self.key.searchsorted(low), self.key.searchsorted(high)
+        found, alone = np.full(len(low), -1), np.zeros(len(low), np.bool_)
+        count = end - begin
+        which = np.repeat(np.arange(len(low)), count)
+        fault = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + begin[which]
+        time = self.time[fault]
+        fits = (time >= since[which]) & (time <= until[which])
+        which, fault, time = which[fits], fault[fits], time[fits]
+        order = np.lexsort((time, which))
+        which, fault = which[order], fault[order]
+        first = np.flatnonzero(begins(which))
+        found[which[first]] = fault[first]
+        following = np.append(which[1:] == which[:-1], np.zeros(min(len(which), 1), np.bool_))[first]
+        alone[which[first]] = ~following
+        two = first[following]
+        alone[which[two]] = self._forked_between(fault[two], fault[two + 1])
+        return found, alone
+
+    def _forked_between(self, one: Numbers, other: Numbers) -> NDArray[np.bool_]:
+        """Whether the process of each fault `one` forked between that and another fault of its own."""
+        space = space_of(self.key[one]) << np.uint64(32)
+        upto = [space | self.losses.upto(self.time[at]).astype(np.uint64) for at in (one, other)]
+        before, after = (self.forks_of_parents.searchsorted(at, "right") for at in upto)
+        found: NDArray[np.bool_] = before != after
+        return found
+
+    def again(self) -> Numbers:
+        """The faults with which a page arrived that had been there before at that address, or was swapped out."""
+        arrivals = np.flatnonzero(self.brings | self.swapped_in)
+        return arrivals[~begins(self.key[arrivals])]
+
+    def written(self) -> Numbers:
+        """The faults on pages that were there already, one of each life of a page."""
+        later = np.flatnonzero(~self.brings)
+        return later[begins(self.first.searchsorted(later, "right"))] if len(later) else later
+
+
+def _sorted(times: NDArray[np.uint64]) -> Numbers:
+    """The order of times; most come in it."""
+    if len(times) < 2 or (times[1:] >= times[:-1]).all():
+        return np.arange(len(times))
+    return np.argsort(times, kind="stable")
