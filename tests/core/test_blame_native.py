@@ -75,16 +75,6 @@ def pages_by_line(script: Script, n: int, lost: int = 0, **sampling: int) -> dic
     return {row["label"]: row["resident"] // PAGE for row in told["rows"]}
 
 
-LOST = "(its sampled stack was lost)"
-
-
-def burst(samples: dict[int, list[tuple[int, int]]], n: int) -> Script:
-    script = Script()
-    for page in range(n):
-        script.fault(10 + page, ANON + page * PAGE, native=samples.get(page, ()))
-    return script
-
-
 @pytest.mark.parametrize("python", [1, 3])
 def test_where_no_own_line_leads_the_callers_are_proposed(python):
     """GIVEN sampled stacks of a program without lines THEN what tells its callers, unless most is Python's."""
