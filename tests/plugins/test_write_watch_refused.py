@@ -216,7 +216,7 @@ ENDINGS = {
     "an exit handler": "import atexit\natexit.register(lambda: array.__setitem__(slice(None), 3))",
     "threads that write on": "import threading, time\ndef write():\n    while True:\n        array[:] = 5\n"
     "for _ in range(3):\n    threading.Thread(target=write, daemon=True).start()\ntime.sleep(0.1)",
-    "memory that was there before": "watch = wstrace.WriteWatch.watch(bytearray(1 << 20))\n"
+    "memory that was there before": "import mmap\nwatch = wstrace.WriteWatch.watch(mmap.mmap(-1, 1 << 20))\n"
     "array = numpy.frombuffer(watch, 'u1')\nimport sys\nsys.kept = array",
 }
 
