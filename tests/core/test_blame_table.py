@@ -7,7 +7,6 @@ from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.schema import PAGE_EXCLUSIVE
-from wstrace_exporters.console.commands.blame import blame
 from wstrace_exporters.console.commands.report import report
 
 
@@ -44,7 +43,7 @@ def test_threads_are_a_key(tmp_path):
     assert trace.blame_table("thread").to_numpy()["resident"].tolist() == [6 * PAGE, PAGE]
     path = str(tmp_path / "x.wst")
     saved(trace, path)
-    for command in (blame, report):
+    for command in (report,):
         done = CliRunner().invoke(command, [path, "--by", "thread,line"])
         assert done.exit_code == 0, done.output
         rows = [line for line in done.output.splitlines() if "(8)  save" in line]

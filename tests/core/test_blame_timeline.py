@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
-from click.testing import CliRunner
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
 
-from wstrace import open_trace
 from wstrace.analysis.blame.orders import VIEWS
 from wstrace.analysis.blame.timeline import Timeline, between
-from wstrace.clock import now_ns
 from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
-from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
 
@@ -63,30 +57,3 @@ def test_the_end_of_a_window_is_not_in_it():
 def test_what_came_at_none_of_the_times_is_told_apart():
     over = Timeline(traced().blame(), np.arange(3, dtype=np.uint64)).by("kind")
     assert (over.faults.sum(), over.untimed.sum()) == (0, 10 * PAGE)
-
-
-def test_report_between_two_times(tmp_path):
-    now = now_ns() + 10 * SECOND  # the trace begins when it is saved
-    saved(traced(now).trace(), path := str(tmp_path / "x.wst"))
-    with open_trace(path) as trace:
-        begin, end = (now + at - trace.info.started_ns for at in (SECOND + 2, 2 * SECOND + SECOND // 10))
-    between = f"{begin // SECOND}.{begin % SECOND:09},{end // SECOND}.{end % SECOND:09}"  # a nanosecond counts
-    told = CliRunner().invoke(report, [path, "--json", "--between", between, "--by", "file"])
-    assert told.exit_code == 0, told.output
-    found = json.loads(told.output)
-    assert (found["summary"]["total"], found["summary"]["major"]) == (4, 0)
-    assert found["arrived"]["total"] == {"faults": 4, "from_disk": 0, "brought": 4 * PAGE, "resident": 3 * PAGE}
-    assert [row["label"] for row in found["arrived"]["rows"]] == ["[anon]"]
-    assert found["arrived"]["by"] == "file"
-
-
-@pytest.mark.parametrize("wrong", ["1", "2,1", "a,b", "1,2,3"])
-def test_a_window_that_is_none(wrong):
-    told = CliRunner().invoke(report, ["x.wst", "--between", wrong])
-    assert told.exit_code == 2
-    assert wrong in told.output
-
-
-def test_a_window_and_a_start_exclude_each_other(tmp_path):
-    told = CliRunner().invoke(report, [str(tmp_path / "x.wst"), "--between", "1,2", "--start", "1s"])
-    assert "exclude each other" in str(told.exception)

@@ -204,7 +204,7 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
     assert main(["plugins"]) == 0
     capsys.readouterr()
     Session(plugins=plugins, sources=[], record=False)
-    for role in ("sources", "exporters", "commands", "api"):
+    for role in ("sources", "exporters", "commands", "api", "dimensions", "measures"):
         getattr(plugins, role, None)
     plugins.target_environment([])
     assert plugins.platform.name in ("linux", "windows")

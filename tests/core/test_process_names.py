@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.analysis.blame.orders import VIEWS
-from wstrace.analysis.filter import Filter
 from wstrace.analysis.summary import Summary
-from wstrace.analysis.tally import NO_SAMPLE
 from wstrace.batch import Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import (
@@ -28,9 +24,6 @@ from wstrace.schema import (
     PROCESS_TITLE,
 )
 from wstrace.testing import batch_of
-from wstrace_exporters.console.commands.blame import blame
-from wstrace_exporters.console.commands.report import report
-from wstrace_exporters.console.two_keys import TwoKeys
 
 
 def test_a_title_holds_until_the_next_program_and_workers_are_numbered():
@@ -106,64 +99,6 @@ def path(tmp_path_factory):
 
 def run(command, *words):
     return CliRunner().invoke(command, list(words), catch_exceptions=False).output
-
-
-def test_the_commands_take_kinds(path):
-    assert run(blame, path, "--kind", "file").startswith("12.0 KiB rss_sum in file at the peak in 3 processes:")
-    told = json.loads(run(report, path, "--json", "--kind", "file"))
-    assert (told["summary"]["total"], told["filter"]) == (3, "kind file")
-    assert {row["kind"] for row in told["summary"]["resident"]} == {"file"}
-    with pytest.raises(UsageError, match="'file'"):
-        CliRunner().invoke(report, [path, "--kind", "fiel"], catch_exceptions=False)
-
-
-def test_report_by_two_keys_counts_faults_and_bytes(path):
-    told = json.loads(run(report, path, "--json", "--by", "process,line"))
-    assert told["by"] == ["process", "line"]
-    assert told["total"] == {"resident": 6 * PAGE, "faults": 7, "major": 1}
-    rows = {row["label"]: (row["resident"], row["faults"], row["major"]) for row in told["rows"]}
-    assert rows["kit: worker (9), worker 2 of 7  /srv/app/app.py:31 load_frame"] == (PAGE, 1, 1)
-    assert rows["kit: master (7), main  /srv/app/app.py:40 save"] == (0, 1, 0)
-    shown = run(report, path, "--by", "process,line", "--sort", "faults", "--top", "2").splitlines()
-    assert shown[1].startswith("recorded 7 + lost 0")
-    assert shown[3].split()[-4:] == ["process", "and", "own", "line"]
-    assert shown[-1].split()[-4:] == ["Total", "(of", "6", "rows)"]
-
-
-def test_two_keys_of_samples_are_estimates_that_sum_to_the_kernels_count():
-    script = Script()
-    for number in range(3):
-        script.fault(10 + number, ANON + number * PAGE, SAVE, sampled=2)
-    script.fault(20, ANON + 8 * PAGE, APP, sampled=50)
-    script.fault(21, ANON + 9 * PAGE, APP, flags=FAULT_MAJOR, sampled=50)
-    trace = script.trace()
-    trace.ledger.set("counted", 110, "minor")
-    told = TwoKeys(trace, Filter(), ["kind", "function"]).as_dict()
-    rows = [(row["faults"], row["samples"], row["major"]) for row in told["rows"]]
-    assert rows == [(100, 2, 50), (6, 3, 0), (4, 0, 0)]
-    assert told["rows"][-1]["label"] == NO_SAMPLE
-    assert told["total"] == {"faults": 110, "samples": 5, "major": 50}
-
-
-def test_report_by_two_keys_takes_the_filters(path):
-    def rows(*words):
-        return {
-            row["label"]: row for row in json.loads(run(report, path, "--json", "--by", "kind,process", *words))["rows"]
-        }
-
-    assert set(rows("--pid", "9", "--kind", "anon")) == {"anon  kit: worker (9), worker 2 of 7"}
-    # a fault that is left out may have brought what is resident: so no bytes are told
-    assert rows("--hard") == {"file  kit: worker (9), worker 2 of 7": {
-        "label": "file  kit: worker (9), worker 2 of 7", "faults": 1, "major": 1}}  # fmt: skip
-    assert "0 of 7 faults" in run(report, path, "--by", "kind,process", "--tid", "5")
-
-
-@pytest.mark.parametrize(("words", "told"), [(["process,tread"], "known"), (["line,line"], "two different"),
-                                             (["process,line", "--own", "/x"], "--own"),
-                                             (["process,line", "--format", "lines"], "--format")])  # fmt: skip
-def test_what_two_keys_do_not_take_is_told(path, words, told):
-    with pytest.raises(UsageError, match=told):
-        CliRunner().invoke(report, [path, "--by", *words], catch_exceptions=False)
 
 
 def test_a_row_of_a_pid_that_was_given_out_again_says_that_it_is_shared():

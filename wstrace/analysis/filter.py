@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,10 +93,15 @@ class Filter:
 
     def apply(self, batch: Batch) -> Batch:
         """The batch with only the rows that meet the conditions; the same batch if all rows do."""
+        keep = self.chosen(batch)
+        return batch if keep.all() else batch.take(keep)
+
+    def chosen(self, batch: Batch) -> NDArray[np.bool_]:
+        """Which rows of a batch meet the conditions."""
         faults = batch.schema.name == PAGE_FAULT.name
-        if not self or not len(batch) or not (faults or batch.schema.name in (RESIDENT_PAGES.name, WRITTEN_PAGES.name)):
-            return batch
         keep = np.ones(len(batch), np.bool_)
+        if not self or not len(batch) or not (faults or batch.schema.name in (RESIDENT_PAGES.name, WRITTEN_PAGES.name)):
+            return keep
         if self.file:
             keep &= self._file(batch)
         if self.kinds:
@@ -111,7 +116,12 @@ class Filter:
                 keep &= ((batch["flags"] & FAULT_MAJOR) != 0) == self.hard
             if self.start or self.end:
                 keep &= self._time(batch)
-        return batch if keep.all() else batch.take(keep)
+        return keep
+
+    @property
+    def of_faults(self) -> bool:
+        """Whether it selects by what only faults have: a thread, a time, or where the page came from."""
+        return bool(self.tids or self.start or self.end or self.hard or self.soft)
 
     def _is_meant(self, name: str) -> bool:
         """Whether `file` selects this name: exactly, as a label or a name, else as a glob."""
@@ -154,20 +164,21 @@ class Filter:
         return keep
 
     def _file(self, batch: Batch) -> NDArray[np.bool_]:
-        """Which rows have a file that matches; each name is matched once."""
         if "file" not in batch:
             return np.zeros(len(batch), np.bool_)
-        if batch.strings is not self._strings:
-            self._strings, self._matches = batch.strings, np.empty(0, np.int8)
-        codes = batch["file"]
-        if int(codes.max()) >= len(self._matches):  # -1 = not matched yet.
-            room = np.full(int(codes.max()) + 1024 - len(self._matches), -1, np.int8)
+        return self.files(batch["file"], batch.strings)
+
+    def files(self, codes: NDArray[Any], strings: Dictionary) -> NDArray[np.bool_]:
+        """Which codes are of a file that matches; each name is matched once."""
+        if strings is not self._strings:
+            self._strings, self._matches = strings, np.empty(0, np.int8)
+        if int(codes.max(initial=0)) >= len(self._matches):  # -1 = not matched yet.
+            room = np.full(int(codes.max(initial=0)) + 1024 - len(self._matches), -1, np.int8)
             self._matches = np.concatenate([self._matches, room])
         new = distinct(codes[self._matches[codes] < 0])
-        if len(new):
-            for code in new.tolist():
-                name = (batch.strings[code] if code < len(batch.strings) else "") or UNKNOWN
-                self._matches[code] = self._is_meant(name)
+        for code in new.tolist():
+            name = (strings[code] if code < len(strings) else "") or UNKNOWN
+            self._matches[code] = self._is_meant(name)
         found: NDArray[np.bool_] = self._matches[codes] == 1
         return found
 

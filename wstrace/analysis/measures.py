@@ -7,10 +7,12 @@ from wstrace.plugins import default_plugins
 from wstrace.text import duration, number, size
 
 _ALL = (
-    Measure("resident", "resident", "bytes in memory at that moment", always=True),
+    Measure("grown", "growth", "resident bytes at the moment less those at the beginning"),
+    Measure("resident", "resident", "bytes in memory at that moment; of several processes each page once", always=True),
+    Measure("rss", "rss", "of several processes the sum of what each has, where shared pages count once for each"),
     Measure("private", "private", "of these, what no other process has", always=True),
     Measure("shared", "shared", "of these, what other processes have, too"),
-    Measure("pss", "pss", "resident bytes, those of shared pages divided by the processes that have them"),
+    Measure("pss", "pss", "those of shared pages divided by all processes that have them"),
     Measure("copied", "copied", "of these, what a child process copied by writing to a page of its parent"),
     Measure("written", "written", "bytes of pages that were there already when a fault wrote to them"),
     Measure("brought", "brought", "bytes of all pages that arrived, those that are gone again included"),

@@ -15,7 +15,9 @@ from wstrace.analysis.processes import Processes
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
+from wstrace.plugins import default_plugins
 from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
+from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
     from wstrace.analysis.stack_views import StackViews
@@ -40,7 +42,8 @@ class Names:
         self.strings: Dictionary | None = None
         self.rule = rule or OwnRule()
         self.tree, self.instructions = CallTree(), Instructions()
-        self.symbolizer = Symbolizer(context or Context())
+        context = context or Context()
+        self.symbolizer = Symbolizer(context, live=False if context.info.recorded else None)
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
         self.exits, self.seen = 0, set[int]()
 
@@ -85,3 +88,10 @@ class Names:
         """The name of a process, by its number, or of one of its threads; `[unknown]`."""
         own = tid in (0, self.processes.pid(process))
         return self.text(self.of_processes.code(process, process if own else tid))
+
+
+def names_of(info: TraceInfo, strings: Dictionary, rule: OwnRule | None = None) -> Names:
+    """Names for a trace, with the resolvers that are installed."""
+    found = Names(Context(resolvers=default_plugins().make_resolvers(), info=info), rule)
+    found.strings = strings
+    return found

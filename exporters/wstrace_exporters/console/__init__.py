@@ -28,12 +28,10 @@ def wstrace_formats() -> Sequence[Format]:
 
 @hookimpl
 def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report`, `blame`, `imports`, `unshared`, `diff` and `check`."""
+    """Returns the commands `report`, `imports`, `unshared`, `diff` and `check`."""
     return [
-        Command("report", "Show who brought which pages, from a trace file.",
+        Command("report", "Show who brought the memory of a trace, command or process.",
                 "wstrace_exporters.console.commands.report:report", "Inspect"),
-        Command("blame", "Show whose bytes are resident, by line and package.",
-                "wstrace_exporters.console.commands.blame:blame", "Inspect"),
         Command("imports", "Show what imported Python modules bring into memory.",
                 "wstrace_exporters.console.commands.imports:imports", "Inspect"),
         Command("unshared", "Show what forked processes copied of shared memory.",

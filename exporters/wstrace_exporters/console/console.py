@@ -216,8 +216,11 @@ class Console(Exporter):
             return
         if self._growth is not None:
             self._growth.measure()
+        saved = self._context.info.saved
         try:
-            if self._json and self._format == "summary":
+            if saved not in ("", "-") and self._context.live and self._format == "summary" and not self._plain:
+                self._tell_saved(output, saved)
+            elif self._json and self._format == "summary":
                 import json as json_text
 
                 output.write(json_text.dumps(self.as_dict(), indent=2) + "\n")
@@ -231,6 +234,28 @@ class Console(Exporter):
                 self._tell(output)
         finally:
             output.close()
+
+    @property
+    def _plain(self) -> bool:
+        """Whether it is to show something else than the report of the whole trace."""
+        return bool(self._quiet or self._by or self._filter or self._stacks.shows or self._growth)
+
+    def _tell_saved(self, output: Output, path: str) -> None:
+        """Prints the report of the trace that was kept: what `report FILE` prints."""
+        from wstrace import open_trace
+        from wstrace_exporters.console.report_table import usual
+
+        with open_trace(path) as trace:
+            found = trace.report(sort=self._sort)
+        if self._json:
+            import json as json_text
+
+            output.write(json_text.dumps(found.as_dict(), indent=2) + "\n")
+            return
+        told = headline.losses(self._context.ledger)
+        lines = [Styled(line, "bold red" if lost else "dim") for line, lost in told]
+        next_step = headline.next_step(self.summary, self._context.info, "stack")
+        output.show(*usual(found, self._top), *([""] if lines else []), *lines, "", next_step)
 
     def cancel(self, *, close: bool = True) -> None:
         """Removes the live line and prints nothing."""

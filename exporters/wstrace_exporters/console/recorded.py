@@ -61,13 +61,13 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
 
     if not literal and not target:
         raise UsageError("no trace, process or command was named", "write FILE.wst, a PID, or -- COMMAND")
-    recorded = not literal and len(target) == 1 and not target[0].isdigit() and is_trace(target[0])
+    recorded = not literal and not target[0].isdigit() and all(map(is_trace, target))
     if recorded:
-        with wstrace.open_trace(target[0]) as trace:
+        with wstrace.open_trace(target[0] if len(target) == 1 else target) as trace:
             yield trace, 0
         return
     with temporary_folder() as folder:
-        path = options["output"] or os.path.join(folder, "blame.wst")
+        path = options["output"] or os.path.join(folder, "report.wst")
         before = _identity(path)
         failed: OutputError | None = None
         code = 0
@@ -116,7 +116,7 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     platform = recording.plugins.platform
     command = () if attached else command_of(target, literal=literal)
     if attached and int(target[0]) == os.getpid():
-        raise TargetExited("a process cannot be asked about itself", "use trace.blame() in a Session")
+        raise TargetExited("a process cannot be asked about itself", "use trace.report() in a Session")
     process = platform.attach(int(target[0])) if attached else platform.launch(command)
     with closing(process):
         return recording.record([process], command)

@@ -23,17 +23,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "x.wst"
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_both_ways_give_the_same_lines(path, tmp_path, native):
+def test_both_ways_give_the_same_lines(path, tmp_path):
     out = tmp_path / "x.folded"
     with open_trace(str(path)) as trace:
-        n = trace.save(str(out), native=native)
-    done = wstrace("report", path, "--format", "folded", *["--native"] * native)
+        n = trace.save(str(out))
+    done = wstrace("report", path, "--format", "folded")
     assert out.read_text() == done.stdout
     assert n == len(done.stdout.splitlines())
-    if not native:
-        assert "<module> app/app.py:50;load_frame app/app.py:31 3\n" in done.stdout
-        assert sum(int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()) == 7
+    assert "<module> app/app.py:50;load_frame app/app.py:31 3\n" in done.stdout
+    assert sum(int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()) == 7
     assert done.stdout.replace("\n", "").isprintable()
 
 

@@ -1,50 +1,36 @@
-"""`wstrace report FILE`: the summary that the live run printed, from its trace file."""
+"""`wstrace report`: who brought the memory of a trace file, a command or a running process."""
 
 from __future__ import annotations
 
-from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wstrace.analysis.blame.orders import VIEWS
-from wstrace.cli.common import Between, exit_on_exporter_error, print_json, time_window
+from wstrace.cli.common import Duration, exit_on_exporter_error, print_json, time_window
 from wstrace.errors import UsageError
 from wstrace.options import Spec
 from wstrace.text import damage_note, number, printable
-from wstrace_exporters.console.commands.blame import TWO, views_of
+from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
-#: What only tables by one key take.
-_ONE_KEY = ("own", "not_own", "callers", "callees", "native")
+if TYPE_CHECKING:
+    from wstrace.analysis.filter import Filter
+    from wstrace.trace import Trace
 
-
-class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    """One table, or two of those that `blame` has, with a comma between them."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The name or names. Raises click.BadParameter, UsageError."""
-        if "," in value:
-            return ",".join(views_of(value))
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            return self.fail(f"{error.message.rstrip('.')}, nor two of {TWO}", param, ctx)
+#: What selects rows.
+_CHOICE = ("kind", "pid", "tid", "hard", "soft")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--by", type=_By(["line", "function", "stack", "package", "file", "module", "pair", "thread",
-                                         "process", "cgroup", "kind", "section", "instruction", "unshared"]),
-              help="One table: by own line or function, file of the page, ...; or of two: process,line")  # fmt: skip
+@click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--by", default="", metavar="DIM[,DIM]", help="line, function, package, import, stack, file, module, "
+              "section, kind, process, thread, cgroup, instruction; or several of them.")  # fmt: skip
+@click.option("--at", default="", metavar="peak|exit|start|MARK", help="The moment (default: peak; of a PID its end).")
+@click.option(
+    "--sort", default="", metavar="MEASURE", help="Order of the rows: resident, private, faults, from_disk ..."
+)
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
-@click.option("--callers", metavar="FUNCTION", default="", help="Faults in and below a function, by its caller.")
-@click.option("--callees", metavar="FUNCTION", default="", help="Faults in and below a function, by what it called.")
-@click.option("--native", is_flag=True, help="Tell stacks by the samples of native code: estimates with their margin.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table.")
-@click.option("--sort", type=click.Choice(["resident", "faults", "major"]),
-              help="Order of the rows: resident bytes where a snapshot tells them, else faults.")  # fmt: skip
-@click.option("--hard", is_flag=True, help="Only faults that read from disk.")
+@click.option("--hard", is_flag=True, help="Only faults that read from disk, and their pages.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
 @click.option(
@@ -53,45 +39,98 @@ class _By(click.Choice):  # type: ignore[type-arg, unused-ignore]  # generic sin
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
 @time_window
-@click.option("--between", type=Between(), metavar="1.5s,2s",
-              help="As --start and --end; --json: also what came then and is still there.")  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="All figures of completeness; all frames of stacks.")
-@click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--over-time", "step", type=Duration(), metavar="1s",
+              help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
 @click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               show_default=True, help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
-def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **options: Any) -> int:
-    """Show who brought which pages, from a trace file.
+@recording_options
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
+@click.pass_context
+def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str | None, **options: Any) -> int:
+    """Show who brought the memory of a trace file, a command or a running process.
 
     \b
-    wstrace report out.wst --by line
-    wstrace report out.wst --callers parse_record
+    wstrace report out.wst --by package
+    wstrace report -- python3 app.py        at its peak
+    wstrace report 4711 --duration 10s      what it grew by
     wstrace report out.wst --html report.html
     wstrace report out.wst --format folded | flamegraph.pl > faults.svg
-    wstrace report out.wst --hard --file '*.so*' --top 20
-    wstrace report out.wst --format lines | head
     """
-    html, force, window = (options.pop(name) for name in ("html", "force", "between"))
-    if html:
-        return _pictures(files, html, force=force)
-    if window:
-        if options["start"] is not None or options["end"] is not None:
-            raise UsageError("--between and --start or --end exclude each other", "leave one of them out")
-        options["start"], options["end"] = window
-    if by == "unshared":
-        return _unshared(files, options)
-    if by and "," in by:
-        return _two_keys(files, by, glob, format_, options)
+    format_, step = options.pop("format_"), options["step"]
+    if format_ in ("lines", "jsonl"):
+        return _faults(target, format_, options)
+    if step:
+        # So rarely that a snapshot, which holds the lock of the target's mappings, takes 1 % of the time at most.
+        options["sources"] = (f"working_set:interval={step},max_cpu=0.01", *options["sources"])
+    with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
+        if html:
+            faults, damage = trace.html(html, force=options["force"]), damage_note(trace.state)
+            click.echo(f"{printable(html)}: {number(faults)} faults{damage}", err=True)
+        elif format_ == "folded":
+            _folded(trace)
+        elif step:
+            _over_time(trace, step, by or "line", options)
+        else:
+            _show(trace, tuple(word for word in by.split(",") if word), options)
+    return code
+
+
+def _chosen(options: dict[str, Any]) -> Filter:
+    """The faults and pages that are asked for."""
+    from wstrace.analysis.filter import Filter
+
+    return Filter(options["glob"], options["kind"], options["pid"], options["tid"], options["start"] or 0.0,
+                  options["end"] or 0.0, options["hard"], options["soft"])  # fmt: skip
+
+
+def _show(trace: Trace, by: tuple[str, ...], options: dict[str, Any]) -> None:
+    from wstrace.analysis.own import OwnRule
+    from wstrace.analysis.report import report as made
+    from wstrace.terminal.output import Output
+    from wstrace_exporters.console.report_table import parts, usual
+
+    found = made(trace, by or ("line",), options["at"], lead=options["sort"], chosen=_chosen(options),
+                 rule=OwnRule(options["own"], options["not_own"]))  # fmt: skip
+    if options["as_json"]:
+        print_json(found.as_dict())
+        return
+    top = options["top"]
+    Output.standard("stdout").show(*(parts(found, top=top) if by else usual(found, top)))
+
+
+def _folded(trace: Trace) -> None:
+    """Prints a line for each stack."""
+    import sys
+
+    from wstrace_exporters.console.folded import write
+
+    write(trace, sys.stdout.buffer)
+
+
+def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> None:
+    """Prints what is resident at moments that are `step` seconds apart."""
+    from wstrace.analysis.blame.over_time import OverTime
+    from wstrace.terminal.output import Output
+    from wstrace_exporters.console.over_time_tables import parts
+
+    if "," in by:
+        raise UsageError(f"--by {by}", "name one dimension with --over-time")
+    found = OverTime(trace, step, by, options["pid"])
+    if options["as_json"]:
+        print_json(found.as_dict())
+    else:
+        Output.standard("stdout").show(*parts(found, options["top"]))
+
+
+def _faults(files: tuple[str, ...], format_: str, options: dict[str, Any]) -> int:
+    """Prints a line for each fault of trace files."""
     from wstrace.bus import UNLIMITED
     from wstrace.session import Session
     from wstrace_exporters.console.console import Console
 
-    chosen = glob or any(options[name] for name in ("kind", "pid", "tid", "hard", "soft"))
-    tells_arrivals = bool(window and options["json"] and format_ == "summary" and not chosen)
-    stream = StringIO() if tells_arrivals else None
-    options |= {"sort": options["sort"] or "", **{name: options[name] or 0.0 for name in ("start", "end")}}
-    console = Console(stream, to="stdout", format=format_, by=by or "", file=glob, **options)  # type: ignore[arg-type]
+    chosen = {name: options[name] for name in _CHOICE} | {"start": options["start"] or 0, "end": options["end"] or 0}
+    console = Console(to="stdout", format=format_, file=options["glob"], **chosen)  # type: ignore[arg-type]
     source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
     session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)
     with session:
@@ -99,60 +138,4 @@ def report(files: tuple[str, ...], by: str | None, glob: str, format_: str, **op
             if console.broken:
                 break
     exit_on_exporter_error(session)
-    if tells_arrivals:
-        print_json({**console.as_dict(), "arrived": _arrived(files, window, by)})
-    return 0
-
-
-def _arrived(files: tuple[str, ...], window: tuple[float, float], by: str | None) -> dict[str, Any]:
-    """What arrived between two times, and what of it is in the snapshots that `wstrace blame` counts, for JSON."""
-    from wstrace import open_trace
-    from wstrace.analysis.blame.timeline import between
-
-    with open_trace(files) as trace:
-        blame = trace.blame("peak", threads=by == "thread")
-        begin, end = (blame.of.origin_ns + round(seconds * 1e9) for seconds in window)
-        return between(blame, begin, end, by if by in VIEWS else "line")
-
-
-def _pictures(files: tuple[str, ...], path: str, *, force: bool) -> int:
-    """Writes the report with pictures."""
-    from wstrace import open_trace
-
-    with open_trace(files) as trace:
-        faults, damage = trace.html(path, force=force), damage_note(trace.state)
-    click.echo(f"{printable(path)}: {number(faults)} faults{damage}", err=True)
-    return 0
-
-
-def _two_keys(files: tuple[str, ...], by: str, glob: str, format_: str, options: dict[str, Any]) -> int:
-    """Shows a table by two keys."""
-    from wstrace import open_trace
-    from wstrace.analysis.filter import Filter
-    from wstrace.terminal.output import Output
-    from wstrace_exporters.console.two_keys import TwoKeys
-
-    given = [f"--{name.replace('_', '-')}" for name in _ONE_KEY if options[name]]
-    given += ["--format"] * (format_ != "summary")
-    if given:
-        raise UsageError(f"--by {by} and {given[0]} exclude each other", "leave one out, or name one key")
-    views = views_of(by)
-    chosen = Filter(glob, options["kind"], options["pid"], options["tid"], options["start"] or 0.0,
-                    options["end"] or 0.0, options["hard"], options["soft"])  # fmt: skip
-    with open_trace(files) as trace:
-        told = TwoKeys(trace, chosen, views, options["sort"] or "")
-        if options["json"]:
-            print_json(told.as_dict())
-        else:
-            Output.standard("stdout").show(*told.parts(options["top"]))
-    return 0
-
-
-def _unshared(files: tuple[str, ...], options: dict[str, Any]) -> int:
-    """Shows the copies of shared pages, as `wstrace unshared` does."""
-    from wstrace import open_trace
-    from wstrace_exporters.console.commands.unshared import show
-
-    with open_trace(files) as trace:
-        show(trace, [], options["top"], as_json=options["json"])
     return 0

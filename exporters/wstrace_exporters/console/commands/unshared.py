@@ -8,7 +8,7 @@ import click
 
 from wstrace.analysis.blame.orders import VIEWS
 from wstrace.cli.common import print_json
-from wstrace_exporters.console.commands.blame import views_of
+from wstrace.errors import UsageError
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 
@@ -31,6 +31,17 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
         show(trace, views, options["top"], as_json=options["as_json"])
     return code
+
+
+def views_of(by: str) -> list[str]:
+    """The views that `--by` names. Raises UsageError."""
+    views = [word for word in by.split(",") if word]
+    for view in views:
+        if view not in VIEWS:
+            raise UsageError(f"--by {view}", f"known: one or two of {', '.join(VIEWS)}")
+    if len(set(views)) != len(views) or len(views) > 2:
+        raise UsageError(f"--by {by}", "name one or two different views")
+    return views
 
 
 def show(trace: Any, views: list[str], top: int, *, as_json: bool) -> None:
