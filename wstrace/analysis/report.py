@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NAMED, _SHARE, NAME_LIMIT = 3, 0.03, 60
 #: The columns of faults that every cube reads.
 _FAULT = ("time_ns", "pid", "host", "tid", "pc", "flags", "mapping", "pc_mapping", "file", "pc_file", "kind", "stack",
-          "stack_how", "native_stack", "native_how", "weight", "sampled", "cgroup", "service_ns")  # fmt: skip
+          "stack_how", "native_stack", "native_how", "weight", "sampled", "cgroup")  # fmt: skip
 #: The key of a row that a filter left out.
 _LEFT_OUT = np.uint32(0xFFFF_FFFF)
 _SENTENCE = 240
