@@ -167,14 +167,11 @@ class Cube:
             self._forget()
         return of
 
-    def cells_where(self, kept: NDArray[np.bool_]) -> Cube:
-        """A cube of some of the cells: those that a filter chose."""
-        found = Cube(names=self.names, limit=self._limit)
-        found.dimensions = self.dimensions
-        found.keys = {name: self.key(name)[kept] for name in self.keys}
-        found.sums = {name: self.measure(name)[kept] for name in self.sums}
-        found._n, found.forgotten = int(np.count_nonzero(kept)), self.forgotten
-        return found
+    def add_to(self, cells: NDArray[np.uint32], name: str, amounts: NDArray[Any]) -> None:
+        """Adds amounts of a measure to cells that count() has returned."""
+        if name not in self.sums:
+            self.sums[name] = np.zeros(len(self.keys["process"]), np.int64)
+        np.add.at(self.sums[name], cells, amounts.astype(np.int64))
 
     # -- cells -------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.own import Origin, package_of
 from wstrace.analysis.own_native import module_origin
 from wstrace.analysis.segments import distinct
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 #: The top bit of the offset of an instruction that is kept.
 _TOP_BIT = np.uint64(43)
 NOT_KNOWN = "(not known)"
-#: Why the owner of pages is not known, by the key `reason` of a cell.
-REASONS = ("", "before the trace", "no fault", "records lost")
 #: The cells of all that was too rare to be kept apart.
 OTHER = "[other]"
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.recording import first_lines, moment_of, pids_of
 from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import REASONS, Label, dimensions_of, labels_of
+from wstrace.analysis.dimensions import Label, dimensions_of, labels_of
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.headline import obstacles
 from wstrace.analysis.measures import measures, shown
@@ -210,6 +211,7 @@ def report(
             start = Composition(trace, "start", chosen.pids) if attached and not at else of
             before = _Pages(start, cube, cells, chosen) if start.inputs.time_ns < of.inputs.time_ns else None
             cube.count(pages.keys, pages.amounts)
+            _add_arrivals(cube, of, cells)
             if before is not None:
                 cube.count(pages.keys, {"grown": pages.resident})
                 cube.count(before.keys, {"grown": -before.resident})
@@ -281,6 +283,9 @@ class _Pages:
         keep &= of_runs[of.run]
         alike, of_run = distinct(runs["space"], kind, runs["file"], of.private, runs["shares"])
         columns: list[NDArray[Any]] = [of_run[of.run], owner_cell, reason, estimated]
+        copied = np.zeros(len(owner), np.bool_)
+        copied[of.loaded] = True
+        columns.append(copied)
         of_pages = [one for one in cube.dimensions if one.code is not None and not one.owner]
         columns += [one.code(_addresses(of), cube.names) for one in of_pages if one.code is not None]
         if not keep.all():
@@ -294,7 +299,7 @@ class _Pages:
         keys["file"], keys["kind"] = runs["file"][run], kind[run]
         keys["cgroup"] = inputs.cgroups[runs["space"][run]]
         keys["reason"] = columns[2][first]
-        keys |= {one.keys[0]: column[first] for one, column in zip(of_pages, columns[4:], strict=True)}
+        keys |= {one.keys[0]: column[first] for one, column in zip(of_pages, columns[5:], strict=True)}
         private = np.where(of.private[run], pages, 0)
         pss = None if of.pss is None else pages * of.pss[run] / of.page_size
         self.moment, self.whole = moment_words(inputs.moment), not chosen
@@ -307,11 +312,26 @@ class _Pages:
         resident = _resident(pages, private, pss, self.sums) if self.divided and pss is not None else pages
         self.keys, self.resident = keys, resident
         self.amounts: dict[str, Any] = {"resident": resident, "private": private, "shared": pages - private,
+                                        "copied": np.where(columns[4][first], pages, 0), "brought": pages,
                                         "estimated": np.where(columns[3][first], resident, 0)}  # fmt: skip
         if len(spaces) > 1:
             self.amounts["rss"] = pages
             if pss is not None:
                 self.amounts["pss"] = np.round(pss).astype(np.int64)
+
+
+def _add_arrivals(cube: Cube, of: Composition, cells: NDArray[np.uint32]) -> None:
+    """Adds to the cells of faults the bytes that they brought and that are gone, brought again, or wrote to."""
+    faults = of.history.faults
+    each = of.inputs.faults.get("sampled")
+    for name, found in (
+        ("brought", np.flatnonzero(of.gone_faults)),
+        ("again", faults.order[faults.again()]),
+        ("written", faults.order[faults.written()]),
+    ):
+        chosen = found[cells[found] != _LEFT_OUT]
+        amounts = np.full(len(chosen), of.page_size) if each is None else each[chosen].astype(np.int64) * of.page_size
+        cube.add_to(cells[chosen], name, amounts)
 
 
 def _addresses(of: Composition) -> Batch:

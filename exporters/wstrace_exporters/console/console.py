@@ -14,11 +14,12 @@ from wstrace.analysis.sampled import Estimates, estimates
 from wstrace.analysis.summary import By, Summary, place_rows
 from wstrace.analysis.symbols import PlaceBy, Symbolizer
 from wstrace.batch import Batch
+from wstrace.errors import WstraceError
 from wstrace.interfaces import Context, Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Styled, TextTable
-from wstrace.text import estimates_note, json_safe
+from wstrace.text import estimates_note, json_safe, printable
 from wstrace_exporters.console.stack_report import StackReport
 
 if TYPE_CHECKING:
@@ -245,8 +246,13 @@ class Console(Exporter):
         from wstrace import open_trace
         from wstrace_exporters.console.report_table import usual
 
-        with open_trace(path) as trace:
-            found = trace.report(sort=self._sort)
+        try:
+            with open_trace(path) as trace:
+                found = trace.report(sort=self._sort)
+        except WstraceError as error:  # somebody else has taken it away
+            self._tell(output)
+            output.write(f"{printable(str(error))}\n")
+            return
         if self._json:
             import json as json_text
 

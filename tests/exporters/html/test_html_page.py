@@ -26,7 +26,6 @@ from wstrace.schema import (
     SPAN_OPEN,
 )
 from wstrace.testing import batch_of
-from wstrace_exporters.console.commands.blame import blame
 from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
 
@@ -113,7 +112,7 @@ def test_the_first_lines_are_those_of_the_terminal(browser, page, trace_file):
 
 
 def test_the_whole_is_the_total_of_blame(browser, page, trace_file):
-    total = as_json(blame, trace_file, "--json", "--by", "kind")
+    total = as_json(report, trace_file, "--json", "--by", "kind")
     assert (
         browser.value("Number(document.querySelector('#whole .total b').dataset.value)") == total["total"]["resident"]
     )
