@@ -1,4 +1,4 @@
-"""What `wstrace blame FILE` costs: CPU seconds and peak memory of the command, for a trace of many faults.
+"""What `wstrace report FILE` costs: CPU seconds and peak memory of the command, for a trace of many faults.
 
     python tests/benchmarks/blame.py [--pages 1048576] [--rounds 5] [--other PYTHON]
 
@@ -34,8 +34,8 @@ os._exit(0)
 
 
 def measured(python: str, trace: str) -> tuple[float, float]:
-    """CPU seconds and peak MB of one `wstrace blame`."""
-    with subprocess.Popen([python, "-m", "wstrace", "blame", trace], stdout=subprocess.DEVNULL) as process:
+    """CPU seconds and peak MB of one `wstrace report`."""
+    with subprocess.Popen([python, "-m", "wstrace", "report", trace], stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0

@@ -33,7 +33,7 @@ def trace(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("words", [["query", "?", "select count(*) as n from page_fault", "--format", "csv"],
-                                   ["report", "?"], ["blame", "?"]])  # fmt: skip
+                                   ["report", "?"]])  # fmt: skip
 def test_a_file_with_an_absolute_name_is_read(tmp_path, trace, words):
     code, out, err = said(tmp_path, *(trace if word == "?" else word for word in words))
     assert (code, err) == (0, "")

@@ -70,7 +70,7 @@ def commands(path: str, folder: Path) -> list[list[str]]:
         ["report", path],
         ["report", path, "--json"],
         ["report", path, "--start", "0.1", "--end", "5"],
-        ["blame", path, "--over-time", "1s"],
+        ["report", path, "--over-time", "1s"],
         ["convert", path, "-f", "-o", str(folder / "recovered.wst")],
         ["convert", path, path, "-f", "-o", str(folder / "merged.wst")],
         ["convert", path, "-e", f"msgpack:path={folder / 'replayed.wst'},force=true"],

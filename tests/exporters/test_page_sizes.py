@@ -102,9 +102,9 @@ def asked(path: str, *words: str) -> Any:
 @pytest.mark.parametrize(
     ("words", "bytes_of"),
     [
-        (["blame", "--json"], OF_BLAME),
-        (["blame", "--by", "kind", "--json"], OF_BLAME),
-        (["blame", "--over-time", "1s", "--json"], {"resident", "private"}),
+        (["report", "--json"], OF_BLAME),
+        (["report", "--by", "kind", "--json"], OF_BLAME),
+        (["report", "--over-time", "1s", "--json"], {"resident", "private"}),
         (["unshared", "--json"], {"bytes"}),
         (["imports", "--json"], {"resident", "private"}),
     ],

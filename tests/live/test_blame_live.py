@@ -35,7 +35,7 @@ def rollup(pid: int) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory, full_level, python_stacks):
     path = tmp_path_factory.mktemp("blame") / "truth.wst"
-    command = [sys.executable, "-m", "wstrace", "blame", "--json", "--by", "function", "--at", "exit", "-o", str(path)]
+    command = [sys.executable, "-m", "wstrace", "report", "--json", "--by", "function", "--at", "exit", "-o", str(path)]
     done = subprocess.run([*command, "--", sys.executable, str(TRUTH)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

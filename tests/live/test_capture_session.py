@@ -176,7 +176,7 @@ def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
 def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written() -> None:
     """It was opened with the caller's rights in a folder of root's."""
     environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
-    run = wstrace("blame", "--json", "--", "true", environment=environment)
+    run = wstrace("report", "--json", "--", "true", environment=environment)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)
 

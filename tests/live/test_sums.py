@@ -26,7 +26,7 @@ def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path: Path
     path = str(tmp_path / "x.wst")
     for seconds in (2, 20, 50):  # looks are 20 times their own time apart: on a slow machine the next one comes late
         Path(path).unlink(missing_ok=True)
-        done = wstrace("blame", "-o", path, "--json", "--", sys.executable, "-c", FAMILY, seconds)
+        done = wstrace("report", "-o", path, "--json", "--", sys.executable, "-c", FAMILY, seconds)
         told = json.loads(done.stdout)
         total, resident = told["sums"], told["total"]["resident"]
         if resident >= (4 * 40 + 3 * 10) * MIB and total["pss"] is not None:

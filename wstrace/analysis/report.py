@@ -11,12 +11,14 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.recording import first_lines, moment_of, pids_of
+from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, dimensions_of, labels_of
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.headline import obstacles
 from wstrace.analysis.measures import measures, shown
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.names import names_of
 from wstrace.analysis.segments import distinct
 from wstrace.batch import Batch
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wstrace.analysis.own import OwnRule
-    from wstrace.trace import Trace
 
 #: Rows that the first line names, the least share of one, and the most characters of its label.
 _NAMED, _SHARE, NAME_LIMIT = 3, 0.03, 60
@@ -170,7 +171,7 @@ class Report:
 
 
 def report(
-    trace: Trace,
+    trace: Recorded,
     by: Sequence[str] = ("line",),
     at: str | int = "",
     *,
@@ -199,12 +200,12 @@ def report(
     noted: list[str] = []
     if not at and Recording.of(trace.info.extra) is not None:
         at = moment_of(trace.info)
-        noted = first_lines(trace.blame(at, pids_of(trace.info)))
+        noted = first_lines(Blame(Composition(trace, at, pids_of(trace.info))))
     attached = bool(trace.info.targets) and trace.info.exit_code is None
     cube = Cube(found.values(), names=names_of(trace.info, trace.strings, rule), limit=1 << 22)
     cells = _read(trace, cube, chosen)
     pages: _Pages | None = None
-    if trace.rows.get(RESIDENT_PAGES.name):
+    if next(iter(trace.batches(RESIDENT_PAGES.name, ("pages",))), None) is not None:
         of = Composition(trace, at or ("exit" if attached else "peak"), chosen.pids)
         if len(of.run):
             pages = _Pages(of, cube, cells, chosen)
@@ -236,7 +237,7 @@ def report(
     )
 
 
-def _read(trace: Trace, cube: Cube, chosen: Filter) -> NDArray[np.uint32]:
+def _read(trace: Recorded, cube: Cube, chosen: Filter) -> NDArray[np.uint32]:
     """Fills a cube with the faults of a trace; returns the cell of each, as they were recorded."""
     for stream in (CALL_SITE, MAPPING, PROCESS):
         for batch in trace.batches(stream.name):
@@ -308,8 +309,8 @@ class _Pages:
         whole = round(float(pss.sum())) if pss is not None else None
         self.sums: Sums = sums_at(of.info, inputs.pids[spaces].tolist(), runs["time"], rss, whole,
                                   all_kinds=not chosen, at_peak=inputs.moment == "peak")  # fmt: skip
-        self.divided = len(spaces) > 1 and pss is not None
-        resident = _resident(pages, private, pss, self.sums) if self.divided and pss is not None else pages
+        divided = _divided(pages, private, pss, self.sums) if len(spaces) > 1 else None
+        self.divided, resident = divided is not None, pages if divided is None else divided
         self.keys, self.resident = keys, resident
         self.amounts: dict[str, Any] = {"resident": resident, "private": private, "shared": pages - private,
                                         "copied": np.where(columns[4][first], pages, 0), "brought": pages,
@@ -343,19 +344,21 @@ def _addresses(of: Composition) -> Batch:
     return Batch(PAGE_FAULT, columns, strings=of.strings)
 
 
-def _resident(
-    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64], sums: Sums
-) -> NDArray[np.int64]:
-    """The bytes of cells of several processes, in which each physical page counts once.
+def _divided(
+    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64] | None, sums: Sums
+) -> NDArray[np.int64] | None:
+    """The bytes of cells of several processes, in which each physical page counts once; None = that is not known.
 
-    Where it is known how many distinct pages there are, the shared ones are divided among these processes alone.
+    Where the distinct pages were counted, the shared ones are divided among these processes alone; else among all
+    processes that have them.
     """
-    shared = pss - private
-    factor = 1.0
-    if sums.distinct is not None and shared.sum() > 0:
-        factor = max((sums.distinct - private.sum()) / shared.sum(), 0.0)
-    resident: NDArray[np.int64] = private + np.minimum(np.round(shared * factor), pages - private).astype(np.int64)
-    return resident
+    shared = (pages if pss is None else pss) - private
+    once = sums.distinct if sums.distinct is not None else sums.pss
+    if once is None:
+        return None
+    factor = max((once - private.sum()) / max(shared.sum(), 1), 0.0)
+    found: NDArray[np.int64] = private + np.minimum(np.round(shared * factor), pages - private).astype(np.int64)
+    return found
 
 
 # -- words -------------------------------------------------------------------------------------------------------
@@ -383,7 +386,7 @@ def name_of(label: str) -> str:
     return printable(label, NAME_LIMIT)
 
 
-def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Trace, pages: _Pages | None) -> str:
+def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded, pages: _Pages | None) -> str:
     """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`."""
     whole = total.get(lead, 0)
     measure = measures()[lead]
@@ -428,7 +431,7 @@ def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Trace, pa
     return f"{head}: {', '.join(parts)}{more}{ended}"
 
 
-def _completeness(trace: Trace, total: dict[str, int], cube: Cube, pages: _Pages | None) -> str:
+def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pages | None) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     lost = sum(n for _, _, n in trace.ledger.losses())
     words = [f"{plural(lost, 'record')} lost"] if lost else []

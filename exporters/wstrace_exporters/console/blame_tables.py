@@ -1,4 +1,4 @@
-"""What `wstrace blame` prints: the answer, how complete it is, and tables in bytes."""
+"""What `wstrace report` prints: the answer, how complete it is, and tables in bytes."""
 
 from __future__ import annotations
 

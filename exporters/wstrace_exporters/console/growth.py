@@ -75,5 +75,5 @@ class Growth:
         if self.bytes < 0:
             return told
         pid = self._pids[0] if len(self._pids) == 1 else "PID"
-        whose = printable(owner, _NAME_LIMIT) or f"whose is not known: wstrace blame {pid} --over-time 1s"
+        whose = printable(owner, _NAME_LIMIT) or f"whose is not known: wstrace report {pid} --over-time 1s"
         return f"{told}: {whose}"

@@ -1,4 +1,4 @@
-"""What `wstrace blame --over-time` prints: what grew and how fast, and a line for each moment."""
+"""What `wstrace report --over-time` prints: what grew and how fast, and a line for each moment."""
 
 from __future__ import annotations
 

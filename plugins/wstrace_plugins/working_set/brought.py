@@ -33,7 +33,7 @@ def of_trace(heat: FileHeat, trace: Trace, at: str, pids: Sequence[int]) -> File
     code = trace.strings.code(heat.path)
     mapped = inputs.mappings["file"] == code
     if not mapped.any():
-        raise UsageError(f"no process of the trace has mapped {heat.path}", "wstrace blame FILE --by file names all")
+        raise UsageError(f"no process of the trace has mapped {heat.path}", "wstrace report FILE --by file names all")
     known, row = mapping_rows(inputs.mappings, runs["mapping"])
     base = of_mapping(inputs.mappings, "offset", row) - of_mapping(inputs.mappings, "start", row)  # wraps around
     ours = known & (runs["file"] == code)

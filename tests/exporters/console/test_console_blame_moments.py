@@ -1,4 +1,4 @@
-"""The first lines of `wstrace blame`: which moment it is, how much of the peak was seen, and who was not looked at."""
+"""The first lines of `wstrace report`: which moment it is, how much of the peak was seen, and who was not looked at."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_no_line_is_named_where_another_one_may_have_brought_the_growth(
     lines = first_lines(kit, monkeypatch, faults, sizes)
     assert lines[0].startswith("+")
     assert "leak.py" not in lines[0]
-    assert "wstrace blame 700 " in lines[0]
+    assert "wstrace report 700 " in lines[0]
 
 
 def test_a_line_that_brought_all_is_named_however_much_it_gave_back(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_what_workers_gain_is_growth_and_where_they_come_or_go_it_is_not_known(m
     for one in (grown, alone):
         one.measure()
     assert (grown.bytes, alone.bytes) == (400 * PAGE, 0)
-    assert grown.answer("").endswith("wstrace blame 7 --over-time 1s")
+    assert grown.answer("").endswith("wstrace report 7 --over-time 1s")
     family.add(9)
     sizes[9] = PAGE
     goes = growth.Growth([7])

@@ -65,7 +65,7 @@ class Run:
         if not len(self.inputs.runs["start"]):
             raise TraceFileError(
                 f"{printable(trace.name)} holds no whole snapshot",
-                "record one: wstrace blame -o FILE -- COMMAND, wstrace snapshot PID -o FILE, or -s working_set",
+                "record one: wstrace report -o FILE -- COMMAND, wstrace snapshot PID -o FILE, or -s working_set",
             )
 
     @cached_property

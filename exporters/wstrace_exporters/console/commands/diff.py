@@ -29,8 +29,8 @@ def diff(
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
 
     \b
-    wstrace blame -o a.wst -- python3 app.py      before
-    wstrace blame -o b.wst -- python3 app.py      after
+    wstrace report -o a.wst -- python3 app.py      before
+    wstrace report -o b.wst -- python3 app.py      after
     wstrace diff a.wst b.wst --by function
     wstrace diff a.wst b.wst --html grown.html
     """

@@ -23,7 +23,7 @@ that was being imported then, or at the left. A package is below its module wher
   faults     page faults; from disk: those of them that read from disk
 (not importing) is the rest of the run. (imported at FILE:LINE) are modules whose own code took no page fault, or that
 have none: built-in ones, namespace packages. What such a module took is counted with the next one where one line
-imports both. Other rows in parentheses say why no more is known. The sums are those of `wstrace blame`."""
+imports both. Other rows in parentheses say why no more is known. The sums are those of `wstrace report`."""
 SORTS = ("self", "all", "private", "faults", "major")
 
 

@@ -36,7 +36,7 @@ class FlightRecorder(Exporter):
     """Keeps the last minutes on the disk, and makes a trace file of them when a trigger fires (source `triggers`).
 
     Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
-    have in common is on the disk once. Of each, `wstrace blame` tells in a process of its own whose memory it was, in
+    have in common is on the disk once. Of each, `wstrace report` tells in a process of its own whose memory it was, in
     one line. What is kept is FILE.ring.wst; it is removed at the end.
 
     Args:
@@ -165,7 +165,7 @@ class FlightRecorder(Exporter):
         if self._answers is None:
             return
         for path, answer in self._answers.given(seconds):
-            self._say(f"{printable(answer)}\nsaved {printable(path)}; next: wstrace blame {printable(path)}")
+            self._say(f"{printable(answer)}\nsaved {printable(path)}; next: wstrace report {printable(path)}")
 
     def _say(self, text: str) -> None:
         if self._to == "no":
@@ -225,7 +225,7 @@ class _Asked(NamedTuple):
 
 
 class Answers:
-    """Asks `wstrace blame` about recordings, one after the other, at a low priority."""
+    """Asks `wstrace report` about recordings, one after the other, at a low priority."""
 
     def __init__(self) -> None:
         self._waiting: deque[str] = deque(maxlen=_MOST)
@@ -261,7 +261,7 @@ class Answers:
                 said, failed = child.communicate()
             self._asked = None
             lines = (said or failed).splitlines()
-            yield path, lines[0] if lines else f"wstrace blame {path} ended with {child.returncode}"
+            yield path, lines[0] if lines else f"wstrace report {path} ended with {child.returncode}"
 
     def stop(self) -> None:
         """Ends what is asked now."""
@@ -274,7 +274,7 @@ class Answers:
 
 def _blame(path: str) -> subprocess.Popen[str]:
     # -P: the working directory may be a user's, while we are root. An absolute path is no option.
-    command = [sys.executable, "-P", "-m", "wstrace", "blame", "--by", "line", "--top", "1", os.path.abspath(path)]
+    command = [sys.executable, "-P", "-m", "wstrace", "report", "--by", "line", "--top", "1", os.path.abspath(path)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              text=True, encoding="utf-8", errors="backslashreplace", env=environment)  # fmt: skip
