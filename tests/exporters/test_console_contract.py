@@ -147,17 +147,6 @@ def test_report_refuses_what_it_does_not_know(tmp_path: Path, arguments: list[st
     assert "Traceback" not in result.output
 
 
-def test_report_of_what_is_no_trace_is_one_error(tmp_path: Path) -> None:
-    from wstrace.errors import WstraceError
-
-    for name, content in (("text.wst", b"hello"), ("empty.wst", b""), ("missing.wst", None)):
-        path = tmp_path / name
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(WstraceError):
-            run(str(path))
-
-
 class Slow(Console):
     """Takes a while for every batch."""
 

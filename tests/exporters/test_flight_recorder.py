@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import random
 import time
 from pathlib import Path
@@ -11,18 +9,14 @@ from pathlib import Path
 import pytest
 import synthetic_trace as synthetic
 
-from wstrace.analysis.headline import next_step
-from wstrace.analysis.summary import Summary
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError, UsageError
 from wstrace.firing import REACHED, Firing, Recording
 from wstrace.interfaces import Context
-from wstrace.schema import MARK, PAGE_FAULT, PROCESS, PROCESS_EXIT, PROCESS_FORK, PROCESS_SEEN, PROCESS_TITLE
+from wstrace.schema import MARK, PAGE_FAULT, PROCESS, PROCESS_SEEN
 from wstrace.testing import batch_of
-from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.flight_recorder import FlightRecorder
-from wstrace_exporters.msgpack.write.ring import KnownProcesses
 
 
 class Recorded:
@@ -94,17 +88,6 @@ def test_nothing_is_left_without_a_firing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_summary_says_that_nothing_has_fired_and_not_to_add_a_file_that_was_given(tmp_path):
-    """WHEN no trigger fires THEN the last line of the summary tells that, and no remedy that was applied already."""
-    context = Context()
-    recorder = FlightRecorder(path=str(tmp_path / "x.wst"), answers="no")
-    recorder.start(context)
-    recorder.close()
-    told = next_step(Summary(), context.info)
-    assert told == "not saved: no trigger has fired, so there is no recording"
-    assert next_step(Summary(), Context().info) == "not saved: add -o FILE"
-
-
 def test_the_size_on_the_disk_goes_before_the_time(tmp_path):
     recorded = Recorded(tmp_path / "api.wst", keep=3600, ring_bytes=80_000)
     for _ in range(30):
@@ -137,36 +120,6 @@ def test_it_goes_on_after_a_recording_and_the_next_one_has_the_same_minutes(tmp_
         assert second.state == "clean"
 
 
-def test_records_that_still_wait_may_fill_a_part_of_the_recording(tmp_path):
-    recorded = Recorded(tmp_path / "api.wst", keep=60, ring_bytes=80_000)
-    recorded.faults(10)
-    recorded.faults(3000, flush=False)  # some 20 KB, which is two parts
-    recorded.fire()
-    recorded.exporter.close()
-    with open_trace(str(tmp_path / "api-1.wst")) as trace:
-        assert trace.rows["page_fault"] == 3010
-        assert Recording.of(trace.info.extra) is not None, "its last part belongs to it"
-        assert trace.state == "clean"
-
-
-def test_only_what_is_recorded_is_synced_to_the_disk(tmp_path, monkeypatch):
-    synced: set[int] = set()
-    for name in ("fsync", "fdatasync"):
-        if hasattr(os, name):
-            monkeypatch.setattr(os, name, lambda fd: synced.add(os.fstat(fd).st_ino))
-    monkeypatch.setattr(osfile, "_fdatasync", os.fsync)
-    recorded = Recorded(tmp_path / "api.wst", ring_bytes=40_000)
-    for _ in range(30):
-        recorded.faults(100)
-    assert len(list(tmp_path.iterdir())) > 3
-    assert not synced, "what is in the ring alone may be lost with the machine"
-    recorded.fire()
-    recorded.exporter.record_pending()
-    made = {path.stat().st_ino for path in tmp_path.glob("api-1*.wst")}
-    assert made <= synced
-    recorded.exporter.close()
-
-
 def test_the_ring_of_a_killed_recorder_is_removed_by_the_next_one_alone(tmp_path):
     killed = Recorded(tmp_path / "api.wst", ring_bytes=40_000)
     for _ in range(30):
@@ -187,14 +140,6 @@ def test_the_ring_of_a_killed_recorder_is_removed_by_the_next_one_alone(tmp_path
     lives.exporter.close()
     with open_trace(str(tmp_path / "api-1.wst")) as trace:
         assert trace.state == "clean"
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
-def test_the_ring_of_another_user_stays(tmp_path):
-    Recorded(tmp_path / "api.wst").exporter.after_fork_in_child()
-    os.chown(tmp_path / "api.ring.wst", 4242, 4242)
-    Recorded(tmp_path / "api.wst").exporter.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["api.ring.wst"]
 
 
 def test_older_recordings_make_room_and_files_that_exist_stay(tmp_path):
@@ -236,44 +181,10 @@ def test_a_folder_that_is_gone_is_told_as_the_failure(tmp_path):
         recorded.exporter.close()
 
 
-def test_a_recording_that_the_disk_has_no_room_for_leaves_no_file_and_names_none_to_recover(tmp_path, monkeypatch):
-    recorded = Recorded(tmp_path / "api.wst", keep=60)
-    recorded.faults(5)
-    recorded.fire()
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    said: list[str] = []
-    monkeypatch.setattr(recorded.exporter, "_say", said.append)
-    monkeypatch.setattr(osfile.OutputFile, "write", full)
-    recorded.exporter.record_pending()
-    monkeypatch.undo()
-    assert list(tmp_path.glob("api-1*")) == []
-    assert len(said) == 1
-    assert "nothing of this recording is left" in said[0]
-    assert "wstrace convert" not in said[0]
-
-
 @pytest.mark.parametrize("options", [{"keep": 0.0}, {"ring_bytes": 0}, {"recordings": -1}, {"level": 20}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(UsageError, match="flight_recorder"):
         FlightRecorder(**options)
-
-
-def test_names_are_of_processes_that_lived(tmp_path):
-    strings = Context().strings
-    known = KnownProcesses(strings)
-    rows = [(1, 7, PROCESS_SEEN, "app"), (2, 8, PROCESS_FORK, "child"), (3, 8, PROCESS_EXIT, ""),
-            (4, 7, PROCESS_TITLE, "app: busy"), (5, 9, PROCESS_FORK, "late")]  # fmt: skip
-    for time_ns, pid, event, name in rows:
-        known.learn(batch_of(PROCESS, strings, time_ns=time_ns, pid=pid, ppid=1, tid=pid, event=event, name=name,
-                             code=-1))  # fmt: skip
-    told = known.before(5)
-    named = zip(*(told[name].tolist() for name in ("time_ns", "pid", "event", "name")), strict=True)
-    assert [(at, pid, event, strings[name]) for at, pid, event, name in named] == [
-        (5, 7, PROCESS_SEEN, "app"), (5, 7, PROCESS_TITLE, "app: busy"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fact", [None, 7, {}, {"how": "reached", "time_ns": -1}, {"how": "reached", "bytes": "x"}])

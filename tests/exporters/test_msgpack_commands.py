@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import synthetic_trace as synthetic
-from screen import Screen
 
 from wstrace import cli
 from wstrace.interfaces import Context
@@ -142,19 +141,6 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
     assert "is one of the files that are read" in err
 
 
-def test_merge_of_parts_takes_each_once(tmp_path):
-    path = write(tmp_path / "x.wst", rotate_bytes=6_000)
-    parts = sorted(tmp_path.iterdir())
-    assert len(parts) > 2
-    code, _, out = wstrace("convert", path, *parts, "-o", tmp_path / "m.wst")
-    assert code == 0
-    assert f"of {len(parts)} files" in out
-    with open_trace(str(path)) as old, open_trace(str(tmp_path / "m.wst")) as new:
-        assert new.rows == {**old.rows, "mapping": 40}
-        assert new.ledger.as_dict() == old.ledger.as_dict()
-        assert new.clean
-
-
 def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
     """TraceInfo.of_several(): sums, the largest peak, the least level; no exit code and no pid of the peak."""
     infos = [{"usage": Usage(minor, 1, peak, peak_pid=pid), "exit_code": code, "targets": (pid,), "sampled": sampled,
@@ -169,17 +155,6 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
     assert (info.command, info.sampled, info.level) == (["made-up", "--flag"], 100, Level("user", "paranoid"))
     first = wstrace("report", tmp_path / "m.wst")[1].splitlines()[0]
     assert first.startswith("peak 140.0 MiB resident; 200 faults")
-
-
-@pytest.mark.parametrize(("of", "told"), [((["/a"], ["/b"]), "memory.stat 972"), (([], []), "vmstat 972"), (
-    (None, None), "rusage 972"), ((None, [], ["/a"]), "rusage + vmstat + memory.stat 1,034")])  # fmt: skip
-def test_a_merged_trace_names_the_account_of_each_of_its_traces(of, told, tmp_path):
-    """Those of a process are its rusage's, of a control group memory.stat's, of a machine vmstat's: a sum is of all."""
-    infos = [{"usage": Usage((900, 70, 61)[number], 1), "extra": {} if cgroups is None else {"cgroups": cgroups}}
-             for number, cgroups in enumerate(of)]  # fmt: skip
-    paths = [write(tmp_path / f"{number}.wst", 100, info=info) for number, info in enumerate(infos)]
-    assert wstrace("convert", *paths, "-o", tmp_path / "m.wst")[0] == 0
-    assert f"; {told};" in wstrace("report", "-v", tmp_path / "m.wst")[1]
 
 
 @pytest.mark.parametrize("hosts", ["one", "two"])
@@ -202,29 +177,6 @@ def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatc
     assert wstrace("convert", *paths, "-o", tmp_path / "n.wst")[0] == 0
     with open_trace(str(tmp_path / "n.wst")) as trace:
         assert trace.info.usage == Usage()
-
-
-def test_merge_of_hosts_puts_them_on_one_clock(tmp_path, monkeypatch):
-    first = write(tmp_path / "a.wst", 1000)
-    later = 3_600_000_000_000
-    clocks = osfile.clocks
-    monkeypatch.setattr(osfile, "boot_id", lambda: "another")
-    monkeypatch.setattr(osfile, "host", lambda: {"name": "other"})
-    monkeypatch.setattr(osfile, "clocks", lambda: {**clocks(), "realtime": clocks()["realtime"] + later})
-    second = write(tmp_path / "b.wst", 500)
-    code, _, _ = wstrace("convert", first, second, "-o", tmp_path / "m.wst")
-    assert code == 0
-    with open_trace(str(tmp_path / "m.wst")) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == 1500
-        batches = list(trace.batches("page_fault"))
-        hosts = {int(host) for batch in batches for host in batch["host"]}
-        assert hosts == {0, 1}
-        other = next(batch["time_ns"][batch["host"] == 1] for batch in batches if (batch["host"] == 1).any())
-        assert abs(int(other[0]) - 2_000_000 - later) < 10**9
-        assert {name.rpartition("@")[2] for names in trace.process_names().values() for name in names} >= {"other"}
-        assert next(mark["hosts"] for mark in trace.marks if mark["m"] == "hosts")[1] == "other"
-        assert len(trace.mappings) == 80
 
 
 def snapshots_of(path, host, pages, monkeypatch, *, boot=""):
@@ -298,17 +250,6 @@ def test_query_prints_tables_csv_and_json_that_are_safe(trace):
     assert many[-1] == "... and 4,995 rows more (--limit)"
 
 
-def test_query_prints_hostile_column_names_and_formulas_as_text(trace):
-    pytest.importorskip("duckdb")
-    sql = """select '=1+1' as "\x1b]0;owned\x07", '\x1b[2J' as "@sum" """
-    assert wstrace("query", trace, sql)[1].splitlines() == ["\\x1b]0;owned\\x07  @sum", "=1+1              \\x1b[2J"]
-    assert wstrace("query", trace, sql, "--format", "csv")[1] == "\x1b]0;owned\x07,'@sum\n'=1+1,\x1b[2J\n"
-    screen = Screen()
-    with contextlib.redirect_stdout(screen):
-        assert cli.main(["query", str(trace), sql, "--format", "csv"]) == 0
-    assert screen.getvalue() == "\\x1b]0;owned\\x07,'@sum\n'=1+1,\\x1b[2J\n"
-
-
 def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path):
     pytest.importorskip("duckdb")
     (tmp_path / "secret.csv").write_text("a\n1\n")
@@ -319,14 +260,6 @@ def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path
     code, _, err = wstrace("query", trace, "select nonsense from page_fault")
     assert code == 125
     assert err.count("\n") == 1
-
-
-def test_replay_feeds_an_exporter(trace, tmp_path):
-    code, _, err = wstrace("convert", trace, "-e", f"msgpack:path={tmp_path}/y.wst")
-    assert (code, err) == (0, "")
-    with open_trace(str(tmp_path / "y.wst")) as copy:
-        assert copy.clean
-        assert copy.rows["page_fault"] == 5000
 
 
 def test_help_of_every_word_imports_no_numpy():
@@ -383,14 +316,3 @@ def test_traces_of_several_hosts_are_merged_before_they_are_read_together(tmp_pa
         assert "; wstrace convert " in said
     assert wstrace("convert", a, b, "-o", tmp_path / "ab.wst")[0] == 0
     assert wstrace(words[0], tmp_path / "ab.wst", *["select 1"] * (words == ["query"]))[0] == 0
-
-
-def test_otel_refuses_the_processes_of_several_hosts(tmp_path, monkeypatch):
-    paths = [snapshots_of(tmp_path / f"{host}.wst", host, 10, monkeypatch) for host in "ab"]
-    assert wstrace("convert", *paths, "-o", tmp_path / "ab.wst")[0] == 0
-    code, _, said = wstrace("convert", tmp_path / "ab.wst", "-e", "otel")
-    assert code == 123
-    assert said.splitlines() == [
-        "wstrace: otel cannot tell equal pids of several hosts apart, and this trace is of a, b;"
-        " replay the trace of each host by itself"
-    ]

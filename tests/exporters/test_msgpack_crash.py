@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +14,6 @@ import pytest
 import synthetic_trace as synthetic
 from msgpack_scripted import everything, started
 
-from wstrace.errors import OutputError
-from wstrace.trace_info import Usage
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
 from wstrace_exporters.msgpack.read.trace import open_trace
@@ -118,18 +114,6 @@ def finished(path: Path, n: int = 1000, **options: object) -> None:
     exporter.close()
 
 
-def test_an_ended_trace_is_gone_on_with_too(tmp_path):
-    path = tmp_path / "x.wst"
-    for _ in range(3):
-        finished(path, resume=True)
-    with open_trace(str(path)) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == 3000
-        assert sum(map(len, trace.batches("page_fault"))) == 3000
-        files = {trace.strings[c] for b in trace.batches("page_fault") for c in np.unique(b["file"]).tolist()}
-        assert "[lost]" not in files
-
-
 def test_after_another_boot_a_new_part_begins(tmp_path, monkeypatch):
     path = tmp_path / "x.wst"
     finished(path, 1000)
@@ -141,93 +125,6 @@ def test_after_another_boot_a_new_part_begins(tmp_path, monkeypatch):
         assert [Path(part.path).name for part in trace.parts] == ["x.wst", "x.0001.wst"]
         assert trace.parts[1].header.prev == trace.parts[0].file_id
         assert trace.rows["page_fault"] == 1500
-
-
-def test_resume_without_a_file_begins_one(tmp_path):
-    finished(tmp_path / "x.wst", resume=True)
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.clean
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: needs a tmpfs")
-def test_a_full_tmpfs_and_space_again(tmp_path):
-    """A real disk that is full: 2 MiB of tmpfs, filled beside the trace, then freed."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a tmpfs needs root: run as root or in a container with SYS_ADMIN")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        full_and_free(disk)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def full_and_free(disk: Path) -> None:
-    path, ballast = disk / "x.wst", disk / "ballast"
-    exporter, context = started(path)
-    exporter.export(synthetic.mappings(context.strings))
-    ballast.write_bytes(bytes(1_500_000))
-    sent = 0
-    for batch in synthetic.faults(context.strings, 3_000_000, rows=30_000, seed=4):
-        exporter.export(batch)
-        sent += len(batch)
-        if exporter.statistics()["dropped"]:
-            break
-    exporter.tick()
-    with open_trace(str(path), scan=True) as trace:
-        assert trace.damage()["lost_bytes"] == 0
-    ballast.unlink()
-    time.sleep(1.1)
-    for batch in synthetic.faults(context.strings, 5000, seed=5):
-        exporter.export(batch)
-        sent += len(batch)
-    exporter.tick()
-    exporter.flush(1)
-    dropped = exporter.statistics()["dropped"]
-    with pytest.raises(OutputError, match="No space left on device"):  # it has its end, and lacks records
-        exporter.close()
-    told = exporter.statistics()["dropped"]
-    with open_trace(str(path), scan=True) as trace:
-        assert trace.rows["page_fault"] + told == sent
-        assert dropped > 0
-        assert any(mark["m"] == "lost" for mark in trace.marks)
-
-
-def test_a_writer_killed_before_its_first_record_leaves_a_file_that_says_what_it_is(tmp_path):
-    path = tmp_path / "x.wst"
-    code = f"""
-import os, signal, sys
-sys.path[:0] = {sys.path!r}
-from wstrace.interfaces import Context
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
-context = Context()
-context.info.command = ["program"]
-MsgpackExporter(path={str(path)!r}).start(context)
-os._exit(9)  # as after a kill -9: nothing is flushed, nothing ended
-"""
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
-    with open_trace(str(path)) as trace:
-        assert trace.state == "cut"
-        assert trace.header.command == ["program"]
-        assert trace.begin_ns > 0
-
-
-def test_what_a_killed_session_counted_is_not_known_after_another_has_gone_on(tmp_path):
-    path = tmp_path / "x.wst"
-    acknowledged = killed(path, random.Random(1), 3000)
-    exporter, context = started(path, resume=True)
-    context.ledger.set("counted", 5, "minor")
-    context.ledger.set("recorded", 5, "page_fault")
-    context.info.usage = Usage(minor=5, peak_resident_bytes=1 << 20)
-    exporter.close()
-    with open_trace(str(path)) as trace:
-        assert trace.ledger.get("recorded", "page_fault") == trace.rows["page_fault"] >= acknowledged
-        assert trace.ledger.get("file_cut") == 1
-        assert trace.info.usage == Usage()
-        assert trace.state == "incomplete"
 
 
 def test_what_a_session_that_ended_has_counted_is_known_after_another_has_gone_on(tmp_path):

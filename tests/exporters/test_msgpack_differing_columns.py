@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgpack_scripted import started
 
 from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES
-from wstrace.table import Selection
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.interchange.sql import connect
 from wstrace_exporters.msgpack.read.prefetch import Prefetched
@@ -51,11 +49,6 @@ def test_sql_counts_them_and_has_nothing_for_what_they_lack(path):
         assert answer.rows == [(940, 860, 80)]
 
 
-def test_the_columns_are_those_of_all_batches_not_of_the_first(path):
-    with open_trace(path) as trace:
-        assert [column.name for column in trace.columns_of("resident")] == ["start", "pages", "shares"]
-
-
 def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_path):
     paths = [str(tmp_path / name) for name in ("a.wst", "b.wst")]
     for path, batch in zip(paths, reversed(residents(3, 2)), strict=True):
@@ -78,14 +71,3 @@ def test_a_cut_file_tells_its_columns_too(path):
     with open_trace(path) as trace:
         assert trace.state == "cut"
         assert "shares" in [column.name for column in trace.columns_of("resident")]
-
-
-def test_in_memory_a_batch_without_the_column_keeps_its_rows():
-    _, without = residents(0, 80)
-    found = Selection("resident", ("shares",)).of(without)
-    assert found is not None
-    assert (len(found), list(found)) == (80, [])
-    mask = np.arange(80) % 4 == 0
-    assert [len(found.take(rows)) for rows in (mask, np.arange(7), slice(70, 200))] == [20, 7, 10]
-    with pytest.raises(ValueError, match="unequal"):
-        found.with_columns({"shares": np.zeros(3, "|u1")})

@@ -1,8 +1,9 @@
-"""System calls of the disk that fail, one by one, in a process of its own: one line, 123 or a whole trace."""
+"""Disks that fail: system calls one by one in a process of its own, and a disk that is full and has room again."""
 
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from command_line import wstrace
-from msgpack_scripted import recorded
+from msgpack_scripted import everything, recorded, started
 
+from wstrace.errors import OutputError
+from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.write import frame_file as sink
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")]
 ROWS = 20_000
 EVER = 1 << 30
 
@@ -37,36 +40,174 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def cut(whole: Path) -> Path:
+    """A file whose end is missing, with most of its rows."""
+    path = whole.with_name("cut.wst")
+    path.write_bytes(whole.read_bytes()[: whole.stat().st_size * 3 // 4])
+    return path
+
+
+def rows_of(path: Path) -> int:
+    with open_trace(str(path), scan=True) as trace:
+        return trace.rows.get("page_fault", 0)
+
+
+UNSAFE = "may not survive a power failure: {} failed: Input/output error"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")
+@pytest.mark.parametrize("way", ["one file", "parts", "resumed", "recovered"])
 @pytest.mark.parametrize(
-    ("call", "error", "first", "last", "code", "told"),
+    ("call", "error", "first", "last", "said"),
     [
-        *[("write", error, 0, EVER, 123, "failing.wst") for error in (errno.EIO, errno.ENOSPC, errno.EROFS)],
-        *[("write", errno.EIO, n, EVER, 123, "failing.wst") for n in (1, 5, 8)],
-        *[("write", errno.EIO, n, n + 1, 0, "") for n in (1, 5, 8)],
-        *[("write", errno.EINTR, n, n + 3, 0, "") for n in (0, 5)],
-        ("short", 0, 0, EVER, 0, ""),
-        ("ftruncate", errno.EIO, 0, EVER, 123, "cannot write"),
-        ("fsync", errno.EIO, 0, EVER, 123, "may not survive a power failure: fsync failed: Input/output error"),
-        ("fsync", errno.EIO, 0, 1, 123, "may not survive a power failure: fsync failed: Input/output error"),
-        ("close", errno.EIO, 0, EVER, 123, "may not survive a power failure: close failed: Input/output error"),
-        ("close", errno.EINTR, 0, EVER, 0, ""),
+        *[("write", error, 0, EVER, "failing.") for error in (errno.EIO, errno.ENOSPC, errno.EROFS)],
+        ("write", errno.EIO, 4, EVER, "failing."),
+        ("write", errno.EIO, 1, 2, ""),
+        ("write", errno.EINTR, 0, 3, ""),
+        ("short", 0, 0, EVER, ""),
+        ("ftruncate", errno.EIO, 0, EVER, "failing."),
+        ("fsync", errno.EIO, 0, EVER, UNSAFE.format("fsync")),
+        ("close", errno.EIO, 0, EVER, UNSAFE.format("close")),
     ],
 )
-def test_a_call_that_fails_is_one_line_or_costs_nothing(shim, whole, tmp_path, call, error, first, last, code, told):
-    path = tmp_path / "failing.wst"
+def test_a_call_that_fails_is_one_line_or_costs_nothing(
+    shim, whole, cut, tmp_path, way, call, error, first, last, said
+):
+    path, expected = tmp_path / "failing.wst", ROWS
+    options = {"one file": "", "parts": ",rotate_bytes=16384", "resumed": ",resume=true"}
+    words = [whole, "-e", f"msgpack:path={path}{options.get(way, '')}"]
+    if way == "resumed":
+        shutil.copy(cut, path)
+        expected += rows_of(cut)
+    elif way == "recovered":
+        words, expected = [cut, "-o", path], rows_of(cut)
     fail = {"CALL": call, "ERROR": error, "FROM": first, "TO": last}
     environment = {"LD_PRELOAD": str(shim), **{f"FAIL_{name}": str(n) for name, n in fail.items()}}
-    run = wstrace("convert", whole, "-e", f"msgpack:path={path}", environment=environment)
-    said = run.stderr.strip().splitlines()
-    assert run.returncode == code, said
-    assert len(said) == (code != 0), said
+    run = wstrace("convert", *words, environment=environment)
+    lines = run.stderr.splitlines()
+    assert run.returncode in (0, 123), lines
+    assert len(lines) == (run.returncode != 0 or way == "recovered"), lines
     assert "internal error" not in run.stderr
-    assert told in run.stderr
-    assert code == 0 or str(path) in run.stderr
-    assert "0 records" not in run.stderr.replace("000 records", "")
-    if code == 0 or call in ("fsync", "close"):
+    if way == "one file":
+        assert bool(run.returncode) == bool(said), lines
+    if run.returncode:
+        assert said in run.stderr or way == "resumed"
+        assert "failing." in run.stderr
+    if way == "resumed":
+        assert rows_of(path) >= rows_of(cut), "what was there before is not lost"
+    if not run.returncode or (call in ("fsync", "close") and way != "resumed"):
+        assert rows_of(path) == expected
+    elif path.exists() and not wstrace("info", path).returncode:
         with open_trace(str(path), scan=True) as trace:
-            assert trace.state == "clean"
-            assert trace.rows["page_fault"] == ROWS
-    if call == "ftruncate":
-        assert not path.exists()
+            rows = trace.rows.get("page_fault", 0)
+            assert rows == expected or trace.state in ("incomplete", "cut", "damaged")
+            assert trace.state != "incomplete" or rows + trace.missing >= expected
+
+
+class Disk:
+    """os.write with a disk that has so many bytes left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 1 << 60
+        self._write, self._truncate = os.write, os.ftruncate
+        monkeypatch.setattr(osfile.os, "write", self.write)
+        monkeypatch.setattr(osfile.os, "ftruncate", self.ftruncate)
+        monkeypatch.setattr(sink, "RETRY_SECONDS", 0.0)
+
+    def write(self, fd: int, data: object) -> int:
+        view = memoryview(data)[: self.left]
+        if not view:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.left -= len(view)
+        return self._write(fd, view)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        self.left += os.fstat(fd).st_size - size
+        self._truncate(fd, size)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def test_a_full_disk_never_leaves_half_a_frame_and_waits_for_space(tmp_path, disk):
+    path = tmp_path / "x.wst"
+    exporter, context = started(path)
+    everything(exporter, context, 5000)
+    exporter.flush(1)
+    disk.left = 1000  # some of the next frame
+    everything(exporter, context, 5000)
+    exporter.flush(1)
+    with open_trace(str(path), scan=True) as trace:
+        assert trace.damage()["lost_bytes"] == 0
+        assert trace.rows["page_fault"] == 5000
+    disk.left = 1 << 60
+    exporter.close()
+    with open_trace(str(path), scan=True) as trace:
+        assert trace.clean
+        assert trace.rows["page_fault"] == 10_000
+    assert context.ledger.losses() == []
+
+
+def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, disk, monkeypatch):
+    monkeypatch.setattr(sink, "QUEUE_BYTES", 100_000)
+    path = tmp_path / "x.wst"
+    exporter, context = started(path)
+    everything(exporter, context, 5000)
+    exporter.flush(1)
+    disk.left = 0
+    for _ in range(20):
+        everything(exporter, context, 5000)
+        exporter.flush(1)
+        assert exporter.statistics()["waiting_bytes"] < 400_000
+    dropped = context.ledger.get("failed_lane", "msgpack")
+    assert dropped > 0
+    disk.left = 1 << 60
+    everything(exporter, context, 5000)
+    with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
+        exporter.close()
+    with open_trace(str(path), scan=True) as trace:
+        assert (trace.clean, trace.state, trace.missing) == (True, "incomplete", dropped)
+        assert trace.damage()["lost_names"] == 0
+        lost = sum(sum(mark["lost"].values()) for mark in trace.marks if mark["m"] == "lost")
+        assert lost == trace.ledger.get("failed_lane") == dropped
+        assert trace.rows["page_fault"] + lost == 22 * 5000
+
+
+@pytest.mark.parametrize(("left", "state"), [(10, "cut"), (8000, "incomplete")])
+def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_file_reads(tmp_path, disk, left, state):
+    """Where the rows do not fit, the end may."""
+    path = tmp_path / "x.wst"
+    exporter, context = started(path)
+    everything(exporter, context, 5000)
+    exporter.flush(1)
+    disk.left = left
+    everything(exporter, context, 30_000)
+    with pytest.raises(OutputError, match=r"No space left on device"):
+        exporter.close()
+    assert context.info.saved == ""
+    assert context.ledger.get("failed_lane") >= 30_000
+    with open_trace(str(path)) as trace:
+        assert trace.state == state
+        assert trace.damage()["lost_bytes"] == 0
+        assert trace.rows["page_fault"] == 5000
+        assert state == "cut" or trace.missing == context.ledger.get("failed_lane")
+
+
+def test_info_says_where_the_missing_records_were_lost(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 5000)
+    for stage, n, who in (("lost_tracer", 70, "minor"), ("file_lost_records", 30, "page_fault"),
+                          ("failed_lane", 9, "msgpack")):  # fmt: skip
+        context.ledger.set(stage, n, who)
+    with pytest.raises(OutputError):
+        exporter.close()
+    told = wstrace("info", tmp_path / "x.wst").stdout.splitlines()
+    assert told[1:4] == [
+        "  records that did not reach it: 9",
+        "  records that the tracer failed on: 70",
+        "  records that could not be read in the file that it was made of: 30",
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgpack
@@ -96,57 +95,10 @@ def test_every_type_chain_and_codec_comes_back(array, delta, shuffle, codec):
     assert np.array_equal(back, array)
 
 
-@pytest.mark.parametrize("kind", DTYPES)
-def test_the_extremes_of_every_type_survive_delta(kind):
-    info = np.iinfo(DTYPES[kind])
-    array = np.array([info.max, info.min, info.min, info.max, 0, 1], DTYPES[kind])
-    assert np.array_equal(through(array, delta=True), array)
-    assert np.array_equal(through(np.tile(array, 50), delta=True, shuffle=True), np.tile(array, 50))
-
-
-def test_columns_come_back_from_big_endian_and_strided_views():
-    rows = np.zeros(100, np.dtype([("a", "<u8"), ("b", ">u4")]))
-    rows["a"], rows["b"] = np.arange(100), np.arange(100)
-    assert np.array_equal(through(rows["a"], delta=True), np.arange(100))
-    assert np.array_equal(through(rows["b"]), np.arange(100))
-
-
 def test_delta_is_stored_as_the_specification_says():
     kind, chain, codec, raw_len, data = columns.encode(np.array([5, 3, 10], "<u4"), delta=True, codec="none")
     assert (kind, chain, codec, raw_len) == ("u32", [["delta", 5]], "none", 12)
     assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
-def test_the_first_difference_counts_too(n):
-    """Our writer stores 0 there; the specification does not say so."""
-    values = np.arange(7, 7 + n, dtype="<u4")
-    col = ["u32", [["delta", 2**32 - 1]], "none", 4 * n, values.tobytes()]
-    assert np.array_equal(columns.decode(Body(packb(col)), n), np.cumsum(values, dtype="<u4") - np.uint32(1))
-
-
-def test_a_columns_bytes_do_not_depend_on_what_was_packed_before():
-    """The compressors of a thread are used again and again."""
-    rng = np.random.default_rng(1)
-    cases = [(rng.integers(0, 9, n).astype(kind), shuffle)
-             for n in (100, 5000, 65_536) for kind in ("<u4", "<u8") for shuffle in (False, True)]  # fmt: skip
-    first = [columns.encode(array, shuffle=shuffle) for array, shuffle in cases]
-    again = [columns.encode(array, shuffle=shuffle) for array, shuffle in reversed(cases)]
-    assert first == again[::-1]
-    with ThreadPoolExecutor(1) as other:
-        assert first == list(other.map(lambda case: columns.encode(case[0], shuffle=case[1]), cases))
-
-
-@pytest.mark.parametrize("n", [38_000, 65_536])
-def test_blocks_of_a_shuffled_column_hold_one_plane(n: int) -> None:
-    """A block has one Huffman table: together with the noise of the lowest bytes, the next ones take more room."""
-    rng = np.random.default_rng(1)
-    times = np.cumsum(2500 + rng.normal(0, 300, n).astype("<u8"))
-    packed = columns.encode(times, delta=True, shuffle=True)[-1]
-    planes = columns._shuffled(np.diff(times, prepend=times[:1]), 2)
-    assert len(packed) <= sum(len(zstd.compress(plane.tobytes(), 1)) for plane in planes)
-    assert len(packed) < 0.95 * len(zstd.compress(planes.tobytes(), 1))
-    assert np.array_equal(through(times, delta=True, shuffle=True), times)
 
 
 def test_shuffled_bytes_are_stored_as_the_specification_says():
@@ -183,13 +135,6 @@ def test_an_unknown_type_filter_or_codec_costs_that_column_only(col):
     rows = frames.unpack_rows(body)
     assert rows.unreadable == ["odd"]
     assert rows.columns["pid"].tolist() == [1, 2]
-
-
-def test_a_column_of_more_parts_than_we_know_is_taken_by_its_first_five():
-    col = [*columns.encode(np.arange(3, dtype="<u4")), "later"]
-    body = packb({"s": "x", "n": 3, "c": {"a": col, "b": columns.encode(np.arange(3, dtype="|u1"))}})
-    rows = frames.unpack_rows(body)
-    assert rows.columns["a"].tolist() == rows.columns["b"].tolist() == [0, 1, 2]
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -332,18 +277,6 @@ def test_names_come_back_and_stand_as_utf_8_or_bytes(names):
     assert frames.unpack_strings(body) == (5, names)
     for stored, name in zip(msgpack.unpackb(body)["s"], names, strict=True):
         assert stored == name if isinstance(stored, str) else stored.decode("utf-8", "surrogateescape") == name
-
-
-def test_an_index_page_is_plain_msgpack_and_read_in_any_width():
-    entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 2**32 - 1, 65_536, 5, 2**64 - 1]], "<u8")
-    packed = index.pack_index(index.IndexPage(entries))
-    assert msgpack.unpackb(packed) == {"f": entries.tolist()}
-    assert np.array_equal(index.unpack_index(packed).entries, entries)
-    narrow = packb({"f": entries.tolist()})
-    assert len(narrow) < len(packed)
-    assert np.array_equal(index.unpack_index(narrow).entries, entries)
-    with pytest.raises(FrameError):
-        index.unpack_index(packed[:-1])
 
 
 def test_a_header_comes_back():

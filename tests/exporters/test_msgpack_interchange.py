@@ -15,7 +15,6 @@ import msgpack
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
-from command_line import wstrace
 from msgpack_scripted import started
 
 from wstrace.schema import MARK, PROCESS
@@ -159,22 +158,6 @@ def test_queries_over_the_file(trace, sql, expected):
         assert answer.rows == expected
 
 
-def test_a_query_decodes_only_the_columns_that_it_names(trace):
-    from wstrace_exporters.msgpack.interchange.tables import chosen
-    from wstrace_exporters.msgpack.read.trace import open_trace
-
-    with open_trace(str(trace[0])) as opened:
-        known = [column.name for column in opened.columns_of("page_fault")]
-        assert chosen(known, TOP) == ["file"]
-        assert chosen(known, "select count(*) from page_fault") == ["flags"]
-        assert chosen(known, "select va, f.tid from page_fault f where pid = 3") == [
-            "pid", "tid", "va",
-        ]  # fmt: skip
-        all_of = ("select * from page_fault", "from page_fault", "summarize page_fault", "select f.* from page_fault f")
-        for sql in all_of:
-            assert chosen(known, sql) == known
-
-
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow", "parquet"])
 def test_converted_files_hold_every_row_and_names_in_clear(trace, tmp_path, suffix):
     pyarrow = pytest.importorskip("pyarrow")
@@ -254,17 +237,6 @@ for suffix in ("csv", "jsonl", "parquet"):
     header, first = (tmp_path / "x.csv").read_text().splitlines()[:2]
     assert header.startswith('"time_ns","pid"')
     assert first.split(",")[0] == json.loads((tmp_path / "x.jsonl").read_text().split("\n", 1)[0])["time_ns"].__str__()
-
-
-@pytest.mark.parametrize("suffix", ["wst", "parquet", "csv", "jsonl"])
-def test_a_query_on_the_command_line_says_nothing_but_its_answer(trace, tmp_path, suffix):
-    """DuckDB's binding prints a line for each of its objects that is not collected when the interpreter ends."""
-    pytest.importorskip("duckdb")
-    path = trace[0] if suffix == "wst" else tmp_path / f"x.{suffix}"
-    if suffix != "wst":
-        saved(trace[0], path)
-    done = wstrace("query", path, "select count(*) n from page_fault", "--format", "csv")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"n\n{N}\n", "")
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])

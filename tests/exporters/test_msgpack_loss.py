@@ -76,12 +76,6 @@ def test_a_damaged_file_tells_how_many_of_its_records_cannot_be_read(damaged):
     assert "ledger file_lost_records:page_fault: 1,000\n" in out
 
 
-def test_a_cut_file_tells_that_what_it_lacks_is_not_known(cut):
-    assert "its end is missing, how many records with it is not known" in second_line(cut)
-    with open_trace(str(cut)) as trace:
-        assert repr(trace).endswith(" known to be lost, how many more is not known>")
-
-
 def test_a_damaged_file_is_called_so_before_it_is_read_and_after(damaged):
     with open_trace(str(damaged)) as trace:
         before = repr(trace)
@@ -97,16 +91,6 @@ def test_a_damaged_file_is_called_so_before_it_is_read_and_after(damaged):
         assert trace.ledger.get("file_lost_records", "page_fault") == 1000
     with open_trace(str(damaged)) as trace:
         assert "cannot be read" in trace.info.incomplete
-
-
-def test_a_query_warns_of_what_its_answer_lacks(damaged, whole):
-    pytest.importorskip("duckdb")
-    sql = "select count(*) from page_fault"
-    code, out, err = wstrace("query", damaged, sql)
-    assert code == 0
-    assert "9000" in out
-    assert err == f"wstrace: {damaged}: the file is damaged: 1,000 page_fault records of it cannot be read\n"
-    assert wstrace("query", whole, sql)[2] == ""
 
 
 def _recover(path: Path, output: Path) -> None:
@@ -148,18 +132,6 @@ def test_copies_of_one_trace_are_refused_in_any_order(word: str, whole, cut, tmp
     assert not (tmp_path / "merged.wst").exists()
 
 
-def test_a_file_that_is_named_twice_is_read_once(whole):
-    with open_trace(str(whole)) as once, open_trace([str(whole), str(whole)]) as twice:
-        assert twice.rows == once.rows
-
-
-def test_files_stand_in_the_order_in_which_they_are_first_named(whole, tmp_path):
-    other = tmp_path / "other.wst"
-    recorded(other, ROWS)
-    with open_trace([str(whole), str(other), str(whole)]) as trace:
-        assert [part.path for part in trace.parts] == [str(whole), str(other)]
-
-
 def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monkeypatch):
     clocks = osfile.clocks()
     monkeypatch.setattr(osfile, "clocks", lambda: clocks)  # what makes two files those of one trace
@@ -176,18 +148,6 @@ def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monk
         assert trace.rows["page_fault"] == 2 * ROWS
     assert wstrace("convert", *paths, "-o", tmp_path / "merged.wst")[0] == 0
     assert wstrace("info", paths[0], tmp_path / "merged.wst")[0] == 125
-
-
-@pytest.mark.parametrize("make", [_recover, _merge])
-def test_a_file_made_of_a_cut_one_says_that_it_was_cut(make: Callable[[Path, Path], None], cut, tmp_path):
-    for name in ("first.wst", "second.wst"):
-        make(cut, tmp_path / name)
-        cut = tmp_path / name
-        assert "it was made of a file that was cut: how many records it lacks is not known" in second_line(cut)
-        assert f"{cut}: incomplete, " in wstrace("info", cut)[1]
-        with open_trace(str(cut)) as trace:
-            assert trace.state == "incomplete"
-            assert repr(trace).endswith(" known to be lost, how many more is not known>")
 
 
 def test_a_file_of_a_trace_whose_enricher_was_left_behind_names_the_enricher(tmp_path):

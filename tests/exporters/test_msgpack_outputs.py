@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from msgpack_scripted import everything, started
 
-from wstrace.errors import OutputError, UsageError
+from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 
 def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
@@ -25,15 +24,6 @@ def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
     assert path.read_bytes() == b"precious"
     started(path, force=True)[0].close()
     assert path.read_bytes() != b"precious"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="only on systems with modes")
-def test_a_new_file_is_its_owners_only_and_not_inherited(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    everything(exporter, context, 10)
-    assert stat.S_IMODE((tmp_path / "x.wst").stat().st_mode) == 0o600
-    assert not os.get_inheritable(exporter._writer._sink.out.fd)
-    exporter.close()
 
 
 def test_two_writers_on_one_file(tmp_path):
@@ -48,15 +38,6 @@ def test_two_writers_on_one_file(tmp_path):
     assert path.read_bytes() == before
     exporter.close()
     started(path, force=True)[0].close()
-
-
-def test_places_that_cannot_be_written_say_so_and_what_to_do(tmp_path):
-    with pytest.raises(OutputError, match="create its directory"):
-        started(tmp_path / "none" / "x.wst")
-    with pytest.raises(OutputError, match="name a file"):
-        started(tmp_path, force=True)
-    with pytest.raises(UsageError, match="level"):
-        MsgpackExporter(path="x", level=99)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="only on systems with users")
@@ -168,23 +149,6 @@ def test_a_session_that_fails_to_start_leaves_no_file(tmp_path):
     exporter, _ = started(tmp_path / "x.wst", resume=True, force=True)
     exporter.cancel()
     assert (tmp_path / "x.wst").exists()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="only on systems with fork")
-def test_a_forked_child_writes_nothing(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    everything(exporter, context, 1000)
-    pid = os.fork()
-    if pid == 0:
-        exporter.after_fork_in_child()
-        exporter.close()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    everything(exporter, context, 1000)
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == 2000
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays sudo: needs root")

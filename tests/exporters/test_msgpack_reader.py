@@ -9,12 +9,9 @@ import pytest
 import synthetic_trace as synthetic
 from msgpack_scripted import column, recorded, started
 
-import wstrace
 from wstrace.batch import Batch
-from wstrace.errors import TraceFileError
 from wstrace.schema import PAGE_FAULT
-from wstrace_exporters.msgpack.format import columns, frames
-from wstrace_exporters.msgpack.format.layout import EVENTS, INDEX, pack_frame
+from wstrace_exporters.msgpack.format.layout import EVENTS, INDEX
 from wstrace_exporters.msgpack.read.prefetch import Prefetched
 from wstrace_exporters.msgpack.read.trace import open_trace
 
@@ -31,15 +28,6 @@ def written(path) -> list[Batch]:
     return recorded(path, N)
 
 
-def test_it_is_part_of_the_public_api(path, written):
-    with wstrace.open_trace(str(path)) as trace:
-        assert trace.rows["page_fault"] == N
-        assert set(trace.streams) == {"page_fault", "process", "mapping", "resident", "mark"}
-        assert trace.header.clock["name"] in ("CLOCK_MONOTONIC", "QueryPerformanceCounter")
-    with wstrace.open_trace(path) as trace:
-        assert len(trace.parts) == 1
-
-
 def test_any_time_window_is_exact(path, written):
     times = column(written, "time_ns")
     rng = np.random.default_rng(2)
@@ -54,27 +42,6 @@ def test_any_time_window_is_exact(path, written):
         assert not list(trace.batches("page_fault", None, 0, 1))
         assert not list(trace.batches("page_fault", None, 1 << 62, None))
         assert sum(map(len, trace.batches("page_fault", ["va"], int(times[5000])))) == N - 5000
-
-
-def test_a_window_reads_only_the_frames_that_it_touches(path, written, monkeypatch):
-    decoded = []
-    monkeypatch.setattr(frames, "unpack_rows", lambda *a, _f=frames.unpack_rows, **k: decoded.append(1) or _f(*a, **k))
-    with open_trace(str(path)) as trace:
-        decoded.clear()
-        start = int(written[10]["time_ns"][0])
-        assert len(list(trace.batches("page_fault", ["va"], start, start + 1))) == 1
-    assert len(decoded) <= 2
-
-
-def test_a_column_nobody_asked_for_is_not_decoded(path, written, monkeypatch):
-    seen = []
-    monkeypatch.setattr(columns, "decode", lambda body, n, _f=columns.decode: seen.append(n) or _f(body, n))
-    with open_trace(str(path)) as trace:
-        seen.clear()
-        (first, *_) = trace.batches("page_fault", ["tid", "va"])
-        assert list(first) == ["tid", "va"]
-        n_frames = len(list(trace.batches("page_fault", ["va"])))
-    assert len(seen) == 2 * n_frames + n_frames
 
 
 def test_prefetched_gives_the_same_in_the_same_order(path, written):
@@ -102,14 +69,6 @@ def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, writ
         assert trace.damage()["lost_frames"] == 1
 
 
-def test_several_files_are_read_one_after_the_other(tmp_path):
-    recorded(tmp_path / "a.wst", 1000, seed=1)
-    recorded(tmp_path / "b.wst", 500, seed=2)
-    with open_trace([str(tmp_path / "a.wst"), str(tmp_path / "b.wst")]) as trace:
-        assert trace.rows["page_fault"] == 1500
-        assert len(trace.mappings) == 40, "the same mappings in both"
-
-
 def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
     for name, first in (("a", 1), ("b", 2)):  # mapping 2 of b is /usr/lib/lib2.so at another address
         exporter, context = started(tmp_path / f"{name}.wst")
@@ -125,14 +84,6 @@ def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
         assert rows[int(first["mapping"][0])] == synthetic.FIRST_MAPPING + synthetic.MAPPING_BYTES
         assert rows[int(second["mapping"][0])] == synthetic.FIRST_MAPPING
         assert {trace.strings[int(b["file"][0])] for b in (first, second)} == {"/usr/lib/lib2.so"}
-
-
-def test_a_newer_major_is_refused_with_a_clear_error(tmp_path):
-    from wstrace_exporters.msgpack.format.values import packb
-
-    (tmp_path / "x.wst").write_bytes(pack_frame(b"12345678", 0, 0, packb({"v": [2, 0], "id": b"12345678"})))
-    with pytest.raises(TraceFileError, match=r"version 2.*newer wstrace"):
-        open_trace(str(tmp_path / "x.wst"))
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
@@ -184,15 +135,6 @@ def test_a_part_with_a_lost_header_is_still_one_of_its_trace(tmp_path):
         assert len(trace.parts) == len(parts) + 1
         assert np.array_equal(column(trace.batches("page_fault", ["va"]), "va"), column(batches, "va"))
         assert trace.state == "damaged"
-
-
-def test_frames_of_other_streams_are_not_read_for_one(path, written):
-    with open_trace(str(path)) as trace:
-        part = trace.parts[0]
-        frame, sizes = part.frame, []
-        part.frame = lambda entry, source: sizes.append(int(entry["length"])) or frame(entry, source)
-        assert len(trace.processes) == 2
-        assert len(sizes) == 1
 
 
 # -- Arrow -----------------------------------------------------------------------------------------------------------

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgpack_scripted import column, everything, recorded, started
+from msgpack_scripted import column, recorded
 
 from wstrace.batch import Batch
-from wstrace.cli import main
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.session import Session
@@ -89,30 +86,6 @@ def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypat
     assert np.array_equal(column(exporter.of("page_fault"), "time_ns"), expected)
     assert len(exporter.of("process")) == 1, "who the processes are is told whatever the window"
     assert session.ledger.get("recorded", "page_fault") == len(expected)
-
-
-def test_report_convert_and_replay_count_from_one_beginning(tmp_path):
-    """The first clock mark is read before the session begins, by as much as the plugins take to start."""
-    path, out = tmp_path / "x.wst", tmp_path / "x.csv"
-    exporter, context = started(path)
-    context.info.started_ns = 2_000_000
-    batches = everything(exporter, context, N)
-    context.ledger.add("counted", N, "minor")
-    exporter.close()
-    times = column(batches, "time_ns")
-    expected = int(((times >= 7_000_000) & (times < 12_000_000)).sum())
-    assert 0 < expected < N
-    with open_trace(str(path)) as trace:
-        assert trace.begin_ns == trace.info.started_ns == 2_000_000
-    window = ("--start", "5ms", "--end", "10ms")
-    assert main(["convert", str(path), "-o", str(out), *window]) == 0
-    assert len(out.read_text().splitlines()) == 1 + expected
-    _, session = replayed(path=[str(path)], start=0.005, end=0.010)
-    assert session.ledger.get("recorded", "page_fault") == expected
-    assert session.ledger.get("counted") == 0, "it is the whole trace's"
-    assert "records outside of the window that is replayed: from 0.005 s to 0.01 s" in session.info.notes
-    report = subprocess.run([sys.executable, "-m", "wstrace", "report", path, *window], capture_output=True, text=True)
-    assert f"{expected:,} of {N:,} faults (from 0.005 s to 0.01 s)" in report.stdout.splitlines()[0]
 
 
 def test_a_replay_at_speed_takes_its_time(path, written):

@@ -16,7 +16,7 @@ from wstrace.schema import MAPPING, PROCESS
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write import live_mappings as live
-from wstrace_exporters.msgpack.write.live_mappings import Covered, Mappings
+from wstrace_exporters.msgpack.write.live_mappings import Mappings
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
@@ -61,20 +61,6 @@ def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
     with open_trace(str(path)) as trace:
         assert [Path(part.path).name for part in trace.parts] == left
         assert trace.damage()["lost_names"] == 0
-
-
-def test_rotation_by_age(tmp_path, monkeypatch):
-    exporter, context = started(tmp_path / "x.wst", rotate_seconds=30.0)
-    everything(exporter, context, 100)
-    exporter.tick()
-    assert exporter.statistics()["parts"] == 1
-    monkeypatch.setattr(exporter._writer._parts, "_began", -1e9)
-    exporter.tick()
-    assert exporter.statistics()["parts"] == 2
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == 100
 
 
 def test_a_stale_part_of_another_trace_is_not_read_as_one(tmp_path):
@@ -162,25 +148,3 @@ def test_records_that_come_after_the_exit_still_find_their_mapping(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault", ["file"])) == 200
         assert trace.damage()["lost_names"] == 0
-
-
-def test_memory_of_live_mappings_is_flat_over_execs(no_grace):
-    mappings = Mappings()
-    for exec_no in range(2000):  # 50 mappings each
-        mappings.spaces.apply(process(EXEC, 5))
-        base = exec_no * 50
-        mappings.add(mapping(*((base + i + 1, 5, i * 100, i * 100 + 100) for i in range(50))))
-        mappings.take_new()
-    assert mappings._held < 3 * 65_536
-    mappings.prune()
-    assert mappings._held == 50
-
-
-def test_covered_is_the_union_of_intervals():
-    covered, painted = Covered(), np.zeros(200, bool)
-    rng = np.random.default_rng(3)
-    for _ in range(500):
-        start = int(rng.integers(0, 199))
-        end = int(rng.integers(start + 1, 200))
-        assert covered.add(start, end) == (not painted[start:end].all())
-        painted[start:end] = True

@@ -17,9 +17,8 @@ from wstrace import Session
 from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
 from wstrace.table import Selection
-from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace.testing import ScriptedSource, batch_of
 from wstrace_exporters.msgpack.format.part_names import name_and_number
-from wstrace_exporters.msgpack.read.replay import Replay
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write import frame_file
 from wstrace_exporters.msgpack.write.copy import copy
@@ -89,39 +88,6 @@ def test_a_merge_and_a_recovered_file(tmp_path, one, other):
             )
 
 
-@given(FAULTS, FAULTS)
-@SETTINGS
-def test_a_session_that_goes_on_with_a_file(tmp_path, one, other):
-    exported = write(tmp_path / "x.wst", one), write(tmp_path / "x.wst", other, resume=True)
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert stacks_of(trace.read(Selection())) == [s for batches in exported for s in stacks_of(batches)]
-
-
-def test_each_part_has_the_mappings_of_its_call_sites_though_their_process_ended_long_ago(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_exporters.msgpack.write.live_mappings.GRACE_SECONDS", 0.0)
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
-    stacks = Stacks(context.strings, context.stack_ids)
-    exporter.export(synthetic.mappings(context.strings, 3))
-    fault = Fault(python=[("f", "a.py", 1)], native=[(2, 4096), (1, 64)])
-    for round_ in range(4):
-        for batch in stacks.batches([fault]):
-            exporter.export(batch)
-        if round_ == 0:
-            exporter.export(synthetic.processes(context.strings))
-        exporter.flush(1)
-    exporter.close()
-    found = []
-    for path in sorted(tmp_path.glob("x*.wst")):
-        with TraceFile([str(path)]) as trace:
-            read = list(trace.read(Selection()))
-            found += stacks_of(read, "native_stack")
-            known = set(trace.mappings["id"].tolist())
-            assert set(columns([b for b in read if b.schema.name == "call_site"], "mapping")) <= {0, *known}
-            assert trace.damage()["lost_names"] == 0
-    assert len(found) == 4
-    assert {len(stack) for stack in found} == {2}
-
-
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_part_that_lost_its_header_keeps_the_stacks_of_its_session(tmp_path, damaged):
     """GIVEN parts of one session, of which each names other functions WHEN one lost its header THEN ids stay theirs."""
@@ -137,16 +103,6 @@ def test_a_part_that_lost_its_header_keeps_the_stacks_of_its_session(tmp_path, d
         assert sorted(columns(rows, "id")) == sorted(
             columns([batch for batch in exported if batch.schema.name == "call_site"], "id")
         )
-
-
-def test_a_replay_gives_them_on(tmp_path):
-    exported = write(tmp_path / "x.wst", [Fault(python=[("f", "a.py", n), ("main", "a.py", 9)]) for n in range(5)])
-    exporter = RecordingExporter()
-    session = Session(sources=[Replay(path=[str(tmp_path / "x.wst")])], exporters=[exporter], enrichers=[]).start()
-    session.wait(5)
-    session.stop()
-    assert stacks_of(exporter.batches) == stacks_of(exported)
-    assert stacks_of(session.trace.read(Selection())) == stacks_of(exported)
 
 
 @pytest.mark.parametrize("name", ["file", "kind"])

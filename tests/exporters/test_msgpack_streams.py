@@ -9,7 +9,7 @@ from msgpack_scripted import started
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import Column, Schema
 from wstrace.testing import batch_of
-from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
 PAUSES = Schema(
@@ -67,23 +67,6 @@ def test_a_third_partys_snapshot_reads_back(tmp_path):
         assert names(trace, read, "name") == ["young", "old"]
         assert read.schema == STACKS
         assert read.snapshot.pid == 7
-
-
-def test_every_part_announces_the_streams_that_it_holds(tmp_path):
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
-    for n in range(4):
-        exporter.export(pauses(context.strings, (f"phase {n}", "sweep")))
-        exporter.flush(1)
-    exporter.close()
-    parts = sorted(tmp_path.glob("x*.wst"))
-    assert len(parts) > 2
-    for path in parts[:4]:
-        with TraceFile([str(path)]) as trace:
-            for batch in trace.batches("gc_pause"):
-                assert names(trace, batch, "phase")[1] == "sweep"
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        found = [name for batch in trace.batches("gc_pause") for name in names(trace, batch, "phase")]
-        assert found == [name for n in range(4) for name in (f"phase {n}", "sweep")]
 
 
 def test_merged_recovered_and_resumed_files_keep_a_third_partys_names_and_mappings(tmp_path):

@@ -8,7 +8,7 @@ from msgpack_scripted import started
 
 from wstrace import schema
 from wstrace.batch import Batch
-from wstrace.errors import OutputError, TraceFileError
+from wstrace.errors import OutputError
 from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
@@ -96,11 +96,6 @@ def decoded(part, decoder) -> list[Batch]:
     return [batch for frame in part.read(decoder.kinds) if (batch := decoder.batch(frame)) is not None]
 
 
-def test_one_file(tmp_path):
-    with open_trace(written(tmp_path / "x.wst", "a", 3, 1, 2)) as trace:
-        assert visits_of(trace) == 3
-
-
 def test_several_files_at_once_and_a_merge_of_them(tmp_path):
     paths = [written(tmp_path / f"{prefix}.wst", prefix, 4, 2) for prefix in "abc"]
     with open_trace(paths) as trace:
@@ -109,67 +104,6 @@ def test_several_files_at_once_and_a_merge_of_them(tmp_path):
         copy([a, b, c], str(tmp_path / "merged.wst"))
     with open_trace(str(tmp_path / "merged.wst")) as trace:
         assert visits_of(trace) == 6
-
-
-def test_a_merge_of_two_boots(tmp_path, monkeypatch):
-    paths = []
-    for prefix in "ab":
-        monkeypatch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda boot=prefix: boot)
-        paths.append(written(tmp_path / f"{prefix}.wst", prefix, 3))
-    with open_trace(paths[0]) as a, open_trace(paths[1]) as b:
-        copy([a, b], str(tmp_path / "merged.wst"))
-    with open_trace(str(tmp_path / "merged.wst")) as trace:
-        assert visits_of(trace) == 2
-    with pytest.raises(TraceFileError, match="come from different boots"):  # without merge their pids would be mixed
-        open_trace(paths)
-
-
-def test_a_file_that_is_gone_on_with(tmp_path):
-    path = written(tmp_path / "x.wst", "a", 5)
-    written(tmp_path / "x.wst", "b", 3, 1, resume=True)
-    with open_trace(path) as trace:
-        assert visits_of(trace) == 3
-
-
-def test_a_file_that_is_gone_on_with_after_another_boot(tmp_path, monkeypatch):
-    path = written(tmp_path / "x.wst", "a", 5)
-    monkeypatch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda: "another")
-    written(tmp_path / "x.wst", "b", 3, 1, resume=True)
-    with open_trace(path) as trace:
-        assert len(trace.parts) == 2
-        assert visits_of(trace) == 3
-
-
-@pytest.mark.parametrize("keep", [0, 2])
-def test_each_part_of_a_rotated_trace_stands_alone(tmp_path, keep):
-    session = Session(tmp_path / "x.wst", "a", rotate_bytes=1, keep=keep)
-    for n in range(1, 6):
-        session.visit(n, 1)
-        session.exporter.flush(1)
-    session.close()
-    parts = sorted(tmp_path.glob("x*.wst"))
-    assert len(parts) >= 2
-    alone = []
-    for path in parts:
-        with TraceFile([str(path)]) as trace:
-            alone.append(visits_of(trace))
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert visits_of(trace) == sum(alone)
-    assert keep or sum(alone) == 10
-
-
-def test_a_part_repeats_rows_of_differing_columns_with_all_that_they_have(tmp_path):
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
-    exporter.export(batch_of(PLACE, context.strings, id=[1, 2], within=[0, 1], name=["a1", "a2"]))
-    exporter.export(batch_of(PLACE, context.strings, id=[3], name=["b1"]))
-    for n in (2, 3, 2, 3):
-        exporter.export(batch_of(VISIT, context.strings, time_ns=[5], at=n, expected=["a2" if n == 2 else "b1"]))
-        exporter.flush(1)
-    exporter.close()
-    for path in sorted(tmp_path.glob("x*.wst")):
-        with TraceFile([str(path)]) as trace:
-            places = [batch["within"].tolist() if "within" in batch else None for batch in trace.batches("place")]
-            assert places in ([[0, 1], None], []), "an empty last part has nobody to repeat them for"
 
 
 def test_rows_stand_before_their_users_also_where_a_user_has_waited_for_longer(tmp_path):
@@ -195,21 +129,6 @@ def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
         copy([trace], str(tmp_path / "copied.wst"))
     with open_trace(str(tmp_path / "copied.wst")) as trace:
         assert visits_of(trace) == 12
-
-
-@pytest.mark.parametrize("parts", ["of one session", "of two sessions"])
-def test_rows_that_parts_repeat_count_once(tmp_path, parts):
-    for prefix in "ab" if parts == "of two sessions" else "a":
-        session = Session(tmp_path / "x.wst", prefix, rotate_bytes=1, resume=prefix == "b")
-        for n in range(1, 4):
-            session.visit(n, 1)
-            session.exporter.flush(1)
-        session.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert sum(part.rows().get("place", 0) for part in trace.parts) > trace.rows["place"]
-        assert trace.rows == {stream: sum(map(len, trace.batches(stream))) for stream in ("place", "visit")}
-        assert len(trace.table("place")) == trace.rows["place"]
-        assert f"{trace.rows['place']} place, " in repr(trace)
 
 
 def test_a_cut_file_and_what_is_recovered_of_it(tmp_path):

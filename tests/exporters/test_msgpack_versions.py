@@ -16,10 +16,9 @@ from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format import columns
 from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
-from wstrace_exporters.msgpack.format.layout import EVENTS, FEATURES, HEADER, INDEX, STRINGS, pack_frame
+from wstrace_exporters.msgpack.format.layout import EVENTS, FEATURES, HEADER, STRINGS, pack_frame
 from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_exporters.msgpack.format.values import packb
-from wstrace_exporters.msgpack.read.prefetch import Prefetched
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
@@ -91,28 +90,6 @@ def several(tmp_path_factory) -> tuple[Path, dict[int, list[int]]]:
     return path, expected
 
 
-def test_the_rows_of_some_processes_are_those_and_only_their_frames_are_read(several):
-    path, expected = several
-    with open_trace(str(path)) as trace:
-        part = trace.parts[0]
-        frame, seen = part.frame, []
-        part.frame = lambda entry, source: seen.append(int(entry["offset"])) or frame(entry, source)
-        for wanted in ((100,), (104, 4242), PIDS, (5,), ()):
-            for batches in (
-                trace.batches("page_fault", pids=wanted),
-                Prefetched(trace.batches("page_fault", pids=wanted)),
-            ):
-                seen.clear()
-                found = [va for batch in batches for va in batch["va"].tolist()]
-                holding = {
-                    int(entry["offset"])
-                    for number, entry in enumerate(part.entries[part.entries["kind"] == EVENTS])
-                    if {PIDS[number % 4], PIDS[number // 4 % 4]} & set(wanted)
-                }
-                assert sorted(found) == sorted(va for pid in wanted for va in expected.get(pid, ()))
-                assert set(seen) == holding, "a frame of no wanted process was read, or one of a wanted process was not"
-
-
 def test_a_selection_of_processes_holds_for_every_stream_and_column(several):
     path, expected = several
     with open_trace(str(path)) as trace:
@@ -145,15 +122,6 @@ def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path,
         assert column(trace.batches("page_fault", pids=[104]), "va").tolist() == expected[104]
 
 
-def test_a_set_of_pids_has_a_bit_for_each_and_no_neighbour_shares_one():
-    assert pid_set([]) == 0
-    assert pid_set(range(1000, 1040)).bit_count() >= 36
-    assert pid_set(range(4000, 4000 + 40 * 4, 4)).bit_count() >= 36  # Windows gives multiples of 4
-    many = np.repeat(np.array([7, 9, 7], "<u4"), 1000)
-    assert pid_set(many) == pid_set([7]) | pid_set([9])
-    assert pid_set([-1, 1 << 32]) == 0
-
-
 def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
     entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 90, 65_536, 5, 2**64 - 1]], "<u8")
     page = IndexPage(entries, ["page_fault"], np.array([0, 1], "<u8"), np.array([0, pid_set([7])], "<u8"))
@@ -165,21 +133,6 @@ def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
         assert (read.streams, read.stream.tolist(), read.pids.tolist()) == (["page_fault"], [0, 1], page.pids.tolist())
     plain["c"]["stream"] = ["u16", [], "none", 4, b"\xff\xff\x01\x00"]
     assert unpack_index(msgpack.packb(plain)).stream.tolist() == [0, 1], "a number of no stream tells nothing"
-
-
-def test_more_streams_than_the_index_tells_apart_are_found_all_the_same(tmp_path, monkeypatch):
-    from wstrace.schema import Column, Schema
-
-    monkeypatch.setattr("wstrace_exporters.msgpack.write.frame_file._INDEX_STREAMS", 4)
-    exporter, context = started(tmp_path / "x.wst")
-    for n in range(9):
-        exporter.export(batch_of(Schema(f"s{n}", (Column("a", "u32", "count"),)), context.strings, a=[n]))
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert not trace.parts[0].scanned
-        assert [column(trace.batches(f"s{n}"), "a").tolist() for n in range(9)] == [[n] for n in range(9)]
-        kinds = [frame[1] for frame in frames_in(tmp_path / "x.wst")]
-        assert (kinds[0], kinds.count(INDEX)) == (HEADER, 1)
 
 
 # -- files of versions to come ---------------------------------------------------------------------------------------
@@ -212,23 +165,6 @@ def of_a_later_version(path: Path) -> str:
     return str(path)
 
 
-def test_a_file_of_a_later_minor_version_is_read_as_far_as_it_is_known_and_the_rest_is_told(tmp_path):
-    with open_trace(of_a_later_version(tmp_path / "x.wst")) as trace:
-        (faults,) = trace.batches("page_fault")
-        assert faults["va"].tolist() == [5, 6]
-        assert faults["region"].tolist() == [1, 2], "ids of an unknown table are the numbers that stand there"
-        assert [trace.strings[code] for code in faults["tag"].tolist()] == ["tagged"] * 2
-        assert "packed" not in faults
-        assert next(iter(trace.batches("nobody")))["a"].tolist() == [1, 1]
-        assert trace.unknown() == {
-            "version": "1.9",
-            "frames": {"9": 1},
-            "streams": ["nobody"],
-            "semantics": {"region": ["page_fault.region", "region.id"]},
-            "columns": ["packed"],
-        }
-
-
 def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
     from wstrace.cli import main
 
@@ -252,12 +188,6 @@ def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
         merged = list(trace.batches("page_fault"))
         assert sum(map(len, merged)) == 4
         assert all("region" not in batch for batch in merged), "ids of two files in one column would mean two things"
-
-
-def test_a_file_that_is_known_throughout_has_nothing_unknown(tmp_path):
-    recorded(tmp_path / "x.wst", 100)
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.unknown() == {}
 
 
 def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from wstrace.interfaces import Exporter, Level
 from wstrace.schema import MARK, PAGE_FAULT, PROCESS
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract, batch_of
-from wstrace_exporters.msgpack.format.osfile import sync_directory
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
@@ -121,41 +118,6 @@ def test_a_process_comes_before_its_faults_though_these_fill_a_frame_first(tmp_p
     assert read == [("process", {7}), ("page_fault", {7}), ("process", {8}), ("page_fault", {8})]
 
 
-def test_rows_wait_a_second_at_most_though_no_batch_comes(tmp_path, monkeypatch):
-    exporter, context = started(tmp_path / "x.wst")
-    everything(exporter, context, 100, 100)
-    size = (tmp_path / "x.wst").stat().st_size
-    exporter.tick()
-    assert (tmp_path / "x.wst").stat().st_size == size
-    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.FRAME_SECONDS", 0.0)
-    exporter.tick()
-    with open_trace(str(tmp_path / "x.wst")) as trace:  # still open: cut, but all is there
-        assert trace.rows["page_fault"] == 100
-        assert trace.state == "cut"
-    exporter.close()
-
-
-def test_a_batch_without_time_has_its_window(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    columns = {"va": np.arange(5, dtype="<u8"), "tid": np.ones(5, "<u4")}
-    exporter.export(Batch(PAGE_FAULT, columns, window=(70, 90), strings=context.strings))
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        (read,) = trace.batches("page_fault")
-        assert (read.window, "time_ns" in read, len(read)) == ((70, 90), False, 5)
-
-
-def test_no_row_is_lost_where_a_later_batch_has_another_layout(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    for number, batch in enumerate(synthetic.faults(context.strings, 40, rows=10)):
-        more = {"host": np.full(len(batch), number, "<u2")} if number % 3 else {}
-        exporter.export(batch.with_columns(more))
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.rows["page_fault"] == 40
-        assert [len(batch) for batch in trace.batches("page_fault")] == [10, 20, 10]
-
-
 def test_a_trace_of_nothing_is_a_whole_trace(tmp_path):
     exporter, _ = started(tmp_path / "x.wst")
     exporter.tick()
@@ -164,17 +126,3 @@ def test_a_trace_of_nothing_is_a_whole_trace(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert trace.clean
         assert trace.rows == {}
-
-
-def test_statistics_can_be_printed(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    everything(exporter, context, 10)
-    exporter.close()
-    assert json.loads(json.dumps(exporter.statistics()))["rows"] == 52
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only where there are FIFOs")
-@pytest.mark.timeout(10)
-def test_a_fifo_in_place_of_a_files_folder_does_not_make_the_tracer_wait(tmp_path):
-    os.mkfifo(tmp_path / "folder")
-    sync_directory(str(tmp_path / "folder" / "x.wst"))

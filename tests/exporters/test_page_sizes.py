@@ -12,8 +12,6 @@ from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
 from command_line import wstrace
 from go_pprof import totals
 
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
 from wstrace.clock import now_ns
 from wstrace.schema import (
     FAULT_MAJOR,
@@ -26,7 +24,6 @@ from wstrace.schema import (
     PROCESS_FORK,
 )
 from wstrace.trace import Trace
-from wstrace_exporters.html.report import report
 from wstrace_exporters.msgpack.format import osfile
 
 SECOND = 1_000_000_000
@@ -114,29 +111,6 @@ def test_bytes_grow_with_the_pages_and_counts_do_not(two, words, bytes_of):
     found = larger(times, asked(first, *words), asked(second, *words))
     assert bytes_of <= found
     assert not found & {"faults", "pages", "major", "samples", "in_all", "again", "time_ns"}
-
-
-def test_a_comparison_counts_each_side_by_its_own_pages(two):
-    times, first, second = two
-    found = asked(first, "diff", second, "--json")
-    assert found["first"] * times == found["second"]
-    assert found["change"] == found["second"] - found["first"]
-    assert all(row["first"] * times == row["second"] for row in found["owners"])
-
-
-def test_the_pictures_have_the_same_shapes(two):
-    times = two[0]
-    traces = scripted(PAGE), scripted(times * PAGE)
-    pages = [report(trace, Blame(Composition(trace, "peak", whole_stacks=True))) for trace in traces]
-    for page in pages:
-        for name in ("headline", "about"):  # texts with sizes
-            del page[name]
-        for row in page["strips"]["rows"]:
-            del row["cells"]  # shares of mappings, which are as large for both
-        (address,) = (band.pop("range").partition(" from ")[2] for band in page["order"]["bands"][:1])
-        assert address == f"{ANON:#x}"
-        page["order"]["bands"][1].pop("range")
-    assert {"page", "resident"} <= larger(times, *pages)
 
 
 def test_profiles_have_the_bytes_of_blame(two, tmp_path):

@@ -42,32 +42,3 @@ def test_no_part_that_can_hold_a_row_of_the_window_is_left_out(
     assert set(needed) <= set(within)
     rows = [number for number in within if spans[number] is not None]
     assert rows == needed
-
-
-def looked_at(n: int, length: int, at: int) -> int:
-    asked = set[int]()
-
-    def span_of(number: int) -> tuple[int, int]:
-        asked.add(number)
-        return number * length, (number + 1) * length - 1
-
-    assert at // length in parts_within(n, span_of, at, at + 10**7)
-    return len(asked)
-
-
-def test_of_a_hundred_thousand_equal_parts_six_are_looked_at_beside_the_first() -> None:
-    """The first, the last, the three that the window may meet as records are late, and one on either side."""
-    for at in (12_345, 40_000, 77_777, 99_998):
-        assert looked_at(100_000, 100 * SECOND, at * 100 * SECOND + 50 * SECOND) <= 6 + 1
-
-
-def test_parts_of_very_different_lengths_cost_no_more_than_three_times_halving() -> None:
-    """The last of 4,096 parts is as long as all others together, a thousand times."""
-    asked = set[int]()
-
-    def span_of(number: int) -> tuple[int, int]:
-        asked.add(number)
-        return number * SECOND, (number + 1) * SECOND - 1 if number < 4095 else 4096_000 * SECOND
-
-    parts_within(4096, span_of, 2048 * SECOND, 2048 * SECOND + 1)
-    assert len(asked) <= 3 * 12 + 2 * 64

@@ -11,12 +11,10 @@ from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 from perfetto import query
 
 from wstrace.analysis.blame.words import answer
-from wstrace.batch import Batch
 from wstrace.errors import UsageError
-from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FAULT, PAGE_FILE, PROCESS_EXEC, PROCESS_FORK, PROCESS_NAME
-from wstrace.testing import batch_of, trace_of
+from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FILE, PROCESS_FORK, PROCESS_NAME
+from wstrace.testing import batch_of
 from wstrace.trace import Trace
-from wstrace_exporters.perfetto.counters import STEPS, steps
 from wstrace_exporters.perfetto.writer import chosen
 
 ERRORS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
@@ -124,28 +122,6 @@ def test_who_writes_it_is_told_what_was_left_out(tmp_path):
     assert (whole, whole.note) == (9, "")
 
 
-def test_a_counter_has_few_steps_and_its_last_value():
-    times, values = steps(np.sort(np.random.default_rng(1).integers(0, 1 << 40, 50_000).astype(np.uint64)), PAGE)
-    assert len(times) <= STEPS
-    assert values[-1] == 50_000 * PAGE
-    times, values = steps(np.full(3, 7, np.uint64), PAGE)
-    assert (times.tolist(), values.tolist()) == ([7], [3 * PAGE])
-
-
-def test_the_counters_are_few_and_sum_to_the_whole(tmp_path):
-    """Of 200 processes with a page each, and names that were made to harm."""
-    script = Script()
-    for pid in range(20, 220):
-        script.batches.append(script.process(2, pid, PROCESS_EXEC, f"\udcff\x1b{pid}</script>"))
-        script.fault(pid, ANON + pid * PAGE, pid=pid, stack=APP)
-        script.snapshot(1000 + pid, (ANON + pid * PAGE, 1, 0), pid=pid, number=pid)
-    (rows,) = asked(script.trace(), tmp_path, "select t.name, max(c.value) from counter c join counter_track t "
-                    "on c.track_id = t.id where t.name like 'resident%' group by t.id", most=50)  # fmt: skip
-    assert len(rows) == 21
-    assert sum(value for _, value in rows) == 200 * PAGE
-    assert ["resident: (all others)", 180 * PAGE] in rows
-
-
 def test_it_says_what_the_trace_cannot_show(tmp_path):
     script = Script()
     for n in range(9):
@@ -165,14 +141,6 @@ def test_it_says_what_the_trace_cannot_show(tmp_path):
     with pytest.raises(UsageError, match="there is no mark 'warm'"):
         trace.save(str(tmp_path / "y.pftrace"), at="warm")
     assert not (tmp_path / "y.pftrace").exists()
-
-
-def test_a_trace_without_times_and_one_without_rows(tmp_path):
-    faults = batch_of(PAGE_FAULT, pid=7, tid=7, pc=1, va=[PAGE, 2 * PAGE], flags=0)
-    windowed = Batch(PAGE_FAULT, faults.columns, window=(100, 200), strings=faults.strings)
-    (times,) = asked(trace_of(windowed), tmp_path, "select ts from slice where category = 'fault'")
-    assert times == [[100], [100]]
-    assert asked(trace_of(), tmp_path, "select count(*) from slice where category = 'fault'") == [[[0]]]
 
 
 def test_a_cut_stack_does_not_look_whole(tmp_path):

@@ -10,10 +10,8 @@ import pytest
 from blame_scripted import ANON, APP, CODE, FILE, PAGE, SAVE, Script
 from go_pprof import pprof, totals
 
-from wstrace.batch import Dictionary
 from wstrace.errors import UsageError
-from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PAGE_FILE, PROCESS_EXEC, PROCESS_FORK
-from wstrace.testing import batch_of, trace_of
+from wstrace.schema import PAGE_FILE, PROCESS_EXEC, PROCESS_FORK
 from wstrace.trace import Trace
 
 HOSTILE = ["\x1b]0;x\x07\u202e", "</script><img src=x>", "a\nb;c", "\udcff", "x" * 60_000]
@@ -132,32 +130,6 @@ def test_a_large_profile_folds_frames_that_are_small_and_keeps_every_sum_above(t
     assert rows.note in said
 
 
-def test_a_profile_that_is_little_too_large_folds_little(tmp_path, monkeypatch):
-    script = Script()
-    names = [f"tiny_{n}" for n in range(1000)] + [f"small_{n // 5}" for n in range(200)] + ["large"] * 11_000
-    for n, name in enumerate(names):
-        script.fault(10 + n, ANON + n * PAGE, stack=[(name, "/srv/app/work.py", 5), *APP])
-    trace = script.trace()
-    whole = len(saved(trace, tmp_path / "whole.pb.gz").read_bytes())
-    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, whole // 2))
-    path = saved(trace, tmp_path / "x.pb.gz")
-    top = pprof("-top", "-sample_index=faults", "-nodecount=9999", "-nodefraction=0", path)
-    assert re.search(r"^ +1000 .* \(others\)$", top, re.M)
-    assert len(re.findall(r"^ +5 .* small_\d+$", top, re.M)) == 40
-    assert "what has less than 0.01 % is told as (others)" in pprof("-comments", path)
-    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
-    note = trace.save(str(tmp_path / "y.pb.gz")).note
-    assert note.startswith("1,041 samples are "), "it is folded from the whole one, not from that of the step before"
-    assert "what has less than 0.1 % is told as (others), 1,040 ends of stacks" in note
-
-
-def test_what_is_large_enough_stays_whole_in_a_profile_that_is_folded(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
-    path = saved(two_processes(), tmp_path / "x.pb.gz")
-    assert "(others)" not in pprof("-raw", path)
-    assert "are told" not in pprof("-comments", path)
-
-
 def test_a_cut_stack_does_not_look_whole(tmp_path):
     script = Script()
     script.fault(10, ANON, APP)
@@ -192,31 +164,3 @@ def test_it_says_what_the_trace_cannot_show(tmp_path):
     with pytest.raises(UsageError, match="there is no mark 'warm'"):
         trace.save(str(tmp_path / "y.pb.gz"), at="warm")
     assert not (tmp_path / "y.pb.gz").exists()
-
-
-def test_many_files_and_processes_are_all_there(tmp_path):
-    n = 10_000
-    ids, strings = list(range(1, n + 1)), Dictionary()
-    start = [ANON + i * PAGE for i in ids]
-    trace = trace_of(
-        batch_of(MAPPING, strings, id=ids, time_ns=1, pid=7, start=start, end=[at + PAGE for at in start], offset=0,
-                 file=[f"/data/{i}" for i in ids], dev=1, ino=ids, build_id=0, flags=KIND_FILE << KIND_SHIFT),
-        batch_of(PAGE_FAULT, strings, time_ns=ids, pid=[7 + i % 1000 for i in ids], tid=ids, pc=1, va=start, flags=0,
-                 mapping=ids, pc_mapping=0),
-    )  # fmt: skip
-    path, folded = tmp_path / "x.pb.gz", tmp_path / "y.pb.gz"
-    assert trace.save(str(path), least=0) == n
-    assert totals(path)["faults"] == n
-    tags = pprof("-tags", "-sample_index=faults", path)
-    assert {"/data/10000", "[unknown] (1006)"} <= {line.rpartition(": ")[2] for line in tags.splitlines()}
-    note = getattr(trace.save(str(folded)), "note", "")
-    assert note.startswith("10,000 samples are 1,000 here")
-    assert "labels of 100.0% of faults" in note
-    assert totals(folded) == totals(path)
-    assert by_tag(folded, "process") == by_tag(path, "process"), "of each of 1,000 processes"
-
-
-def test_an_empty_trace_is_a_profile(tmp_path):
-    path = tmp_path / "x.pb.gz"
-    assert trace_of().save(str(path)) == 0
-    assert "brought/bytes" in pprof("-raw", path)

@@ -116,14 +116,6 @@ def test_faults_have_words_and_texts(path):
     assert rows(path, "select function, package from faults where stack != 0")[0][0].startswith("work")
 
 
-def test_a_column_does_not_depend_on_which_others_are_asked(path):
-    names = [name for name, *_ in rows(path, "describe faults")]
-    whole = rows(path, "select * from faults")
-    assert len(whole) == 6
-    for at, name in enumerate(names):
-        assert [value for (value,) in rows(path, f"select {name} from faults")] == [row[at] for row in whole], name
-
-
 def test_processes_have_their_life_and_their_sums(path):
     sql = "select pid, ppid, name, began_ns, ended_ns, code, threads, faults, from_disk from processes order by 1"
     assert rows(path, sql) == [(7, 1, "sh", 5, 0, -1, 1, 1, 0), (8, 7, "app", 10, 60, 3, 2, 5, 1)]
@@ -138,17 +130,6 @@ def test_snapshots_can_be_told_apart(path):
         (59, 8, 5),
     ]
     assert rows(path, "select time_ns, pid, sum(pages) from still_resident group by all") == [(59, 8, 3)]
-
-
-def test_a_table_that_is_not_asked_is_not_read(path, monkeypatch):
-    from wstrace_exporters.msgpack.interchange import tables
-
-    def fails(*_: object):
-        raise AssertionError
-
-    monkeypatch.setattr(tables, "processes_batch", fails)
-    monkeypatch.setattr(tables, "pages_batch", fails)
-    assert rows(path, "select sum(pages) from still_resident join (select 1 as processes) on true") == [(3,)]
 
 
 def test_every_column_says_what_it_is():
@@ -170,14 +151,6 @@ def test_the_schema_of_a_file_is_that_of_the_query(path):
     assert tables == set(told) >= {"faults", "pages", "stacks", "processes", "unshared", "still_resident", "resident"}
     for name, columns in told.items():
         assert [column for column, *_ in rows(path, f"describe {name}")] == columns, name
-
-
-def test_the_schema_without_a_file_has_every_table_and_unit():
-    done = CliRunner().invoke(query, ["--schema"], catch_exceptions=False)
-    lines = done.output.splitlines()
-    assert "processes: every process of the trace" in lines
-    assert any(line.split()[:2] == ["resident", "bytes"] for line in lines)
-    assert not any(line.startswith(("stack_dump:", "address_space:")) for line in lines)
 
 
 def test_a_query_without_a_question_says_what_to_do(path):

@@ -23,7 +23,6 @@ import wstrace
 from wstrace import Session, open_trace
 from wstrace.analysis.spans import Place, Span, places, spans_of
 from wstrace.batch import Batch
-from wstrace.clock import now_ns
 from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN
 from wstrace.testing import EnricherContract, RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
@@ -107,40 +106,6 @@ def test_a_name_that_is_no_text_or_too_long_costs_no_other_span_and_is_told(trac
     assert told == ["first", "(int)", "(NoneType)", "x" * 65_533 + "...", "last"]
 
 
-@pytest.mark.parametrize("processor", [True, False])
-def test_an_open_span_around_more_than_are_kept_is_still_known(
-    tracer: trace.Tracer, monkeypatch: pytest.MonkeyPatch, processor: bool
-) -> None:
-    monkeypatch.setattr(span_intervals, "CLOSED", 8)
-    kept, tid = RecordingExporter(), threading.get_native_id()
-    session = Session(targets=[ScriptedTarget(os.getpid())], sources=[ScriptedSource()], exporters=[kept], record=False)
-    with session:
-        outer = tracer.start_span("outer") if processor else span_intervals.open(1, 1, name="outer")
-        for _ in range(20):
-            if processor:
-                tracer.start_span("inner").end()
-            else:
-                span_intervals.close(span_intervals.open(1, 2))
-        assert len(span_intervals.of_thread(tid)) == 8
-        found = span_intervals.find(tid, now_ns())
-        assert found is not None
-        assert found.name == "outer"
-    del outer
-    names = [batch.strings[code] for batch in kept.of(SPAN.name) for code in batch["name"].tolist()]
-    assert names.count("outer") == 1
-
-
-def test_a_thread_with_an_open_span_is_not_forgotten_for_many_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_intervals, "THREADS", 4)
-    span_intervals.forget()
-    outer = span_intervals.open(1, 1, tid=1, name="outer")
-    for tid in range(2, 12):
-        span_intervals.close(span_intervals.open(1, tid, tid=tid))
-    assert span_intervals.find(1, now_ns()) is outer
-    assert span_intervals.find(2, now_ns()) is None, "of the others the first ones have gone"
-    span_intervals.forget()
-
-
 def span(begin: int, end: int, tid: int = 7, name: str = "s") -> Span:
     return Span(begin, end, 7, tid, name, False)
 
@@ -149,31 +114,6 @@ def test_spans_that_overlap_have_lanes_and_those_within_each_other_have_one() ->
     spans = [span(0, 100), span(0, 50), span(10, 50), span(40, 60), span(50, 90), span(60, 70), span(0, 5, tid=8)]
     expected = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 1), (0, 2), (0, 0)]
     assert places(spans) == [Place(*one) for one in expected]
-
-
-def test_spans_of_tasks_that_all_take_turns_are_placed_without_a_look_at_each_lane() -> None:
-    compared = 0
-
-    class Time(int):
-        def __ge__(self, other: int) -> bool:
-            nonlocal compared
-            compared += 1
-            return int(self) >= int(other)
-
-        def __le__(self, other: int) -> bool:
-            nonlocal compared
-            compared += 1
-            return int(self) <= int(other)
-
-        def __lt__(self, other: int) -> bool:
-            nonlocal compared
-            compared += 1
-            return int(self) < int(other)
-
-    n = 1000
-    found = places([span(Time(at), Time(at + n)) for at in range(n)])
-    assert found == [Place(at, 0) for at in range(n)]
-    assert compared < 50 * n
 
 
 def test_rows_of_spans_without_all_columns_are_left_out() -> None:

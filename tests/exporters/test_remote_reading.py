@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from command_line import wstrace as command
@@ -12,7 +10,6 @@ from object_stores import BUCKET, SECRET, Answer, listing, moto, one_file, s3_en
 
 import wstrace
 from wstrace.errors import TraceFileError, Unavailable
-from wstrace_exporters.msgpack.read.remote_input import BLOCK_BYTES, GAP_BYTES, blocks_of
 from wstrace_exporters.msgpack.storage import store as store_module
 from wstrace_exporters.msgpack.storage.urls import shown, without_secrets
 
@@ -95,17 +92,6 @@ def test_the_commands_read_it(large, s3):
     assert there.stdout.replace(url, str(path)) == here.stdout
 
 
-def test_convert_writes_the_same_of_an_object(parts, s3, tmp_path):
-    folder, _ = parts
-    put, _ = s3
-    for part in folder.iterdir():
-        put(part.name, part.read_bytes())
-    for name, source in (("here.csv", folder / "x.wst"), ("there.csv", f"s3://{BUCKET}/x.wst")):
-        done = command("convert", source, "-o", tmp_path / name)
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
-
-
 @pytest.mark.parametrize("name", ["x.wst", "x*.wst", "[xy].*"])
 def test_parts_are_listed_once_and_opened_when_they_are_read(parts, s3, name):
     folder, faults = parts
@@ -165,15 +151,6 @@ def test_a_bucket_without_rights_is_one_line_without_the_secret(status, code, wh
     assert SECRET not in done.stderr
 
 
-def test_an_endpoint_that_is_down_is_one_line(monkeypatch):
-    with serving(lambda *_: (200, {}, b"")) as (url, _):
-        pass
-    s3_environment(monkeypatch, url)
-    done = command("info", "s3://bucket/x.wst")
-    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
-    assert "cannot list s3://bucket/x." in done.stderr
-
-
 def test_a_missing_extra_is_one_line_that_names_it(monkeypatch):
     import sys
 
@@ -182,25 +159,6 @@ def test_a_missing_extra_is_one_line_that_names_it(monkeypatch):
     with pytest.raises(Unavailable) as caught:
         wstrace.open_trace("gs://bucket/x.wst")
     assert str(caught.value) == "gs:// needs the package obstore, which is not installed; pip install 'wstrace[store]'"
-
-
-def test_an_extra_that_cannot_be_loaded_is_not_told_as_missing(monkeypatch, tmp_path):
-    (tmp_path / "obstore.py").write_text("raise ImportError('libx.so: no\\nroom')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    done = command("info", "gs://bucket/x.wst")
-    told = "wstrace: gs:// needs the package obstore, which is installed, and cannot be loaded: libx.so: no room\n"
-    assert (done.returncode, done.stderr) == (122, told)
-
-
-def test_an_object_that_is_replaced_while_it_is_read_is_one_line(large, s3, tmp_path):
-    path, _ = large
-    put, _ = s3
-    put("x.wst", path.read_bytes())
-    with wstrace.open_trace(f"s3://{BUCKET}/x.wst") as trace:
-        recorded(tmp_path / "y.wst", 10_000, seed=7)
-        put("x.wst", (tmp_path / "y.wst").read_bytes().ljust(path.stat().st_size, b"\0"))
-        with pytest.raises(TraceFileError, match="was replaced while it was read; open it again"):
-            list(trace.batches("page_fault", ["va"]))
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
@@ -305,13 +263,6 @@ def test_a_redirect_to_another_host_is_refused(large):
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------------
-
-
-def test_neighbours_are_read_as_one():
-    offsets, lengths = np.array([0, 100, 200 + GAP_BYTES, 300 + 3 * GAP_BYTES]), np.array([100, 100, 100, 100])
-    assert blocks_of(offsets, lengths) == [(0, 300 + GAP_BYTES), (300 + 3 * GAP_BYTES, 400 + 3 * GAP_BYTES)]
-    n = 3 * BLOCK_BYTES
-    assert blocks_of(np.array([0]), np.array([n])) == [(at, at + BLOCK_BYTES) for at in range(0, n, BLOCK_BYTES)]
 
 
 def test_what_is_shown_has_no_credentials(monkeypatch):

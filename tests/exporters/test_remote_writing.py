@@ -134,13 +134,6 @@ def test_a_taken_key_is_refused_and_overwritten_when_forced(bucket):
     assert list(bucket()) == ["host=a/x.wst"]
 
 
-def test_run_writes_to_it(bucket):
-    done = command("run", "-o", URL, "--", "true")
-    assert done.returncode == 0, done.stderr
-    assert f"saved {URL}; next: wstrace report {URL}" in done.stderr
-    assert list(bucket()) == ["host=a/x.wst"]
-
-
 def test_a_store_that_refuses_leaves_the_parts_and_says_how_to_send_them(store, tmp_path):
     store.failing = 403
     exporter, context = started("s3://b/x.wst", rotate_bytes=60_000, upload_seconds=0.1)
@@ -233,21 +226,6 @@ def test_a_link_in_the_folder_is_not_sent(store, tmp_path):
     with pytest.raises(OutputError, match=r"x\.wst is no file"):
         send_folder(str(folder), "s3://b/x.wst")
     assert store.objects == {}
-
-
-def test_a_session_that_cannot_start_leaves_no_folder(bucket, tmp_path):
-    exporter, _ = started(URL)
-    exporter.cancel()
-    assert list(tmp_path.iterdir()) == []
-    assert bucket() == {}
-
-
-def test_rows_are_the_same_as_in_a_local_file(bucket, tmp_path):
-    recorded(tmp_path / "here.wst", 3_000)
-    recorded(URL, 3_000)
-    with wstrace.open_trace(tmp_path / "here.wst") as here, wstrace.open_trace(URL) as there:
-        assert here.rows == there.rows
-        assert here.ledger.as_dict() == there.ledger.as_dict()
 
 
 # -- other outputs ----------------------------------------------------------------------------------------------------

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wstrace.analysis.symbols import MappingTable
 from wstrace.batch import Batch, SnapshotPart
-from wstrace.clock import ClockAnchor
 from wstrace.places import MappedFile
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
 
@@ -186,32 +184,3 @@ def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
     report = json.loads(kit.printed(trace, kit.lines_of(trace), by="function", json=True))
     assert report["summary"]["unnamed"] == [
         {"module": "python3.11", "why": "is not the file that was traced", "faults": 4}]  # fmt: skip
-
-
-def test_a_resolver_is_told_when_a_recorded_trace_ended(kit: Any) -> None:
-    told: set[int] = set()
-
-    class Sections(kit.KnownSections):
-        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
-            told.add(file.as_of_ns)
-            return super().resolve(file, offsets)
-
-    for recorded, expected in ((True, {5_000_000_000}), (False, {0})):
-        trace = kit.Trace(live=False)
-        trace.context = replace(trace.context, resolvers={"sections": Sections()})
-        info = trace.context.info
-        info.clock, info.ended_ns = ClockAnchor([(1_000_000_000, 4_000_000_000)] if recorded else []), 2_000_000_000
-        told.clear()
-        kit.printed(trace, kit.lines_of(trace), by="function")
-        assert told == expected
-
-
-def test_mapping_table_is_bounded_and_forgets_ended_processes_first(kit: Any) -> None:
-    trace, table = kit.Trace(), MappingTable(limit=100)
-    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(1, 51)], pid=1))
-    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(51, 101)], pid=2))
-    table.end(trace.process([(2, 1, 2, 4, ""), (1, 1, 9, 4, "")]))
-    table.add(trace.mappings([(i, i * 4096, i * 4096 + 4096, 0, LIBC) for i in range(101, 131)], pid=3))
-    known, rows = table.find(np.array([0, 50, 60, 120, 9999], "u4"))
-    assert known.tolist() == [False, True, False, True, False]
-    assert rows["start"].tolist() == [50 * 4096, 120 * 4096]

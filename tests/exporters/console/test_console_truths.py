@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from wstrace import bus, cli
 from wstrace.analysis import headline
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.snapshots import MAX_PROCESSES
@@ -256,16 +253,6 @@ def test_stacks_that_recorded_faults_do_not_have_are_no_reason_why_faults_are_no
     assert lines[2] == "without Python stacks: they need root"
 
 
-def test_tables_that_repeat_another_are_left_out(kit: Any) -> None:
-    trace = kit.Trace()
-    heads = [line.split("  ")[-1] for line in kit.printed(trace, alone(trace)).splitlines() if "share" in line]
-    assert heads == ["file of the page", "module"]
-    two = [*alone(trace), trace.faults([(3, LIBC, LIBC)], pid=800, tid=800)]
-    heads = [line.split("  ")[-1] for line in kit.printed(trace, two).splitlines() if "share" in line]
-    assert heads == ["file of the page", "module", "process"]
-    assert "  thread" in kit.printed(trace, alone(trace), by="thread")
-
-
 def test_a_thread_keeps_the_name_that_it_gave_itself(kit: Any) -> None:
     trace = kit.Trace()
     batches = [trace.process([(700, 1, 700, 3, "java"), (700, 1, 701, 2, "java"), (700, 1, 701, 5, "GC Thread#0"),
@@ -279,39 +266,6 @@ def test_a_line_a_fault_holds_no_control_character_of_the_upper_half(kit: Any) -
     text = kit.printed(trace, [trace.faults([(1, hostile, LIBC)])], format="jsonl")
     assert text.isascii()
     assert json.loads(text)["file"] == hostile
-
-
-def test_a_report_of_a_file_takes_the_time_that_it_takes(
-    kit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from wstrace_plugins.symbols.resolver import ImageResolver
-
-    path, trace = tmp_path / "x.wst", kit.Trace(live=False)
-    source = ScriptedSource(kit.lines_of(trace))
-    with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[], record=False) as session:
-        session.wait(10)
-    resolve = ImageResolver.resolve
-
-    def slow(self: Any, *args: Any, **options: Any) -> Any:
-        time.sleep(0.5)
-        return resolve(self, *args, **options)
-
-    monkeypatch.setattr(ImageResolver, "resolve", slow)
-    monkeypatch.setattr(bus, "STOP_SECONDS", 0.1)
-    assert cli.main(["report", str(path), "--by", "function"]) == 0
-    assert "5 faults" in capsys.readouterr().out
-
-
-def test_an_exporter_that_did_not_finish_is_an_error(kit: Any) -> None:
-    class Hangs(Console):
-        def close(self) -> None:
-            time.sleep(0.5)
-
-    session = Session(sources=[ScriptedSource()], exporters=[Hangs()], record=False, patience=0.1)
-    with session:
-        session.wait(5)
-    with pytest.raises(OutputError, match="did not finish"):
-        exit_on_exporter_error(session)
 
 
 def test_every_exporter_that_failed_is_told(kit: Any) -> None:
@@ -336,23 +290,6 @@ def test_every_exporter_that_failed_is_told(kit: Any) -> None:
     assert all(path in str(told.value) for path in ("a.wst", "a.html"))
 
 
-def test_what_an_exporter_makes_at_the_end_may_take_longer_than_the_session_waits(kit: Any) -> None:
-    class MakesAPage(Console):
-        close_seconds = 60.0
-        ended = False
-
-        def close(self) -> None:
-            time.sleep(0.5)
-            self.ended = True
-
-    made = MakesAPage()
-    session = Session(sources=[ScriptedSource()], exporters=[made], record=False, patience=0.1)
-    with session:
-        session.wait(5)
-    assert made.ended
-    exit_on_exporter_error(session)
-
-
 def test_the_headline_names_what_was_filtered(kit: Any) -> None:
     trace = kit.Trace()
     console = Console()
@@ -374,25 +311,3 @@ def test_a_process_or_thread_that_the_trace_lacks_is_said(kit: Any, chosen: Any,
     text = kit.printed(trace, [*kit.ordinary(trace), trace.pages([(9, LIBC)], pid=700)], **chosen)
     assert text.splitlines()[2:4] == ["", told]
     assert "%" not in text, "no table of zeros"
-
-
-def test_many_threads_are_not_all_listed(kit: Any) -> None:
-    trace = kit.Trace(live=False)
-    text = kit.printed(trace, [trace.faults([(1, LIBC, LIBC)], tid=tid) for tid in range(1, 40)], tid=[99])
-    assert text.splitlines()[3].endswith("threads with faults: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 29 more")
-
-
-def test_the_time_in_line_2_says_what_it_spans(kit: Any) -> None:
-    trace = kit.Trace()
-    assert kit.printed(trace, alone(trace), verbose=True).splitlines()[1].endswith("; first to last fault: 29 us")
-
-
-def test_reasons_in_line_2_are_cut_between_words(kit: Any) -> None:
-    trace = kit.Trace()
-    batches = alone(trace)
-    trace.context.info.notes = [" ".join(f"reason{n}" for n in range(60))]
-    second = kit.printed(trace, batches).splitlines()[1]
-    words = set(trace.context.info.notes[0].split())
-    shown = second.partition("not visible: ")[2].partition(";")[0].split()
-    assert len(shown) > 5
-    assert set(shown) - words == {"..."}

@@ -7,19 +7,16 @@ from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.interfaces import Context, Exporter, Level, Target, Usage
 from wstrace.schema import (
-    CONTENT_LOSS,
     LOSS_EVENTS,
     LOSS_MOVED,
     LOSS_POPULATED,
     LOSS_UNMAPPED,
     PAGE_EXCLUSIVE,
-    PAGE_FAULT,
     PAGE_FILE,
 )
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract
 from wstrace_exporters.live_screen.live import Live
-from wstrace_exporters.live_screen.look import OWNERS
 from wstrace_exporters.live_screen.screen import Screen
 
 
@@ -109,28 +106,6 @@ def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once
     assert told.look().recent == 0
 
 
-def test_the_first_look_at_pages_knows_all_kinds_of_owners_and_no_later_one_pays_for_that():
-    script = Script()
-    told = Told(script)
-    script.fault(1, ANON, APP)
-    assert not told.look().others, "no page is known yet"
-    script.snapshot(2, (ANON, 1, PAGE_EXCLUSIVE))
-    look = told.look()
-    assert [row.resident for row in look.owned("function") or []] == [PAGE]
-    assert {look.by, *look.others} == set(OWNERS)
-    assert not told.look().others
-
-
-def test_only_the_faults_of_what_is_resident_are_kept():
-    script = Script()
-    told = Told(script)
-    grow(script, told, 8)
-    kept = [batch for batch in told.live._recorder.batches() if batch.schema.name == PAGE_FAULT.name]
-    assert sum(map(len, kept)) == 32
-    snapshots = [batch for batch in told.live._recorder.batches() if batch.snapshot is not None]
-    assert len(snapshots) == 2, "the first one, and the last one"
-
-
 def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the_trace(monkeypatch):
     """GIVEN records that come half a second late WHEN a snapshot has pages already THEN the one before it is shown."""
     second, script = 1_000_000_000, Script()
@@ -185,21 +160,6 @@ def test_what_came_without_a_fault_is_not_said_to_be_from_before_the_trace_by_la
         screen.press("b", "b")
         rows = [(row.name, row.resident, row.change) for row in screen.rows() if row.resident or row.change]
         assert rows == [(why, 8 * PAGE, 0)]
-
-
-def test_losses_of_what_is_not_resident_are_let_go():
-    script = Script()
-    script.batches.pop()
-    told = Told(script)
-    script.fault(1, ANON + (1 << 20), APP)
-    unmapped(script, ANON)
-    for page in range(100):
-        script.lose(200 + page, LOSS_UNMAPPED, start=ANON + (page + 9) * PAGE, end=ANON + (page + 10) * PAGE)
-    for number in range(3):
-        script.snapshot(500 + 1000 * number, (ANON, 8, PAGE_EXCLUSIVE), number=number)
-        told.look()
-    kept = [batch for batch in told.live._recorder.batches() if batch.schema.name == CONTENT_LOSS.name]
-    assert [time for batch in kept for time in batch["time_ns"].tolist()] == [100]
 
 
 def test_without_a_look_at_the_pages_it_says_why():
