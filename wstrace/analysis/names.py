@@ -58,10 +58,11 @@ class Names:
         if self.tree.learn(batch):
             self.__dict__.pop("views", None)
             return
-        self.symbolizer.learn(batch)
+        if batch.schema.name != PROCESS.name or not PROCESS.always - batch.columns.keys():
+            self.symbolizer.learn(batch)
         if batch.schema.name == MAPPING.name:
             self.instructions.learn(batch)
-        elif batch.schema.name == PROCESS.name:
+        elif batch.schema.name == PROCESS.name and not PROCESS.always - batch.columns.keys():
             self._learn_processes(batch)
 
     def _learn_processes(self, batch: Batch) -> None:

@@ -42,20 +42,6 @@ _LEFT_OUT = np.uint32(0xFFFF_FFFF)
 _SENTENCE = 240
 
 
-class Preset(NamedTuple):
-    """What a command asks of a report.
-
-    Attributes:
-        by: the dimensions. lead: the measure of the first line and of the order of rows; "" = as the trace allows.
-    """
-
-    by: tuple[str, ...] = ("line",)
-    lead: str = ""
-
-
-PRESETS = {"": Preset(), "imports": Preset(("import",)), "unshared": Preset(lead="copied")}
-
-
 class Row(NamedTuple):
     """A row of a report.
 
@@ -434,7 +420,7 @@ def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded,
 def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pages | None) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     lost = sum(n for _, _, n in trace.ledger.losses())
-    words = [f"{plural(lost, 'record')} lost"] if lost else []
+    words = []
     if trace.info.incomplete:
         words.append(printable_words(trace.info.incomplete, _SENTENCE))
     if trace.info.sampled > 1:
@@ -449,8 +435,8 @@ def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pa
             words.append(f"{number(unseen)} process{'es' * (unseen > 1)} without a snapshot")
         if swapped := pages.of.inputs.swapped:
             words.append(f"{size(swapped * pages.of.page_size)} swapped out")
-    faults = plural(total.get("faults", 0), "fault")
-    head = f"{faults}; {'; '.join(words)}" if words else f"complete: {faults}, 0 lost"
+    head = "; ".join([f"{plural(total.get('faults', 0), 'fault')}, {number(lost)} lost", *words])
+    head = head if words or lost else f"complete: {head}"
     if pages is None:
         return head
     reasons = cube.key("reason")

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import wstrace
 
+from wstrace import open_trace
+
 #: touches 1,024 fresh pages
 TARGET = """
 import mmap
@@ -40,6 +42,17 @@ def test_report_says_what_the_live_run_said(traced: tuple[str, Path]) -> None:
     assert report.returncode == 0, report.stderr
     assert report.stdout.rstrip() == told
     assert "MiB at the " in told.splitlines()[0]
+
+
+def test_line_1_is_the_same_in_every_output(traced: tuple[str, Path]) -> None:
+    live, path = traced
+    line = live.splitlines()[0]
+    assert wstrace("report", str(path), "--by", "kind").stdout.splitlines()[0] == line
+    assert json.loads(wstrace("report", str(path), "--json", "--by", "package,kind").stdout)["answer"] == line
+    with open_trace(str(path)) as trace:
+        found = trace.report(by="function")
+    assert found.answer == line
+    assert sum(row.values["resident"] for row in found.rows) == found.total["resident"]
 
 
 def test_the_next_command_works_as_it_is_told(traced: tuple[str, Path]) -> None:
