@@ -152,7 +152,8 @@ class Report:
     def _row(self, row: Row) -> dict[str, Any]:
         found: dict[str, Any] = {"label": row.label}
         found |= {name: row.of(name) for name in ("file", "function", "package", "reason")}
-        found |= {name: label.text for name, label in zip(self.by, row.labels, strict=True)}
+        # `load`, not `load app.py`, is the function of a row by function
+        found |= {name: getattr(label, name, "") or label.text for name, label in zip(self.by, row.labels, strict=True)}
         return found | {"line": row.line} | {name: row.values.get(name, 0) for name in self.total}
 
 
