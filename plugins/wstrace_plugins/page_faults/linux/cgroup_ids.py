@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.cgroups.tree import Cgroups
+from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
 
-#: the name of the column of ids of cgroups in what samples.merge() gives
-CGROUP_ID = "cgroup_id"
 _ID = struct.Struct("<Q")
 _AT_ID, _AT_PATH = 8, 16
 _SAMPLE_ID = 16  # TID and TIME at the end of the record

@@ -10,13 +10,14 @@ import numpy as np
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import records
-from wstrace_plugins.page_faults.linux.cgroup_ids import CGROUP_ID
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
 
+#: the name of the column of ids of cgroups in what merge() gives
+CGROUP_ID = "cgroup_id"
 #: The headers of our records as one u64: type, misc, size.
 _USER, _KERNEL = (
     perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << records.SIZE_SHIFT
