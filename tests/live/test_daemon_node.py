@@ -22,8 +22,7 @@ FAULTS += "for at in range(0, 20000 * 4096, 4096): m[at] = 1"
 
 def test_sampled_rows_stand_for_what_was_counted(cgroup):
     from wstrace.plugins import default_plugins
-    from wstrace_plugins.daemon.governed import Governed
-    from wstrace_plugins.daemon.limits import Limits
+    from wstrace_plugins.daemon.limits import Governed, Limits
     from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     limits = Limits(64, 1 << 40, time.monotonic(), time.process_time())

@@ -9,10 +9,10 @@ import threading
 import pytest
 from daemon_scripted import Running, daemon, plugins
 
-from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.errors import OutputError, TargetExited, Unavailable, UsageError
 from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_plugins.daemon.command import missing
 from wstrace_plugins.daemon.daemon import NodeDaemon
-from wstrace_plugins.daemon.rights import missing
 
 #: The daemon runs within pytest, which other tests have made as large as it is.
 HEALTH = '[daemon]\nhealth = "127.0.0.1:0"\nmax_cpu = 64\nmax_memory = "64GiB"\n'
@@ -161,25 +161,22 @@ def test_cgroups_that_are_not_there_are_told_once_each(settings, monkeypatch):
     assert running.lines == ["no cgroup /a"]
 
 
-def test_a_failing_exporter_is_told_and_tried_again(settings, tmp_path, monkeypatch):
+def test_a_failing_exporter_ends_it_with_a_line(settings, monkeypatch, tmp_path):
     from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
     out = tmp_path / "node.wst"
-    path = settings(f'sources = ["faulting"]\nexporters = ["msgpack"]\n{HEALTH}[msgpack]\npath = "{out}"\n')
-    export = MsgpackExporter.export
 
     def full(self, batch):
         raise OSError(28, "No space left on device")
 
+    path = settings(f'sources = ["faulting"]\nexporters = ["msgpack"]\n{HEALTH}[msgpack]\npath = "{out}"\n')
     with daemon(path) as running:
         running.until(lambda: running.facts()["recorded"] > 0)
         monkeypatch.setattr(MsgpackExporter, "export", full)
-        running.until(lambda: any("No space left" in line for line in running.lines))
-        monkeypatch.setattr(MsgpackExporter, "export", export)
-        running.until(lambda: running.ask("/health") == (200, "tracing\n"))
-        facts = running.facts()
-        assert facts["sessions"] > 1
-        assert facts["lost"]["failed_lane:msgpack"] > 0
+        running.until(lambda: not running.thread.is_alive())
+    assert isinstance(running.error, OutputError)
+    assert "exporter msgpack failed" in str(running.error)
+    assert "No space left" in str(running.error)
 
 
 def test_a_signal_in_the_middle_of_its_wait_does_not_block_it(settings):

@@ -12,8 +12,7 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Context, Source
 from wstrace.schema import MARK
 from wstrace.testing import batch_of
-from wstrace_plugins.daemon.governed import Governed
-from wstrace_plugins.daemon.limits import Limits
+from wstrace_plugins.daemon.limits import Governed, Limits
 
 STEP = 0.1  # seconds between two reads of the kernel's buffers
 

@@ -3,11 +3,9 @@
 Its parts, each of which imports only those before it:
 
 * settings: what the file `--config` says.
-* limits: what the daemon may take of CPU and memory, and what is recorded so that it keeps to that.
-* governed: a source under these limits.
-* rights: the capabilities that it lacks, and what a trace then lacks.
-* state: what the daemon tells of itself; health: the HTTP server that tells it.
-* daemon: one session after the other, and the signals. command: the word of the command line.
+* limits: what the daemon may take of CPU and memory, and a source that keeps to it.
+* health: the HTTP server for the daemon's state; state: that state.
+* daemon: the sessions and the signals. command: the word of the command line, and the rights that it lacks.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +18,19 @@ from wstrace.text import printable
 
 if TYPE_CHECKING:
     from wstrace_plugins.daemon.daemon import NodeDaemon
+
+#: Linux capability -> its bit, and what a trace lacks without it: capabilities(7).
+#: Source: include/uapi/linux/capability.h.
+_NEEDED = {
+    "CAP_PERFMON": (38, "the kernel gives no page faults of other processes"),
+    "CAP_SYS_PTRACE": (
+        19,
+        "nothing is read below /proc/PID/root, where the files of containers are, on older kernels no mappings either",
+    ),
+    "CAP_IPC_LOCK": (14, "the kernel's buffers find room only within kernel.perf_event_mlock_kb"),
+    "CAP_DAC_READ_SEARCH": (2, "programs that only their owners may read have neither build ids nor symbols"),
+}
+_ADMIN = 21  # CAP_SYS_ADMIN stands for CAP_PERFMON, as before Linux 5.8
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,7 +49,6 @@ def daemon(config: str | None, check: bool) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from wstrace.plugins import default_plugins
     from wstrace_plugins.daemon.daemon import NodeDaemon
-    from wstrace_plugins.daemon.rights import missing
     from wstrace_plugins.daemon.settings import load
 
     if check:
@@ -88,3 +102,18 @@ def _notify(state: str) -> None:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
+
+
+def missing(status: Path = Path("/proc/self/status")) -> list[str]:
+    """A line for each capability that this process lacks; [] where the system has none."""
+    try:
+        found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text("ascii", "replace"), re.MULTILINE)
+    except OSError:
+        return []
+    held = int(found[1], 16) if found else -1
+    admin = held >> _ADMIN & 1
+    return [
+        f"without {name} {lacks}"
+        for name, (bit, lacks) in _NEEDED.items()
+        if not held >> bit & 1 and not (name == "CAP_PERFMON" and admin)
+    ]

@@ -1,7 +1,6 @@
-"""The daemon's life: one session after the other, until it is told to end.
+"""The daemon's life: it traces until a signal or an error ends it; after an error its supervisor starts it again.
 
-A session is replaced when the file of settings is read again, when a source or an exporter has failed, and when the
-memory that it holds does not come below the limit. What the node faults meanwhile is counted.
+Only a reload of the settings replaces the session. What the node faults meanwhile is counted.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from wstrace.plugins import Plugins
 from wstrace.session import Session
 from wstrace.text import size
 from wstrace_plugins.daemon import BETWEEN
-from wstrace_plugins.daemon.governed import Governed
 from wstrace_plugins.daemon.health import Health
-from wstrace_plugins.daemon.limits import Limits
+from wstrace_plugins.daemon.limits import Governed, Limits
 from wstrace_plugins.daemon.settings import Settings, load
 from wstrace_plugins.daemon.state import State
 from wstrace_plugins.os import backend
@@ -30,11 +28,8 @@ if TYPE_CHECKING:
     import psutil
 
 _LOOK_SECONDS = 1.0
-#: Seconds for which memory may stay over the limit until a new session lets go of it: twice as many each time, as it
-#: meets all processes again, and where these alone take too much it gains nothing.
-_OVER_SECONDS = 10.0
-#: Seconds until the next attempt after a failure: doubled each time, up to the second one.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+#: Seconds for which memory may stay over the limit, while records are dropped, until the daemon ends.
+_OVER_SECONDS = 60.0
 
 
 class NodeDaemon:
@@ -55,8 +50,7 @@ class NodeDaemon:
         self._limits: Limits | None = None
         self._health: Health | None = None
         self._where: str | tuple[str, int] | None = None
-        self._over_since = self._retry_at = self._pause = 0.0
-        self._over_seconds = _OVER_SECONDS
+        self._over_since = 0.0
         self._node_faults = 0
 
     def end(self) -> None:
@@ -82,7 +76,7 @@ class NodeDaemon:
         """Runs until end(). `ready` is called when the first session traces.
 
         Raises:
-            WstraceError: the first session could not start, or the last one did not end whole.
+            WstraceError: a session could not start or failed, or the last one did not end whole.
         """
         self._settings = load(self._path, self._plugins)
         try:
@@ -128,7 +122,7 @@ class NodeDaemon:
         session.start()
         limits.open(time.monotonic(), time.process_time())
         self._limits = self.state.limits = limits
-        self.state.session, self.state.governed, self.state.failed = session, governed, ""
+        self.state.session, self.state.governed = session, governed
         self.state.sessions += 1
         if self.state.sessions > 1:
             session.ledger.add(BETWEEN, max(0, _node_faults() - self._node_faults))
@@ -162,16 +156,12 @@ class NodeDaemon:
             if queue.error or queue.detached:
                 raise OutputError(f"exporter {queue.name}: {queue.error or queue.detached}")
 
-    def _again(self, settings: Settings) -> None:
-        """Ends the session and begins another. Raises WstraceError: the other did not begin."""
-        try:
-            self._stop()
-        except WstraceError as error:
-            self._say(str(error))
-        self._start(settings)
-
     def _reload(self) -> None:
-        """Takes the settings of the file; those in force go on where these are refused."""
+        """Takes the settings of the file; where these are refused, those in force go on.
+
+        Raises:
+            WstraceError: neither can be traced with.
+        """
         try:
             settings = load(self._path, self._plugins)
             self._serve(settings)
@@ -179,12 +169,15 @@ class NodeDaemon:
             self._refuse(error)
             return
         try:
-            self._again(settings)
+            self._stop()
+        except WstraceError as error:
+            self._say(str(error))
+        try:
+            self._start(settings)
         except WstraceError as error:
             self._refuse(error)
-            with contextlib.suppress(WstraceError):
-                self._serve(self._settings)
-            self._recover("the settings before are taken again")
+            self._serve(self._settings)
+            self._start(self._settings)
             return
         self._settings, self.state.refused = settings, ""
         self._say(f"{self._path or 'defaults'}: reloaded")
@@ -193,47 +186,24 @@ class NodeDaemon:
         self.state.refused = str(error)
         self._say(f"reload refused, the old settings go on: {error}")
 
-    def _recover(self, reason: str) -> None:
-        """Begins a session with the settings in force; where that fails, it is tried again later."""
-        try:
-            self._again(self._settings)
-        except WstraceError as error:
-            self.state.failed = str(error)
-            pause = max(self._pause, _LOOK_SECONDS)
-            self._say(f"{reason}: nothing is traced now: {error}; next attempt in {pause:g} s")
-            return
-        self._say(f"{reason}: tracing")
-
-    # -- once a second ----------------------------------------------------------------------------------------------
-
     def _look(self, now: float) -> None:
-        """Follows CPU and memory, and begins another session where something failed: at growing intervals."""
-        assert self._limits is not None
+        """Follows CPU and memory, about once a second. Raises OutputError: the session goes no further."""
+        session, limits = self.state.session, self._limits
+        assert session is not None
+        assert limits is not None
         self.state.resident = _resident()
-        self._limits.look(now, time.process_time(), self.state.resident, self.state.lost())
-        self._over_since = (self._over_since or now) if self._limits.over else 0.0
-        trouble = self._trouble(now)
-        if trouble and now >= self._retry_at:
-            self._pause = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
-            self._retry_at = now + self._pause
-            self._recover(trouble)
-        elif now > self._retry_at + _LONGEST_PAUSE:
-            self._pause = 0.0
-
-    def _trouble(self, now: float) -> str:
-        """Why the session is to be replaced, "" = it is not."""
-        session = self.state.session
-        if session is None:
-            return "next attempt"
+        limits.look(now, time.process_time(), self.state.resident, self.state.lost())
+        self._over_since = (self._over_since or now) if limits.over else 0.0
         for queue in session.exporter_queues:
             if queue.detached:
-                return f"exporter {queue.name} failed: {queue.detached}"
+                raise OutputError(f"exporter {queue.name} failed: {queue.detached}")
         if session.finished:
-            return "the sources ended"
-        if self._over_since and now - self._over_since >= self._over_seconds:
-            self._over_since, self._over_seconds = now, 2 * self._over_seconds
-            return f"{size(self.state.resident)} are over max_memory: a new session lets go of them"
-        return ""
+            raise OutputError("the sources ended")
+        if self._over_since and now - self._over_since >= _OVER_SECONDS:
+            raise OutputError(
+                f"{size(self.state.resident)} are over max_memory",
+                "give more, or trace fewer cgroups or without stacks",
+            )
 
     def _serve(self, settings: Settings) -> None:
         """Opens the health endpoint of these settings, unless it is open already. Raises OutputError."""

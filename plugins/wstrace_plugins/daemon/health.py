@@ -1,7 +1,6 @@
-"""The health endpoint: a small HTTP server on this machine that tells the daemon's state, and nothing else.
+"""The health endpoint: an HTTP server on this machine that reports the daemon's state, and nothing else.
 
-One thread serves all clients, without waiting for any: a connection has so many seconds and bytes for its request and
-for taking the answer, and beyond a fixed number of connections the oldest is closed.
+A thread serves each client, and beyond a fixed number of connections the oldest is closed.
 """
 
 from __future__ import annotations
@@ -9,22 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import socket
+import socketserver
 import stat
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from http.server import BaseHTTPRequestHandler
+from typing import Any, ClassVar, NamedTuple, cast
 
 from wstrace.errors import OutputError
 from wstrace.output_folder import in_folder
 from wstrace.text import json_safe
 
-#: Connections at a time, and what each of them may take.
-_MOST, _SECONDS, _REQUEST_BYTES = 16, 3.0, 4096
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
-            431: "Request Header Fields Too Large", 503: "Service Unavailable"}  # fmt: skip
+#: Connections at a time, and the seconds that each may wait for its client.
+_MOST, _SECONDS = 16, 3.0
 
 
 class Told(NamedTuple):
@@ -35,10 +32,80 @@ class Told(NamedTuple):
     facts: dict[str, Any]
 
 
-class _Client:
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection, self.until = connection, time.monotonic() + _SECONDS
-        self.request, self.answer = b"", b""
+class _Handler(BaseHTTPRequestHandler):
+    timeout: ClassVar[float] = _SECONDS
+    error_content_type, error_message_format = "text/plain", "%(message)s\n"
+
+    def do_GET(self) -> None:
+        """Answers a request."""
+        told, path = cast(_Server, self.server).tell(), self.path.partition("?")[0]
+        if path == "/health":
+            self._answer(200 if told.healthy else 503, "text/plain", f"{told.word}\n")
+        elif path == "/":
+            self._answer(200, "application/json", json.dumps(json_safe(told.facts), indent=1) + "\n")
+        else:
+            self.send_error(404, "there is / and /health")
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        body = text.encode("utf-8", "backslashreplace")
+        self.send_response(code)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def version_string(self) -> str:
+        """What the header `Server` says."""
+        return "wstrace"
+
+    def log_message(self, *_: Any) -> None:  # a client's words are not for the daemon's log
+        pass
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, listening: socket.socket, tell: Callable[[], Told]) -> None:
+        socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
+        self.socket, self.tell, self.ended = listening, tell, False
+        self._open: list[Any] = []
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Serves until close(), without waking up in between as serve_forever() does."""
+        while not self.ended:
+            self.handle_request()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open.append(request)
+            oldest = self._open.pop(0) if len(self._open) > _MOST else None
+        if oldest is not None:
+            _shut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, contextlib.suppress(ValueError):  # it is the oldest one
+            self._open.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, *_: Any) -> None:  # a client that is gone
+        pass
+
+    def close(self) -> None:
+        """Ends serve(), and all connections."""
+        self.ended = True
+        _shut(self.socket)
+        with self._lock:
+            for one in self._open:
+                _shut(one)
+
+
+def _shut(one: socket.socket) -> None:
+    """Ends what a thread waits for on a socket; that thread closes it."""
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 class Health:
@@ -46,21 +113,15 @@ class Health:
 
     Args:
         where: the path of a unix socket, or (host, port); port 0 = any free one.
-        tell: returns the state; called on the server's thread.
+        tell: returns the state; called on the server's threads.
 
     Raises:
         OutputError: the address is taken or cannot be opened.
     """
 
     def __init__(self, where: str | tuple[str, int], tell: Callable[[], Told]) -> None:
-        self._where, self._tell = where, tell
-        self._listening = _listen(where)
-        self._wake, self._woken = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._clients: dict[socket.socket, _Client] = {}
-        for one in (self._listening, self._woken):
-            self._selector.register(one, selectors.EVENT_READ, one)
-        self.thread = threading.Thread(target=self._serve, name="wstrace-health", daemon=True)
+        self._where, self._server = where, _Server(_listen(where), tell)
+        self.thread = threading.Thread(target=self._server.serve, name="wstrace-health", daemon=True)
         self.thread.start()
 
     @property
@@ -68,7 +129,7 @@ class Health:
         """Where it answers: `127.0.0.1:9465`, or `unix:` and the path."""
         if isinstance(self._where, str):
             return f"unix:{self._where}"
-        host, port = self._listening.getsockname()[:2]
+        host, port = self._server.socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
@@ -76,91 +137,9 @@ class Health:
         if isinstance(self._where, str):
             with contextlib.suppress(OSError), in_folder(self._where, None) as folder:
                 os.unlink(_in(folder, self._where)[0], dir_fd=folder)
-        self._wake.close()
+        self._server.close()
         self.thread.join(2 * _SECONDS)
-
-    def _serve(self) -> None:
-        while True:
-            overdue = min((client.until for client in self._clients.values()), default=None)
-            wait = None if overdue is None else max(0.0, overdue - time.monotonic())
-            for key, _ in self._selector.select(wait):
-                if key.data is self._woken:
-                    self._end()
-                    return
-                with contextlib.suppress(OSError):
-                    self._take(key.data)
-            now = time.monotonic()
-            for client in [client for client in self._clients.values() if client.until <= now]:
-                self._drop(client)
-
-    def _take(self, one: socket.socket) -> None:
-        """Goes on with what is ready: a new client, its request, or the rest of its answer."""
-        if one is self._listening:
-            connection, _ = one.accept()
-            connection.setblocking(False)
-            while len(self._clients) >= _MOST:
-                self._drop(next(iter(self._clients.values())))
-            self._clients[connection] = _Client(connection)
-            self._selector.register(connection, selectors.EVENT_READ, connection)
-            return
-        client = self._clients.get(one)
-        if client is None:  # dropped meanwhile
-            return
-        try:
-            self._read(client) if not client.answer else self._write(client)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(client)
-
-    def _read(self, client: _Client) -> None:
-        part = client.connection.recv(_REQUEST_BYTES)
-        client.request += part
-        ended = b"\r\n\r\n" in client.request or b"\n\n" in client.request
-        if not part:
-            self._drop(client)
-        elif ended or len(client.request) >= _REQUEST_BYTES:
-            client.answer = self._answer(client.request) if ended else _response(431, "text/plain", "too long\n")
-            self._selector.modify(client.connection, selectors.EVENT_WRITE, client.connection)
-            self._write(client)
-
-    def _answer(self, request: bytes) -> bytes:
-        words = request.split(b"\n", 1)[0].split()
-        if len(words) != 3 or not words[2].startswith(b"HTTP/"):
-            return _response(400, "text/plain", "this is HTTP: GET / or GET /health\n")
-        if words[0] != b"GET":
-            return _response(405, "text/plain", "only GET\n")
-        path = words[1].partition(b"?")[0]
-        if path not in (b"/", b"/health"):
-            return _response(404, "text/plain", "there is / and /health\n")
-        told = self._tell()
-        if path == b"/health":
-            return _response(200 if told.healthy else 503, "text/plain", f"{told.word}\n")
-        return _response(200, "application/json", json.dumps(json_safe(told.facts), indent=1) + "\n")
-
-    def _write(self, client: _Client) -> None:
-        client.answer = client.answer[client.connection.send(client.answer) :]
-        if not client.answer:
-            self._drop(client)
-
-    def _drop(self, client: _Client) -> None:
-        del self._clients[client.connection]
-        self._selector.unregister(client.connection)
-        client.connection.close()
-
-    def _end(self) -> None:
-        for client in list(self._clients.values()):
-            self._drop(client)
-        for one in (self._listening, self._woken):
-            one.close()
-        self._selector.close()
-
-
-def _response(code: int, kind: str, text: str) -> bytes:
-    body = text.encode("utf-8", "backslashreplace")
-    head = f"HTTP/1.1 {code} {_REASONS[code]}\r\nContent-Type: {kind}; charset=utf-8\r\n"
-    head += f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
-    return head.encode("ascii") + body
+        self._server.server_close()
 
 
 def _listen(where: str | tuple[str, int]) -> socket.socket:
@@ -182,7 +161,6 @@ def _listen(where: str | tuple[str, int]) -> socket.socket:
             f"cannot answer at {place}: {getattr(error, 'strerror', None) or error}",
             "set health in [daemon] to another address, or to an empty text",
         ) from None
-    one.setblocking(False)
     return one
 
 
@@ -200,7 +178,6 @@ def _unix(path: str) -> socket.socket:
                     os.unlink(name, dir_fd=folder)
             one.bind(place)
         one.listen(_MOST)
-        one.setblocking(False)
     except BaseException:
         one.close()
         raise

@@ -10,9 +10,8 @@ from wstrace.guard import quietly
 from wstrace.interfaces import Exporter
 from wstrace.session import Session
 from wstrace.text import printable
-from wstrace_plugins.daemon.governed import Governed
 from wstrace_plugins.daemon.health import Told
-from wstrace_plugins.daemon.limits import Limits
+from wstrace_plugins.daemon.limits import Governed, Limits
 
 #: Names in one answer: of cgroups and of anything else that a machine may have very many of.
 _MOST_NAMES = 1000
@@ -26,7 +25,6 @@ class State:
     Attributes:
         session: the one that runs, None = none. governed: its sources.
         limits: those in force, None before the first session.
-        failed: why nothing is traced now; "" = it is.
         refused: why the last reload was refused; "" = it was not.
         sessions: how many there were.
     """
@@ -37,7 +35,7 @@ class State:
         self.governed: list[Governed] = []
         self.limits: Limits | None = None
         self.resident = 0
-        self.failed = self.refused = ""
+        self.refused = ""
         self.sessions = 0
         self._before: Counter[tuple[str, str]] = Counter()  # the ledgers of earlier sessions, added up
 
@@ -62,7 +60,6 @@ class State:
         word = self._word(limits, exporters, session)
         facts: dict[str, Any] = {
             "state": word,
-            "why": self.failed,
             "seconds": round(time.monotonic() - self._began, 1),
             "config": self._config,
             "reload_refused": self.refused,
@@ -74,13 +71,11 @@ class State:
             **self._own(limits),
             **self._cgroups(session),
         }  # fmt: skip
-        return Told(not self.failed and not any(exporters.values()), word, facts)
+        return Told(session is not None and not any(exporters.values()), word, facts)
 
     def _word(self, limits: Limits | None, exporters: dict[str, str], session: Session | None) -> str:
-        if self.failed:
+        if session is None:
             return "not tracing"
-        if session is not None and any(queue.detached for queue in session.exporter_queues):
-            return "an exporter failed"
         if any(exporters.values()):
             return "an output is stalled"
         if limits is not None and limits.over:
@@ -88,9 +83,9 @@ class State:
         return "sampling" if limits is not None and limits.every > 1 else "tracing"
 
     def _exporters(self, session: Session | None) -> dict[str, str]:
-        """Name -> why it was detached, or why its output takes nothing now; "" = it works."""
+        """Name -> why its output takes nothing now; "" = it works."""
         queues = session.exporter_queues if session is not None else ()
-        return {queue.name: printable(queue.detached or _stalled(queue.exporter), 300) for queue in queues}
+        return {queue.name: printable(_stalled(queue.exporter), 300) for queue in queues}
 
     def _own(self, limits: Limits | None) -> dict[str, Any]:
         if limits is None:
