@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -301,27 +300,6 @@ def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
     assert recording is not None
     assert recording.what == "psi=50ms/2s", said
     assert recording.cgroup == cgroup.path
-
-
-def test_waiting_for_memory_is_told_whoever_asks_the_kernel_first(cgroup, waiting):
-    """WHEN another poll() than the reading's own has taken the kernel's news THEN the reading still tells it."""
-    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
-    from wstrace_plugins.working_set.conditions import parse_conditions
-    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
-
-    program, files = waiting
-    watched = WatchedCgroup(Cgroups.mounted().at(cgroup.path), files, parse_conditions(["psi=50ms/2s"]), 0.0)
-    paths = {Path(f"/proc/self/fd/{fd}").readlink(): fd for fd, _ in watched.fds}
-    pressed = paths[files.pressure_file]
-    first = select.poll()
-    first.register(pressed, select.POLLPRI)
-    begin(program)
-    news = first.poll(60_000)
-    assert news == [(pressed, select.POLLPRI)], f"the kernel tells of this pressure: {files.pressure()}"
-    assert first.poll(0) == [], "it tells it once"
-    watched.woken(news)
-    assert [one.text for one in watched.read()] == ["psi=50ms/2s"]
-    watched.close()
 
 
 def test_a_limit_that_is_not_there_is_told_before_anything_is_traced(tmp_path):

@@ -274,7 +274,6 @@ def test_memory_of_v2(tree: Cgroups) -> None:
     assert (figures.current, figures.max, figures.high, figures.peak, figures.swap) == (4096, None, 8192, 5000, None)
     assert (figures.stat, figures.events) == ({"anon": 1, "pgfault": 12}, {"low": 0, "oom_kill": 2})
     assert (figures.some.avg10, figures.some.total_us, figures.full.total_us) == (1.5, 77, 5)
-    assert v2.memory(unit).events_file == unit.folder / "memory.events"
 
 
 def test_memory_of_v1_has_the_words_of_v2(tree: Cgroups) -> None:

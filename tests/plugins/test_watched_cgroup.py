@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import shutil
 import sys
 from pathlib import Path
@@ -172,12 +171,6 @@ def test_one_of_several_that_is_removed_before_it_is_read_is_left_out(monkeypatc
     shutil.rmtree(tmp_path / "other")
     with pytest.raises(TargetExited, match="the cgroup /one has been removed"):
         room.watched(["/*"], Context(), conditions, 1.0)
-
-
-def test_files_that_are_readable_at_any_time_wake_by_what_is_exceptional(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "oom_kill")
-    assert [event for _, event in script.watched.fds] == [select.POLLPRI]
-    script.watched.close()
 
 
 def test_a_container_is_called_by_its_short_id():

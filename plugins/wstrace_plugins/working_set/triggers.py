@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -24,8 +23,6 @@ from wstrace_plugins.working_set.working_set import working_set
 
 #: Readings of the sizes are so many times their own CPU time apart.
 _APART = 100
-#: The same where the system tells that there is news, which it does up to 100 times a second for each cgroup.
-_WOKEN_APART = 20
 #: Cgroups that match are looked for so often.
 _NEW_SECONDS = 5.0
 
@@ -66,7 +63,7 @@ class TriggersSource(Source):
         if interval <= 0 or pause < 0:
             raise UsageError("triggers: interval is above 0, pause is 0 or more")
         self._patterns, self._interval, self._pause = cgroups, interval, pause
-        self._due = self._earliest = self._new_due = 0.0
+        self._due = self._new_due = 0.0
         self._watched: dict[str, Watched] = {}
         self._counts: dict[str, int | float] = {"firings": 0, "looks": 0, "readings": 0, "cpu_seconds": 0.0}
 
@@ -108,39 +105,19 @@ class TriggersSource(Source):
         """The looks of what fires."""
         until = time.monotonic() + timeout
         if (wait := min(self._due, until) - time.monotonic()) > 0:
-            self._wait(wait)
-        if time.monotonic() < self._earliest:
+            time.sleep(wait)
+        if time.monotonic() < self._due:
             return
         began = time.thread_time()
         yield from self._read()
         # In CPU time: on a busy machine a reading waits for a CPU, which is not to push the next one away.
         cost, now = time.thread_time() - began, time.monotonic()
-        self._due, self._earliest = now + max(self._pace(), _APART * cost), now + _WOKEN_APART * cost
+        pace = min([self._interval, *(one.seconds for one in self._watched.values())])
+        self._due = now + max(pace, _APART * cost)
         if self._of_paths and time.monotonic() >= self._new_due:
             with contextlib.suppress(Unavailable):
                 self._watch(self._backend.watched_cgroups(self._patterns, self._context, self._of_cgroups, self._pause))
             self._new_due = time.monotonic() + _NEW_SECONDS
-
-    def _pace(self) -> float:
-        """Seconds to the next reading."""
-        return min([self._interval, *(one.seconds for one in self._watched.values())])
-
-    def _wait(self, seconds: float) -> None:
-        """Waits so long, or until there is news."""
-        if (apart := min(self._earliest - time.monotonic(), seconds)) > 0:
-            time.sleep(apart)
-            seconds -= apart
-        fds = [fd for one in self._watched.values() for fd in one.fds]
-        poll = getattr(select, "poll", None)
-        if not fds or poll is None:  # Windows has neither
-            time.sleep(seconds)
-            return
-        polled = poll()
-        for fd, event in fds:
-            polled.register(fd, event)
-        news = polled.poll(seconds * 1000)
-        for one in self._watched.values():
-            one.woken(news)
 
     def stop(self) -> Iterable[Batch]:
         """The looks of what fires at the end."""

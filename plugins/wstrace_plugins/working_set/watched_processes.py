@@ -34,7 +34,6 @@ class WatchedProcesses:
         self.name = ""
         self._ended = self.ending = self.gone = False
         self._last_look = 0
-        self.fds: tuple[tuple[int, int], ...] = ()
         self.seconds = float("inf")
 
     def pids(self) -> list[int]:
@@ -63,9 +62,6 @@ class WatchedProcesses:
     def look_is_due(self) -> bool:
         """Never: they are looked at when something fires."""
         return False
-
-    def woken(self, news: Sequence[tuple[int, int]]) -> None:
-        """Does nothing: it has no descriptors."""
 
     def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
         """Notes a look."""

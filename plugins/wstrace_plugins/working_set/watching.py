@@ -28,13 +28,6 @@ class Watched(Protocol):
     def seconds(self) -> float:
         """When the next reading is due at the latest; inf = by the source's interval."""
 
-    @property
-    def fds(self) -> Sequence[tuple[int, int]]:
-        """Descriptors by which the system tells that there is something to read, each with its event of poll()."""
-
-    def woken(self, news: Sequence[tuple[int, int]]) -> None:
-        """Notes what poll() said of these descriptors: the kernel tells some news to whoever asks first alone."""
-
     def read(self) -> Sequence[Condition]:
         """Reads the size, if that is due, and says what has come true with it."""
 

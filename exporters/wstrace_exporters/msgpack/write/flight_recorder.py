@@ -9,8 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
@@ -26,7 +25,8 @@ if TYPE_CHECKING:  # every session imports this module, but not every one record
 
 #: After a firing, seconds until the records of before it have come: at least, and where none tells by its time.
 _SETTLE, _SETTLE_AT_MOST = 1.0, 3.0
-_STILL_SECONDS = 60.0
+#: Seconds for which the end waits for answers; recordings that are asked about at once, of more there is no answer.
+_STILL_SECONDS, _MOST_ASKED = 60.0, 4
 #: Of names from outside, what file names do not have.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]+")
 _NAME_LIMIT = 80
@@ -71,7 +71,7 @@ class FlightRecorder(Exporter):
         self._path, self._keep, self._bytes, self._recordings = path, keep, ring_bytes, recordings
         self._to, self._level = answers, level
         self._ring: Ring | None = None
-        self._answers: Answers | None = None
+        self._asked: dict[str, subprocess.Popen[str]] = {}  # by the path of the recording
         self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
         self._seen_ns = 0  # the time of the latest fault
         self._made: deque[list[str]] = deque()  # the files of each recording that remains
@@ -83,7 +83,7 @@ class FlightRecorder(Exporter):
         """Creates the ring. Raises OutputError."""
         from wstrace_exporters.msgpack.write.ring import Ring
 
-        self._context, self._answers = context, None if self._to == "no" else Answers()
+        self._context = context
         stem = self._path.removesuffix(".wst") if self._path else _default_name(context)
         self._ring = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes, level=self._level)
 
@@ -131,8 +131,10 @@ class FlightRecorder(Exporter):
         ring, self._ring = self._ring, None
         ring.discard()
         self._tell(_STILL_SECONDS)
-        if self._answers is not None:
-            self._answers.stop()
+        for path, child in self._asked.items():
+            child.kill()
+            child.communicate()
+            self._say_saved(f"no answer within {_STILL_SECONDS:g} s", path)
         if self._failed:
             raise OutputError(self._failed)
 
@@ -153,19 +155,29 @@ class FlightRecorder(Exporter):
         self._counts["recordings"] += 1
         self._made.append(made)
         self._context.info.saved = made[0]
-        if self._answers is not None:
-            self._answers.ask(made[0])
+        if self._to != "no" and len(self._asked) < _MOST_ASKED:
+            self._asked[made[0]] = _ask(made[0])
+        else:
+            self._say_saved(_told(firing), made[0])
         while self._recordings and len(self._made) > self._recordings:
             self._counts["removed"] += 1
             for path in self._made.popleft():
                 remove(path)
 
     def _tell(self, seconds: float) -> None:
-        """Prints the answers that have come, or come within so many seconds."""
-        if self._answers is None:
-            return
-        for path, answer in self._answers.given(seconds):
-            self._say(f"{printable(answer)}\nsaved {printable(path)}; next: wstrace report {printable(path)}")
+        """Prints the first lines of the answers that have come, or come within so many seconds, or why none came."""
+        until = time.monotonic() + seconds
+        for path, child in list(self._asked.items()):
+            try:
+                said, failed = child.communicate(timeout=max(until - time.monotonic(), 0.001))
+            except subprocess.TimeoutExpired:
+                continue
+            del self._asked[path]
+            answer = next(iter((said or failed).splitlines()), f"wstrace report ended with {child.returncode}")
+            self._say_saved(printable(answer), path)
+
+    def _say_saved(self, answer: str, path: str) -> None:
+        self._say(f"{answer}\nsaved {printable(path)}; next: wstrace report {printable(path)}")
 
     def _say(self, text: str) -> None:
         if self._to == "no":
@@ -212,67 +224,8 @@ def _told(firing: Firing) -> str:
     return f"{printable(firing.who, 60)}: {printable(firing.what, 60)}"
 
 
-#: Seconds after which an answer is not waited for any longer.
-_LONGEST = 300.0
-#: Recordings that wait for their answer; of more, the oldest ones have none.
-_MOST = 16
-
-
-class _Asked(NamedTuple):
-    path: str
-    child: subprocess.Popen[str]
-    until: float
-
-
-class Answers:
-    """Asks `wstrace report` about recordings, one after the other, at a low priority."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[str] = deque(maxlen=_MOST)
-        self._asked: _Asked | None = None
-
-    def ask(self, path: str) -> None:
-        """Asks about a trace file."""
-        self._waiting.append(path)
-
-    @property
-    def open(self) -> bool:
-        """Whether any answer is still to come."""
-        return self._asked is not None or bool(self._waiting)
-
-    def given(self, timeout: float = 0.0) -> Iterator[tuple[str, str]]:
-        """(path, first line of the answer) of those that have come; what failed is said instead.
-
-        Args:
-            timeout: seconds to wait for all.
-        """
-        until = time.monotonic() + timeout
-        while self.open:
-            if self._asked is None:
-                path = self._waiting.popleft()
-                self._asked = _Asked(path, _blame(path), time.monotonic() + _LONGEST)
-            path, child, last = self._asked
-            try:
-                said, failed = child.communicate(timeout=max(min(until, last) - time.monotonic(), 0.001))
-            except subprocess.TimeoutExpired:
-                if time.monotonic() < last:
-                    return
-                child.kill()
-                said, failed = child.communicate()
-            self._asked = None
-            lines = (said or failed).splitlines()
-            yield path, lines[0] if lines else f"wstrace report {path} ended with {child.returncode}"
-
-    def stop(self) -> None:
-        """Ends what is asked now."""
-        if self._asked is not None:
-            with contextlib.suppress(OSError):
-                self._asked.child.kill()
-            self._asked.child.communicate()
-            self._asked = None
-
-
-def _blame(path: str) -> subprocess.Popen[str]:
+def _ask(path: str) -> subprocess.Popen[str]:
+    """Asks `wstrace report` about a recording, at a low priority."""
     # -P: the working directory may be a user's, while we are root. An absolute path is no option.
     command = [sys.executable, "-P", "-m", "wstrace", "report", "--by", "line", "--top", "1", os.path.abspath(path)]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}

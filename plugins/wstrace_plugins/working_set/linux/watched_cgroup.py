@@ -1,8 +1,7 @@
-"""The memory of a cgroup, watched: its size, its limits, what the kernel counts there, and what wakes the watcher."""
+"""The memory of a cgroup, watched: its size and limits, what the kernel counts there, how long it is waited for."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import time
@@ -45,7 +44,7 @@ class WatchedCgroup:
         conditions: what is waited for. pause: see Armed.
 
     Attributes:
-        gone: whether it has been removed. ending: set before the last reading. fds: readable when there is news.
+        gone: whether it has been removed. ending: set before the last reading.
         limit: its memory.max in bytes as it was read last; None = none of its own.
 
     Raises:
@@ -69,18 +68,9 @@ class WatchedCgroup:
         self._killed_at = self._kills = 0
         self.name = cgroup.path
         self._seen: dict[int, None] = {}  # processes, the newest last
-        self._wakes = Wakes(files, conditions)
+        self._pressure = Pressure(files.pressure_file, [one for one in conditions if one.kind == "psi"])
         self._group = False  # whether the last kill was of all processes
         self.ending = self.gone = False
-
-    @property
-    def fds(self) -> Sequence[tuple[int, int]]:
-        """Descriptors that tell when there is something to read, each with its event of poll()."""
-        return self._wakes.fds
-
-    def woken(self, news: Sequence[tuple[int, int]]) -> None:
-        """Notes what poll() said of the descriptors, for the next reading."""
-        self._wakes.note(news)
 
     @property
     def seconds(self) -> float:
@@ -107,9 +97,9 @@ class WatchedCgroup:
     def read(self) -> list[Condition]:
         """Reads what is due. A kill is one that the kernel has counted since the reading before."""
         now = time.monotonic()
-        if self.gone or (now < self._due and not self._wakes.any() and not self.ending):
+        pressed = self._pressure.come_true()
+        if self.gone or (now < self._due and not pressed and not self.ending):
             return []
-        pressed = self._wakes.take()
         try:
             events, size = self._files.events(), self._files.current()
             if now >= self._limit_due:
@@ -175,8 +165,8 @@ class WatchedCgroup:
                       look, self._sizes.all())  # fmt: skip
 
     def close(self) -> None:
-        """Closes what it is woken by."""
-        self._wakes.close()
+        """Closes the descriptors of its pressure."""
+        self._pressure.close()
 
 
 def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float) -> list[WatchedCgroup]:
@@ -226,79 +216,39 @@ def _traced(context: Context) -> list[Cgroup]:
     return topmost(one for group in chosen for one in list(group.members.values()))
 
 
-class Wakes:
-    """Descriptors by which the kernel tells that a cgroup's memory has news, so that it need not be read all the time.
+class Pressure:
+    """Triggers of the kernel on how long some of a cgroup has waited for memory (psi.rst), one for each condition.
 
-    memory.events is notified of each count (cgroup v2), and a trigger on the pressure of what is waited for (psi.rst).
-    What the system refuses, and all of v1, is read by time alone.
-
-    The kernel tells of pressure to the first poll() alone, whoever makes it (psi_trigger_poll() takes the event away):
-    what any of them said is noted until it is taken.
+    Raises:
+        Unavailable: the kernel refuses one.
     """
 
-    def __init__(self, files: MemoryFiles, conditions: Sequence[Condition]) -> None:
+    def __init__(self, path: Path | None, conditions: Sequence[Condition]) -> None:
         self._poll = select.poll()
-        self._pressed: dict[int, Condition] = {}
-        self._events = -1  # to be read again when it is notified
-        self._news: set[int] = set()
-        with contextlib.suppress(OSError):
-            if files.unified:
-                self._events = os.open(files.events_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                self._poll.register(self._events, select.POLLPRI)
-                os.read(self._events, 4096)
+        self._conditions: dict[int, Condition] = {}  # by descriptor
         for one in conditions:
-            if one.kind == "psi" and files.pressure_file is not None:
-                self._press(files.pressure_file, one)
+            try:
+                fd = os.open(path or "", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._conditions[fd] = one
+                os.write(fd, f"some {int(one.amount * 1e6)} {int(one.seconds * 1e6)}\0".encode())
+            except OSError as error:
+                self.close()
+                raise Unavailable(
+                    f"trigger {one.text}: the kernel refuses it at {path}: {error.strerror}",
+                    "give a stall within 0.5 to 10 s; without CAP_SYS_RESOURCE within a multiple of 2 s: psi=300ms/2s",
+                ) from None
+            self._poll.register(fd, select.POLLPRI)
 
-    @property
-    def fds(self) -> Sequence[tuple[int, int]]:
-        """All of them, each with the event that is news: a file of a cgroup is readable at any time."""
-        return [(fd, select.POLLPRI) for fd in (self._events, *self._pressed) if fd >= 0]
-
-    def _press(self, path: Path, one: Condition) -> None:
-        """Raises Unavailable: the kernel refuses the trigger."""
-        fd = -1
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.write(fd, f"some {int(one.amount * 1e6)} {int(one.seconds * 1e6)}\0".encode())
-        except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-            self.close()
-            raise Unavailable(
-                f"trigger {one.text}: the kernel refuses it at {path}: {error.strerror}",
-                "give a stall within 0.5 to 10 s; without CAP_SYS_RESOURCE within a multiple of 2 s: psi=300ms/2s",
-            ) from None
-        self._pressed[fd] = one
-        self._poll.register(fd, select.POLLPRI)
-
-    def note(self, news: Sequence[tuple[int, int]]) -> None:
-        """Keeps what a poll() has said of descriptors, its own or others, until it is taken."""
-        own = {*self._pressed, self._events}
-        # that an event other than the news came, as when a cgroup is removed, is no pressure
-        self._news |= {fd for fd, what in news if fd in own and (fd not in self._pressed or what & select.POLLPRI)}
-
-    def any(self) -> bool:
-        """Whether there is news."""
-        self.note(self._poll.poll(0))
-        return bool(self._news)
-
-    def take(self) -> set[Condition]:
-        """The conditions on pressure that have come true; all news count as known then."""
-        self.note(self._poll.poll(0))
-        news, self._news = self._news, set()
-        if self._events in news:
-            with contextlib.suppress(OSError):
-                os.pread(self._events, 4096, 0)
-        return {one for fd, one in self._pressed.items() if fd in news}
+    def come_true(self) -> set[Condition]:
+        """The conditions that have come true since the last call."""
+        # another event, as when a cgroup is removed, is no pressure
+        return {self._conditions[fd] for fd, what in self._poll.poll(0) if what & select.POLLPRI}
 
     def close(self) -> None:
-        """Closes them."""
-        for fd, _ in self.fds:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self._pressed.clear()
-        self._events = -1
+        """Closes the descriptors."""
+        for fd in self._conditions:
+            os.close(fd)
+        self._conditions, self._poll = {}, select.poll()
 
 
 def name_of(path: str) -> str:

@@ -76,11 +76,6 @@ class MemoryFiles:
             raise TargetExited(f"the cgroup {self._path} has been removed") from None
 
     @property
-    def events_file(self) -> Path:
-        """What changes (poll: POLLPRI; inotify: IN_MODIFY) when an event is counted; of v1 no change is reported."""
-        return self.folder / ("memory.events" if self.unified else "memory.oom_control")
-
-    @property
     def pressure_file(self) -> Path | None:
         """What takes a trigger (psi.rst: write `some 150000 1000000`, poll POLLPRI); None = there is none."""
         return None if self._pressure is None else self._pressure / "memory.pressure"
