@@ -7,13 +7,11 @@ import json
 import mmap
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import nobody as kit_nobody
 import numpy as np
 import pytest
-from recorded_run import record
 from stopped_process import stopped
 
 from wstrace.cli import main
@@ -144,46 +142,6 @@ def spans(numbers: list[int]) -> str:
         else:
             groups.append([n])
     return ", ".join(f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="lines and losses of content need root on Linux")
-def test_a_trace_tells_which_line_brought_which_part(tmp_path, capsys, full_level, python_stacks):
-    huge = 2 << 20  # no folio is larger
-    (tmp_path / "big.bin").write_bytes(os.urandom(8 * huge))
-    (tmp_path / "reads.py").write_text(f"""
-import mmap, os
-file = open("big.bin", "rb")
-m = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-def head():
-    for at in range(0, {huge}, 4096): m[at]
-def tail():
-    for at in range(4 * {huge}, 5 * {huge}, 4096): m[at]
-head(), tail()
-os._exit(0)  # an interpreter that ends unmaps it
-""")
-    with record(tmp_path, [sys.executable, "reads.py"]):
-        pass
-    words = ["file", str(tmp_path / "big.bin"), "--trace", str(tmp_path / "trace.wst")]
-    assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {(one["label"].split()[-1], *one["ranges"][0]) for one in told["brought"]} == {
-        ("head", 0, huge), ("tail", 4 * huge, 5 * huge)
-    }  # fmt: skip
-    assert told["resident"] == [[0, huge], [4 * huge, 5 * huge]]
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [one["estimated"] for one in told["brought"]] == [0, 0]
-    begin = lines.index("brought by")
-    assert [line.split()[-2] for line in lines[begin + 1 : begin + 3]] == ["head", "tail"]
-    with record(tmp_path, [sys.executable, "reads.py"], "-s", "page_faults:period=7"):
-        pass
-    assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["brought"]
-    assert all(one["estimated"] == one["resident"] for one in told if one["label"][0] != "("), (
-        "one of 7 faults is recorded"
-    )
-    assert main(["file", "/bin/false", *words[2:]]) == 125
-    assert "has mapped" in capsys.readouterr().err
 
 
 def test_what_is_no_file_is_refused_in_a_line(tmp_path, capsys):

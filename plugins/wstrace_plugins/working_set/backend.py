@@ -159,22 +159,13 @@ class Uses(NamedTuple):
 
 
 class ReferencedBits(Protocol):
-    """The bit of each page of a process that the processor sets when the page is used.
-
-    method: how it is asked for: `referenced bits`, whose clearing the kernel's choice of unused pages sees, or `idle
-    pages`, whose clearing it does not.
-    """
-
-    method: str
+    """The bit of each page of a process that the processor sets when the page is used."""
 
     def clear(self) -> None:
         """Takes all of them away. Raises TargetExited, Unavailable."""
 
     def read(self) -> Uses:
         """What has been used since. Raises TargetExited, also when another program was executed; Unavailable."""
-
-    def close(self) -> None:
-        """Ends it."""
 
 
 class Backend(Protocol):
@@ -198,8 +189,8 @@ class Backend(Protocol):
     def descendants(self, pid: int) -> list[int]:
         """Its current children, and theirs."""
 
-    def file_heat(self, path: str, pids: Sequence[int] | None = ()) -> FileHeat:
-        """What of a file is in memory of these processes, or of all that map it, and in the page cache; None: of none.
+    def file_heat(self, path: str, pids: Sequence[int] = ()) -> FileHeat:
+        """What of a file is in memory of these processes, or of all that map it, and in the page cache.
 
         Raises:
             UsageError: it is no file that can be read.

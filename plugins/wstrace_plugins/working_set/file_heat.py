@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,25 +66,11 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Bringer:
-    """A line of a program, which ranges of the file it brought, and how many bytes of processes' memory these are;
-    `estimated` of them may be another line's.
-    """
-
-    label: str
-    whole: str
-    ranges: Ranges
-    resident: int
-    estimated: int
-
-
-@dataclass(frozen=True, slots=True)
 class FileHeat:
     """What of a file is in memory.
 
     cached: in the page cache; None where the kernel does not tell, with the reason in not_cached. cached_bytes: how
-    much, also where the kernel tells no more. refused: processes whose mappings may not be read. bringers: who brought
-    what processes have, the most first, where a trace tells it.
+    much, also where the kernel tells no more. refused: processes whose mappings may not be read.
     """
 
     path: str
@@ -95,8 +81,7 @@ class FileHeat:
     cached_bytes: int | None
     not_cached: str = ""
     refused: int = 0
-    parts: Sequence[Part] = field(default=())
-    bringers: Sequence[Bringer] = field(default=())
+    parts: Sequence[Part] = ()
 
     @property
     def mapped(self) -> Ranges:

@@ -37,7 +37,7 @@ class Window:
 
     begin: seconds since the first window began. cost: seconds that clearing and reading took. ended: the process ended
     in the window, or executed another program, and what it used in it is not known. uses: the largest first.
-    method: that of backend.ReferencedBits, or `emptying`.
+    emptied: what came back after all was taken out, and not what was referenced.
     """
 
     begin: float
@@ -45,11 +45,11 @@ class Window:
     cost: float
     uses: tuple[Use, ...]
     ended: bool = False
-    method: str = "emptying"
+    emptied: bool = False
 
     def may_be_of_others(self, use: Use) -> bool:
         """Whether other processes may have used these pages: a referenced bit does not tell by whom."""
-        return self.method != "emptying" and use.kind in _SHARED
+        return not self.emptied and use.kind in _SHARED
 
     @property
     def used(self) -> int:
@@ -86,14 +86,13 @@ def windows(pid: int, seconds: float, every: float | None = None) -> Iterator[Wi
             except TargetExited:
                 if not begin:
                     raise
-                yield Window(begin, time.perf_counter() - started - begin, 0.0, (), True, bits.method)
+                yield Window(begin, time.perf_counter() - started - begin, 0.0, (), True)
                 return
             yield window
             cost, begin = window.cost, time.perf_counter() - started
             if seconds - begin < (every or seconds) / 2:  # what is left is no window of that length
                 return
     finally:
-        bits.close()
         target.close()
 
 
@@ -106,7 +105,7 @@ def _window(bits: ReferencedBits, target: Target, begin: float, length: float) -
     times.append(time.perf_counter())
     uses = bits.read()
     clearing, seconds, reading = (after - before for before, after in pairwise([*times, time.perf_counter()]))
-    return Window(begin, seconds, clearing + reading, _summed(uses), method=bits.method)
+    return Window(begin, seconds, clearing + reading, _summed(uses))
 
 
 def after_emptying(pid: int, seconds: float) -> tuple[Emptied, Window, int | None]:
@@ -137,7 +136,7 @@ def after_emptying(pid: int, seconds: float) -> tuple[Emptied, Window, int | Non
     counts = [None if usage.minor is None else usage.minor + (usage.major or 0)
               for usage in (before, after)]  # fmt: skip
     faults = None if counts[0] is None or counts[1] is None else counts[1] - counts[0]
-    return done, Window(0.0, compared.seconds, 0.0, uses), faults
+    return done, Window(0.0, compared.seconds, 0.0, uses, emptied=True), faults
 
 
 def _attached(pid: int) -> Target:

@@ -13,40 +13,26 @@ from wstrace.cli.privilege import debug_privilege
 from wstrace.terminal.bar import has_blocks, shades
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable, rows_to_show
-from wstrace.text import estimate_mark, printable, size
+from wstrace.text import printable, size
 from wstrace_plugins.working_set.file_heat import FileHeat, Ranges
 
 STRIP = 60
-_LABEL = 60
 
 
 @click.command()
 @click.argument("path", metavar="PATH")
 @click.option("--pid", "pids", type=int, multiple=True, help="Only this process; may be repeated.")
-@click.option(
-    "--trace", "recorded", metavar="FILE.wst", help="What traced processes had of it, and which lines brought it."
-)
-@click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment of --trace.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="So many rows of a table at most.")
 @json_option
 @debug_privilege
-def file(path: str, pids: tuple[int, ...], recorded: str | None, at: str, top: int, as_json: bool) -> None:
+def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
     """Show what of a file is in memory: mapped and resident in processes, and in the page cache, by offset.
 
-    Files of known formats (safetensors, GGUF, .npy, ELF) are told by tensor, array or section. With --trace, what the
-    traced processes had in memory, by the lines that brought it, instead of what processes have now. Linux.
+    Files of known formats (safetensors, GGUF, .npy, ELF) are shown by tensor, array or section. Linux.
     """
     from wstrace_plugins.working_set.backend import backend
 
-    if recorded is None:
-        heat = backend().file_heat(path, pids)
-    else:
-        import wstrace
-        from wstrace_plugins.working_set.brought import of_trace
-
-        with wstrace.open_trace(recorded) as trace:
-            heat = of_trace(backend().file_heat(path, None), trace, at, pids)
-        click.echo("wstrace: note: what processes had is of the trace, the page cache as it is now", err=True)
+    heat = backend().file_heat(path, pids)
     if as_json:
         print_json(_plain(heat))
         return
@@ -58,18 +44,9 @@ def file(path: str, pids: tuple[int, ...], recorded: str | None, at: str, top: i
     known = [("mapped", heat.mapped), ("resident", heat.resident), ("page cache", heat.cached)]
     lines = [f"{name:>10}  [{strip(ranges)}]" for name, ranges in known if ranges is not None]
     parts: list[str | TextTable] = [_headline(heat), "", *lines]
-    if heat.bringers:
-        lines = [f"{mark + size(one.resident):>10}  [{strip(one.ranges)}]  {printable(one.label, _LABEL)}"
-                 for one in heat.bringers[:top] for mark in [estimate_mark(one.resident, one.estimated)]]  # fmt: skip
-        parts += ["", "brought by", *lines]
     if heat.holders:
-        columns = [
-            Column("pid", spare=False),
-            Column("mapped"),
-            Column("resident"),
-            Column("copied"),
-            Column("name", "name"),
-        ]
+        columns = [Column("pid", spare=False), Column("mapped"), Column("resident"), Column("copied"),
+                   Column("name", "name")]  # fmt: skip
         rows = [[str(h.pid), size(h.mapped.bytes), size(h.resident.bytes), size(h.copied), h.name]
                 for h in sorted(heat.holders, key=lambda holder: -holder.resident.bytes)]  # fmt: skip
         parts += ["", TextTable(columns, list(rows[: rows_to_show(len(rows), top)]), total=len(rows))]
@@ -115,9 +92,6 @@ def _plain(heat: FileHeat) -> dict[str, Any]:
         "cached_bytes": heat.cached_bytes, "layers": heat.layers(), "notes": _notes(heat),
         "processes": [{"pid": h.pid, "name": h.name, "mapped": h.mapped.bytes, "resident": h.resident.bytes,
                        "copied": h.copied} for h in heat.holders],
-        "brought": [{"label": one.whole, "resident": one.resident, "estimated": one.estimated,
-                     "ranges": ranges(one.ranges)}
-                    for one in heat.bringers],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}
                   for part, resident, cached in heat.part_rows()],
     }  # fmt: skip

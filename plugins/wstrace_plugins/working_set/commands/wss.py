@@ -21,7 +21,6 @@ _CLEARED = (
     "the referenced bits of process {0} were cleared {1}: where memory is short, the kernel takes pages that were not "
     "used since for unused ones"
 )
-_MARKED = "the pages of process {0} were marked idle {1}, which changes nothing for it"
 _COARSE = (
     "a huge page counts whole, of files too; so may pages that a fault maps beside the touched one, and pages of files "
     "that other processes use"
@@ -47,9 +46,8 @@ def wss(
     """Show what a process uses of its memory: the true working set, by file and kind of memory.
 
     By the referenced bits of its pages (Linux): they are cleared, and the processor sets those of the pages that are
-    used again; as root by idle page tracking where the kernel has it, which its own choice of unused pages does not
-    notice. Page faults alone cannot tell this, as a page that is in memory already takes none: --by-emptying takes
-    all pages out first, which costs the process a fault for each that it uses.
+    used again. Page faults alone cannot show this, as a page that is in memory already takes none: --by-emptying
+    takes all pages out first, which costs the process a fault for each that it uses.
 
     \b
     wstrace wss 4711 --for 10s
@@ -69,13 +67,12 @@ def wss(
         return
     found = list(windows(pid, seconds, every))
     whole = [window for window in found if not window.ended]
-    times, method = plural(len(found), "time"), found[0].method
-    what_was_done = _CLEARED if method == "referenced bits" else _MARKED
-    notes = [what_was_done.format(pid, "once" if times == "1 time" else times), _COARSE]
+    times = "once" if len(found) == 1 else plural(len(found), "time")
+    notes = [_CLEARED.format(pid, times), _COARSE]
     if len(whole) < len(found):
         notes.append("it ended in the last window, or executed another program: what it used there is not known")
     if as_json:
-        print_json({"schema": 1, "pid": pid, "method": method, "notes": notes,
+        print_json({"schema": 1, "pid": pid, "method": "referenced bits", "notes": notes,
                     "windows": [_plain(window) for window in found]})  # fmt: skip
         return
     parts: list[str | TextTable] = []
@@ -120,7 +117,7 @@ def _share(part: int, whole: int) -> str:
 def _plain(window: Window) -> dict[str, Any]:
     known = None if window.ended else window.used
     plain = asdict(window)
-    del plain["method"]  # it is told once
+    del plain["emptied"]  # the method says it
     return {**plain, "used": known, "resident": None if window.ended else window.resident}
 
 

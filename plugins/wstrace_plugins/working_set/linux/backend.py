@@ -28,15 +28,13 @@ descendants, arguments, parents = procfs.living_descendants, procfs.arguments, p
 
 
 def referenced_bits(pid: int) -> ReferencedBits_:
-    """By idle page tracking, which disturbs nothing, where there is one and we are root; else by clear_refs."""
-    from wstrace_plugins.working_set.linux import idle_pages
+    """Those of a process, by clear_refs and smaps."""
     from wstrace_plugins.working_set.linux.referenced import ReferencedBits
 
-    usable = os.access(idle_pages.BITMAP, os.R_OK | os.W_OK)
-    return idle_pages.IdlePages(pid) if usable else ReferencedBits(pid)
+    return ReferencedBits(pid)
 
 
-def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
+def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
     """What of a file is in memory now; see backend.Backend."""
     from wstrace_plugins.working_set.linux import file_pages
 

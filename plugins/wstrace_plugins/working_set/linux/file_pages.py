@@ -21,7 +21,7 @@ from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, part
 from wstrace_plugins.working_set.linux.space import Space
 
 
-def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
+def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
     """What of a file is in memory now; see backend.Backend."""
     try:
         fd = open_named(path)
@@ -36,7 +36,7 @@ def file_heat(path: str, pids: Sequence[int] | None = ()) -> FileHeat:
     finally:
         os.close(fd)
     real, holders, refused = os.path.realpath(path), [], 0
-    for pid in () if pids is None else pids or procfs.processes():
+    for pid in pids or procfs.processes():
         try:
             holder = _holder(pid, real, status)
         except TargetExited:

@@ -27,16 +27,11 @@ from wstrace_plugins.working_set.linux import smaps
 class ReferencedBits:
     """The referenced bits of one process; see backend.ReferencedBits."""
 
-    method = "referenced bits"
-
     def __init__(self, pid: int) -> None:
         seen = procfs.stat_with_memory(pid)
         self.pid, self.name, self._image = pid, seen.name, seen.image
         if not _works():
             raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def clear(self) -> None:
         """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile."""

@@ -118,7 +118,7 @@ def arguments(_: int) -> tuple[str, ...]:
     return ()
 
 
-def file_heat(_: str, __: Sequence[int] | None = ()) -> NoReturn:
+def file_heat(_: str, __: Sequence[int] = ()) -> NoReturn:
     """Raises Unavailable: Windows reports neither whose pages are a file's nor what its cache holds of it."""
     raise Unavailable("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
 
