@@ -1,8 +1,7 @@
-"""Writes a trace as a report: one page with pictures, whose numbers are those of `report` and `blame`."""
+"""Writes a trace as a report: one page with pictures, whose numbers are those of `report`."""
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import IO, Any
 
 import numpy as np
@@ -11,11 +10,7 @@ from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.timeline import Timeline
-from wstrace.analysis.filter import Filter
-from wstrace.analysis.headline import answer, completeness, losses, most_of, obstacles
-from wstrace.analysis.stacks import StackCounts
-from wstrace.analysis.summary import Summary
-from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES, STACK_COLUMNS
+from wstrace.analysis.headline import losses, obstacles
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
 from wstrace_exporters.html.document import document
@@ -30,8 +25,6 @@ from wstrace_exporters.html.pictures.workers import workers
 _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "damaged": "the file is damaged: what its bad parts held is not known",
            "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
-#: The columns of faults that the first lines are counted from.
-_COUNTED = ("time_ns", "pid", "tid", "host", "pc", "flags", "sampled", "file", "pc_mapping", "pc_file", *STACK_COLUMNS)
 
 
 def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> int:
@@ -50,18 +43,18 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> i
         with open_trace(before) as first:
             return write_difference(first, trace, file, at or None)
     blame = Blame(Composition(trace, at or "peak", whole_stacks=True))
-    file.write(document("report", f"wstrace: {name(trace.info.name)}", report(trace, blame)))
+    file.write(document("report", f"wstrace: {name(trace.info.name)}", report(trace, blame, at)))
     return len(blame.of.history.faults)
 
 
-def report(trace: Trace, blame: Blame) -> dict[str, Any]:
+def report(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     """The data of the page."""
     times = Times(blame)
     arrivals = Timeline(blame, times.edges)
     time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times), "looks": looks(blame, times)}
     arrived = np.cumsum(arrivals.by("kind").brought.sum(axis=0)).tolist()
     return {
-        **_headline(trace, blame),
+        **_headline(trace, blame, at),
         "why": _why(trace, blame, times, time),
         "whole": whole(arrivals),
         "time": time,
@@ -72,19 +65,10 @@ def report(trace: Trace, blame: Blame) -> dict[str, Any]:
     }
 
 
-def _headline(trace: Trace, blame: Blame) -> dict[str, Any]:
-    """The first lines of `report` and of `blame`, and what was lost."""
-    info, summary, stacks = trace.info, Summary(), StackCounts(tree=blame.of.inputs.tree)
-    streams = chain.from_iterable(trace.batches(name) for name in (MAPPING.name, PROCESS.name, RESIDENT_PAGES.name))
-    for batch in chain(streams, trace.batches(PAGE_FAULT.name, _COUNTED)):
-        summary.add(batch)
-        stacks.add(batch)
-    line = most_of(stacks, views=blame.of.past.causes.views)
-    seen = summary.total
-    first = answer(summary, info, Filter(), seen, line, trace.ledger)
-    lines = [first, completeness(summary, info, trace.ledger, seen, full=False)]
-    if blame.total:
-        lines += [words.answer(blame), words.completeness(blame)]
+def _headline(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
+    """The first lines of `report`, and what was lost."""
+    info, found = trace.info, trace.report(at=at)
+    lines = [found.answer, found.completeness]
     state = trace.state
     told = losses(trace.ledger)
     lost = [text for text, is_loss in told if is_loss] + ([_STATES[state]] if state in _STATES else [])

@@ -117,20 +117,3 @@ class Timeline:
         width = self.n + 1
         found = np.bincount(label * width + np.where(time < 0, self.n, time), amount, n * width)
         return found.reshape(n, width).astype(np.float64)
-
-
-def between(blame: Blame, begin: int, end: int, view: str) -> dict[str, object]:
-    """What arrived from one time up to before another, for JSON: `schema` 1; rows sum to the total.
-
-    Args:
-        blame: the composition whose pages count as still resident. begin, end: ns on the records' clock.
-        view: what the rows are by.
-    """
-    over = Timeline(blame, np.array([begin, end], np.uint64)).by(view)
-    names = ("faults", "from_disk", "brought", "resident")
-    columns = {name: getattr(over, name)[:, 0].round().astype(np.int64).tolist() for name in names}
-    rows = [{"label": row.whole, **{name: columns[name][at] for name in names}} for at, row in enumerate(over.rows)]
-    rows = [row for row in rows if any(row[name] for name in names)]
-    rows.sort(key=lambda row: (-row["resident"], -row["brought"], -row["faults"], row["label"]))
-    total = {name: sum(row[name] for row in rows) for name in names}
-    return {"schema": 1, "by": view, "total": total, "rows": rows}

@@ -131,8 +131,7 @@ function timeline(time) {
     const untimed = view.untimed.reduce((sum, n) => sum + n, 0) * view.unit;
     window_.replaceChildren(
       el('p', {}, el('b', {}, all ? 'All times: ' : 'Between '), el('code', {'data-between': between}, between), ' s',
-        all ? '' : el('button', {type: 'button', onclick: () => change({from: null, to: null})}, 'all times'),
-        el('span', {class: 'quiet'}, ` — wstrace report FILE --json --by ${state.view} --between ${between} has the same figures`)),
+        all ? '' : el('button', {type: 'button', onclick: () => change({from: null, to: null})}, 'all times')),
       table(['still resident', 'brought', 'faults', 'from disk', ''],
         [...order.map(at => [...cells(at), ownerName(view.labels, at, view.labels[at], view.rest)]),
         [...cells(null), 'Total']], 'Figures of the chosen time'),
