@@ -334,7 +334,8 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     points = project["project"]["entry-points"]
-    behind = {*points["wstrace"].values(), *points["pytest11"].values()}
+    commands = {".".join(target.split(".")[:2]) for target in points["wstrace.commands"].values()}
+    behind = {*points["wstrace"].values(), *points["pytest11"].values(), *commands - {"wstrace.cli"}}
     packed = {Path(p).name for p in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     assert {package_name(p) for p in (*PLUGINS, *EXPORTERS)} == behind
     assert packed == OURS

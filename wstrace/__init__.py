@@ -8,7 +8,6 @@
 _API = {
     "Batch": "wstrace.batch",
     "Batches": "wstrace.table",
-    "Command": "wstrace.declarations",
     "Context": "wstrace.interfaces",
     "Dictionary": "wstrace.batch",
     "Enricher": "wstrace.interfaces",

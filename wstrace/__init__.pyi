@@ -2,7 +2,6 @@
 from wstrace.analysis.summary import Summary as Summary
 from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary
-from wstrace.declarations import Command as Command
 from wstrace.declarations import Format as Format
 from wstrace.declarations import Reference as Reference
 from wstrace.errors import TraceFileError as TraceFileError

@@ -1,25 +1,9 @@
-"""What a plugin declares in words alone: a Command of the command line, a Format of files, a Reference to a class.
-
-Apart from the classes of `wstrace.interfaces`, because `wstrace --help` needs the commands and none of these.
-"""
+"""What a plugin declares in words alone: a Format of files, a Reference to a class, a Dimension, a Measure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
-
-
-class Command(NamedTuple):
-    """A word of the command line.
-
-    help is a sentence that begins with a verb; target is the path of its click command ("module:attribute"); section is
-    the part of `--help` that lists it: "Record", "Inspect", "Files", "Set-up" or one of your own.
-    """
-
-    word: str
-    help: str
-    target: str
-    section: str = "More"
 
 
 class Reference(NamedTuple):

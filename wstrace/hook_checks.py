@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from wstrace.declarations import Command, Format, Reference
+from wstrace.declarations import Format, Reference
 from wstrace.errors import UsageError
 
 #: Earlier name of a method -> its present name.
@@ -59,14 +59,6 @@ def _classes_of(role: str, *, references: bool = False) -> Callable[[Any], Any]:
     return check
 
 
-def _commands(given: Any) -> Any:
-    commands = list(given)
-    for one in commands:
-        if not isinstance(one, Command) or not all(isinstance(part, str) for part in (one.word, one.help, one.target)):
-            raise TypeError(f"it gave {one!r}, which is no Command of three texts")
-    return commands
-
-
 def _stages(given: Any) -> Any:
     for stage, about in given.items():
         loss, words = about
@@ -111,7 +103,6 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "wstrace_enrichers": _classes_of("Enricher"),
     "wstrace_resolvers": _classes_of("Resolver"),
     "wstrace_exporters": _classes_of("Exporter", references=True),
-    "wstrace_commands": _commands,
     "wstrace_dimensions": _entries("Dimension"),
     "wstrace_measures": _entries("Measure"),
     "wstrace_stages": _stages,

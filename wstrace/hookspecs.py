@@ -14,7 +14,7 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wstrace.declarations import Command, Dimension, Format, Measure, Reference
+    from wstrace.declarations import Dimension, Format, Measure, Reference
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 hookspec = pluggy.HookspecMarker("wstrace")
@@ -52,14 +52,6 @@ def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
     """When a session is built. By: plugins that write batches to an output.
 
     Returns Exporter classes, known to users by their `name` (`-e NAME:opt=val`), or References to them.
-    """
-
-
-@hookspec
-def wstrace_commands() -> Sequence[Command]:
-    """When the command line starts, `--help` included. By: plugins that add a word to it.
-
-    Returns Commands: word, one-line help and "module:attribute" of a click command, imported only when it is used.
     """
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pluggy
 
 import wstrace.hookspecs
-from wstrace.declarations import Command, Dimension, Format, Measure, Reference
+from wstrace.declarations import Dimension, Format, Measure, Reference
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError
 from wstrace.guard import named, pass_interrupt, why
@@ -24,7 +24,7 @@ from wstrace.hook_checks import CHECKS, refers_to, suffixes_of
 from wstrace.logs import log
 from wstrace.text import nearest
 
-if TYPE_CHECKING:  # not imported for `--help`, which asks for no class
+if TYPE_CHECKING:
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
 GROUP = BUILT_IN = "wstrace"
@@ -228,11 +228,6 @@ class Plugins:
     def exporters(self) -> dict[str, type[Exporter]]:
         """The classes of exporters, by name, all of them imported."""
         return self._classes("exporter")
-
-    @functools.cached_property
-    def commands(self) -> dict[str, Command]:
-        """The commands of plugins, by the word on the command line."""
-        return {command.word: command for _, commands in self._call("wstrace_commands") for command in commands}
 
     @functools.cached_property
     def formats(self) -> dict[str, tuple[str, Format]]:

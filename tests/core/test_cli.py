@@ -372,7 +372,7 @@ def test_a_limit_that_is_met_before_anything_begins_is_no_internal_error(
     def refused(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("wstrace.plugins.default_plugins", refused)
+    monkeypatch.setattr("wstrace.cli.entry_points", refused)
     assert main(["report", "x.wst"]) == Unavailable.exit_code == 122
     said = capsys.readouterr().err
     assert os.strerror(number) in said

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +13,14 @@ import numpy as np
 import pytest
 from evil_plugin import evil, misbehave
 
+import wstrace.cli
 import wstrace.hook_checks
 import wstrace.hookspecs
 import wstrace.plugins
 from wstrace.batch import Batch
 from wstrace.cli import main
 from wstrace.cli.doctor import _probe
+from wstrace.entry_points import entry_points
 from wstrace.errors import PluginError, WstraceError
 from wstrace.hookspecs import hookimpl
 from wstrace.plugins import Plugins, default_plugins
@@ -204,8 +209,8 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
     assert main(["plugins"]) == 0
     capsys.readouterr()
     Session(plugins=plugins, sources=[], record=False)
-    for role in ("sources", "exporters", "commands", "api", "dimensions", "measures"):
-        getattr(plugins, role, None)
+    for role in ("sources", "exporters", "dimensions", "measures"):
+        getattr(plugins, role)
     plugins.target_environment([])
     assert plugins.platform.name in ("linux", "windows")
     if hook != "wstrace_platform" and hook in wstrace.hook_checks.CHECKS:
@@ -231,25 +236,44 @@ def test_variables_that_no_environment_takes_are_left_out_and_the_plugin_is_name
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
 def test_an_import_that_fails_is_named(how: str, found: Any, capsys: pytest.CaptureFixture[str]) -> None:
     plugins = found(lambda: misbehave(how))
-    assert main(["--help"]) == 0
     assert state(plugins)[0] == "failed"
     assert main(["plugins"]) == 0
     assert "evil" in capsys.readouterr().out
 
 
-def test_a_command_that_cannot_be_imported_is_named(found: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    for target in ("no.such:module", "wstrace.cli:INTERNAL"):
-        commands = [wstrace.Command("worse", "Worse.", target)]
-        plugin = SimpleNamespace(wstrace_commands=hookimpl(lambda commands=commands: commands))
-        found(lambda plugin=plugin: plugin)
-        assert main(["worse"]) == 125
-        assert "wstrace: the command 'worse' failed: " in capsys.readouterr().err
+def test_a_command_of_another_distribution_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = tmp_path / "evil-1.0.dist-info"
+    about.mkdir()
+    about.joinpath("METADATA").write_text("Name: evil\nVersion: 1.0\n")
+    words = {"worse": "no.such:module", "worst": "wstrace.cli:INTERNAL", "info": "no.such:module"}
+    lines = (f"{word} = {target}\n" for word, target in words.items())
+    about.joinpath("entry_points.txt").write_text("[wstrace.commands]\n" + "".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["--help"]) == 0
+    assert "\nMore:\n  worse  From evil.\n  worst  From evil.\n" in capsys.readouterr().out
+    assert main(["info", "--help"]) == 0  # a word of wstrace's own stays that
+    capsys.readouterr()
+    for word in ("worse", "worst"):
+        assert main([word]) == 125
+        assert f"wstrace: the command {word!r} failed: " in capsys.readouterr().err
+
+
+def test_help_imports_no_plugin_and_knows_every_command() -> None:
+    code = "import sys; from wstrace.cli import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *lines, imported = done.stdout.splitlines()
+    listed = {line.split()[0] for line in lines[lines.index("Record:") :] if line.startswith("  ")}
+    assert listed >= {entry.name for entry in entry_points("wstrace.commands") if entry.distribution == "wstrace"}
+    assert not {"numpy", "rich", "pluggy", "wstrace_plugins", "wstrace_exporters"} & set(imported.split())
 
 
 def test_a_checkout_that_is_not_installed_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [])
+    monkeypatch.setattr(wstrace.cli, "entry_points", lambda group: [])
     default_plugins.cache_clear()
     try:
         for words in (["report", "x.wst"], ["run", "--", "true"], ["attach", "1", "-s", "page_faults"]):

@@ -1,6 +1,6 @@
-"""The command line: each of its own commands is one file here; plugins add commands by the hook `wstrace_commands`.
+"""The command line: what `--help` says, which command a word names, and the one line and exit code of every error.
 
-A command is imported when it is used; `--help` imports neither numpy nor any exporter.
+Commands are entry points of the group `wstrace.commands`, in other distributions too. `--help` imports none of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 from wstrace.cli.signals import before_the_trace, raised, told
-from wstrace.declarations import Command
+from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import OutputError, Unavailable, UsageError, WstraceError
 from wstrace.guard import lifted_by, named, why
 from wstrace.logs import print_as_lines
@@ -27,66 +27,76 @@ INTERNAL, INTERRUPTED = 125, 130
 #: Error numbers of a write to an output that is full or failing.
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
-_OWN = [
-    Command("run", "Trace a command from its first instruction.", "wstrace.cli.run:run", "Record"),
-    Command(
-        "attach", "Trace running processes; they go on when the trace ends.", "wstrace.cli.attach:attach", "Record"
-    ),
-    Command("doctor", "Show what can be traced here, and what lifts the rest.", "wstrace.cli.doctor:doctor", "Set-up"),
-    Command(
-        "plugins", "Show the plugins found: version, state, hooks, error.", "wstrace.cli.plugins:plugins", "Set-up"
-    ),
-]
-#: The sections of `--help` in their order; a plugin's other sections come after them.
-_SECTIONS = ("Record", "Inspect", "Files", "Set-up")
-#: The commands that come first in their section, because most users want them; the others are in alphabetical order.
-_FIRST = ("run", "attach", "report", "snapshot")
+#: What `--help` says of wstrace's own commands, by section and in its order.
+_HELP = {
+    "Record": {
+        "run": "Trace a command from its first instruction.",
+        "attach": "Trace running processes; they go on when the trace ends.",
+        "daemon": "Trace the cgroups of a whole node, within limits.",
+    },
+    "Inspect": {
+        "report": "Show who brought the memory of a trace, command or process.",
+        "snapshot": "Show what is in a process's memory, and whose it is.",
+        "check": "Fail when a command takes more memory than its baseline.",
+        "delta": "Show what a process brings in between two moments.",
+        "diff": "Show what a second trace has more in memory, and whose.",
+        "empty": "Take a process's pages out of memory and tell what stayed.",
+        "file": "Show what of a file is in memory, and which of its parts.",
+        "imports": "Show what imported Python modules bring into memory.",
+        "ps": "Show the processes with their working sets.",
+        "top": "Watch whose page faults and whose memory grow, live.",
+        "unshared": "Show what forked processes copied of shared memory.",
+        "wss": "Show what a process uses of its memory in a time.",
+    },
+    "Files": {
+        "convert": "Write traces as one, whole, or in another format; replay them.",
+        "info": "Show what a trace file holds, and whether it is whole.",
+        "query": "Ask a trace in SQL.",
+    },
+    "Set-up": {
+        "doctor": "Show what can be traced here, and what lifts the rest.",
+        "plugins": "Show the plugins found: version, state, hooks, error.",
+    },
+}
 
 
 class Words(click.Group):
-    """A click group that imports a command only when it is used."""
+    """A click group of the entry points of the group `wstrace.commands`, each imported only when it is used."""
 
-    def _commands(self) -> dict[str, Command]:
-        from wstrace.plugins import default_plugins
-
-        return {**default_plugins().commands, **{command.word: command for command in _OWN}}
+    def _commands(self) -> dict[str, EntryPoint]:
+        """Word -> its entry point; wstrace's own comes before that of another distribution."""
+        found = sorted(
+            entry_points("wstrace.commands"), key=lambda entry: (entry.distribution == "wstrace", entry.name)
+        )
+        return {entry.name: entry for entry in found}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, in the order of `--help`."""
-        return [word for words in self._sections().values() for word in words]
-
-    def _sections(self) -> dict[str, list[str]]:
-        """Section -> the names of its commands, in the order of `--help`."""
-        found: dict[str, list[str]] = {section: [] for section in _SECTIONS}
-        for command in self._commands().values():
-            found.setdefault(command.section, []).append(command.word)
-        for words in found.values():
-            words.sort(key=lambda word: (_FIRST.index(word) if word in _FIRST else len(_FIRST), word))
-        return {section: words for section, words in found.items() if words}
+        """The names of all commands."""
+        return list(self._commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command. Raises UsageError for an unknown name; the error suggests the nearest one."""
-        from wstrace.plugins import NOT_INSTALLED, default_plugins, load
+        commands = self._commands()
+        if cmd_name not in commands:
+            from wstrace.plugins import NOT_INSTALLED
 
-        own = next((command for command in _OWN if command.word == cmd_name), None)
-        command = own or self._commands().get(cmd_name)
-        if command is None and default_plugins().not_installed:
-            raise UsageError(*NOT_INSTALLED)
-        if command is None:
-            raise UsageError(f"there is no command {cmd_name!r}", nearest(cmd_name, self._commands()))
-        records = before_the_trace() if command.section == "Record" else contextlib.nullcontext()
+            unknown = f"there is no command {cmd_name!r}", nearest(cmd_name, commands)
+            raise UsageError(*(unknown if "run" in commands else NOT_INSTALLED))
+        records = before_the_trace() if cmd_name in _HELP["Record"] else contextlib.nullcontext()
         with records, named(f"the command {cmd_name!r}"):
-            loaded = load(command.target)
+            loaded = commands[cmd_name].load()
             if not isinstance(loaded, click.Command):
-                raise TypeError(f"{command.target} is {type(loaded).__name__}, not a click command")
+                raise TypeError(f"{commands[cmd_name].value} is {type(loaded).__name__}, not a click command")
         return loaded
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes every command's name and one line of help, without importing the commands."""
-        commands = self._commands()
-        for section, words in self._sections().items():
-            with formatter.section(section):
-                formatter.write_dl([(word, commands[word].help) for word in words])
+        own = {word for words in _HELP.values() for word in words}
+        more = {word: f"From {entry.distribution}." for word, entry in self._commands().items() if word not in own}
+        for section, words in {**_HELP, "More": more}.items():
+            if words:
+                with formatter.section(section):
+                    formatter.write_dl(list(words.items()))
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wstrace.declarations import Command, Format, Reference
+from wstrace.declarations import Format, Reference
 from wstrace.hookspecs import hookimpl
 
 if TYPE_CHECKING:
@@ -24,20 +24,3 @@ def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
 def wstrace_formats() -> Sequence[Format]:
     """Returns the format for flame graphs, which `report --format folded` prints."""
     return [Format("folded", (".folded",), "folded stacks, for flame graphs", "wstrace_exporters.console.folded:write")]
-
-
-@hookimpl
-def wstrace_commands() -> Sequence[Command]:
-    """Returns the commands `report`, `imports`, `unshared`, `diff` and `check`."""
-    return [
-        Command("report", "Show who brought the memory of a trace, command or process.",
-                "wstrace_exporters.console.commands.report:report", "Inspect"),
-        Command("imports", "Show what imported Python modules bring into memory.",
-                "wstrace_exporters.console.commands.imports:imports", "Inspect"),
-        Command("unshared", "Show what forked processes copied of shared memory.",
-                "wstrace_exporters.console.commands.unshared:unshared", "Inspect"),
-        Command("diff", "Show what a second trace has more in memory, and whose.",
-                "wstrace_exporters.console.commands.diff:diff", "Inspect"),
-        Command("check", "Fail when a command takes more memory than its baseline.",
-                "wstrace_exporters.console.commands.check:check", "Inspect"),
-    ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wstrace.declarations import Command, Reference
+from wstrace.declarations import Reference
 from wstrace.hookspecs import hookimpl
 
 
@@ -33,15 +33,3 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
         "file_lost_records": (True, "records that were written to a trace file and cannot be read"),
         "file_cut": (True, "trace files whose end is missing: how many records with it is not known"),
     }
-
-
-@hookimpl
-def wstrace_commands() -> Sequence[Command]:
-    """The words on trace files."""
-    words = {
-        "info": "Show what a trace file holds, and whether it is whole.",
-        "convert": "Write traces as one, whole, or as Parquet, CSV ...; replay them.",
-        "query": "Ask a trace in SQL.",
-    }
-    target = "wstrace_exporters.msgpack.commands.{0}:{0}"
-    return [Command(word, about, target.format(word), "Files") for word, about in words.items()]

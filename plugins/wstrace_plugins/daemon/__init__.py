@@ -10,20 +10,12 @@ Its parts, each of which imports only those before it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from wstrace.declarations import Command
 from wstrace.hookspecs import hookimpl
 
 #: the ledger's stages for records that the daemon itself drops, and for the time between two sessions
 OVER_MEMORY, BETWEEN = "over_memory", "between_sessions"
-
-
-@hookimpl
-def wstrace_commands() -> Sequence[Command]:
-    """The command `daemon`."""
-    about = "Trace the cgroups of a whole node, within limits, until it is told to stop."
-    return [Command("daemon", about, "wstrace_plugins.daemon.command:daemon", "Record")]
 
 
 @hookimpl

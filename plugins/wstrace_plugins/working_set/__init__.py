@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from wstrace.declarations import Command, Reference
+from wstrace.declarations import Reference
 from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
 
@@ -28,21 +28,6 @@ def wstrace_sources() -> Sequence[type[Source] | Reference]:
         Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_looks()),
         Reference("triggers", "wstrace_plugins.working_set.triggers:TriggersSource"),
     ]
-
-
-@hookimpl
-def wstrace_commands() -> Sequence[Command]:
-    """The commands of the 1996 article's program, improved."""
-    words = {
-        "ps": "Show the processes with their working sets.",
-        "snapshot": "Show what is in a process's memory, and whose it is.",
-        "empty": "Take a process's pages out of memory and tell what stayed.",
-        "file": "Show what of a file is in memory, and which of its parts.",
-        "wss": "Show what a process uses of its memory in a time.",
-        "delta": "Show what a process brings in between two moments.",
-    }
-    target = "wstrace_plugins.working_set.commands.{0}:{0}"
-    return [Command(word, about, target.format(word), "Inspect") for word, about in words.items()]
 
 
 def _looks() -> str:
