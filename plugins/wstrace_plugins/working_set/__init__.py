@@ -31,9 +31,9 @@ def wstrace_sources() -> Sequence[type[Source] | Reference]:
 
 
 def _looks() -> str:
-    """The looks at the peak that `run` takes by the way: half a percent of a CPU (docs/recipes/memory.md)."""
+    """The looks at the peak that `run` takes by the way: 3 percent of a CPU (docs/recipes/memory.md)."""
     from wstrace_plugins.os import system
 
     with suppress(Unavailable):
-        return "interval=0.2,max_cpu=0.005" if system() == "linux" else ""
+        return "interval=0.01,max_cpu=0.03" if system() == "linux" else ""
     return ""

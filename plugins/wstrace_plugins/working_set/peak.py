@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: is kept lacks at most 2 % of a peak that lasts until the next look.
 _GROWN = 1.02
 #: The same while it grows by more than that from one reading to the next: the look that counts is that of the peak, and
-#: no other one is to stand in its way; the less where looks are far apart.
-_GROWING, _GROWING_SPARINGLY = 1.5, 4.0
+#: no other one is to stand in its way.
+_GROWING = 1.5
 #: The share of a CPU that looks take at most: they are 20 times their own duration apart, as each holds the lock of the
 #: target's mappings meanwhile. It is counted in CPU time: on a busy machine a look waits for a CPU before it begins,
 #: and would push the next one away.
@@ -46,8 +46,7 @@ class PeakSnapshotSource(Source):
 
     Args:
         interval: seconds between two readings of the resident sizes.
-        max_cpu: the largest share of a CPU that looks take, and readings, up to 0.05. Below it, nothing is read before
-            the first interval is over, and no look is taken while the processes grow fast.
+        max_cpu: the largest share of a CPU that looks take, and readings, up to 0.05.
     """
 
     name: ClassVar[str] = "peak_snapshot"
@@ -61,7 +60,6 @@ class PeakSnapshotSource(Source):
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
         self._interval, self._apart = interval, 1 / max_cpu
         self._sparing = max_cpu < _MOST
-        self._growing = _GROWING_SPARINGLY if self._sparing else _GROWING
         self._longest = math.inf if self._sparing else _LONGEST_SECONDS
         self._due = self._next = self._sums_due = self._grown = 0.0
         self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
@@ -84,7 +82,6 @@ class PeakSnapshotSource(Source):
 
         self._context, self._backend = context, backend()
         if self._sparing:
-            self._next = time.monotonic() + self._interval
             return
         for target in context.targets:
             with self._backend.Space(target.pid):
@@ -134,7 +131,7 @@ class PeakSnapshotSource(Source):
         self._most = max(self._most, self._size)
         read = time.monotonic()
         self._next = read + min(self._apart * (time.thread_time() - spent), self._longest)
-        grown = self._growing if self._size > before * _GROWN and before else _GROWN
+        grown = _GROWING if self._size > before * _GROWN and before else _GROWN
         if read < self._due or self._size <= self._bytes * grown:
             return
         from wstrace_plugins.working_set.working_set import working_set  # not loaded for a command that ends at once
