@@ -352,7 +352,7 @@ _ALL = (
     Dimension("thread", "thread", "the thread that touched the page", ("process", "tid"), _threads, owner=True),
     Dimension("cgroup", "control group", "the control group", ("cgroup",), _text("cgroup")),
     Dimension("instruction", "function of the instruction", "the function of the faulting instruction",
-              ("instruction", "pc_file"), _by_instruction, _instruction_of),
+              ("instruction", "pc_file"), _by_instruction, _instruction_of, owner=True),
 )  # fmt: skip
 
 
