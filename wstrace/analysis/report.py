@@ -209,12 +209,14 @@ def report(
     table = rows(cube, by, sort=lead)
     lines = table if tuple(by) == ("line",) else rows(cube, ("line",), sort=lead)
     total = {name: cube.total(name) for name in measures() if name in names}
+    # a recording of a flight recorder says first what happened
+    answer, *further = [*noted, _answer(lead, total, lines, trace, pages)]
     return Report(
         tuple(by),
         lead,
-        _answer(lead, total, lines, trace, pages),
+        answer,
         _completeness(trace, total, cube, pages),
-        [*noted, *obstacles(trace.info)],
+        [*further, *obstacles(trace.info)],
         total,
         table,
         "" if pages is None else pages.moment,
