@@ -49,11 +49,12 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
         found = found_by(of, outermost_lines(of))
         told = Unshared(trace.blame(at="exit"))
         copied = page_of(told.of.history.faults.key[told.copies])
-    certain, estimated, _ = judged(truth, found)
+    certain, estimated, wrong = judged(truth, found)
     lines = program.read_text().splitlines()
     loads_shared = str(lines.index("write(o, 4 * BIG)") + 1)
     unshared = sum(truth.get(page) == loads_shared for page in copied.tolist())
-    assert certain.total() + estimated.total() > 0.9 * len(truth)
+    assert certain.total() + estimated.total() > 0.97 * len(truth)
+    assert not wrong["0"], "what the kernel put together, or the device read, is no line's"
     nobodys = Counter(reason for page, (owner, _, reason) in found.items() if truth.get(page) == "0" and not owner)
     assert nobodys["no fault"] >= 2 * N, "MAP_POPULATE or mlock, and read by the device"
     assert copies == 4096, "5,120 faults"

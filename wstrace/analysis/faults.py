@@ -184,8 +184,12 @@ class Faults:
 
     def _forked_between(self, one: Numbers, other: Numbers) -> NDArray[np.bool_]:
         """Whether the process of each fault `one` forked between that and another fault of its own."""
-        space = space_of(self.key[one]) << np.uint64(32)
-        upto = [space | self.losses.upto(self.time[at]).astype(np.uint64) for at in (one, other)]
+        return self.forked_since(other, self.losses.upto(self.time[one]))
+
+    def forked_since(self, faults: Numbers, since: Numbers) -> NDArray[np.bool_]:
+        """Whether the process of each fault forked before it and behind a range of the losses."""
+        space = space_of(self.key[faults]) << np.uint64(32)
+        upto = [space | at.astype(np.uint64) for at in (since, self.losses.upto(self.time[faults]))]
         before, after = (self.forks_of_parents.searchsorted(at, "right") for at in upto)
         found: NDArray[np.bool_] = before != after
         return found

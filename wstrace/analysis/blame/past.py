@@ -39,6 +39,8 @@ from wstrace.schema import (
 
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+#: Faults of each process without a record that are those of its exec, or of what it read at its start.
+_OF_EXECS = 16
 #: losses of a trace file that are counted in files, frames and bytes, not in records
 _OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
@@ -87,10 +89,13 @@ class Past:
                          _places(columns))  # fmt: skip
         #: of each recorded fault its row in inputs.mappings, -1 = not known; only where whole stacks are wanted
         self.mapping = np.where(known, row, -1).astype(np.int32) if whole_stacks else np.zeros(0, np.int32)
+        mapped = None
+        if _unrecorded(trace) > _OF_EXECS * len(inputs.pids):
+            mapped = np.where(known, of_mapping(inputs.mappings, "time_ns", row), np.uint64(0))
         del columns["page"], columns["mapping"]  # the history has the keys
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
         self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(),
-                               size=PageSize.of(inputs.page_size, trace.info.extra))  # fmt: skip
+                               size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -117,6 +122,15 @@ class Past:
         runs = {name: column[asked] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
+
+
+def _unrecorded(trace: Recorded) -> int:
+    """How many more faults the kernel accounted to the processes than it made records of.
+
+    It makes none where it brings pages itself: direct I/O, a write by another task (mm_account_fault() in mm/memory.c).
+    """
+    usage, counted = trace.info.usage.faults, trace.ledger.get("counted")
+    return usage - counted if usage and counted else 0
 
 
 def _places(faults: Mapping[str, NDArray[Any]]) -> NDArray[np.uint32]:
