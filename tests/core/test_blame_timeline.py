@@ -7,7 +7,7 @@ import pytest
 from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
 
 from wstrace.analysis.blame.orders import VIEWS
-from wstrace.analysis.blame.timeline import Timeline, between
+from wstrace.analysis.blame.timeline import Timeline
 from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
 
 SECOND = 1_000_000_000
@@ -39,19 +39,6 @@ def test_all_times_together_are_the_rows(view):
         expected = [whole.faults, whole.major, whole.brought, whole.resident] if whole else [0, 0, 0, 0]
         assert figures == expected
     assert not rows
-
-
-def test_a_window_tells_what_came_then_and_is_still_there():
-    found = between(traced().blame(), SECOND, 2 * SECOND, "line")
-    assert found["total"] == {"faults": 4, "from_disk": 0, "brought": 4 * PAGE, "resident": 3 * PAGE}
-    (row,) = found["rows"]
-    assert row["label"].endswith("app.py:31 load_frame")
-
-
-def test_the_end_of_a_window_is_not_in_it():
-    told = traced().blame()
-    assert between(told, SECOND, SECOND + 3, "kind")["total"]["faults"] == 3
-    assert between(told, SECOND + 3, 2 * SECOND, "kind")["total"]["faults"] == 1
 
 
 def test_what_came_at_none_of_the_times_is_told_apart():

@@ -39,7 +39,7 @@ def waits() -> int:
 
 @pytest.mark.usefixtures("full_level")
 def test_the_thread_that_closes_tracepoints_does_not_wait() -> None:
-    _, opened = tracepoints._watch(RARE, sorted(os.sched_getaffinity(0)), ())
+    _, opened = tracepoints._watch(RARE, sorted(os.sched_getaffinity(0)))
     fds = [fd for _, fd in opened]
     assert len(fds) >= len(RARE)
     before = waits()

@@ -61,7 +61,7 @@ def test_another_daemon_goes_on_in_the_same_file(settings, tmp_path):
 def test_past_max_cpu_it_samples_and_each_row_says_for_how_many_it_stands(settings, tmp_path):
     out = tmp_path / "node.wst"
     source = 'sources = ["faulting:faults=10000,spins=0.02"]'
-    path = settings(f'{source}\nexporters = ["msgpack"]\n{HEALTH.replace("64", "0.2")}[msgpack]\npath = "{out}"\n')
+    path = settings(f'{source}\nexporters = ["msgpack"]\n{HEALTH.replace("= 64", "= 0.05")}[msgpack]\npath = "{out}"\n')
     with daemon(path) as running:
         running.until(lambda: running.facts()["state"] == "sampling")
         before = running.facts()["recorded"]
