@@ -37,8 +37,8 @@ def reported(trace: Path, *options: str) -> Any:
 
 def by_line(trace: Path, *options: str) -> list[str]:
     """The own lines that the faults of more than 20 samples have, the most first."""
-    rows = json.loads(reported(trace, "--by", "line", "--json", *options))["summary"]["top"]["line"]
-    return [row["name"] for row in rows if row.get("samples", 0) > 20]
+    rows = json.loads(reported(trace, "--by", "line", "--json", *options))["rows"]
+    return [row["label"] for row in rows if row.get("samples", 0) > 20]
 
 
 def test_the_own_line_of_a_growing_vector_is_the_push_back(tmp_path: Path) -> None:

