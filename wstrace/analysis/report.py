@@ -16,7 +16,7 @@ from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, dimensions_of, labels_of
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.headline import obstacles
+from wstrace.analysis.headline import losses, obstacles
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.moments import Recorded
 from wstrace.analysis.names import names_of
@@ -216,7 +216,7 @@ def report(
         lead,
         answer,
         _completeness(trace, total, cube, pages),
-        [*further, *obstacles(trace.info)],
+        [*further, *obstacles(trace.info), *(text for text, _ in losses(trace.ledger))],
         total,
         table,
         "" if pages is None else pages.moment,
@@ -423,7 +423,11 @@ def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded,
 def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pages | None) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     lost = sum(n for _, _, n in trace.ledger.losses())
-    words = []
+    usage = trace.info.usage.faults
+    hidden = (
+        f"{number(max(usage - trace.ledger.get('counted'), 0))} " if usage else " "
+    )  # a fact of every exec, no lack
+    words = [printable_words(note, _SENTENCE) for note in trace.info.notes if not note.startswith(hidden)]
     if trace.info.incomplete:
         words.append(printable_words(trace.info.incomplete, _SENTENCE))
     if trace.info.sampled > 1:
