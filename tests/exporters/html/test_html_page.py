@@ -198,6 +198,7 @@ def test_the_icicle_sums_to_the_same(browser, page, trace_file):
     with open_trace(trace_file) as trace:
         rows = trace.blame("peak").rows("kind")
     sums = [sum(getattr(row, name) for row in rows) for name in ("resident", "brought", "major")]
+    browser.value("change({from: null, to: null})")
     assert browser.value(f"[0, 1, 2].map(at => Number({_TOLD}['weight' + at]))") == sums
     browser.value("document.querySelector('#icicle canvas').focus()")
     for _ in range(3):
