@@ -248,7 +248,7 @@ def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path
         mapping = CodeMapping(1, 0, row.pid, row.start, row.end, row.offset, row.file, row.dev, row.ino, 0, 0)
         image = images.of(mapping)
         assert image is not None
-        assert image.unwind.build_id == build_id(inside)
+        assert image.elf.build_id == build_id(inside)
         images.close()
         looked = Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino), (row.start, row.end))
         assert looked is not None

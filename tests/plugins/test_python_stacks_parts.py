@@ -81,7 +81,7 @@ def test_files_of_a_cpython_are_known_by_their_names(name: str, named: bool, lib
 def test_a_program_starts_others_by_what_it_imports(
     imports: set[bytes], starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreters, "ElfFile", lambda fd: types.SimpleNamespace(imports=lambda: imports))
+    monkeypatch.setattr(interpreters, "Elf", lambda read: types.SimpleNamespace(imports=lambda: imports))
     assert starts_others(0) is starts
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from wstrace.places import MappedFile
+from wstrace_plugins.os.elf import SYMBOL as SYMBOL_ROW
 from wstrace_plugins.symbols import elf
 from wstrace_plugins.symbols.demangle import demangle
 from wstrace_plugins.symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
@@ -80,7 +81,7 @@ def test_too_many_headers_are_refused_early(binary: bytes, tmp_path: Path) -> No
 
 
 def test_names_of_symbols_that_point_nowhere_are_left_out() -> None:
-    raw = np.zeros(4, elf.SYM64)
+    raw = np.zeros(4, SYMBOL_ROW)
     raw["info"], raw["section"], raw["value"], raw["size"] = elf.STT_FUNC, 1, [16, 32, 48, 64], 8
     raw["name"] = [1, 6, 7, 0xFFFFFFFF]
     sections = np.array([(0, 256, 1)], SECTION)
@@ -96,7 +97,7 @@ def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one() ->
         ("outer", elf.STT_FUNC, 1, 0x20, 0x40), ("inner", elf.STT_FUNC, 0, 0x30, 0x10),
         ("$x", 0, 0, 0x80, 0), ("label", 0, 0, 0x90, 0),
     ]  # fmt: skip
-    raw = np.zeros(len(rows), elf.SYM64)
+    raw = np.zeros(len(rows), SYMBOL_ROW)
     raw["name"] = [at[row[0]] for row in rows]
     raw["info"] = [kind | binding << 4 for _, kind, binding, _, _ in rows]
     raw["value"], raw["size"] = [row[3] for row in rows], [row[4] for row in rows]

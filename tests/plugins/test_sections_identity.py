@@ -15,7 +15,7 @@ from command_line import wstrace
 from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, PROCESS_SEEN
 from wstrace.testing import batch_of
-from wstrace_plugins.symbols import elf
+from wstrace_plugins.os import elf
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.resolver import ImageResolver, read_image
 

@@ -167,8 +167,8 @@ def test_the_entry_that_covers_an_address_is_found():
     assert file.rule(0x1001)[2] == 16
     assert file.rule(0xFFF) is None
     assert file.rule(0x1100) is None
-    assert file.address_of(0x1000) == 0x1000
-    assert file.address_of(0x3000) is None
+    assert file.elf.address_of(0x1000) == 0x1000
+    assert file.elf.address_of(0x3000) is None
 
 
 def test_without_a_table_the_entry_is_found_in_the_section():

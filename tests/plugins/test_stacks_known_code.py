@@ -16,6 +16,7 @@ from wstrace.testing import batch_of
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
+import contextlib
 import ctypes
 import re
 import shutil
@@ -24,8 +25,8 @@ from pathlib import Path
 
 import pytest
 
+from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
 from wstrace_plugins.stacks.linux import known_code
 from wstrace_plugins.stacks.linux.images import CodeMapping, Loop, _image, _vdso
 from wstrace_plugins.stacks.linux.known_code import KnownCode
@@ -83,12 +84,12 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
             file="/usr/bin/python3", dev=8, ino=[11, 12], build_id="", flags=MAP_EXECUTE | KIND_FILE << KIND_SHIFT,
         )
     )  # fmt: skip
-    loops = {11: (0x100, 0x200), 12: (0x300, 0x400)}
+    loops = {11: (0x100, 0x100), 12: (0x300, 0x100)}
 
     def image(mapping: CodeMapping) -> Any:
         rule = {"rule": lambda address: rules.FRAME_POINTER, "first_rule": lambda address: rules.FRAME_POINTER}
-        unwind = SimpleNamespace(address_of=lambda offset: offset, **rule)
-        return SimpleNamespace(unwind=unwind, symbols=SimpleNamespace(range_of=lambda name: loops[mapping.ino]))
+        elf = SimpleNamespace(address_of=lambda offset: offset, symbol=lambda name, kinds: loops[mapping.ino])
+        return SimpleNamespace(elf=elf, **rule)
 
     monkeypatch.setattr(code.images, "of", image)
     for own, inside, outside in ((2, 0x150, 0x350), (3, 0x350, 0x150)):
@@ -115,7 +116,7 @@ def test_what_a_file_says_of_an_address_is_found_out_once_for_all_processes(monk
             asked.append((mapping.ino, address))
             return rules.FRAME_POINTER if mapping.ino == 11 else rules.END
 
-        return SimpleNamespace(unwind=SimpleNamespace(address_of=lambda offset: offset, rule=rule))
+        return SimpleNamespace(elf=SimpleNamespace(address_of=lambda offset: offset), rule=rule)
 
     monkeypatch.setattr(code.images, "of", image)
     code.begin([2**30], lambda rows, _: (2 + rows).astype("<u4"))
@@ -131,9 +132,9 @@ def test_a_function_of_the_vdso_has_its_rule():
     image = _vdso()
     if image is None:
         pytest.skip("only on Linux with a vdso")
-    start, end = image.symbols.range_of(b"__vdso_clock_gettime")
-    assert start < end
-    assert image.unwind.rule(start) is not None
+    start, size = image.elf.symbol(b"__vdso_clock_gettime")
+    assert size
+    assert image.rule(start) is not None
 
 
 def test_the_loop_of_this_interpreter_is_where_the_loader_says():
@@ -143,9 +144,9 @@ def test_the_loop_of_this_interpreter_is_where_the_loader_says():
         (int(line[0].split("-")[0], 16) - int(line[2], 16), line[5]) for line in maps
         if len(line) > 5 and int(line[0].split("-")[0], 16) <= address < int(line[0].split("-")[1], 16)
     ]  # fmt: skip
-    data = Path(path).read_bytes()
-    start, end = DynamicSymbols(lambda at, size: data[at : at + size]).range_of(b"_PyEval_EvalFrameDefault")
-    assert end > start
+    with Path(path).open("rb") as file:
+        start, size = Elf(read_of(file.fileno())).symbol(b"_PyEval_EvalFrameDefault")
+    assert size
     assert start in (address - place, address)  # of a shared library or PIE; of a program at a fixed address
 
 
@@ -157,8 +158,11 @@ def test_any_bytes_give_symbols_or_none():
         for at in dice.integers(0, min(len(broken), 4096) or 1, 8):
             if len(broken):
                 broken[at] = dice.integers(0, 256)
-        symbols = DynamicSymbols(lambda at, size, broken=broken: bytes(broken[at : at + size]))
-        assert len(symbols.range_of(b"main")) == 2
+        with contextlib.suppress(ValueError):
+            file = Elf(lambda at, size, broken=broken: bytes(broken[at : at + size]))
+            assert len(file.symbol(b"main") or (0, 0)) == 2
+            assert isinstance(file.libraries(), tuple)
+            assert b"" not in file.imports()
 
 
 #: an interpreter's loop, and another function, of which the compiler puts what is rarely run elsewhere

@@ -5,19 +5,19 @@ read. A file without that table, as `gcc -static` makes, has its `.eh_frame` rea
 is asked for: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
 mapped) in bounded pieces, and of the files without a table so many entries in all.
 
-Source: elf(5); Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
+Source: Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 """
 
 from __future__ import annotations
 
 import struct
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_plugins.os import build_id
+from wstrace_plugins.os import elf
+from wstrace_plugins.os.elf import Elf, Program, Read
 from wstrace_plugins.stacks.dwarf import (
     MASK,
     OMITTED,
@@ -33,14 +33,7 @@ from wstrace_plugins.stacks.dwarf import (
     uleb,
 )
 from wstrace_plugins.stacks.rules import END, Rule
-from wstrace_plugins.stacks.sections import Read, section_named
 
-_ELF64_LITTLE, _X86_64 = b"\x7fELF\2\1", 62
-_HEADER = struct.Struct("<HHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_PT_LOAD, _PT_NOTE, _PT_GNU_EH_FRAME = 1, 4, 0x6474E550
-
-MOST_SEGMENTS = 64
 MOST_ENTRIES = 1 << 20  # of a table; librustc_driver has 0.15 million
 MOST_SECTION_BYTES = 16 << 20  # of `.eh_frame` where no table is; a static program of C has 45,000
 MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
@@ -48,14 +41,6 @@ MOST_CACHED = 1 << 16
 _AT_ONCE = 512  # bytes: nine of ten entries are shorter
 _SORTED_TABLE = 0x3B  # DW_EH_PE_datarel | DW_EH_PE_sdata4
 _ENTRY_BYTES = 64  # _start without an entry, as in ld.so, is shorter
-
-
-class Segment(NamedTuple):
-    """A loaded segment."""
-
-    offset: int
-    address: int
-    size: int
 
 
 class UnwindFile:
@@ -72,34 +57,16 @@ class UnwindFile:
     def __init__(self, read: Read, allowance: Allowance | None = None) -> None:
         self._read = read
         self._allowance = allowance or Allowance()
-        self._header: Segment | None = None
+        self.elf = Elf(read)
+        if self.elf.machine != elf.X86_64 or self.elf.bits != 64 or self.elf.order != "<":
+            raise ValueError("no ELF file for x86-64")
+        self._header = next((one for one in self.elf.programs if one.kind == elf.EH_FRAME), None)
         self._prepared = False
-        self.build_id = ""
-        self._segments: list[Segment] = []
         self._starts: NDArray[np.int32] = np.zeros(0, "<i4")
         self._entries: NDArray[np.int32] = np.zeros(0, "<i4")
         self._base = 0
         self._commons: dict[int, Common] = {}
         self._frames: dict[int, Frames] = {}
-        head = read(0, 64)
-        if len(head) < 64 or head[:6] != _ELF64_LITTLE:
-            raise ValueError("no little-endian 64-bit ELF file")
-        _, machine, _, self._entry, at, _, _, _, step, count, *_ = _HEADER.unpack_from(head, 16)
-        if machine != _X86_64 or step != _SEGMENT.size or count > MOST_SEGMENTS:
-            raise ValueError("no ELF file for x86-64, or its segments are not readable")
-        try:
-            self._read_segments(read(at, step * count))
-        except UNREADABLE as error:
-            raise ValueError(f"its headers contradict themselves: {error}") from None
-
-    def _read_segments(self, table: bytes) -> None:
-        for kind, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(table):
-            if kind == _PT_LOAD:
-                self._segments.append(Segment(offset, address, size))
-            elif kind == _PT_GNU_EH_FRAME:
-                self._header = Segment(offset, address, size)
-            elif kind == _PT_NOTE and not self.build_id:
-                self.build_id = build_id.of_notes(self._read(offset, min(size, build_id.MOST_NOTE_BYTES)))
 
     def _prepare(self) -> None:
         """Reads the table, or makes it, once."""
@@ -112,7 +79,7 @@ class UnwindFile:
         if not len(self._starts):
             self._make_table()
 
-    def _read_table(self, header: Segment) -> None:
+    def _read_table(self, header: Program) -> None:
         """The table of `.eh_frame_hdr`; none where it has another form than the one that linkers make."""
         head = self._read(header.offset, 64)
         if len(head) < 4 or head[0] != 1 or head[1] == OMITTED or head[2] == OMITTED or head[3] != _SORTED_TABLE:
@@ -129,10 +96,10 @@ class UnwindFile:
     def _make_table(self) -> None:
         """The table of a file without one, from its `.eh_frame`; none where that cannot be read within the bounds."""
         try:
-            section = section_named(self._read, b".eh_frame")
+            section = self.elf.section_named(".eh_frame")
             if section is None or section.size > MOST_SECTION_BYTES:
                 return
-            if self._offset_of(section.address) != section.offset:
+            if self.elf.offset_of(section.address) != section.offset:
                 return
             base, data = section.address, self._read(section.offset, section.size)
         except UNREADABLE:
@@ -142,19 +109,6 @@ class UnwindFile:
         self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
         self._base = base
 
-    def address_of(self, offset: int) -> int | None:
-        """The address at which the byte at that offset of the file is loaded; None where it is not."""
-        for segment in self._segments:
-            if segment.offset <= offset < segment.offset + segment.size:
-                return offset - segment.offset + segment.address
-        return None
-
-    def _offset_of(self, address: int) -> int:
-        for segment in self._segments:
-            if segment.address <= address < segment.address + segment.size:
-                return address - segment.address + segment.offset
-        raise ValueError(f"{address:#x} is in no segment")
-
     def rule(self, address: int) -> Rule | None:
         """The rule at an address; None where nothing describes it, or what describes it cannot be read."""
         try:
@@ -163,7 +117,7 @@ class UnwindFile:
                 return rule_at(frames, address)
         except UNREADABLE:
             return None
-        return END if self._entry <= address < self._entry + _ENTRY_BYTES else None
+        return END if self.elf.entry <= address < self.elf.entry + _ENTRY_BYTES else None
 
     def first_rule(self, address: int) -> Rule | None:
         """The rule at the begin of what an address is in: a function, or the part of one that is rarely run."""
@@ -211,7 +165,7 @@ class UnwindFile:
 
     def _bytes(self, entry: int) -> tuple[bytes, int]:
         """The bytes of an entry, with its length, and the index behind the length."""
-        offset = self._offset_of(entry)
+        offset = self.elf.offset_of(entry)
         data = self._read(offset, _AT_ONCE)
         size, at = extent(data, 0)
         size += at

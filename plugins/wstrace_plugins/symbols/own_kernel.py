@@ -44,7 +44,7 @@ def own_kernel_image(file: str, boot_id: str) -> Image | None:
 
 def vdso_image() -> Image | None:
     """The image that the kernel maps into every process."""
-    from wstrace_plugins.os.linux.vdso import own_vdso
+    from wstrace_plugins.os.linux.procfs import own_vdso
     from wstrace_plugins.symbols.elf import read_image
 
     try:

@@ -433,3 +433,24 @@ def _refused(pid: int | str, path: str, error: OSError) -> Unavailable:
     full = error.errno in (errno.EMFILE, errno.ENFILE)
     remedy = "allow more open files: ulimit -n" if full else "run wstrace as that process's user or as root"
     return Unavailable(f"cannot read {path}: {error.strerror}", remedy)
+
+
+@functools.cache
+def own_vdso() -> bytes:
+    """The vdso, the kernel's own image in every process of this boot; b"" where there is none.
+
+    It is read from our own memory, as no file has it.
+    """
+    maps = read_maps(os.getpid())
+    kinds = maps.columns["flags"] >> KIND_SHIFT & 15
+    for row in (kinds == KIND_VDSO).nonzero()[0].tolist():
+        start, end = int(maps.columns["start"][row]), int(maps.columns["end"][row])
+        try:
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(start)
+                image = memory.read(end - start)
+        except (OSError, OverflowError):  # [vvar] and [vsyscall] are of this kind, too
+            continue
+        if image.startswith(b"\x7fELF"):
+            return image
+    return b""

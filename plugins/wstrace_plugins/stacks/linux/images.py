@@ -9,18 +9,16 @@ from typing import NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.schema import KIND_SHIFT, KIND_VDSO
+from wstrace_plugins.os.elf import DYNAMIC_SYMBOLS, Read, read_of
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
-from wstrace_plugins.os.linux.vdso import own_vdso
+from wstrace_plugins.os.linux.procfs import own_vdso
 from wstrace_plugins.stacks.dwarf import Allowance
-from wstrace_plugins.stacks.dynamic_symbols import DynamicSymbols
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.rules import FLAGS, Rule
-from wstrace_plugins.stacks.sections import Read
 
 MOST_OPEN = 256
 #: the name of CPython's loop: exported by all builds, stripped ones too
 _LOOP = b"_PyEval_EvalFrameDefault"
-_MOST_READ = 64 << 20
 
 
 class CodeMapping(NamedTuple):
@@ -49,13 +47,6 @@ class CodeMapping(NamedTuple):
         return self.flags >> KIND_SHIFT & 15 == KIND_VDSO
 
 
-class Image(NamedTuple):
-    """What is known of a file: its unwinding information, and the functions that it exports."""
-
-    unwind: UnwindFile
-    symbols: DynamicSymbols
-
-
 class Loop(NamedTuple):
     """Where CPython's loop is in a file: its addresses [start, end), and the rule in its middle, None = not known."""
 
@@ -64,13 +55,16 @@ class Loop(NamedTuple):
     rule: Rule | None
 
     @classmethod
-    def of(cls, image: Image) -> Loop:
+    def of(cls, file: UnwindFile) -> Loop:
         """The loop in a file; of no address where it has none."""
-        start, end = image.symbols.range_of(_LOOP)
-        rule = image.unwind.rule((start + end) // 2) if end else None
-        return cls(start, end, None if rule == image.unwind.first_rule(start) else rule)
+        try:
+            start, size = file.elf.symbol(_LOOP, (DYNAMIC_SYMBOLS,)) or (0, 0)
+        except ValueError:
+            start = size = 0
+        rule = file.rule(start + size // 2) if size else None
+        return cls(start, start + size, None if rule == file.first_rule(start) else rule)
 
-    def has(self, image: Image, address: int) -> bool:
+    def has(self, file: UnwindFile, address: int) -> bool:
         """Whether an address is in the loop, or in the part of it that a compiler has put elsewhere: `.cold`.
 
         That part has no exported name, but it begins within the loop's frame, as no function does. What the frame saves
@@ -79,7 +73,7 @@ class Loop(NamedTuple):
         """
         if self.start <= address < self.end:
             return True
-        first = image.unwind.first_rule(address) if self.rule is not None else None
+        first = file.first_rule(address) if self.rule is not None else None
         return first is not None and self.rule is not None and first[:FLAGS] == self.rule[:FLAGS]
 
 
@@ -88,11 +82,11 @@ class Images:
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
-        self._files: OrderedDict[tuple[int, ...], tuple[int, Image | None]] = OrderedDict()
+        self._files: OrderedDict[tuple[int, ...], tuple[int, UnwindFile | None]] = OrderedDict()
         self._allowance = Allowance()
         self.refused = 0
 
-    def of(self, mapping: CodeMapping) -> Image | None:
+    def of(self, mapping: CodeMapping) -> UnwindFile | None:
         """What is known of the file that is mapped there; None where no file is proven to be that."""
         if mapping.is_vdso:
             return _vdso()
@@ -113,15 +107,15 @@ class Images:
         while self._files:
             _close(self._files.popitem()[1][0])
 
-    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, Image | None]:
+    def _opened(self, mapping: CodeMapping, name: str) -> tuple[int, UnwindFile | None]:
         build_id = self._strings[mapping.build_id]
-        image: Image | None = None
+        image: UnwindFile | None = None
 
         def proven(fd: int) -> bool:
             nonlocal image
-            image = _image(functools.partial(_read, fd), self._allowance)
+            image = _image(read_of(fd), self._allowance)
             if build_id:
-                return image is not None and image.unwind.build_id == build_id
+                return image is not None and image.elf.build_id == build_id
             return is_mapped(fd, mapping.dev, mapping.ino)
 
         fd = open_mapped(mapping.pid, name, mapping.ino, proven, (mapping.start, mapping.end))
@@ -129,18 +123,11 @@ class Images:
         return fd, image if fd >= 0 else None
 
 
-def _image(read: Read, allowance: Allowance | None = None) -> Image | None:
+def _image(read: Read, allowance: Allowance | None = None) -> UnwindFile | None:
     try:
-        return Image(UnwindFile(read, allowance), DynamicSymbols(read))
+        return UnwindFile(read, allowance)
     except ValueError:
         return None
-
-
-def _read(fd: int, offset: int, size: int) -> bytes:
-    try:
-        return os.pread(fd, min(size, _MOST_READ), offset)
-    except (OSError, OverflowError):
-        return b""
 
 
 def _close(fd: int) -> None:
@@ -149,7 +136,7 @@ def _close(fd: int) -> None:
 
 
 @functools.cache
-def _vdso() -> Image | None:
+def _vdso() -> UnwindFile | None:
     """The kernel's image, the same in every process of this kernel."""
     image = own_vdso()
     return _image(lambda offset, size: image[offset : offset + size])

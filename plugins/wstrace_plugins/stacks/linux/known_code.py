@@ -19,7 +19,8 @@ from wstrace.interfaces import Resolver
 from wstrace.places import OWN_KERNEL, MappedFile
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.linux.images import CodeMapping, Image, Images, Loop
+from wstrace_plugins.stacks.eh_frame import UnwindFile
+from wstrace_plugins.stacks.linux.images import CodeMapping, Images, Loop
 from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 from wstrace_plugins.stacks.rules import Rule
 
@@ -251,8 +252,8 @@ class KnownCode:
             return self._in_files[place]
         image = self.images.of(mapping)
         if image is not None:
-            address = image.unwind.address_of(offset)
-            rule = image.unwind.rule(address) if address is not None else None
+            address = image.elf.address_of(offset)
+            rule = image.rule(address) if address is not None else None
             if address is not None and rule is not None:
                 self._in_files[place] = found = rule, self._with_function(native, mapping, image, address)
                 return found
@@ -265,7 +266,7 @@ class KnownCode:
             return rules.PYTHON_TRAMPOLINE, Frame(FRAME_PYTHON, 0, 0, code(function), code(file))
         return rules.FRAME_POINTER, Frame(FRAME_JIT, 0, 0, self._strings.code(name), 0)
 
-    def _with_function(self, native: Frame, mapping: CodeMapping, image: Image, address: int) -> Frame:
+    def _with_function(self, native: Frame, mapping: CodeMapping, image: UnwindFile, address: int) -> Frame:
         """The frame with the vdso's function, which a report may not find out, or as the interpreter's loop."""
         if mapping.is_vdso:
             (function,) = self._of_kernel(_VDSO, np.array([native.offset], "<u8"))

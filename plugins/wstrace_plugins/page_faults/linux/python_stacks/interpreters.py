@@ -10,8 +10,9 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.os.linux.cpython.elf import ElfFile, Python, python_in
+from wstrace_plugins.os.linux.cpython.elf import Python, python_in
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped, open_named
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
@@ -155,9 +156,9 @@ class Interpreters:
             if len(self._files) >= _MOST_FILES:
                 self._files.clear()
             python, needs = None, False
-            with contextlib.suppress(OSError, ValueError, IndexError):
+            with contextlib.suppress(ValueError):
                 python = python_in(fd)
-                needs = python is None and any(map(_is_libpython, ElfFile(fd).libraries()[0]))
+                needs = python is None and any(map(_is_libpython, Elf(read_of(fd)).libraries()[0]))
             self._files[key] = (python, needs)
         return self._files[key]
 
@@ -188,8 +189,8 @@ class Interpreters:
     def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Looked | None:
         """What is in the libpython that a program needs, searched where ld.so does."""
         try:
-            needed, folders = ElfFile(fd).libraries()
-        except (OSError, ValueError, IndexError):
+            needed, folders = Elf(read_of(fd)).libraries()
+        except ValueError:
             return None
         origin = os.path.dirname(os.path.realpath(path))
         folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
@@ -237,8 +238,8 @@ def starts_others(fd: int) -> bool:
     A program without imports (a static one, a Go program) calls the kernel itself, and may do so.
     """
     try:
-        imports = ElfFile(fd).imports()
-    except (OSError, ValueError, IndexError):
+        imports = Elf(read_of(fd)).imports()
+    except ValueError:
         return True
     return not imports or any(name.lstrip(b"_") in _STARTING for name in imports)
 
