@@ -137,3 +137,14 @@ print(own_level().name, own_level().why)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert ("seccomp" in done.stdout) == bool(without), done.stdout
+
+
+def test_no_job_of_the_release_that_may_write_runs_packages_of_others_and_those_of_the_build_have_hashes():
+    yaml = pytest.importorskip("yaml", reason="pip install kubernetes-validate")
+    root = FOLDER.parent.parent
+    jobs = yaml.safe_load((root / ".github/workflows/release.yml").read_text())["jobs"]
+    writing = [job for job in jobs.values() if "write" in job.get("permissions", {}).values()]
+    assert [step["run"].split()[0] for job in writing for step in job["steps"] if "run" in step] == ["gh"]
+    assert any("pip install --require-hashes" in step.get("run", "") for step in jobs["build"]["steps"])
+    lines = (root / ".ci/release-packages").read_text().splitlines()[1:]
+    assert all(re.fullmatch(r"[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}", line) for line in lines)

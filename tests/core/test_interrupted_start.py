@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,19 @@ def test_a_signal_that_is_ignored_stays_ignored(number, tmp_path):
         process.wait(0.5)
     process.kill()
     process.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", START)
+def test_a_signal_at_any_moment_shows_no_line_of_ours(how):
+    """Python's own start, before our first line, is Python's: its traceback names no file of this package."""
+    chosen = random.Random(27)
+    for _ in range(200):
+        process = subprocess.Popen([*START[how], "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(chosen.uniform(0, 0.2))
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert b"/wstrace/" not in said, said.decode()
 
 
 @pytest.mark.parametrize(("word", "recorded"), [("run", ": nothing was recorded"), ("doctor", "")])
