@@ -119,3 +119,10 @@ def test_the_changelog_goes_by_version_and_says_each_thing_once():
         assert headings == [word for word in ("Added", "Changed", "Fixed", "Removed") if word in headings]
         entries = re.findall(r"^[-*] .*$", version, re.MULTILINE)
         assert len(entries) == len(set(entries))
+
+
+def test_the_tests_that_the_security_policy_names_exist():
+    root = Path(__file__).resolve().parent
+    named = re.findall(r"`(test_\w+)`", (root.parent / "SECURITY.md").read_text("utf-8"))
+    assert len(named) >= 5
+    assert [name for name in named if not list(root.rglob(f"{name}.py"))] == []
