@@ -30,13 +30,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 #: They ask `report` for the words and keys that it had before its answer was in bytes: to be adapted, one by one.
 NOT_ADAPTED = (
-    "console/test_console_summary.py::test_saved_names_the_path_and_the_next_command",
-    "console/test_console_summary.py::test_a_shell_expands_nothing_of_the_next_command",
-    "console/test_console_unsampled.py::test_while_it_is_recorded_it_leads_with_the_files",
-    "test_console_contract.py::test_report_counts_what_the_file_holds",
-    "test_console_contract.py::test_report_filters",
-    "test_console_contract.py::test_report_json_and_lines",
-    "test_console_contract.py::test_report_refuses_what_it_does_not_know",
     "test_msgpack_commands.py::test_recover_writes_a_clean_file_and_tells_what_is_lost",
     "test_msgpack_commands.py::test_merge_",
     "test_msgpack_loss.py::test_a_file_of_a_trace_whose_enricher_was_left_behind",

@@ -250,8 +250,8 @@ class Console(Exporter):
             with open_trace(path) as trace:
                 found = trace.report(sort=self._sort)
         except WstraceError as error:  # somebody else has taken it away
-            self._tell(output)
             output.write(f"{printable(str(error))}\n")
+            self._tell(output)
             return
         if self._json:
             import json as json_text
