@@ -78,7 +78,7 @@ def test_a_signal_while_a_command_is_imported_says_that_nothing_was_recorded(wor
     def interrupted_import(target: str) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("wstrace.plugins.load", interrupted_import)
+    monkeypatch.setattr("wstrace.entry_points.EntryPoint.load", interrupted_import)
     assert main([word]) == 128 + signal.SIGINT
     before = " before the trace began" * bool(recorded)
     assert capfd.readouterr().err.lstrip() == f"wstrace: interrupted in the command {word!r}{before}{recorded}\n"
