@@ -39,7 +39,6 @@ NOT_ADAPTED = (
     "test_stacks_in_reports.py::",
     "test_flight_recorder_oom.py::test_a_cgroup_that_is_attached_to_is_watched",
     "test_capture_session.py::test_a_program_that_traces_itself",
-    "test_versity.py::test_an_outage_leaves_parts_that_are_sent_later",
 )
 
 

@@ -32,6 +32,20 @@ for batch in faults(context.strings, 60_000, rows=2_000):
 print("written", flush=True)
 time.sleep(600)
 """
+OUTAGE = """
+import os, sys
+from msgpack_scripted import started
+from synthetic_trace import faults
+exporter, context = started(sys.argv[1], upload_seconds=0.1)
+print("started", flush=True)
+sys.stdin.readline()
+exporter.export(next(faults(context.strings, 1_000, rows=1_000)))
+try:
+    exporter.close()
+except Exception as error:
+    print(error, file=sys.stderr, flush=True)
+os._exit(0)  # as a program ends: no thread goes on sending
+"""
 
 
 @pytest.fixture
@@ -65,14 +79,23 @@ def test_a_rotated_trace_comes_back_whole(versity):
 
 
 def test_an_outage_leaves_parts_that_are_sent_later(versity):
+    kit = Path(__file__).parent.parent / "kit"
     with versity:
-        exporter, context = started(URL, upload_seconds=0.1)
-    exporter.export(next(faults(context.strings, 1_000, rows=1_000)))
-    with pytest.raises(OutputError, match=r"1 part of .* is still in x.wst.upload"):
-        exporter.close()
+        tracer = subprocess.Popen(
+            [sys.executable, "-c", OUTAGE, URL],
+            env={**os.environ, "PYTHONPATH": str(kit)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"started\n"
+    said = tracer.communicate(b"the server is away\n", timeout=60)[1]
+    assert b"1 part of" in said
+    assert b"is still in x.wst.upload" in said
     assert versity.keys() == []
     with versity:
-        done = command("upload", "x.wst.upload")
+        done = command("convert", "x.wst.upload", "-o", URL)
         assert (done.returncode, done.stdout) == (0, f"x.wst.upload: 1 part sent to {URL}\n"), done.stderr
         with wstrace.open_trace(URL) as trace:
             assert (trace.state, trace.rows["page_fault"]) == ("clean", 1_000)
@@ -94,7 +117,7 @@ def test_a_killed_trace_is_sent_under_the_same_keys(versity):
         before = versity.keys()
         left = sorted(path.name for path in Path("x.wst.upload").glob("*.wst"))
         assert left  # the last part at least, which has no end
-        done = command("upload", "x.wst.upload")
+        done = command("convert", "x.wst.upload", "-o", URL)
         assert done.returncode == 0, done.stderr
         names = [f"host=a/{name}" for name in left]
         assert versity.keys() == sorted({*before, *names})
