@@ -13,7 +13,6 @@ import pytest
 from command_line import wstrace as command
 from msgpack_scripted import column, recorded, started
 from object_stores import BUCKET, SECRET, s3_environment
-from synthetic_trace import faults
 from versity import Versity
 
 import wstrace
