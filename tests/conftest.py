@@ -38,7 +38,6 @@ NOT_ADAPTED = (
     "test_final_snapshot.py::test_exactly_the_pages_that_the_target_had",
     "test_stacks_in_reports.py::",
     "test_flight_recorder_oom.py::test_a_cgroup_that_is_attached_to_is_watched",
-    "test_capture_session.py::test_a_program_that_traces_itself",
 )
 
 
