@@ -29,16 +29,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 #: They ask `report` for the words and keys that it had before its answer was in bytes: to be adapted, one by one.
-NOT_ADAPTED = (
-    "test_msgpack_commands.py::test_recover_writes_a_clean_file_and_tells_what_is_lost",
-    "test_msgpack_commands.py::test_merge_",
-    "test_msgpack_loss.py::test_a_file_of_a_trace_whose_enricher_was_left_behind",
-    "test_sampled_formats.py::test_folded_stacks_count",
-    "test_build_ids.py::test_in_another_root_a_name_is_that_of_another_file",
-    "test_final_snapshot.py::test_exactly_the_pages_that_the_target_had",
-    "test_stacks_in_reports.py::",
-    "test_flight_recorder_oom.py::test_a_cgroup_that_is_attached_to_is_watched",
-)
+NOT_ADAPTED = ("test_stacks_in_reports.py::",)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -30,6 +30,8 @@ STAGES: dict[str, tuple[bool, str]] = {
     "unconsumed": (False, "rows for enrichers only that no enricher took, or that found no room"),
     "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),
 }
+#: losses of a trace file that are counted in files, frames and bytes, not in records
+OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
 
 class Ledger:
@@ -79,6 +81,11 @@ class Ledger:
     def losses(self) -> list[tuple[str, str, int]]:
         """The rows that mean a loss; `--fail-on-loss` acts on them."""
         return [row for row in self.rows() if self.is_loss(row[0]) and row[2]]
+
+    @property
+    def lost(self) -> int:
+        """How many records are known to be lost."""
+        return sum(n for stage, _, n in self.losses() if stage not in OF_FILES)
 
     def is_loss(self, stage: str) -> bool:
         """Whether a count at that stage means that something was lost."""

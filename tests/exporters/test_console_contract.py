@@ -114,7 +114,10 @@ def test_report_counts_what_the_file_holds(trace_file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "first"),
-    [(["--hard"], "4 faults, 4 from disk"), (["--soft", "--tid", "8"], "48 faults, 0 from disk")],
+    [
+        (["--hard"], "4 of 100 faults (only from disk), 4 from disk"),
+        (["--soft", "--tid", "8"], "48 of 100 faults (thread 8, only soft), 0 from disk"),
+    ],
 )
 def test_report_filters(trace_file: Path, arguments: list[str], first: str) -> None:
     assert run(str(trace_file), *arguments).output.splitlines()[0].startswith(first)

@@ -120,6 +120,7 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
     assert code == 0
     assert "was damaged" in out
     assert "1 lost frames" in out
+    assert "114 tail bytes" in out
     with open_trace(str(broken)) as old, open_trace(str(tmp_path / "good.wst"), scan=True) as new:
         assert new.clean
         assert new.rows["page_fault"] == 4500
@@ -131,11 +132,14 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
         assert [*itertools.chain(*a)] == [*itertools.chain(*b)]
         names = [{t.strings[int(c)] for batch in t.batches("page_fault") for c in batch["file"]} for t in (old, new)]
         assert names[0] == names[1]
-    told = [line.split("  ")[-1] for line in wstrace("report", broken)[1].splitlines() if line.startswith("lost")]
-    missing = "frames that are missing in the trace file"
-    no_end = "trace files whose end is missing: how many records with it is not known"
-    assert told == ["bytes of the trace file that belong to no whole frame (replay)", f"{missing} (replay)", no_end]
-    assert f"1  {missing}\n" in wstrace("report", tmp_path / "good.wst")[1]
+    for path in (broken, tmp_path / "good.wst"):
+        lines = wstrace("report", path)[1].splitlines()
+        assert lines[1].startswith("4,500 faults, 0 known to be lost; ")
+        assert [line.split(maxsplit=2)[1:] for line in lines if line.startswith("lost")] == [
+            [f"{new.ledger.get('file_lost_bytes'):,}", "bytes of the trace file that belong to no whole frame"],
+            ["1", "frames that are missing in the trace file"],
+            ["1", "trace files whose end is missing: how many records with it is not known"],
+        ]
     code, _, err = wstrace("convert", broken, "-o", broken, "-f")
     assert code == 125
     assert "is one of the files that are read" in err
@@ -205,11 +209,9 @@ def test_merge_keeps_equal_pids_of_hosts_and_boots_apart(tmp_path, monkeypatch, 
     assert wstrace("convert", a, b, "-o", tmp_path / "ab.wst")[0] == 0
     assert wstrace("convert", tmp_path / "ab.wst", c, "-o", tmp_path / "abc.wst")[0] == 0
     for merged, held in ((tmp_path / "ab.wst", pages[:2]), (tmp_path / "abc.wst", pages)):
-        told = json.loads(wstrace("report", merged, "--json")[1])["summary"]
-        assert sorted(one["pages"] for one in told["snapshots"]) == sorted(held)
-        assert sum(row["pages"] for row in json.loads(wstrace("report", merged, "--json", "--top", "999")[1])
-                   ["summary"]["resident"]) == sum(held)  # fmt: skip
-        assert [row["total"] for row in told["top"]["process"]] == [100] * len(held)
+        told = json.loads(wstrace("report", merged, "--by", "process", "--json")[1])
+        assert [row["rss"] for row in told["rows"]] == [4096 * n for n in sorted(held, reverse=True)]
+        assert [row["faults"] for row in told["rows"]] == [100] * len(held)
     with open_trace(str(tmp_path / "abc.wst")) as trace:
         [hosts] = [mark["hosts"] for mark in trace.marks if mark["m"] == "hosts"]
         assert hosts == ["a", "b" if second == "other host" else "a", "c"]

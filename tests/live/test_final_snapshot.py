@@ -68,7 +68,7 @@ def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[
     words = [*telling, "run", "-v", "-f", "-o", file, "--", *map(str, command)]
     environment = {**os.environ, "UNTIL": told}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    words = [sys.executable, "-m", "wstrace", "report", "--json", file]
+    words = [sys.executable, "-m", "wstrace", "report", "--by", "file", "--json", file]
     return done, json.loads(subprocess.run(words, capture_output=True, check=True).stdout), done.stderr
 
 

@@ -284,7 +284,10 @@ def _import_label(label: StackLabel) -> Label:
 def _function_label(label: StackLabel) -> Label:
     if not label.frames:
         return Label(label.text)
-    return _of_frame(label.frames[0], label.text)._replace(line=0, whole=label.text)
+    frame = label.frames[0]
+    if frame.kind == "native" and not frame.function:  # an offset would be a row for each instruction
+        return Label(frame.module, package=frame.module)
+    return _of_frame(frame, label.text)._replace(line=0, whole=label.text)
 
 
 def _package_label(label: StackLabel) -> Label:

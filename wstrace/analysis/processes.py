@@ -27,7 +27,7 @@ class Processes:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._numbers: dict[tuple[int, int], int] = {}  # (host, pid) -> number
-        self._pids: dict[int, int] = {}
+        self._whose: dict[int, tuple[int, int]] = {}
 
     def numbers(self, hosts: NDArray[Any] | None, pids: NDArray[Any]) -> NDArray[np.uint64]:
         """The number of each process, shape (n,); hosts: None = all belong to the first one."""
@@ -46,12 +46,16 @@ class Processes:
             if len(self._numbers) >= self._limit:
                 return UNNUMBERED
             known = self._numbers[host, pid] = UNNUMBERED - 1 - len(self._numbers)
-            self._pids[known] = pid
+            self._whose[known] = host, pid
         return known
+
+    def whose(self, number: int) -> tuple[int, int]:
+        """The host and the pid of the process with that number."""
+        return self._whose.get(number, (0, number))
 
     def pid(self, number: int) -> int:
         """The pid of the process with that number."""
-        return self._pids.get(number, number)
+        return self.whose(number)[1]
 
     def is_shared(self, number: int) -> bool:
         """Whether the number stands for several processes, namely those past the limit."""

@@ -190,7 +190,7 @@ def report(
         noted = first_lines(Blame(Composition(trace, at, pids_of(trace.info))))
     attached = bool(trace.info.targets) and trace.info.exit_code is None
     cube = Cube(found.values(), names=names_of(trace.info, trace.strings, rule), limit=1 << 22)
-    cells = _read(trace, cube, chosen)
+    cells, seen = _read(trace, cube, chosen)
     pages: _Pages | None = None
     if next(iter(trace.batches(RESIDENT_PAGES.name, ("pages",))), None) is not None:
         of = Composition(trace, at or ("exit" if attached else "peak"), chosen.pids)
@@ -210,13 +210,13 @@ def report(
     lines = table if tuple(by) == ("line",) else rows(cube, ("line",), sort=lead)
     total = {name: cube.total(name) for name in measures() if name in names}
     # a recording of a flight recorder says first what happened
-    answer, *further = [*noted, _answer(lead, total, lines, trace, pages)]
+    answer, *further = [*noted, _answer(lead, total, lines, trace, pages, chosen, seen)]
     return Report(
         tuple(by),
         lead,
         answer,
         _completeness(trace, total, cube, pages),
-        [*further, *obstacles(trace.info), *(text for text, _ in losses(trace.ledger))],
+        [*further, *_nothing(chosen, total), *obstacles(trace.info), *(text for text, _ in losses(trace.ledger))],
         total,
         table,
         "" if pages is None else pages.moment,
@@ -226,31 +226,32 @@ def report(
     )
 
 
-def _read(trace: Recorded, cube: Cube, chosen: Filter) -> NDArray[np.uint32]:
-    """Fills a cube with the faults of a trace; returns the cell of each, as they were recorded."""
+def _read(trace: Recorded, cube: Cube, chosen: Filter) -> tuple[NDArray[np.uint32], int]:
+    """Fills a cube with the faults of a trace; returns the cell of each, as they were recorded, and how many it has."""
     for stream in (CALL_SITE, MAPPING, PROCESS):
         for batch in trace.batches(stream.name):
             cube.add(batch)
     chosen.origin_ns = chosen.origin_ns or trace.info.started_ns
     more = [key for key in cube.keys if PAGE_FAULT.column(key) is not None]
     va = ["va"] if cube.dimensions and any(one.code is not None for one in cube.dimensions) else []
-    cells = [np.zeros(0, np.uint32)]
+    cells, seen = [np.zeros(0, np.uint32)], 0
     for batch in trace.batches(PAGE_FAULT.name, tuple(dict.fromkeys((*_FAULT, *more, *va)))):
         if "pid" not in batch or not len(batch):  # of which process these rows are is not known
             continue
+        seen += int(np.maximum(each, 1).sum()) if (each := batch.columns.get("sampled")) is not None else len(batch)
         keep = chosen.chosen(batch)
         of = np.full(len(batch), _LEFT_OUT, np.uint32)
         if keep.any():
             of[keep] = cube.faults(cube.names.recoded(batch if keep.all() else batch.take(keep)))
         cells.append(of)
-    return np.concatenate(cells)
+    return np.concatenate(cells), seen
 
 
 class _Pages:
     """The resident pages of a moment as cells for a cube, with the keys of their owners.
 
     Attributes:
-        moment: in words. whole: whether all pages count. sums: what the processes have together.
+        moment: in words. in_all: bytes before the filter. sums: what the processes have together.
         divided: whether the bytes of shared pages are divided among the processes.
         keys, amounts: of each cell, for Cube.count(). resident: bytes of each cell.
     """
@@ -285,14 +286,15 @@ class _Pages:
         pages = np.bincount(which, minlength=len(first)).astype(np.int64) * of.page_size
         cell = columns[1][first]
         keys: dict[str, Any] = {name: cube.key(name)[cell] for name in cube.keys}
-        keys["process"] = inputs.pids[runs["space"][run]].astype(np.uint64)
+        numbers = map(cube.names.processes.number, inputs.hosts, inputs.pids.tolist())
+        keys["process"] = np.fromiter(numbers, np.uint64, len(inputs.pids))[runs["space"][run]]
         keys["file"], keys["kind"] = runs["file"][run], kind[run]
         keys["cgroup"] = inputs.cgroups[runs["space"][run]]
         keys["reason"] = columns[2][first]
         keys |= {one.keys[0]: column[first] for one, column in zip(of_pages, columns[5:], strict=True)}
         private = np.where(of.private[run], pages, 0)
         pss = None if of.pss is None else pages * of.pss[run] / of.page_size
-        self.moment, self.whole = moment_words(inputs.moment), not chosen
+        self.moment, self.in_all = moment_words(inputs.moment), len(owner) * of.page_size
         spaces = np.unique(runs["space"])
         rss = int(pages.sum())
         whole = round(float(pss.sum())) if pss is not None else None
@@ -375,8 +377,10 @@ def name_of(label: str) -> str:
     return printable(label, NAME_LIMIT)
 
 
-def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded, pages: _Pages | None) -> str:
-    """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`."""
+def _answer(
+    lead: str, total: dict[str, int], lines: list[Row], trace: Recorded, pages: _Pages | None, chosen: Filter, seen: int
+) -> str:
+    """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`; seen: faults before the filter."""
     whole = total.get(lead, 0)
     measure = measures()[lead]
     unit, divisor = unit_of(whole) if measure.unit == "bytes" else ("", 1.0)
@@ -389,23 +393,23 @@ def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded,
         seconds = (trace.info.ended_ns - trace.info.started_ns) / 1e9
         head = f"{'+' if whole >= 0 else ''}{head}" + (f" in {seconds:,.1f} s" if seconds > 0 else "")
     elif lead == "resident" and pages is not None:
-        peak = pages.of.inputs.of_peak
-        if (
-            peak
-            and pages.whole
-            and total["resident"] < 0.995 * peak
-            and pages.sums.processes == 1
-            and pages.of.inputs.moment != "exit"
-        ):
-            head = f"{amount(whole)} of {amount(peak)} {unit}"
+        peak = pages.of.inputs.of_peak if pages.of.inputs.moment != "exit" and not chosen else None
+        of = pages.in_all if chosen else peak
+        if of and whole < 0.995 * of and pages.sums.processes == 1:
+            head = f"{amount(whole)} of {amount(of)} {unit}"
         head += f" {printable(pages.moment, NAME_LIMIT)}"
     elif lead == "faults":
-        head = f"{plural(whole, 'fault')}, {number(total.get('from_disk', 0))} from disk"
+        of_all = f"{number(whole)} of {plural(seen, 'fault')}" if chosen else plural(whole, "fault")
+        head = f"{_peak(trace) if pages is None and not chosen else ''}{of_all}"
     else:
         head += f" {measure.title}"
     if pages is not None and lead in ("resident", "grown") and pages.sums.processes > 1:
         divided = ", shared memory divided" if pages.divided else ", shared memory counted for each"
         head += f" in {number(pages.sums.processes)} processes{divided}"
+    if chosen:
+        head += f" ({printable(str(chosen), NAME_LIMIT)})"
+    if lead == "faults":
+        head += f", {number(total.get('from_disk', 0))} from disk"
     big = [row for row in lines if row.values.get(lead, 0) >= max(_SHARE * whole, 1)]
     named = ([row for row in big if row.known] or big)[:_NAMED]
     if not named:
@@ -420,9 +424,26 @@ def _answer(lead: str, total: dict[str, int], lines: list[Row], trace: Recorded,
     return f"{head}: {', '.join(parts)}{more}{ended}"
 
 
+def _peak(trace: Recorded) -> str:
+    """`peak at least 64.0 MiB resident; `, of the largest process, as the system says it; "" = it does not."""
+    usage = trace.info.usage
+    if not usage.peak_resident_bytes:
+        return ""
+    return f"peak {'at least ' * usage.peak_sampled}{size(usage.peak_resident_bytes)} resident; "
+
+
+def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
+    """Why a filter has left nothing; [] = it has left something, or nothing more is known of it."""
+    if any(total.values()):
+        return []
+    if hint := chosen.nearest_file:
+        return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"]
+    return [chosen.other_numbers] * bool(chosen.other_numbers)
+
+
 def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pages | None) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
-    lost = sum(n for _, _, n in trace.ledger.losses())
+    lost, more = trace.ledger.lost, " known to be" * bool(trace.ledger.get("file_cut"))
     usage = trace.info.usage.faults
     hidden = (
         f"{number(max(usage - trace.ledger.get('counted'), 0))} " if usage else " "
@@ -442,7 +463,7 @@ def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pa
             words.append(f"{number(unseen)} process{'es' * (unseen > 1)} without a snapshot")
         if swapped := pages.of.inputs.swapped:
             words.append(f"{size(swapped * pages.of.page_size)} swapped out")
-    head = "; ".join([f"{plural(total.get('faults', 0), 'fault')}, {number(lost)} lost", *words])
+    head = "; ".join([f"{plural(total.get('faults', 0), 'fault')}, {number(lost)}{more} lost", *words])
     head = head if words or lost else f"complete: {head}"
     if pages is None:
         return head

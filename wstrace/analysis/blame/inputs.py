@@ -64,7 +64,7 @@ class Inputs:
 
     Attributes:
         page_size: bytes.
-        pids: of each space, ascending where no pid belongs to several hosts.
+        pids: of each space, ascending where no pid belongs to several hosts. hosts: of each space.
         cgroups: of each space the code of the control group that it last faulted in, 0 = not known.
         names: space -> the code of its title or last name, 0 = not known. roles: space -> `main` or `worker 2 of 4711`.
         faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
@@ -82,6 +82,7 @@ class Inputs:
 
     page_size: int
     pids: NDArray[np.int64]
+    hosts: list[int]
     cgroups: NDArray[np.uint32]
     names: dict[int, int]
     roles: dict[int, str]
@@ -181,6 +182,7 @@ def read_all(
     roles = {space: by_number[number] for space, number in enumerate(numbers.tolist()) if number in by_number}
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
+    whom = [processes.whose(number) for number in numbers.tolist()]
     ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
     found = []
     for moment in asked:
@@ -192,7 +194,8 @@ def read_all(
             )
         found.append(Inputs(
             page_size,
-            np.array([processes.pid(number) for number in numbers.tolist()], np.int64),
+            np.array([pid for _, pid in whom], np.int64),
+            [host for host, _ in whom],
             cgroups,
             names,
             roles,

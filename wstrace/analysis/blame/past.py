@@ -18,8 +18,7 @@ from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.losses import key_of
 from wstrace.analysis.moments import Recorded
 from wstrace.analysis.symbols import Symbolizer, symbolizer_of
-from wstrace.ledger import Ledger
-from wstrace.plugins import default_plugins
+from wstrace.ledger import OF_FILES
 from wstrace.schema import (
     KIND_ANON,
     KIND_FILE,
@@ -41,8 +40,6 @@ from wstrace.schema import (
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
 #: Faults of each process without a record that are those of its exec, or of what it read at its start.
 _OF_EXECS = 16
-#: losses of a trace file that are counted in files, frames and bytes, not in records
-_OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
 
 class Past:
@@ -67,12 +64,11 @@ class Past:
         self._trace, self.whole_stacks = trace, whole_stacks
         self.inputs = read_all(trace, moments, pids, whole_stacks=whole_stacks)
         inputs = self.inputs[0]
-        stages = Ledger(default_plugins().stages)  # a file does not say which of its stages are a loss
-        losses = [(stage, n) for stage, _, n in trace.ledger.rows() if stages.is_loss(stage) and n]
-        self.lost = sum(n for stage, n in losses if stage not in _OF_FILES)
-        unread = "parts of the file cannot be read" if any(stage in _OF_FILES for stage, _ in losses) else ""
+        ledger = trace.ledger
+        self.lost = ledger.lost
+        unread = "parts of the file cannot be read" if any(map(ledger.get, OF_FILES)) else ""
         self.incomplete = trace.info.incomplete or unread
-        self.stacks_lost = trace.ledger.get("stacks_lost")
+        self.stacks_lost = ledger.get("stacks_lost")
         recorded = set(trace.info.content_losses)
         self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
         self.sampled = trace.info.sampled

@@ -9,7 +9,7 @@ import click
 from wstrace.cli.common import Duration, exit_on_exporter_error, print_json, time_window
 from wstrace.errors import UsageError
 from wstrace.options import Spec
-from wstrace.text import damage_note, number, printable
+from wstrace.text import damage_note, estimates_note, number, printable
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def _folded(trace: Trace) -> None:
     from wstrace_exporters.console.folded import write
 
     write(trace, sys.stdout.buffer)
+    if note := estimates_note(trace.info.sampled):
+        click.echo(note, err=True)
 
 
 def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> None:

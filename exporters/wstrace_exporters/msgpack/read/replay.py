@@ -137,9 +137,6 @@ class Replay(Source):
                 start, end = self._window
                 until = "on" if end is None else f"to {end:g} s"
                 info.note(f"records outside of the window that is replayed: from {start or 0:g} s {until}")
-            for name, n in self._trace.damage().items():
-                if n and name in ("lost_bytes", "lost_frames", "bad_frames"):
-                    ledger.set(f"file_{name}", n, self.name)
             self._trace.close()
             self._trace = None
         info.ended_ns = info.ended_ns or self._latest_ns  # a cut trace ends with its last record

@@ -12,7 +12,8 @@ import numpy as np
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
-from wstrace.ledger import Ledger
+from wstrace.ledger import OF_FILES, Ledger
+from wstrace.plugins import default_plugins
 from wstrace.schema import DTYPES, ID_SPACES, MAPPING, PAGE_FAULT, PROCESS, SEMANTICS, STREAMS, Column, Schema
 from wstrace.table import Selection, types_of
 from wstrace.trace import Trace
@@ -301,10 +302,14 @@ class TraceFile(Trace):
         """The ledger in the file; for a cut trace, the recorded rows and kernel losses that its frames show.
 
         `file_lost_records` counts the records that cannot be read, by stream, and `file_cut` the parts for which that
-        number is not known. Every byte is checked, as for `state`.
+        number is not known; `file_lost_bytes`, `file_lost_frames` and `file_bad_frames` what is damaged. Every byte is
+        checked, as for `state`.
         """
         self._check()
         ledger = self._written_ledger()
+        for name, n in self.damage().items():
+            if f"file_{name}" in OF_FILES:
+                ledger.add(f"file_{name}", n)
         for part in self.parts:
             lost = part.lost_rows()
             ledger.add("file_cut", lost is None)
@@ -316,7 +321,7 @@ class TraceFile(Trace):
         """The ledger in the file, without the damage of the file itself."""
         found = [part.end.ledger for part in self.parts if part.end is not None and part.end.ledger]
         found += [frames.counts(mark.get("ledger")) for mark in self.marks if mark.get("m") == "ledger"]
-        ledger = Ledger()
+        ledger = Ledger(default_plugins().stages)  # the file does not say which of its stages are a loss
         for one in found:
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
@@ -420,11 +425,9 @@ class TraceFile(Trace):
 
     def _lost(self) -> str:
         ledger = self.ledger
-        of_file = ("file_cut", "file_lost_bytes", "file_lost_frames", "file_bad_frames")
-        records = sum(n for stage, _, n in ledger.losses() if stage not in of_file)
         if ledger.get("file_cut"):
-            return f"{records:,} known to be lost, how many more is not known"
-        return f"{records:,} lost"
+            return f"{ledger.lost:,} known to be lost, how many more is not known"
+        return f"{ledger.lost:,} lost"
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

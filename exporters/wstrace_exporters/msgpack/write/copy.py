@@ -206,7 +206,4 @@ def _ledger(traces: Sequence[TraceFile]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for trace in traces:
         total.update(trace.ledger.as_dict())
-        for name, n in trace.damage().items():
-            if n and name in ("lost_frames", "bad_frames"):
-                total[f"file_{name}"] += n
     return Ledger.from_dict(dict(total)).as_dict()
