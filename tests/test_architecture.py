@@ -19,7 +19,7 @@ SPARK = ROOT / "exporters" / "pyspark_wstrace"
 OURS = {"wstrace", SPARK.name, "wstrace_plugins", "wstrace_exporters"}
 
 #: what the core may import besides the standard library
-CORE_LIBRARIES = {"numpy", "pluggy", "click", "psutil"}
+CORE_LIBRARIES = {"numpy", "pluggy", "click"}
 #: what a table is handed over to, where it is installed: imported inside functions only
 OPTIONAL_LIBRARIES = {"arrow.py": {"arro3"}, "table.py": {"pandas"}}
 CORE_FORBIDDEN = {"ctypes", "mmap", "fcntl", "resource", "msvcrt", "winreg", "select"}

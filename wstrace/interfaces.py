@@ -320,6 +320,21 @@ class Evicted(NamedTuple):
         return left + stayed + unsaid
 
 
+class ProcessNow(NamedTuple):
+    """What the system says of a process now.
+
+    name: of its program. resident, virtual: bytes. started: wall time, seconds. faults: minor and major of its life.
+    terminal: the device number of the terminal that controls it; 0 = it has none, or the system does not say.
+    """
+
+    name: str
+    resident: int
+    virtual: int
+    started: float
+    faults: int
+    terminal: int = 0
+
+
 class Platform(abc.ABC):
     """Launches and attaches processes on one operating system."""
 
@@ -334,6 +349,18 @@ class Platform(abc.ABC):
     @abc.abstractmethod
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited or Unavailable."""
+
+    @abc.abstractmethod
+    def process(self, pid: int) -> ProcessNow | None:
+        """A process that runs now; None = it has ended, or is no concern of ours."""
+
+    @abc.abstractmethod
+    def process_names(self) -> Mapping[int, str]:
+        """The pid of each process that runs now -> its name. Raises Unavailable."""
+
+    @abc.abstractmethod
+    def descendants(self, pid: int) -> list[int]:
+        """The pids of its present children, of theirs and so on. Raises TargetExited, Unavailable."""
 
     def group(self, kind: str, name: str = "") -> Group:
         """The processes of control groups: those of now, and those that come while they are traced.

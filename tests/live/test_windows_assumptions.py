@@ -281,13 +281,6 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
     assert other.function != "hidden", "assumption: a PDB of another build has another PdbSig70, or is PdbUnmatched"
 
 
-def test_psutil_leaves_the_privilege_off_in_a_tracer():
-    words = "from wstrace_plugins.os.windows import api, token\n" \
-        "from wstrace_plugins.os.windows.backend import platform\nplatform()\n" \
-            "import psutil\nprint(token.has_debug_privilege(api))"  # fmt: skip
-    assert in_a_process(words) == ["False"], "assumption: AdjustTokenPrivileges takes back what psutil switched on"
-
-
 def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
     shutil.copy(os.path.join(os.environ["SYSTEMROOT"], "System32", "whoami.exe"), tmp_path / "python.exe")
     monkeypatch.setenv("PATH", str(tmp_path))

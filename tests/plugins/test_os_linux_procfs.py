@@ -10,11 +10,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from titles import TITLE
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
+from wstrace.plugins import own_platform
 from wstrace.schema import KINDS
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.linux.backend import accounted
@@ -169,3 +171,16 @@ def test_the_descendants_of_many_processes_are_read_at_once_and_each_is_named_on
     assert procfs.descendants(1, 3, 5, 1) == [2, 7, 4, 6], "3 and 5 are asked about themselves"
     assert procfs.descendants(8) == []
     assert len(asked) == 2
+
+
+def test_the_platform_says_of_a_process_what_psutil_says():
+    """GIVEN a process with a long name THEN name, sizes, start and family are those of an independent reader."""
+    platform, me = own_platform(), psutil.Process()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        now, theirs = platform.process(me.pid), me.memory_info()
+        assert (now.name, platform.process_names()[me.pid]) == (me.name(), me.name())
+        assert abs(now.resident - theirs.rss) < 16 << 20
+        assert abs(now.virtual - theirs.vms) < 64 << 20
+        assert abs(now.started - me.create_time()) < 1
+        assert child.pid in platform.descendants(me.pid)
+    assert platform.process(child.pid) is None

@@ -41,14 +41,6 @@ def test_a_privilege_that_is_not_held_says_what_to_do(windows):
     assert "elevated" in refused.value.remedy
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_what_a_library_switches_on_is_as_it_was(windows, before):
-    token.set_debug_privilege(windows, on=before)
-    with token.privilege_as_it_was(windows):
-        token.set_debug_privilege(windows)
-    assert token.has_debug_privilege(windows) is before
-
-
 @pytest.mark.parametrize(("native", "machine", "kind", "code"), [
     (0x8664, 0, 0x8664, ""), (0x8664, 0x14C, 0x14C, ""), (0xAA64, 0, 0xAA64, ""), (0xAA64, 0x14C, 0x14C, "x86"),
     (0xAA64, 0, 0x8664, "x64"),

@@ -13,6 +13,7 @@ from wstrace.cli.common import Duration
 from wstrace.cli.tracing import Recording, Tracing, tracing_options
 from wstrace.errors import TargetExited, UsageError
 from wstrace.options import Spec, parse_spec
+from wstrace.plugins import own_platform
 
 _ON = "When to record what is kept: also growth=100MiB/30s, end, psi=300ms/2s; may be repeated."
 
@@ -84,12 +85,11 @@ def pids_by_name(names: tuple[str, ...]) -> list[int]:
     """The ids of the other processes whose name matches a glob. Raises TargetExited when there is none."""
     if not names:
         return []
-    import psutil
-
+    platform = own_platform()
     found = [
-        process.pid
-        for process in psutil.process_iter(["name"])
-        if process.pid != os.getpid() and any(fnmatch.fnmatch(process.info["name"] or "", g) for g in names)
+        pid
+        for pid, name in (platform.process_names() if platform is not None else {}).items()
+        if pid != os.getpid() and any(fnmatch.fnmatch(name, glob) for glob in names)
     ]
     if not found:
         raise TargetExited(f"no process is named {' or '.join(names)}", "wstrace ps shows the names")

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from wstrace.analysis.summary import Summary
+from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
+from wstrace.plugins import own_platform
 from wstrace.terminal.live import LiveLines
 from wstrace.terminal.output import Output
 from wstrace.text import number, plural, printable, size
@@ -87,24 +89,17 @@ def resident_bytes(pids: list[int]) -> int:
 
 
 def resident_of(pid: int) -> int | None:
-    """The bytes of a process in memory now; None where the system does not say, or the process has ended.
-
-    One that has ended and is not waited for yet has a size of 0.
-    """
-    import psutil
-
-    try:
-        return int(psutil.Process(pid).memory_info().rss) or None
-    except (psutil.Error, OSError):
-        return None
+    """The bytes of a process in memory now; None where the system does not say, or the process has ended."""
+    platform = own_platform()
+    found = platform.process(pid) if platform is not None else None
+    return found.resident if found is not None else None
 
 
 def family_of(pids: Sequence[int]) -> list[int]:
     """The processes, with their children and theirs that run now, each once."""
-    import psutil
-
-    found = dict.fromkeys(pids)
-    for pid in pids:
-        with contextlib.suppress(psutil.Error, OSError):
-            found.update(dict.fromkeys(child.pid for child in psutil.Process(pid).children(recursive=True)))
+    platform, found = own_platform(), dict.fromkeys(pids)
+    if platform is not None:
+        for pid in pids:
+            with contextlib.suppress(Unavailable):
+                found.update(dict.fromkeys(platform.descendants(pid)))
     return list(found)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import click
 
@@ -65,15 +66,14 @@ def refuse_shared_terminal(pids: Iterable[int], mine: str) -> None:
     Args:
         pids: the processes. mine: the path of the terminal; "" = the system has no names for them.
     """
-    import psutil
+    from wstrace.plugins import own_platform
 
+    platform = own_platform()
+    if platform is None or not mine:
+        return
     for pid in pids:
-        try:
-            asked = getattr(psutil.Process(pid), "terminal", None)
-            theirs = asked() if asked and mine else None
-        except (psutil.Error, ValueError, OverflowError):  # no such process, or no number of one: attaching says so
-            continue
-        if theirs == mine and theirs:
+        found = platform.process(pid)  # None: attaching says so
+        if found is not None and found.terminal and found.terminal == getattr(Path(mine).stat(), "st_rdev", 0):
             raise UsageError(
                 f"process {pid} has this terminal, {mine}: its output and the screen would overwrite each other",
                 "run wstrace top in another terminal",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import mmap
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch
+from wstrace.plugins import own_platform
 from wstrace.schema import FAULT_MAJOR
 
 _resource: Any
@@ -72,8 +74,6 @@ def process_faults() -> tuple[int, int] | None:
     if _resource is not None:
         used = _resource.getrusage(_resource.RUSAGE_SELF)
         return used.ru_minflt, used.ru_majflt
-    import psutil
-
-    info = psutil.Process().memory_info()
-    counted = getattr(info, "num_page_faults", None)  # On Windows, one number for both types.
-    return None if counted is None else (int(counted), 0)
+    platform = own_platform()
+    this = platform.process(os.getpid()) if platform is not None else None
+    return None if this is None else (this.faults, 0)  # On Windows, one number for both types.

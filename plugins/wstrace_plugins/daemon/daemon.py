@@ -6,11 +6,10 @@ Only a reload of the settings replaces the session. What the node faults meanwhi
 from __future__ import annotations
 
 import contextlib
-import functools
+import os
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from wstrace.errors import OutputError, TargetExited, WstraceError
 from wstrace.interfaces import Group
@@ -23,9 +22,6 @@ from wstrace_plugins.daemon.limits import Governed, Limits
 from wstrace_plugins.daemon.settings import Settings, load
 from wstrace_plugins.daemon.state import State
 from wstrace_plugins.os import backend
-
-if TYPE_CHECKING:
-    import psutil
 
 _LOOK_SECONDS = 1.0
 #: Seconds for which memory may stay over the limit, while records are dropped, until the daemon ends.
@@ -191,7 +187,8 @@ class NodeDaemon:
         session, limits = self.state.session, self._limits
         assert session is not None
         assert limits is not None
-        self.state.resident = _resident()
+        this = self._plugins.platform.process(os.getpid())
+        self.state.resident = this.resident if this is not None else 0
         limits.look(now, time.process_time(), self.state.resident, self.state.lost())
         self._over_since = (self._over_since or now) if limits.over else 0.0
         for queue in session.exporter_queues:
@@ -213,19 +210,6 @@ class NodeDaemon:
         if self._health is not None:
             self._health.close()
         self._health, self._where = new, settings.own.health
-
-
-def _resident() -> int:
-    """The resident bytes of this process."""
-    return int(_own_process().memory_info().rss)
-
-
-@functools.cache
-def _own_process() -> psutil.Process:
-    """This process: to find it takes longer than to ask for its memory."""
-    import psutil
-
-    return psutil.Process()
 
 
 def _node_faults() -> int:

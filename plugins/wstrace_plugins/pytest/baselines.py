@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -130,9 +132,11 @@ def _entry(measured: Measured) -> Entry:
 
 def _has_compiled() -> bool:
     """Whether this process has compiled most of the modules that it has, as the first one after some installations."""
-    import psutil
+    from wstrace.plugins import own_platform
 
-    began = psutil.Process().create_time()
+    platform = own_platform()
+    this = platform.process(os.getpid()) if platform is not None else None
+    began = this.started if this is not None else time.time()
     specs = (getattr(module, "__spec__", None) for module in list(sys.modules.values()))
     cached = {path for spec in specs if (path := getattr(spec, "cached", None))}
     ours = there = 0

@@ -43,12 +43,6 @@ def _agent() -> Iterator[None]:
         agent.close()
 
 
-def _mapped_files() -> list[str]:
-    import psutil
-
-    return [mapping.path for mapping in psutil.Process().memory_maps() if mapping.path.startswith("/")]
-
-
 class Budgets:
     """The hooks of a run; one object for each process of xdist.
 
@@ -174,7 +168,7 @@ class Budgets:
         if self._traced is None:
             self._judge(item, limits, measured)
         elif self._cold:
-            measured.files = _mapped_files()
+            measured.files = self._system.mapped_files()
         return result
 
     def _judge(self, item: pytest.Item, limits: Limits, measured: Measured) -> None:

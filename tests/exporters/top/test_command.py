@@ -72,7 +72,7 @@ def test_it_refuses_the_terminal_of_the_process_that_it_shows():
             target.stdout.readline()
             with pytest.raises(UsageError, match=rf"process {target.pid} has this terminal.*another terminal"):
                 command.refuse_shared_terminal([target.pid], os.ttyname(theirs))
-            command.refuse_shared_terminal([target.pid], "/dev/pts/of-another")
+            command.refuse_shared_terminal([target.pid], "/dev/null")
         finally:
             target.kill()
             os.close(ours)

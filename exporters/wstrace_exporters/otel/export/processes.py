@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
+from wstrace.plugins import own_platform
 from wstrace.schema import FAULT_MAJOR, KINDS, PAGE_SHARED
 from wstrace_exporters.otel import names
 
@@ -219,10 +220,6 @@ def kind_name(kind: int) -> str:
 
 def memory(pid: int) -> tuple[int, int] | None:
     """(resident, virtual) bytes of a live process, None when it has ended or cannot be read."""
-    import psutil
-
-    try:
-        info = psutil.Process(pid or os.getpid()).memory_info()
-    except (psutil.Error, OSError):
-        return None
-    return int(info.rss), int(info.vms)
+    platform = own_platform()
+    found = platform.process(pid or os.getpid()) if platform is not None else None
+    return (found.resident, found.virtual) if found is not None else None

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
-from wstrace.interfaces import Evicted, Group, Platform, Target, Usage
+from wstrace.interfaces import Evicted, Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs, steady
 from wstrace_plugins.os.linux.address_space import check_room, room
@@ -237,6 +237,29 @@ class LinuxPlatform(Platform):
         if stat.kernel_thread:
             raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
         return LinuxTarget(pid, stat.name)
+
+    def process(self, pid: int) -> ProcessNow | None:
+        """By /proc/PID/stat; None for a kernel thread and for a zombie, which have no memory."""
+        try:
+            found = procfs.stat_with_memory(pid)
+        except Unavailable:
+            return None
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        started = booted + found.started_ticks / os.sysconf("SC_CLK_TCK")
+        return ProcessNow(procfs.program_name(found), found.resident_bytes, found.mapped_bytes, started,
+                          found.minor + found.major, found.terminal)  # fmt: skip
+
+    def process_names(self) -> Mapping[int, str]:
+        """By /proc."""
+        found = {}
+        for pid in procfs.processes():
+            with contextlib.suppress(Unavailable):
+                found[pid] = procfs.program_name(procfs.stat(pid))
+        return found
+
+    def descendants(self, pid: int) -> list[int]:
+        """By the lists of children in /proc, where the kernel has them."""
+        return procfs.living_descendants(pid)
 
     def group(self, kind: str, name: str = "") -> Group:
         """The processes of control groups, or all."""

@@ -39,6 +39,7 @@ TITLE_BYTES = 128
 #: The most bytes that are read of a command line, of an environment, and of any other file. A process decides itself
 #: where the first two of its own begin and end (PR_SET_MM_MAP), so they may be as long as its memory.
 COMMAND_BYTES, ENVIRONMENT_BYTES, _FILE_BYTES = 4096, 256 << 10, 1 << 20
+_COMM_BYTES = 15  # of a name in stat and comm (TASK_COMM_LEN - 1)
 #: The kernel's default of vm.max_map_count, and the mappings beyond that which it lists itself.
 _MAPPINGS, _OWN_MAPPINGS = 65530, 16
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -62,6 +63,8 @@ class Stat(NamedTuple):
     major_children: int
     cpu_seconds: float
     threads: int
+    #: The device number of its terminal, as st_rdev has it; 0 = none.
+    terminal: int
     started_ticks: int
     mapped_bytes: int
     resident_bytes: int
@@ -221,7 +224,8 @@ def stat(pid: int) -> Stat:
     return Stat(
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),
-        cpu_seconds=(int(f[11]) + int(f[12])) / ticks, threads=int(f[17]), started_ticks=int(f[19]),
+        cpu_seconds=(int(f[11]) + int(f[12])) / ticks, threads=int(f[17]), terminal=int(f[4]) & 0xFFFF_FFFF,
+        started_ticks=int(f[19]),
         mapped_bytes=int(f[20]), resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
     )  # fmt: skip
 
@@ -259,6 +263,14 @@ def name(pid: int | str) -> str:
         return os.fsdecode(_read(pid, "comm").removesuffix(b"\n"))
     except Unavailable:
         return ""
+
+
+def program_name(found: Stat) -> str:
+    """The name of a process's program: that of its command line, where the kernel has cut it after 15 bytes."""
+    if len(os.fsencode(found.name)) < _COMM_BYTES or not (words := arguments(found.pid)):
+        return found.name
+    whole = os.path.basename(words[0])
+    return whole if whole.startswith(found.name) else found.name
 
 
 def thread_name(pid: int, tid: int) -> str:

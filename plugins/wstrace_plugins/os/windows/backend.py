@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import mmap
 import os
 import platform as machine
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
-from wstrace.interfaces import Platform, Target, Usage
+from wstrace.interfaces import Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import born, token
+from wstrace_plugins.os.windows import born, listing, token
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.creation import Child, NotCreated, create
 from wstrace_plugins.os.windows.interface import WindowsApi
@@ -27,6 +25,7 @@ ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
 _SLICE_SECONDS = 0.2  # a wait cannot be interrupted, so it is split for Ctrl-C
 _ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
 _SIGTERM_CODE = 1
+_EPOCH_SECONDS = 11_644_473_600  # from 1601 to 1970
 #: The environment variable that keeps the target out of a job with `no`, for some sandboxes and brokers.
 JOB_VARIABLE = "WSTRACE_JOB"
 CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT = 2, 5, 6
@@ -124,12 +123,6 @@ class WindowsPlatform(Platform):
     name = "windows"
     page_size = mmap.PAGESIZE
 
-    def __init__(self) -> None:
-        # Importing psutil enables SeDebugPrivilege; it is imported here so that this can be undone.
-        if token.elevated(winapi) and "psutil" not in sys.modules:
-            with token.privilege_as_it_was(winapi):
-                importlib.import_module("psutil")
-
     def is_administrator(self) -> bool:
         """Whether this process is elevated."""
         return token.elevated(winapi)
@@ -177,6 +170,26 @@ class WindowsPlatform(Platform):
             winapi.CloseHandle(handle)
             raise TargetExited(f"process {pid} has ended")
         return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
+
+    def process(self, pid: int) -> ProcessNow | None:
+        """By GetProcessMemoryInfo; its virtual bytes are those committed."""
+        try:
+            with processes.opened(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+                counters, name = processes.counters(winapi, handle), processes.name(winapi, handle, pid)
+                started = processes.times(winapi, handle)[0] / 1e7 - _EPOCH_SECONDS
+        except Unavailable:
+            return None
+        if counters is None:
+            return None
+        return ProcessNow(name, counters.working_set, counters.committed, started, counters.page_faults)
+
+    def process_names(self) -> Mapping[int, str]:
+        """Also of those that may not be opened."""
+        return {one.pid: one.name for one in listing.listed(winapi)}
+
+    def descendants(self, pid: int) -> list[int]:
+        """Of those that are younger than their parent."""
+        return processes.born_since(winapi, pid)
 
     def environment(self) -> Mapping[str, str]:
         """The version of Windows, the machine, Python with its width, the privilege, and Wine if it is that."""

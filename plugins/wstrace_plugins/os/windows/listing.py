@@ -1,6 +1,5 @@
 """Lists all processes with their names and working sets, even those that cannot be opened.
 
-psutil is not used, because importing it enables SeDebugPrivilege in an elevated process.
 Source: Microsoft Learn, NtQuerySystemInformation (SYSTEM_PROCESS_INFORMATION; its Reserved members are as in phnt),
 tlhelp32.h, LookupAccountSidW.
 """

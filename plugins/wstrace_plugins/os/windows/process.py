@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import ntpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +30,12 @@ _MACHINE_TYPE = 9  # GetProcessInformation: ProcessMachineTypeInfo, Windows 11
 
 
 class Counters(NamedTuple):
-    """PROCESS_MEMORY_COUNTERS: minor and major faults together (32 bits, wraps), and two sizes in bytes."""
+    """PROCESS_MEMORY_COUNTERS: minor and major faults together (32 bits, wraps), and sizes in bytes."""
 
     page_faults: int
     peak_working_set: int
     working_set: int
+    committed: int
 
 
 def counters(api: WindowsApi, handle: int) -> Counters | None:
@@ -43,7 +44,8 @@ def counters(api: WindowsApi, handle: int) -> Counters | None:
     if not api.GetProcessMemoryInfo(handle, info.ctypes.data, info.nbytes):
         return None
     row = info[0]
-    return Counters(int(row["PageFaultCount"]), int(row["PeakWorkingSetSize"]), int(row["WorkingSetSize"]))
+    names = ("PageFaultCount", "PeakWorkingSetSize", "WorkingSetSize", "PagefileUsage")
+    return Counters(*(int(row[name]) for name in names))
 
 
 def parent(api: WindowsApi, handle: int) -> int:
@@ -120,6 +122,17 @@ def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
         known.update(child for child, _ in new)
         found += new
     return found[len(roots) :]
+
+
+def born_since(api: WindowsApi, pid: int) -> list[int]:
+    """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
+    born = created(api, pid)
+    found = []
+    for child, _ in descendants(api, pid):
+        with suppress(Unavailable):
+            if created(api, child) >= born:  # an older process is the child of another one with this pid
+                found.append(child)
+    return found
 
 
 def emulated(api: WindowsApi, handle: int) -> str:

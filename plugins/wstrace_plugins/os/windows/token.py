@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -100,18 +100,6 @@ def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
             f"SeDebugPrivilege could not be switched {'on' if on else 'off'} (AdjustTokenPrivileges: {code})",
             "run wstrace in an elevated terminal (Run as administrator)",
         )
-
-
-@contextmanager
-def privilege_as_it_was(api: WindowsApi) -> Iterator[None]:
-    """A context after which SeDebugPrivilege is as before; for imports that enable it, such as psutil's."""
-    before = has_debug_privilege(api)
-    try:
-        yield
-    finally:
-        if not before and has_debug_privilege(api):
-            with suppress(Unavailable):
-                set_debug_privilege(api, on=False)
 
 
 def _look_up(api: WindowsApi, luid: int) -> None:

@@ -1,4 +1,4 @@
-"""Figures of the calling process on Windows: GetProcessMemoryInfo, by psutil.
+"""Figures of the calling process on Windows: GetProcessMemoryInfo, by the Platform.
 
 Source: Microsoft Learn, PROCESS_MEMORY_COUNTERS: PageFaultCount, WorkingSetSize.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
-import psutil
-
 from wstrace.errors import Unavailable
-
-_SELF = psutil.Process()
+from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
 
 
 def without_free_memory() -> AbstractContextManager[None]:
@@ -25,12 +23,24 @@ def end_with(parent: int) -> None:
 
 def faults() -> tuple[int, int | None]:
     """PageFaultCount, which has soft and hard faults in one."""
-    return int(_SELF.memory_info().num_page_faults), None
+    return _counters().page_faults, None
 
 
 def resident() -> int:
     """WorkingSetSize."""
-    return int(_SELF.memory_info().rss)
+    return _counters().working_set
+
+
+def mapped_files() -> list[str]:
+    """Empty: Windows takes no single file out of its cache."""
+    return []
+
+
+def _counters() -> processes.Counters:
+    found = processes.counters(winapi, winapi.GetCurrentProcess())
+    if found is None:
+        raise Unavailable("Windows does not tell the memory of this process")
+    return found
 
 
 def reset_peak() -> None:

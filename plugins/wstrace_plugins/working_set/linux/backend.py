@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -71,19 +72,17 @@ def make_keeper() -> Keeper:
 
 def listed() -> Iterator[tuple[int, str, str, int]]:
     """(pid, name, user, resident bytes) of every process with an address space; user is "" where not readable."""
-    import psutil
-
-    for process in psutil.process_iter():
+    for pid in procfs.processes():
         try:
-            resident, name = process.memory_info().rss, process.name()
-        except (psutil.Error, OSError):
+            found = procfs.stat_with_memory(pid)
+            uid = int(procfs.status(pid)["Uid"].split()[0])
+        except Unavailable:
             continue
         try:
-            user = process.username()
-        except (psutil.Error, OSError, KeyError):
-            user = ""
-        if resident:  # otherwise it is a kernel thread or a zombie
-            yield process.pid, name, user, resident
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = str(uid)
+        yield pid, procfs.program_name(found), user, found.resident_bytes
 
 
 def accounted(pid: int) -> Accounted:

@@ -76,15 +76,7 @@ def make_keeper() -> NoReturn:
 
 def descendants(pid: int) -> list[int]:
     """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
-    born = processes.created(winapi, pid)
-    found = []
-    for child, _ in processes.descendants(winapi, pid):
-        try:
-            if processes.created(winapi, child) >= born:  # an older process is the child of another one with this pid
-                found.append(child)
-        except Unavailable:
-            continue
-    return found
+    return processes.born_since(winapi, pid)
 
 
 def referenced_bits(pid: int) -> NoReturn:
