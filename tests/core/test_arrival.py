@@ -68,6 +68,9 @@ def test_a_page_of_a_file_is_the_last_ones_and_a_private_copy_of_it_the_writers(
     assert owned(history(both, KIND_FILE, {1: FAULT_MAJOR}), 1, [3], mapping=mapping)[3][0] == 1
     assert owned(history(both, KIND_FILE), 1, [3]) == {3: (1, False)}, "not a page of the file any more"
     assert owned(history(both, KIND_FILE), 1, [3], mapping=mapping, noticed=True) == {3: (0, True)}, "a first write"
+    one = history(both[:1], KIND_FILE)
+    assert owned(one, 1, [3], mapping=mapping) == {3: (0, False)}, "a record decided"
+    assert owned(one, 1, [3], mapping=mapping, noticed=True) == {3: (0, True)}, "or it was there, and is written to"
 
 
 @pytest.mark.parametrize(("page", "owner"), [(8, 0), (15, 0), (17, 1), (40, 1), (600, None)])

@@ -55,7 +55,7 @@ def pages_of(
     low, high, offset = (np.full(n, value, np.uint64) for value in mapping or (0, 0, 0))
     key = key_of(np.full(n, pid, np.intp), np.array(pages, np.uint64))
     return PageRows(key, np.full(n, time, np.uint64), np.full(n, mapping is not None), np.full(n, huge), low, high,
-                    offset, np.full(n, noticed), np.full(n, noticed))  # fmt: skip
+                    offset, np.full(n, noticed))  # fmt: skip
 
 
 def owned(of: History, pid: int, pages: list[int], time: int = 1 << 40, **how) -> dict[int, tuple[int, bool]]:

@@ -161,6 +161,7 @@ for name, piece in (("small", PAGE), ("large", BIG)):
 p = libc.mmap(0, BIG, READ_WRITE, PRIVATE, os.open(f"{FOLDER}/small", os.O_RDONLY), 0)
 read(p + 3 * PAGE, 1, among=(p, N))
 write(p + 2 * PAGE, 4 * PAGE)
+read(p + 64 * PAGE, 1, among=(p, N))
 
 # pages that no fault brought: populated, and read into by the device
 i = mapped(flags=POPULATE)

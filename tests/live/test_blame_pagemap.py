@@ -54,6 +54,8 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
     loads_shared = str(lines.index("write(o, 4 * BIG)") + 1)
     unshared = sum(truth.get(page) == loads_shared for page in copied.tolist())
     assert certain.total() + estimated.total() > 0.97 * len(truth)
+    reads_private = str(lines.index("read(p + 64 * PAGE, 1, among=(p, N))") + 1)
+    assert certain[reads_private], "a page that faulted itself, in a private mapping that may be written"
     assert not wrong["0"], "what the kernel put together, or the device read, is no line's"
     nobodys = Counter(reason for page, (owner, _, reason) in found.items() if truth.get(page) == "0" and not owner)
     assert nobodys["no fault"] >= 2 * N, "MAP_POPULATE or mlock, and read by the device"

@@ -74,8 +74,8 @@ class PageRows(NamedTuple):
     """Resident pages in ascending order of key, each an array of shape (n,).
 
     file: whether it is a page of a file or of shared memory. low, high: the first page of its mapping and the one past
-    it; offset: of the first, in pages of the file; all 0 where not known. writable: whether that mapping is. noticed:
-    whether a first write faults even where the page is there, as in shared mappings of files that are written back.
+    it; offset: of the first, in pages of the file; all 0 where not known. noticed: whether a first write faults even
+    where the page is there, as in shared mappings of files that are written back.
     """
 
     key: NDArray[np.uint64]
@@ -85,19 +85,18 @@ class PageRows(NamedTuple):
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
     offset: NDArray[np.uint64]
-    writable: NDArray[np.bool_]
     noticed: NDArray[np.bool_]
 
     def take(self, rows: Numbers) -> PageRows:
         """Those of these places."""
         return PageRows(self.key[rows], self.time[rows], self.file[rows], self.huge[rows], self.low[rows],
-                        self.high[rows], self.offset[rows], self.writable[rows], self.noticed[rows])  # fmt: skip
+                        self.high[rows], self.offset[rows], self.noticed[rows])  # fmt: skip
 
 
 def pages_at(keys: NDArray[np.uint64], times: NDArray[np.uint64]) -> PageRows:
     """Pages at times of which nothing else is known; they are taken for anonymous ones."""
     none, zero = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
-    return PageRows(keys, times, none, none, zero, zero, zero, none, none)
+    return PageRows(keys, times, none, none, zero, zero, zero, none)
 
 
 class Owners(NamedTuple):
@@ -162,7 +161,7 @@ class _Walk:
         first, file = faults.first[group], self._pages.file[row]
         of_file = np.isin(faults.kind[first], OF_FILES)
         several = of_file & (last > first)
-        self.estimated[row] |= of_file & file & (several | self._pages.writable[row])
+        self.estimated[row] |= of_file & file & (several | self._pages.noticed[row])
         renewed = several & file & ~self._pages.noticed[row] & (faults.kind[first] == KIND_FILE)
         fault[renewed] = last[renewed]
         written = np.flatnonzero(several & ~file)

@@ -37,10 +37,9 @@ class ResidentPages:
             for name in ("start", "end", "offset")
         )
         flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
-        writable = (flags & MAP_WRITE) != 0
-        noticed = writable & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
+        noticed = (flags & MAP_WRITE != 0) & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
         file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
-        columns = runs["time"], file, huge, low, high, offset, writable, noticed
+        columns = runs["time"], file, huge, low, high, offset, noticed
         for begin in range(0, max(len(self.run), 1), AT_ONCE):
             run = self.run[begin : begin + AT_ONCE]
             yield PageRows(self.key[begin : begin + AT_ONCE], *(column[run] for column in columns))
