@@ -120,6 +120,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
+def unit_of(n_bytes: float) -> tuple[str, float]:
+    """The binary unit that a size is written in, and its bytes."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(n_bytes) >= 1 << power:
+            return unit, float(1 << power)
+    return "B", 1.0
+
+
 def size(n_bytes: float) -> str:
     """A size in binary units: `512 B`, `412.6 MiB`."""
     value, step = float(n_bytes), 0

@@ -25,7 +25,7 @@ from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.firing import Recording
 from wstrace.schema import CALL_SITE, MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
-from wstrace.text import json_safe, number, plural, printable, printable_words, size
+from wstrace.text import json_safe, number, plural, printable, printable_words, size, unit_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -360,14 +360,6 @@ def moment_words(moment: str) -> str:
     return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
             "last look": "at the last snapshot", "end": "at the end", "time": "at that time"}.get(
                 moment, f"at {moment}")  # fmt: skip
-
-
-def unit_of(n_bytes: float) -> tuple[str, float]:
-    """The binary unit that a size is written in, and its bytes."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if abs(n_bytes) >= 1 << power:
-            return unit, float(1 << power)
-    return "B", 1.0
 
 
 def name_of(label: str) -> str:

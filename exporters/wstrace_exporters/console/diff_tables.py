@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from wstrace.analysis.blame.changes import Amount, Change
 from wstrace.analysis.blame.comparison import CAUSES, Comparison
-from wstrace.analysis.blame.words import NAME_LIMIT, moment_of_both, name_of, unit_of
+from wstrace.analysis.blame.words import NAME_LIMIT, moment_of_both, name_of
 from wstrace.errors import UsageError
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
-from wstrace.text import estimate_mark, number, printable, size
+from wstrace.text import estimate_mark, number, printable, size, unit_of
 from wstrace_exporters.console.blame_tables import TITLES
 
 #: Rows that the first line tells, and the least share of all changes of one.

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wstrace.analysis.blame.imports import Figures, ImportRow, Imports
-from wstrace.analysis.blame.words import NAME_LIMIT, of_peak, unit_of
+from wstrace.analysis.blame.words import NAME_LIMIT, of_peak
 from wstrace.terminal.table import Cell, Column, Styled, TextTable, rows_to_show
-from wstrace.text import number, plural, printable, size
+from wstrace.text import number, plural, printable, size, unit_of
 from wstrace_exporters.console.blame_tables import known
 
 #: Packages and imports that the first line tells, and the least share of one.

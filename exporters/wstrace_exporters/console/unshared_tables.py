@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wstrace.analysis.blame.unshared import Unshared
-from wstrace.analysis.blame.words import name_of, unit_of
+from wstrace.analysis.blame.words import name_of
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
-from wstrace.text import number, plural, size
+from wstrace.text import number, plural, size, unit_of
 from wstrace_exporters.console.blame_tables import TITLES, known
 
 _USUAL = ("line", "function", "file")

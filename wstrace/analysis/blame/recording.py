@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.timeline import Timeline
-from wstrace.analysis.blame.words import NAME_LIMIT, name_of, unit_of
+from wstrace.analysis.blame.words import NAME_LIMIT, name_of
 from wstrace.firing import ENDED, KILLED, Recording
-from wstrace.text import duration, number, printable
+from wstrace.text import duration, number, printable, unit_of
 from wstrace.trace_info import TraceInfo
 
 #: Lines that the first line tells, and the least share of what arrived that one has.
@@ -49,7 +49,7 @@ def first_lines(blame: Blame) -> list[str]:
     told = Recording.of(of.info.extra)
     if told is None:
         return []
-    unit, divisor = unit_of(told.n_bytes)
+    unit, divisor = unit_of(max(told.n_bytes, told.from_bytes))
     seconds = max(told.time_ns - told.from_ns, 0) / 1e9
     line = (
         f"{printable(told.who, NAME_LIMIT) or '?'}: {_VERBS.get(told.how, 'at ')}{told.n_bytes / divisor:,.1f} {unit}"

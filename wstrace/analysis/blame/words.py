@@ -10,7 +10,7 @@ import numpy as np
 from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.headline import obstacles
-from wstrace.text import estimate_mark, number, plural, printable, size
+from wstrace.text import estimate_mark, number, plural, printable, size, unit_of
 
 if TYPE_CHECKING:
     from wstrace.analysis.blame.comparison import Comparison
@@ -145,14 +145,6 @@ def name_of(label: str) -> str:
     if label.startswith("(package ") or label.startswith("(standard "):
         label = label[1:].removesuffix(")")
     return printable(label, NAME_LIMIT)
-
-
-def unit_of(n_bytes: int) -> tuple[str, float]:
-    """The binary unit that a size is told in, and its bytes."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if n_bytes >= 1 << power:
-            return unit, float(1 << power)
-    return "B", 1.0
 
 
 def completeness(told: Blame, *, pages: bool = True) -> str:
