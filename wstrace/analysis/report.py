@@ -10,6 +10,8 @@ import numpy as np
 
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.blame.composition import Composition
+from wstrace.analysis.blame.inputs import Asked
+from wstrace.analysis.blame.past import Past
 from wstrace.analysis.blame.recording import first_lines, moment_of, pids_of
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.sums import Sums, sums_at
@@ -184,19 +186,26 @@ def report(
     found = dimensions_of(by)
     if lead and lead not in measures():
         raise UsageError(f"--sort {lead}", f"known: {', '.join(measures())}")
-    noted: list[str] = []
+    moments: list[Asked] = []
     if not at and Recording.of(trace.info.extra) is not None:
         at = moment_of(trace.info)
-        noted = first_lines(Blame(Composition(trace, at, pids_of(trace.info))))
+        moments.append((at, pids_of(trace.info)))
+    noted = len(moments)
     attached = bool(trace.info.targets) and trace.info.exit_code is None
     cube = Cube(found.values(), names=names_of(trace.info, trace.strings, rule), limit=1 << 22)
     cells, seen = _read(trace, cube, chosen)
-    pages: _Pages | None = None
     if next(iter(trace.batches(RESIDENT_PAGES.name, ("pages",))), None) is not None:
-        of = Composition(trace, at or ("exit" if attached else "peak"), chosen.pids)
+        moments.append((at or ("exit" if attached else "peak"), chosen.pids))
+        if attached and not at:
+            moments.append(("start", chosen.pids))
+    past = Past(trace, moments) if moments else None
+    first = first_lines(Blame(Composition(trace, past=past))) if noted else []
+    pages: _Pages | None = None
+    if len(moments) > noted:
+        of = Composition(trace, past=past, number=noted)
         if len(of.run):
             pages = _Pages(of, cube, cells, chosen)
-            start = Composition(trace, "start", chosen.pids) if attached and not at else of
+            start = Composition(trace, past=past, number=noted + 1) if len(moments) > noted + 1 else of
             before = _Pages(start, cube, cells, chosen) if start.inputs.time_ns < of.inputs.time_ns else None
             cube.count(pages.keys, pages.amounts)
             _add_arrivals(cube, of, cells)
@@ -210,7 +219,7 @@ def report(
     lines = table if tuple(by) == ("line",) else rows(cube, ("line",), sort=lead)
     total = {name: cube.total(name) for name in measures() if name in names}
     # a recording of a flight recorder says first what happened
-    answer, *further = [*noted, _answer(lead, total, lines, trace, pages, chosen, seen)]
+    answer, *further = [*first, _answer(lead, total, lines, trace, pages, chosen, seen)]
     return Report(
         tuple(by),
         lead,

@@ -41,7 +41,7 @@ class Composition:
         number: int = 0, whole_stacks: bool = False,
     ) -> None:  # fmt: skip
         self.trace, self.strings, self.info = trace, trace.strings, trace.info
-        self.past = past = past or Past(trace, (at,), pids, whole_stacks=whole_stacks)
+        self.past = past = past or Past(trace, ((at, pids),), whole_stacks=whole_stacks)
         self.inputs, self.history = past.inputs[number], past.history
         self.lost, self.assumed, self.sampled = past.lost, past.assumed, past.sampled
         self.incomplete = past.incomplete

@@ -35,6 +35,8 @@ from wstrace.schema import (
 )
 
 Columns = dict[str, NDArray[Any]]
+#: A moment, and the processes of which the pages are wanted, () = all; see Snapshots.at().
+Asked = tuple[str | int, Sequence[int]]
 
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
@@ -119,18 +121,15 @@ class Inputs:
 
 def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> Inputs:
     """Reads what the composition at a moment needs; see read_all()."""
-    return read_all(trace, (at,), pids)[0]
+    return read_all(trace, ((at, pids),))[0]
 
 
-def read_all(
-    trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = (), *, whole_stacks: bool = False
-) -> list[Inputs]:
+def read_all(trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = False) -> list[Inputs]:
     """Reads what compositions at several moments need; all have the same columns but those of the resident pages.
 
     Args:
         trace: the trace.
-        moments: see Snapshots.at(). At least one.
-        pids: the processes whose pages are wanted; () = all.
+        moments: at least one.
         whole_stacks: tell faults apart by thread and by whole stack, too.
 
     Raises:
@@ -155,7 +154,7 @@ def read_all(
     if not whole_stacks and not faults["native_stack"].any():
         del faults["native_stack"], faults["tid"]
     snapshots = Snapshots(trace)
-    asked = [snapshots.at(at, pids) for at in moments]
+    asked = [snapshots.at(*moment) for moment in moments]
     first = snapshots.first(max(moment.until for moment in asked))
     parts = snapshots.parts(trace, {*first, *(one for moment in asked for one in moment.snapshots)}, _RESIDENT)
     whose = {one: processes.number(*one.whose) for one in parts}
@@ -185,7 +184,7 @@ def read_all(
     whom = [processes.whose(number) for number in numbers.tolist()]
     ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
     found = []
-    for moment in asked:
+    for (_, pids), moment in zip(moments, asked, strict=True):
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
         if (pages := int(runs["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
             raise TraceFileError(

@@ -59,7 +59,7 @@ class OverTime:
         number = np.ceil((times - times[:1]) / (self.step * 1e9) - 0.25).astype(np.int64)
         last = np.flatnonzero(np.append(number[1:] != number[:-1], np.ones(min(len(times), 1), np.bool_)))
         asked = [taken[at].time_ns for at in last.tolist()]
-        past = Past(trace, asked, pids, whole_stacks=by == "thread") if asked else None
+        past = Past(trace, [(time, pids) for time in asked], whole_stacks=by == "thread") if asked else None
         self.moments = [_moment(Composition(trace, time, past=past, number=at), by) for at, time in enumerate(asked)]
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.arrival import History, PageSize
 from wstrace.analysis.blame.causes import Causes
 from wstrace.analysis.blame.cells import FaultCells, fault_cells
-from wstrace.analysis.blame.inputs import mapping_rows, of_mapping, read_all
+from wstrace.analysis.blame.inputs import Asked, mapping_rows, of_mapping, read_all
 from wstrace.analysis.blame.resident import ResidentPages, keys_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.losses import key_of
@@ -46,7 +46,7 @@ class Past:
     """The faults of a trace, read once for all the moments that are asked for.
 
     Args:
-        trace: the trace. moments, pids, whole_stacks: see inputs.read_all().
+        trace: the trace. moments, whole_stacks: see inputs.read_all().
 
     Attributes:
         inputs: what was read, for each moment. history: the faults. whole_stacks: as it was asked for.
@@ -58,11 +58,9 @@ class Past:
         sampled: one fault out of so many was recorded.
     """
 
-    def __init__(
-        self, trace: Recorded, moments: Sequence[str | int], pids: Sequence[int] = (), *, whole_stacks: bool = False
-    ) -> None:
+    def __init__(self, trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = False) -> None:
         self._trace, self.whole_stacks = trace, whole_stacks
-        self.inputs = read_all(trace, moments, pids, whole_stacks=whole_stacks)
+        self.inputs = read_all(trace, moments, whole_stacks=whole_stacks)
         inputs = self.inputs[0]
         ledger = trace.ledger
         self.lost = ledger.lost
