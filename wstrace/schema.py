@@ -74,6 +74,17 @@ class Schema(NamedTuple):
         return next((c for c in self.columns if c.name == name), None)
 
 
+# -- what no recorder exceeds, so that readers refuse or cut what does ----------------------------------------------
+
+#: Frames of a stack: 128 of Python in 1,024 of native code.
+MOST_FRAMES = 128 + 1024
+#: Resident pages that are attributed one by one, 64 GiB in pages of 4 KiB: a run of a few bytes may claim any number.
+MOST_PAGES = 1 << 24
+#: Characters of a name: no path is longer, and sources cut what is.
+MOST_NAME = 4096
+#: Bytes of a page, on any machine.
+PAGE_SIZES = frozenset(1 << bits for bits in range(12, 31))
+
 # -- bits of the `flags` columns ---------------------------------------------------------------------------------
 
 FAULT_MAJOR, FAULT_PC_KERNEL, FAULT_WRITE, FAULT_EXECUTE, FAULT_ACCESS_KNOWN, FAULT_OBSERVER = 1, 2, 4, 8, 16, 32

@@ -132,7 +132,7 @@ FILES: dict[str, list[tuple[int, Any]]] = {
        for at in ((1 << 63) - 1, 1 << 63, (1 << 64) - 1)},
     "rows of a stream without columns": [header(), faults(), events("\x1b[2J", 3, {})],
     **{f"S19 header {field}": [header(**{field: value}), faults()] for field, value in {
-        "page_size": 0, "page_size ": 1 << 63, "created_ns": (1 << 64) - 1, "boot_id": "\x1b[2J", "part": 1 << 63,
+        "page_size": 0, "created_ns": (1 << 64) - 1, "boot_id": "\x1b[2J", "part": 1 << 63,
         "clock": {"realtime_offset_ns": "x"}, "clock ": {"realtime_offset_ns": 1 << 63},
         "host": {"name": ["\x1b[2J"], "system": {"a": 1}}, "command": ["\x1b]0;x\x07"],
         "schema": {"page_fault": [["va", "u8", "str"]], "x": [["a", "f64", "count"], ["b", "u8", "map"]]},
@@ -238,11 +238,18 @@ def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command)
     assert "bad frames" in done.stdout or command == "report", done.stdout[:500]
 
 
-@pytest.mark.parametrize(("said", "read"), [(0, 0), (3, 0), (1 << 63, 0), (4096, 4096), (65_536, 65_536)])
-def test_pages_of_a_size_that_no_machine_has_are_of_an_unknown_one(tmp_path, said, read):
-    path = write(tmp_path / "x.wst", [header(page_size=said), faults()])
-    with open_trace(path) as trace:
-        assert trace.info.page_size == read
+@pytest.mark.parametrize("size", [0, 4096, 65_536, 1 << 30])
+def test_pages_are_of_a_size_that_a_machine_has(tmp_path, size):
+    with open_trace(write(tmp_path / "x.wst", [header(page_size=size), faults()])) as trace:
+        assert trace.info.page_size == size
+
+
+@pytest.mark.parametrize("size", [1, 3, 2048, 1 << 31, 1 << 63])
+def test_pages_of_a_size_that_no_machine_has_are_refused(tmp_path, size):
+    path = write(tmp_path / "x.wst", [header(page_size=size), faults()])
+    for words in commands(path, tmp_path):
+        code, said = wstrace(*words)
+        assert (code, said.count("\n"), "as on no machine" in said) == (125, 1, True), (words, said)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file may have such a name there")

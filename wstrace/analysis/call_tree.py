@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE, MOST_FRAMES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-#: The most frames of a stack that are read; a file may hold deeper stacks.
-DEPTH = 4096
 
 
 class CallTree:
@@ -103,7 +100,7 @@ class CallTree:
         found: list[int] = []
         parent = self._columns["parent"]
         leaf = int(self.known(np.array([leaf]))[0])
-        while leaf and len(found) < DEPTH:
+        while leaf and len(found) < MOST_FRAMES:
             found.append(leaf)
             leaf = int(parent[leaf])
         return found
@@ -120,7 +117,7 @@ class CallTree:
         at, parent = leaves.astype(np.intp), self._columns["parent"]
         rows, depth = np.flatnonzero(at), np.zeros(len(at) + 1, np.intp)
         parts = [(rows, at[rows])]
-        while len(rows) and len(parts) < DEPTH:
+        while len(rows) and len(parts) < MOST_FRAMES:
             at[rows] = parent[at[rows]]
             rows = rows[at[rows] != 0]
             parts.append((rows, at[rows]))
@@ -141,7 +138,7 @@ class CallTree:
         """
         at, parent = leaves.copy(), self._columns["parent"]
         going = np.flatnonzero((at != 0) & ~wanted[at])
-        for _ in range(DEPTH):
+        for _ in range(MOST_FRAMES):
             if not len(going):
                 return at
             at[going] = parent[at[going]]

@@ -7,7 +7,6 @@ process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +25,10 @@ from wstrace.schema import (
 #: What begins a life, and leaves what a process wrote itself where it is.
 _STAYS = (LOSS_PERHAPS, LOSS_POPULATED)
 _HARMLESS = (0, *FORKS, LOSS_SHARES, *_STAYS)
-#: Pages times processes whose holders are counted at once: that takes 13 bytes of each.
+#: Pages times processes that live at once whose holders are counted together: that takes 8 bytes of each.
 _AT_ONCE = 1 << 23
+#: Forks, execs and ends of a family, times the parts in which its pages are counted: each takes some 30 us.
+_MOST_STEPS = 1 << 17
 
 
 class Held(NamedTuple):
@@ -53,11 +54,13 @@ class Copies(NamedTuple):
 
     faults: those that copied a page. fork: of each, the range of the losses of the fork that it undid.
     taken: the first ones since a fork on a page that was there and that nobody else had any more.
+    uncounted: processes that are related by more forks, of more pages, than are counted.
     """
 
     faults: NDArray[np.intp]
     fork: NDArray[np.intp]
     taken: NDArray[np.intp]
+    uncounted: int = 0
 
 
 class _Events(NamedTuple):
@@ -70,7 +73,7 @@ class _Events(NamedTuple):
 
 
 def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: Held, ends: Ends) -> Copies:
-    """Counts the holders of every page that was faulted on after a fork.
+    """Counts the holders of every page that was faulted on after a fork; not in families past _MOST_STEPS.
 
     Args:
         faults: all faults. losses: all losses.
@@ -79,18 +82,22 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
     """
     ranges = np.arange(len(losses) + 1)
     forks = np.flatnonzero(np.isin(losses.event(ranges), FORKS))
-    copied, taken = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
+    copied, taken, uncounted = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], 0
     if len(forks) and len(faults):
         children = losses.rows.space[losses.row[forks]]
         parents = losses.rows.other[losses.row[forks]]
         family = _families(np.concatenate((children, parents)), children, parents)
         for own in np.unique(family[children]).tolist():
-            one = _Family(faults, losses, copyable, forks[family[children] == own], held)
-            for pages in one.parts():
-                copied.append(one.copied(pages, held, ends))
+            one = _Family(faults, losses, copyable, forks[family[children] == own], held, ends)
+            parts = one.parts()
+            if len(parts) * len(one.steps) > _MOST_STEPS:
+                uncounted += len(one.spaces)
+                continue
+            for pages in parts:
+                copied.append(one.copied(pages, held))
                 taken.append(one.taken)
     found = np.sort(np.concatenate(copied))
-    return Copies(found, _undone(found, faults, losses, forks), np.concatenate(taken))
+    return Copies(found, _undone(found, faults, losses, forks), np.concatenate(taken), uncounted)
 
 
 def _families(spaces: NDArray[np.intp], children: NDArray[np.intp], parents: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -125,6 +132,7 @@ class _Family:
         copyable: NDArray[np.bool_],
         forks: NDArray[np.intp],
         held: Held,
+        ends: Ends,
     ) -> None:
         self.faults, self.losses, self.forks = faults, losses, forks
         rows = losses.row[forks]
@@ -138,11 +146,14 @@ class _Family:
         asked = faults.forked | ~faults.brings | np.isin(losses.event(faults.life), _STAYS)
         there = np.isin(self._page, page_of(held.key[self._members(space_of(held.key)) >= 0]))
         self._pages = np.unique(self._page[asked[self._faults] | there])
+        #: What happens to all pages of a process, in order of time: (time, member, its parent) of each fork; of each
+        #: exec and end, which come behind a fork of the same time, the parent is -1.
+        self.steps = self._steps(ends)
 
-    def parts(self) -> Iterator[NDArray[np.uint64]]:
+    def parts(self) -> list[NDArray[np.uint64]]:
         """The pages, some at a time: each page's holders are its own."""
         step = max(_AT_ONCE // len(self.spaces), 1)
-        return (self._pages[begin : begin + step] for begin in range(0, len(self._pages), step))
+        return [self._pages[begin : begin + step] for begin in range(0, len(self._pages), step)]
 
     def _members(self, spaces: NDArray[np.uint64]) -> NDArray[np.intp]:
         return self.member[np.minimum(spaces, len(self.member) - 1).astype(np.intp)]
@@ -171,7 +182,7 @@ class _Family:
         order = np.lexsort((fault != -1, time))
         self.events = _Events(time[order], member[order], page[order], fault[order])
 
-    def copied(self, pages: NDArray[np.uint64], held: Held, ends: Ends) -> NDArray[np.intp]:
+    def copied(self, pages: NDArray[np.uint64], held: Held) -> NDArray[np.intp]:
         """The faults that copied one of these pages; sets `taken`."""
         self.pages, self.own = pages, self._faults[np.isin(self._page, pages)]
         self._copied, self._taken = list[NDArray[np.intp]](), list[NDArray[np.intp]]()
@@ -184,7 +195,7 @@ class _Family:
         #: whether its holder alone has faulted on it since a fork shared it
         self._settled = np.zeros(len(self._holders), np.bool_)
         begin = 0
-        for time, child, parent in self._steps(ends):
+        for time, child, parent in self.steps:
             end = int(self.events.time.searchsorted(np.uint64(time), "left"))
             self._pass(state, slice(begin, end))
             begin, own = end, state[child]
@@ -200,10 +211,7 @@ class _Family:
         self.taken = np.concatenate([none, *self._taken])
         return np.concatenate([none, *self._copied])
 
-    def _steps(self, ends: Ends) -> Iterator[tuple[int, int, int]]:
-        """What happens to all pages of a process, in order of time: (time, member, its parent) of each fork; of each
-        exec and end, which come behind a fork of the same time, the parent is -1.
-        """
+    def _steps(self, ends: Ends) -> list[tuple[int, int, int]]:
         losses = self.losses
         executed = 1 + np.flatnonzero(losses.event(np.arange(1, len(losses) + 1)) == LOSS_EXECUTED)
         whose = np.concatenate((losses.rows.space[losses.row[executed]], ends.space))
@@ -213,7 +221,7 @@ class _Family:
         member = np.concatenate((self.member[self.children], over[gone]))
         parent = np.concatenate((self.member[self.parents], np.full(int(gone.sum()), -1)))
         order = np.argsort(time, kind="stable")
-        return zip(time[order].tolist(), member[order].tolist(), parent[order].tolist(), strict=True)
+        return list(zip(time[order].tolist(), member[order].tolist(), parent[order].tolist(), strict=True))
 
     def _pass(self, state: NDArray[np.int64], part: slice) -> None:
         """Applies the events between two forks. Of each page in a process, the first one leaves what was shared."""

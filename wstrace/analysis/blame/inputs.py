@@ -27,6 +27,7 @@ from wstrace.schema import (
     LOSS_PERHAPS_FORKED,
     LOSS_SHARES,
     MAPPING,
+    MOST_PAGES,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXEC,
@@ -52,9 +53,6 @@ _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "m
              "kind": "|u1"}  # fmt: skip
 #: Losses of all that a process has: they tell whose memory its faults are in.
 _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
-#: The most resident pages that are attributed, 256 GiB in pages of 4 KiB: each takes 40 bytes, and a single run of a
-#: damaged file can claim 4,294,967,295.
-MOST_PAGES = 1 << 26
 _SHARERS = 8  # processes in a row that run in each other's memory
 _LIMIT = 1 << 16
 _NEVER = np.uint64((1 << 64) - 1)
@@ -186,11 +184,6 @@ def read_all(trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = 
     found = []
     for (_, pids), moment in zip(moments, asked, strict=True):
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
-        if (pages := int(runs["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
-            raise TraceFileError(
-                f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that blame can attribute",
-                "choose processes with --pid",
-            )
         found.append(Inputs(
             page_size,
             np.array([pid for _, pid in whom], np.int64),
@@ -308,7 +301,7 @@ def _ran(faults: Columns, ends: Ends, n: int) -> tuple[NDArray[np.uint64], NDArr
 
 
 def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, int]) -> Columns:
-    """The resident runs of snapshots, by space and address."""
+    """The resident runs of snapshots, by space and address. Raises TraceFileError past MOST_PAGES."""
     found: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in _RESIDENT.items()}
     found |= {"space": [np.zeros(0, np.intp)], "time": [np.zeros(0, np.uint64)]}
     for one, part in ((one, part) for one, some in parts.items() for part in some):
@@ -318,6 +311,11 @@ def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, i
         found["space"].append(np.full(len(part), spaces[one], np.intp))
         found["time"].append(np.full(len(part), one.time_ns, np.uint64))
     columns = {name: np.concatenate(arrays) for name, arrays in found.items()}
+    if (pages := int(columns["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
+        raise TraceFileError(
+            f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that can be attributed",
+            "choose processes with --pid",
+        )
     order = np.lexsort((columns["start"], columns["space"]))
     return {name: column[order] for name, column in columns.items()}
 

@@ -90,6 +90,9 @@ class Past:
         seen = (part for one in self.inputs for part in ResidentPages(one).parts())
         self.history = History(rows, copyable, inputs.losses, inputs.ends, seen, self._before(),
                                size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
+        if n := self.history.copies.uncounted:
+            uncounted = f"what {n:,} processes copied is not counted: they forked too often, with too many pages"
+            self.incomplete = "; ".join(filter(None, (self.incomplete, uncounted)))
 
     @cached_property
     def symbolizer(self) -> Symbolizer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from wstrace.schema import Schema
+from wstrace.schema import MOST_NAME, PAGE_SIZES, Schema
 from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError, Limits
 from wstrace_exporters.msgpack.format.values import Body, packb, text
@@ -77,7 +77,10 @@ class Header:
         if self.version[0] > VERSION[0]:
             return f"its format is version {self.version[0]}, this wstrace reads {VERSION[0]}"
         unknown = [name for name in self.need if name not in FEATURES]
-        return f"it needs features that this wstrace lacks: {', '.join(unknown)}" if unknown else ""
+        if unknown:
+            return f"it needs features that this wstrace lacks: {', '.join(unknown)}"
+        known = self.page_size in (0, *PAGE_SIZES)  # 0: whoever wrote it did not know
+        return "" if known else f"its pages have {self.page_size:,} B, as on no machine"
 
     def pack(self) -> bytes:
         """The body as bytes."""
@@ -130,13 +133,13 @@ def announced_rows(value: Any) -> dict[str, list[list[str]]]:
 
 
 def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
-    """(base, names) of a STRINGS body. Raises FrameError."""
+    """(base, names) of a STRINGS body; names are cut where no recorder goes on. Raises FrameError."""
     body, base, names = Body(data, limits), 0, list[str]()
     for key in body.map():
         if key == "base":
             base = body.uint((1 << 32) - 1)
         elif key == "s":
-            names = body.texts(limits.strings)
+            names = [name[:MOST_NAME] for name in body.texts(limits.strings)]
         else:
             body.skip()
     body.end()

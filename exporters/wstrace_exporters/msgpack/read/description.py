@@ -11,8 +11,6 @@ from wstrace_exporters.msgpack.format.frames import Header
 
 #: A larger time or offset is not plausible and is ignored.
 _LARGEST = 1 << 62
-#: Any other size of a page is that of no machine, and is read as not known: sums of bytes would overflow.
-_PAGE_SIZES = frozenset(1 << bits for bits in range(9, 31))
 
 
 def trace_info(
@@ -42,7 +40,7 @@ def trace_info(
         info.usage = Usage()
     info.command = info.command or list(header.command)
     info.started_ns = info.started_ns if info.started_ns and _is_time(info.started_ns) else begin_ns
-    info.page_size = header.page_size if header.page_size in _PAGE_SIZES else 0
+    info.page_size = header.page_size
     info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
     return info
 

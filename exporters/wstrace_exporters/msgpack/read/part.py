@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.tally import distinct
 from wstrace.errors import TraceFileError
-from wstrace.schema import STREAMS
+from wstrace.schema import MOST_FRAMES, STREAMS
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.frames import Rows
@@ -35,7 +34,7 @@ from wstrace_exporters.msgpack.format.layout import (
 from wstrace_exporters.msgpack.read.id_tables import Tables
 from wstrace_exporters.msgpack.read.input import Input
 from wstrace_exporters.msgpack.read.local_input import open_input
-from wstrace_exporters.msgpack.read.row_ids import ids_in
+from wstrace_exporters.msgpack.read.row_ids import first_of_each, ids_in, too_deep
 from wstrace_exporters.msgpack.read.scan import Damage, Frame, Scanner, frame_at
 from wstrace_exporters.msgpack.read.selection import EVERYTHING, pids_wanted, time64
 from wstrace_exporters.msgpack.storage.urls import Place
@@ -196,7 +195,7 @@ class Part:
                 self.damage.bad_frames += 1
                 continue
             if why := header.refused():
-                raise TraceFileError(f"{self.path}: {why}", "read it with a newer wstrace")
+                raise TraceFileError(f"{self.path}: {why}", "read it with a newer wstrace, if there is one")
             break
         return header
 
@@ -299,15 +298,24 @@ class Part:
         return self._tables
 
     def row_ids(self, table: str) -> NDArray[Any]:
-        """The distinct ids of this part's rows of a table, u32, ascending, up to the limit."""
-        found = np.empty(0, "<u4")
+        """The distinct ids of this part's rows of a table, u32, ascending, up to the limit.
+
+        Raises:
+            TraceFileError: a stack is deeper than any that is recorded, or has no end.
+        """
+        found, most = [np.empty((2, 0), "<u4")], self.limits.table_rows
         for frame in self.read(frozenset((EVENTS,)), Selection(table)):
             try:
-                ids = ids_in(frame.body, table, self.limits)
+                found.append(ids_in(frame.body, table, self.limits))
             except FrameError:
                 continue  # counted as damage when the rows are read
-            found = distinct(np.concatenate((found, ids)))[: self.limits.table_rows]
-        return found
+            if sum(rows.shape[1] for rows in found) > 2 * most:
+                found = [first_of_each(found)[:, :most]]
+        rows = first_of_each(found)[:, :most]
+        if too_deep(*rows):
+            raise TraceFileError(f"{self.path} has stacks of more than {MOST_FRAMES:,} frames, which wstrace never records")
+        ids: NDArray[Any] = rows[0]
+        return ids
 
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Yields the marks of the file; with `kind`, without those that the index shows to be of another kind."""

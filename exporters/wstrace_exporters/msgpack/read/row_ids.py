@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.schema import own_id
+from wstrace.schema import MOST_FRAMES, own_id
 from wstrace_exporters.msgpack.format.frames import Header, unpack_rows
 from wstrace_exporters.msgpack.format.layout import Limits
 from wstrace_exporters.msgpack.read.id_tables import Lookup
 
 _NONE: NDArray[Any] = np.empty(0, "<u4")
+#: The column of a table whose rows form trees.
+_PARENT = "parent"
 
 
 def same_session(header: Header, before: Header, *, alike: bool = False) -> bool:
@@ -30,11 +32,38 @@ def same_session(header: Header, before: Header, *, alike: bool = False) -> bool
 
 
 def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
-    """The rows' own ids in an EVENTS body of a table, u32, shape (n,); none for another stream. Raises FrameError."""
+    """The rows' own ids in an EVENTS body of a table, and their parents', u32, shape (2, n); 0 = no parent.
+
+    There are none for another stream. Raises FrameError.
+    """
     key = own_id(table)
-    rows = unpack_rows(body, key.__eq__, limits)
+    rows = unpack_rows(body, (key, _PARENT).__contains__, limits)
     ids = rows.columns.get(key, _NONE)
-    return ids.astype("<u4", copy=False) if rows.stream == table and np.can_cast(ids.dtype, "<u4") else _NONE
+    if rows.stream != table or not np.can_cast(ids.dtype, "<u4"):
+        return np.empty((2, 0), "<u4")
+    parents = rows.columns.get(_PARENT, np.zeros(len(ids), "<u4"))
+    return np.stack((ids, parents if np.can_cast(parents.dtype, "<u4") else np.zeros_like(ids))).astype("<u4")
+
+
+def first_of_each(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The ids and parents of several frames by id, of each id its first row. u32, shape (2, n)."""
+    rows = np.concatenate(found, axis=1)
+    first: NDArray[Any] = rows[:, np.unique(rows[0], return_index=True)[1]]
+    return first
+
+
+def too_deep(ids: NDArray[Any], parents: NDArray[Any]) -> bool:
+    """Whether a row has more than MOST_FRAMES - 1 others above it, or no end of them; ids: distinct, ascending."""
+    end = len(ids)
+    at = ids.searchsorted(parents)
+    ids = np.append(ids, np.uint32(0))
+    above = np.append(np.where((ids[at] == parents) & (parents != 0), at, end), end)
+    left, found = MOST_FRAMES, np.arange(end)
+    while left:  # by powers of two: each step goes twice as far up as the one before
+        if left & 1:
+            found = above[found]
+        above, left = above[above], left >> 1
+    return bool((found != end).any())
 
 
 class RowIds:
