@@ -313,7 +313,8 @@ class Part:
                 found = [first_of_each(found)[:, :most]]
         rows = first_of_each(found)[:, :most]
         if too_deep(*rows):
-            raise TraceFileError(f"{self.path} has stacks of more than {MOST_FRAMES:,} frames, which wstrace never records")
+            why = f"{self.path} has stacks of more than {MOST_FRAMES:,} frames, which wstrace never records"
+            raise TraceFileError(why)
         ids: NDArray[Any] = rows[0]
         return ids
 

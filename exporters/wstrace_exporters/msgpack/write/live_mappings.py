@@ -66,7 +66,8 @@ class Spaces:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}  # pid -> the space of its new mappings
-        self._uses: dict[int, set[int]] = {}  # pid -> the spaces whose mappings its records may refer to
+        self._above: dict[int, int] = {}  # space -> that of the parent, whose mappings it also uses; 0 = none
+        self._users: dict[int, int] = {}  # space -> its process, if that lives, and the spaces of its children
         self._next = 1
 
     def space(self, pid: int) -> int:
@@ -75,10 +76,22 @@ class Spaces:
             self._begin(pid)
         return self._of[pid]
 
-    def _begin(self, pid: int, inherited: frozenset[int] = frozenset()) -> None:
-        self._of[pid] = self._next
-        self._uses[pid] = {self._next, *inherited}
+    def _begin(self, pid: int, above: int = 0) -> None:
+        self._leave(pid)
+        self._of[pid], self._above[self._next], self._users[self._next] = self._next, above, 1
+        if above:
+            self._users[above] += 1
         self._next += 1
+
+    def _leave(self, pid: int) -> None:
+        """Notes that a process no longer uses its space: it ended, or executes another program."""
+        space = self._of.pop(pid, 0)
+        while space:
+            self._users[space] -= 1
+            if self._users[space]:
+                return
+            del self._users[space]
+            space = self._above.pop(space)
 
     def apply(self, batch: Batch) -> None:
         """Applies the forks, execs and exits of a batch of processes, in their order."""
@@ -88,20 +101,16 @@ class Spaces:
         wanted = (event == PROCESS_FORK) | (event == PROCESS_EXEC) | ((event == PROCESS_EXIT) & (pid == tid))
         for what, who, parent in zip(*(a[wanted].tolist() for a in (event, pid, batch["ppid"])), strict=True):
             if what == PROCESS_FORK and who != parent and who not in self._of:
-                self._begin(who, frozenset(self._uses.get(parent, ())))
+                self._begin(who, self._of.get(parent, 0))
             elif what == PROCESS_EXEC:
                 self._begin(who)
             elif what == PROCESS_EXIT:
-                self._of.pop(who, None)
-                self._uses.pop(who, None)
+                self._leave(who)
 
-    def users(self) -> dict[int, int]:
-        """space -> number of live processes whose records may refer to it."""
-        counts: dict[int, int] = {}
-        for spaces in self._uses.values():
-            for space in spaces:
-                counts[space] = counts.get(space, 0) + 1
-        return counts
+    def used(self) -> dict[int, bool]:
+        """The spaces that records of live processes may refer to; of each whether only its own process uses it."""
+        own = set(self._of.values())
+        return {space: n == 1 and space in own for space, n in self._users.items()}
 
 
 class Mappings:
@@ -162,16 +171,16 @@ class Mappings:
         self._held = int(keep.sum())
 
     def _dead(self, rows: Mapping[str, NDArray[Any]]) -> set[int]:
-        users = self.spaces.users()
+        used = self.spaces.used()
         spaces = rows["space"].tolist()
         ids, starts, ends = rows["id"].tolist(), rows["start"].tolist(), rows["end"].tolist()
         dead: set[int] = set()
         covered: dict[int, Covered] = {}
         for i in range(len(ids) - 1, -1, -1):  # from the newest to the oldest
-            using = users.get(spaces[i], 0)
-            if using == 0:
+            alone = used.get(spaces[i])
+            if alone is None:
                 dead.add(ids[i])
-            elif using == 1 and not covered.setdefault(spaces[i], Covered()).add(starts[i], ends[i]):
+            elif alone and not covered.setdefault(spaces[i], Covered()).add(starts[i], ends[i]):
                 dead.add(ids[i])  # with several users, a child may still have what its parent has covered
         return dead
 
