@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import numpy as np
 import pytest
 from command_line import wstrace as command
@@ -260,6 +265,65 @@ def test_a_redirect_to_another_host_is_refused(large):
     ):
         wstrace.open_trace(f"{url}/x.wst")
     assert not requests
+
+
+@pytest.mark.parametrize("how", ["hangs", "drips a header", "drips the body"])
+def test_an_answer_that_is_not_whole_in_time_is_refused(how, large, monkeypatch):
+    monkeypatch.setattr(store_module, "REQUEST_SECONDS", 1)
+    honest, ended = one_file(large[0].read_bytes()), threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            if how == "hangs":
+                ended.wait(30)
+            if how == "drips a header":
+                self.drip(b"HTTP/1.1 200 OK\r\nX: ")
+            self.answer()
+
+        def do_GET(self) -> None:
+            self.answer()
+            self.drip(b"")
+
+        def answer(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            status, told, sent = honest(self.command, self.path, headers, b"")
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(sent)), **told}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def drip(self, first: bytes) -> None:
+            with contextlib.suppress(OSError):
+                self.wfile.write(first)
+                while not ended.wait(0.1):
+                    self.wfile.write(b"x")
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        begun = time.monotonic()
+        try:
+            with pytest.raises(TraceFileError, match=r"timed out|was not whole after 1 s") as caught:
+                wstrace.open_trace(f"http://127.0.0.1:{server.server_port}/x.wst")
+        finally:
+            ended.set()
+            server.shutdown()
+    assert time.monotonic() - begun < 10
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [str(1 << 60), "9" * 5000])
+def test_a_size_that_no_trace_has_is_refused(size):
+    told = {"Content-Length": size, "Accept-Ranges": "bytes"}
+    with (
+        serving(lambda *_: (200, told, b"")) as (url, requests),
+        pytest.raises(TraceFileError, match="the server says that it is longer than 16 TiB"),
+    ):
+        wstrace.open_trace(f"{url}/x.wst")
+    assert requests.since("GET") == 0
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------------

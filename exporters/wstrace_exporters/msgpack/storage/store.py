@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import os
+import queue
 import re
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -22,6 +24,8 @@ CONNECT_SECONDS, REQUEST_SECONDS = 10, 60
 MOST_KEYS = 250_000
 #: The longest object that is read from a server that sends no parts of it, in bytes.
 WHOLE_BYTES = 64 << 20
+#: The longest object that is read from a web server at all, in bytes: 16 TiB.
+MOST_BYTES = 1 << 44
 _RIGHTS = {
     "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and that they may list, get and put objects of the bucket",
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, and that they may list, get and create objects of the bucket",
@@ -189,8 +193,7 @@ class Web:
         request = urllib.request.Request(plain, headers=headers, method=method)  # noqa: S310  is_url() has its scheme
         where = f"cannot read {shown(url)}"
         try:
-            with self._opener.open(request, timeout=REQUEST_SECONDS) as answer:
-                return answer.headers, answer.status, answer.read(limit + 1) if limit else b""
+            return self._whole(request, limit)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (401, 403):
@@ -202,12 +205,35 @@ class Web:
             told = without_secrets(str(getattr(error, "reason", error)))[:300]
             raise StoreError(f"{where}: {told}", "check the network and the address") from None
 
+    def _whole(self, request: urllib.request.Request, limit: int) -> tuple[Any, int, bytes]:
+        """(headers, status, bytes). Raises TimeoutError after REQUEST_SECONDS, however often a byte comes."""
+        came: queue.SimpleQueue[tuple[Any, int, bytes] | Exception] = queue.SimpleQueue()
+
+        def read() -> None:
+            try:
+                with self._opener.open(request, timeout=REQUEST_SECONDS) as answer:
+                    came.put((answer.headers, answer.status, answer.read(limit + 1) if limit else b""))
+            except Exception as error:
+                came.put(error)
+
+        # A socket's time limit starts again at each byte, also within a header: only a wait from outside bounds both.
+        threading.Thread(target=read, name="web answer", daemon=True).start()
+        try:
+            found = came.get(timeout=REQUEST_SECONDS)
+        except queue.Empty:
+            raise TimeoutError(f"the answer was not whole after {REQUEST_SECONDS} s") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def stat(self, url: str) -> StoredObject:
         """The object of a URL; a server has to tell its size."""
         headers, _, _ = self._answer(url, "HEAD", {}, 0)
         size = headers.get("Content-Length", "")
         if not size.isdecimal():
             raise StoreError(f"cannot read {shown(url)}: the server does not tell its size", "download it first")
+        if len(size) > len(str(MOST_BYTES)) or int(size) > MOST_BYTES:
+            raise StoreError(f"cannot read {shown(url)}: the server says that it is longer than {MOST_BYTES >> 40} TiB")
         ranged = headers.get("Accept-Ranges", "none").lower() == "bytes"
         return StoredObject(url, int(size), _etag(headers), ranged)
 
