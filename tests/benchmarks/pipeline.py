@@ -39,8 +39,8 @@ from wstrace.schema import PAGE_FAULT, STREAMS
 from wstrace.session import Session
 from wstrace_plugins.page_faults.linux import backend
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
-from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import StackRows
 from wstrace_plugins.page_faults.linux.python_stacks.waiting import WaitingStacks
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled
 

@@ -37,8 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
 import perf_data
 from unwound import code_of
 
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import STACK_ROW
-from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import STACK_ROW, StackRows
 from wstrace_plugins.stacks.unwinder import Samples, unwind
 
 #: touches fresh pages from C, that many frames deep; writes the median of its CPU nanoseconds a fault

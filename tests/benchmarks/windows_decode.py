@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from wstrace_plugins.os.windows.layouts import PSAPI_WS_WATCH_INFORMATION_EX
-from wstrace_plugins.page_faults.windows.records import decode
+from wstrace_plugins.page_faults.windows.watch import decode
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 
 

@@ -15,8 +15,8 @@ if sys.platform != "linux":
 import resource
 from pathlib import Path
 
-from wstrace_plugins.page_faults.linux import descriptors, tracepoints
-from wstrace_plugins.page_faults.linux.descriptors import ClosedBeside
+from wstrace_plugins.page_faults.linux import tracepoints
+from wstrace_plugins.page_faults.linux.events import ClosedBeside, close_later
 
 #: Calls that no other tracer of this machine watches: their last event is ours.
 RARE = [(f"syscalls/sys_{side}_{name}", "") for name in ("quotactl", "acct", "vhangup") for side in ("enter", "exit")]
@@ -43,7 +43,7 @@ def test_the_thread_that_closes_tracepoints_does_not_wait() -> None:
     fds = [fd for _, fd in opened]
     assert len(fds) >= len(RARE)
     before = waits()
-    descriptors.close_later(fds)
+    close_later(fds)
     after = waits()
     assert not any(map(is_open, fds))
     if tuple(int(number) for number in os.uname().release.split(".")[:2]) >= (

@@ -20,10 +20,10 @@ from wstrace.schema import STACK_HOW
 from wstrace_plugins.os.linux.cpython.layouts import layout
 from wstrace_plugins.page_faults.linux.python_stacks import capture
 from wstrace_plugins.page_faults.linux.python_stacks.bpf import Program
-from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.kernel import this_kernel
 from wstrace_plugins.page_faults.linux.python_stacks.maps import Maps
 from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
+from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker
 
 HERE = Path(__file__).parent

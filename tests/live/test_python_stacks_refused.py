@@ -11,12 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.interfaces import Context
-from wstrace_plugins.page_faults.linux import stack_event
-from wstrace_plugins.page_faults.linux.python_stacks import bpf, kernel
-from wstrace_plugins.page_faults.linux.python_stacks.asked import python_stacks
+from wstrace_plugins.page_faults.linux.python_stacks import bpf
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, Assembler
-from wstrace_plugins.page_faults.stacks_option import parse_stacks
 
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
@@ -72,23 +68,6 @@ def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, comma
     assert done.returncode not in (0, 1), "asked for by name, it is an error of the documented kind"
     assert why in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("samples", [True, False], ids=["samples have a stack", "they have none"])
-def test_lines_of_samples_are_offered_where_samples_have_a_stack(
-    monkeypatch: pytest.MonkeyPatch, samples: bool
-) -> None:
-    """On arm64 neither has: the hint would send the user to an option that refuses, too."""
-    monkeypatch.setattr(kernel, "_MACHINE", "another")
-    if not samples:
-        monkeypatch.setattr(stack_event, "_MACHINE", "another")
-    context = Context()
-    stacks = python_stacks(parse_stacks("auto"), context, "page_faults", [0])
-    stacks.open()
-    stacks.close()
-    (lacking,) = context.info.lacking
-    assert "Python stacks are read on another only" in lacking
-    assert ("stacks=native" in lacking) is samples
 
 
 @pytest.mark.parametrize(("signals", "loaded"), [(3, True), (1000, False)])

@@ -23,8 +23,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.backend import platform
 from wstrace_plugins.os.windows.listing import listed, user_name
 from wstrace_plugins.page_faults.windows.backend import PageFaults
-from wstrace_plugins.page_faults.windows.levels import FIRST_FILTERED_BUILD
-from wstrace_plugins.page_faults.windows.watch import Watch
+from wstrace_plugins.page_faults.windows.watch import FIRST_FILTERED_BUILD, Watch
 from wstrace_plugins.symbols.resolver import ImageResolver
 from wstrace_plugins.working_set.windows.backend import Space
 

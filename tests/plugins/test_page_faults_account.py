@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 
 import pytest
@@ -12,9 +13,9 @@ if sys.platform != "linux":
     pytest.skip("perf events", allow_module_level=True)
 
 from wstrace_plugins.page_faults.linux import account as module
-from wstrace_plugins.page_faults.linux.account import Account
+from wstrace_plugins.page_faults.linux.account import Account, fault_around_bytes, mapped_of
 from wstrace_plugins.page_faults.linux.events import Settings
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.samples import RingSamples
 
 
@@ -98,3 +99,10 @@ def test_hint_faults_of_balanced_memory_nodes_are_told(monkeypatch, before, afte
     lacking = [lack for lack in context.info.lacking if "hint faults" in lack]
     assert len(lacking) == bool(told)
     assert not told or f"with {told} on this machine" in lacking[0]
+
+
+def test_what_is_mapped_around_a_fault_is_bounded_by_the_window_and_by_what_is_there() -> None:
+    window = fault_around_bytes()
+    assert window >= mmap.PAGESIZE
+    for n in (mmap.PAGESIZE, window, 4 * window):
+        assert mapped_of(n) == min(n, window), n

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.page_faults.linux import descriptors, perf_event, tracepoints
-from wstrace_plugins.page_faults.linux import events as perf_events
+from wstrace_plugins.page_faults.linux import perf_event, tracepoints
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of Linux")
@@ -157,38 +156,4 @@ def test_tracefs_that_cannot_be_read(events: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tracepoints, "_detached", fails)
     with tracepoints.permitted() as permitted:
         assert permitted == []
-    assert perf_events.Settings(tracepoints=()).events == 3
-
-
-class Limits:
-    RLIMIT_NOFILE, RLIM_INFINITY = 7, -1
-
-    def __init__(self, soft: int, hard: int) -> None:
-        self.now = (soft, hard)
-
-    def getrlimit(self, which: int) -> tuple[int, int]:
-        return self.now
-
-    def setrlimit(self, which: int, limits: tuple[int, int]) -> None:
-        self.now = limits
-
-
-def test_descriptors_are_counted_rarely_as_that_takes_longer_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, counts, limits = 100, 0, Limits(1024, 20_000)
-
-    def listdir(_: str) -> list[str]:
-        nonlocal counts
-        counts += 1
-        return [""] * opened
-
-    monkeypatch.setattr(os, "listdir", listdir)
-    monkeypatch.setattr(descriptors.Descriptors, "_limits", staticmethod(lambda: limits))
-    ours = descriptors.Descriptors()
-    for _ in range(1000):
-        assert ours.room(18)
-        opened += 18
-        assert opened < limits.now[0]
-    assert counts < 10
-    assert not ours.room(2_000)
-    ours.restore()
-    assert limits.now == (1024, 20_000)
+    assert Settings(tracepoints=()).events == 3

@@ -15,7 +15,7 @@ if sys.platform != "linux":
 
 from wstrace.trace_info import PEAK_SEEN
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.page_faults.linux.peaks import Peaks
+from wstrace_plugins.page_faults.linux.polling import Peaks
 
 MIB = 1 << 20
 

@@ -13,10 +13,10 @@ from side_band_records import given as rows_of
 
 from wstrace.batch import Dictionary
 from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE, SPACE_MAP, SPACE_REPLACE, SPACE_UNMAP
+from wstrace_plugins.page_faults.linux.arming import met
 from wstrace_plugins.page_faults.linux.calls import Calls
-from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
 from wstrace_plugins.page_faults.linux.side_band import SideBand
-from wstrace_plugins.page_faults.linux.whom import met
 
 
 def test_life_of_a_process() -> None:

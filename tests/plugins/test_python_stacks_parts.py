@@ -35,8 +35,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     is_named,
     starts_others,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW
-from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW, StackRows
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from wstrace.schema import SPACE_MAP, SPACE_UNMAP
-from wstrace_plugins.page_faults.linux.calls import Call
-from wstrace_plugins.page_faults.linux.remaps import MREMAP_DONTUNMAP, Remaps
+from wstrace_plugins.page_faults.linux.calls import MREMAP_DONTUNMAP, Call, Remaps
 
 PAGE, PAGES, ANON = 4096, 48, 99
 #: A page of a file: its inode and its number there.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.os.windows import job, layouts
-from wstrace_plugins.page_faults.windows.records import decode
+from wstrace_plugins.page_faults.windows.watch import decode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BYTES = json.loads((GOLDEN / "windows_layouts.json").read_text())

@@ -75,7 +75,7 @@ def test_no_handle_of_a_job_is_left_open():
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
     """No listing by time: the tracer asks for the processes when the job tells of a birth."""
     parent = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    never = "import wstrace_plugins.page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
+    never = "import wstrace_plugins.page_faults.windows.family as half; half._STRAYS_SECONDS = 1e9"
     done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
@@ -211,7 +211,7 @@ def test_a_grandchild_of_a_child_that_ended_at_once_is_traced(tmp_path):
     parent = (
         f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}, *sys.argv[1:]]); time.sleep(4)"
     )
-    never = "import wstrace_plugins.page_faults.windows.births as half; half._STRAYS_SECONDS = 1e9"
+    never = "import wstrace_plugins.page_faults.windows.family as half; half._STRAYS_SECONDS = 1e9"
     done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
-from wstrace_plugins.os.linux import vmstat
+from wstrace_plugins.os.linux import procfs, vmstat
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.live import ended
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.process_rows import ended
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_plugins.page_faults.linux.samples import RingSamples
 from wstrace_plugins.page_faults.linux.side_band import SideBand
@@ -153,8 +156,6 @@ class Account:
         for reason, n in self._python.reasons().items():
             ledger.set(WITHOUT_STACK, n, reason)
         if self._context.wants(CONTENT_LOSS):  # what blame asks for
-            from wstrace_plugins.page_faults.linux.fault_around import fault_around_bytes
-
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
         if self._untraced:
             self._context.info.lack(f"faults on {_UNTRACED}")
@@ -250,3 +251,48 @@ def _throttled() -> float:
 
         return throttled_seconds()
     return 0.0
+
+
+_SETTING = "/sys/kernel/debug/fault_around_bytes"
+#: The bytes that are in the page cache when it is tried, which bound what is found: the default first, as it is cheap.
+_TRIED = (1 << 17, 1 << 20)
+#: The bit of an entry that tells that its page is mapped (Documentation/admin-guide/mm/pagemap.rst).
+_PRESENT = np.uint64(63)
+
+
+def fault_around_bytes() -> int:
+    """The most bytes of a file in the page cache that a read fault maps with the touched page; 0 = not known.
+
+    It is a setting, 64 KiB unless root changes it, which debugfs has where it is mounted (mm/memory.c). Elsewhere it is
+    tried: one page of a file in memory is read, and the pagemap of this process says which are mapped then.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        return max(int(procfs.content(_SETTING)), mmap.PAGESIZE)
+    with contextlib.suppress(OSError):
+        return next((found for n in _TRIED if (found := mapped_of(n)) < n), _TRIED[-1])
+    return 0
+
+
+def mapped_of(n: int) -> int:
+    """How much of n bytes, which are aligned to their size as windows are, is mapped when a page amid them is read.
+
+    Raises:
+        OSError: there is no such file, or the pagemap may not be read.
+    """
+    file = os.memfd_create("wstrace-fault-around")
+    try:
+        os.ftruncate(file, 2 * n)
+        with mmap.mmap(file, 2 * n, prot=mmap.PROT_READ) as memory:
+            with contextlib.suppress(OSError):  # a kernel without huge pages, of which one would be mapped whole
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
+            whole = np.frombuffer(memory, np.uint8)
+            address = int(whole.__array_interface__["data"][0])
+            begin = -address % n
+            os.pwrite(file, bytes(n), begin)
+            assert not whole[begin + n // 2]
+            del whole
+            with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+                entries = os.pread(pagemap.fileno(), 2 * n // mmap.PAGESIZE * 8, address // mmap.PAGESIZE * 8)
+        return int((np.frombuffer(entries, "<u8") >> _PRESENT).sum()) * mmap.PAGESIZE
+    finally:
+        os.close(file)

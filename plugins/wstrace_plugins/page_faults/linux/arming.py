@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR
 from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import refused
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
@@ -167,3 +169,87 @@ class Arming:
     def families(self) -> Iterator[int]:
         """The targets, and the processes that they and theirs have started, as far as these are traced."""
         yield from self._family(*(target.pid for target in self._context.targets))
+
+
+#: The pids of a record: of a fork those of the new process and of its parent, else its process first.
+_IDS = struct.Struct("<II")
+_OF_A_PROCESS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_EXIT)
+
+
+def met(side: SideBand, time_ns: int, kind: int, misc: int, record: bytes, *, look: Callable[[int], object]) -> bool:
+    """Takes what befalls processes that were met, and new programs; a parent is met when it forks.
+
+    So is a process that maps something: what it had mapped before holds from then on.
+    """
+    if kind == perf.PERF_RECORD_FORK:
+        pid, parent = _IDS.unpack_from(record, 8)
+        if pid == parent:
+            return pid in side.live
+        _meet(side, parent, time_ns - 1, look, whole=True)
+    elif kind == perf.PERF_RECORD_MMAP2:
+        _meet(side, _IDS.unpack_from(record, 8)[0], time_ns - 1, look, whole=False)
+    elif kind in _OF_A_PROCESS and _IDS.unpack_from(record, 8)[0] not in side.live:
+        return bool(kind == perf.PERF_RECORD_COMM and misc & perf.PERF_RECORD_MISC_COMM_EXEC)
+    return True
+
+
+def _meet(side: SideBand, pid: int, time_ns: int, look: Callable[[int], object], *, whole: bool) -> None:
+    """Makes a process known; `whole`: with all its mappings, as a child inherits them."""
+    if pid not in side.live:
+        try:
+            look(pid)
+            side.seen(pid, time_ns, whole=False)
+            side.asked.faulted(pid, side.given_before)
+        except Unavailable:
+            if pid not in side.live:
+                side.unread(pid, time_ns)
+    if whole and pid in side.asked:  # a list is of now: what records tell of since then is left out of it
+        with contextlib.suppress(Unavailable):  # it has ended
+            side.list_whole(pid)
+
+
+def family(side: SideBand, time_ns: int, kind: int, misc: int, record: bytes) -> bool:
+    """Takes what befalls processes that are known, and those that these start."""
+    if kind == perf.PERF_RECORD_FORK:
+        return _IDS.unpack_from(record, 8)[1] in side.live
+    return kind not in _OF_A_PROCESS or _IDS.unpack_from(record, 8)[0] in side.live
+
+
+class FamilyArming(Arming):
+    """Targets whose faults are chosen from those of all processes, by their pid; the arguments are those of Arming.
+
+    It costs what the faults of others cost, a few descriptors a CPU, and no thread is missed.
+    """
+
+    def arm(self, since: int) -> None:
+        """Opens the events of all processes, then reads those of the targets and their children."""
+        self._side.lazily(family, lambda record: None)
+        try:
+            self._events.arm_everywhere(self._settings)
+        except OSError as error:
+            raise Unavailable(f"events of all processes are refused: {error.strerror}") from None
+        targets, known = [target.pid for target in self._context.targets], set[int]()
+        while fresh := [pid for pid in self._family(*targets) if pid not in known]:
+            for pid in fresh:
+                known.add(pid)
+                self._python.look(pid)
+                try:
+                    self._side.seen(pid, since)
+                except TargetExited:
+                    if pid in targets:
+                        raise
+
+    def again(self, pid: int) -> None:
+        """Nothing: the kernel takes no events off a process here."""
+
+    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+        """Which faults are of the tracer's own threads, which have events as all others."""
+        return np.isin(columns["tid"], list(self._context.own_threads()))
+
+    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Those of the processes that are traced, or that have just ended."""
+        mine = np.isin(columns["pid"], [*self._side.live, *self._side.ended])
+        if mine.all():
+            return columns
+        self.left_out_of(columns, ~mine)
+        return {name: column[mine] for name, column in columns.items()}

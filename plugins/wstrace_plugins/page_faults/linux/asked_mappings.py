@@ -17,8 +17,7 @@ import numpy as np
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.linux.procmap_query import Answer, Question
-from wstrace_plugins.page_faults.linux.calls import Call
-from wstrace_plugins.page_faults.linux.remaps import pages
+from wstrace_plugins.page_faults.linux.calls import Call, pages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import os
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,19 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups, Everything, count_once
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
-from wstrace_plugins.page_faults.linux.arming import Arming
-from wstrace_plugins.page_faults.linux.cgroup_ids import CgroupIds
+from wstrace_plugins.page_faults.linux.arming import Arming, met
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import no_groups
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
 from wstrace_plugins.page_faults.linux.side_band import SideBand
-from wstrace_plugins.page_faults.linux.whom import met
 
 #: Between two looks at which processes the groups have: at least so long, and so many times what the last one took.
 _APART_SECONDS, _SHARE = 1.0, 1000
@@ -203,3 +204,60 @@ class GroupArming(Arming):
 
 def _lives(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - asked of many
+
+
+_ID = struct.Struct("<Q")
+_AT_ID, _AT_PATH = 8, 16
+_SAMPLE_ID = 16  # TID and TIME at the end of the record
+#: The most cgroups whose names are kept, and how long no further walk looks for an id that the last one did not find.
+_MOST, _WALKS_APART_SECONDS = 1 << 16, 1.0
+
+
+class CgroupIds:
+    """Names the cgroups of faults.
+
+    Args:
+        context: the session's context.
+        cgroups: those of the machine.
+    """
+
+    def __init__(self, context: Context, cgroups: Cgroups) -> None:
+        self._context, self._cgroups = context, cgroups
+        self._codes: dict[int, int] = {}
+        self._walked = 0.0
+        self.unknown = 0  # faults whose cgroup has no known path
+
+    def told(self, record: bytes) -> tuple[int, str]:
+        """The id and path of a PERF_RECORD_CGROUP, which are known from now on."""
+        number = _ID.unpack_from(record, _AT_ID)[0]
+        path = os.fsdecode(record[_AT_PATH:-_SAMPLE_ID].partition(b"\0")[0])
+        self._learn(number, path)
+        return number, path
+
+    def with_paths(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of faults with `cgroup`, codes of paths, in place of the ids; 0 = not known."""
+        ids = columns.pop(CGROUP_ID, None)
+        if ids is None:
+            return columns
+        changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.intp)
+        numbers = distinct(ids[changes])
+        if not self._codes.keys() >= set(numbers.tolist()):
+            self._walk()
+        codes = np.array([self._codes.get(number, 0) for number in numbers.tolist()], "<u4")
+        lengths = np.diff(np.append(changes, len(ids)))
+        found = np.repeat(codes[numbers.searchsorted(ids[changes])], lengths) if len(ids) else np.zeros(0, "<u4")
+        self.unknown += int(np.count_nonzero(found == 0))
+        return {**columns, "cgroup": found}
+
+    def _walk(self) -> None:
+        """Reads the paths of all cgroups that are there, not too often."""
+        if time.monotonic() < self._walked:
+            return
+        for one in self._cgroups.all():
+            self._learn(one.id, one.path)
+        self._walked = time.monotonic() + _WALKS_APART_SECONDS
+
+    def _learn(self, number: int, path: str) -> None:
+        if len(self._codes) >= _MOST:
+            self._codes.clear()
+        self._codes[number] = self._context.strings.code(path)

@@ -1,17 +1,18 @@
-"""What perf_event_open permits: all faults, faults of user code, or nothing. Tried, not guessed."""
+"""What perf_event_open permits: all faults, faults of user code, or nothing; and which stacks. Tried, not guessed."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Target
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import Settings
-from wstrace_plugins.page_faults.linux.rings import MINOR
+from wstrace_plugins.page_faults.linux.rings import MINOR, STACKS
+from wstrace_plugins.page_faults.linux.stack_dumps import StackRate
 
 
 def allowed(pid: int, kernel: bool) -> Level:
@@ -116,3 +117,28 @@ def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
     if error.errno == errno.EINVAL and not children:
         return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
     return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)
+
+
+def stack_levels() -> Mapping[str, Level]:
+    """What the option `stacks` can give a fault here, each tried."""
+    from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
+
+    return {"stacks=python": tried(), "stacks=native": native_level()}
+
+
+def native_level() -> Level:
+    """`sampled` where an event with registers and stack opens on the calling process, else none and why."""
+    own = own_level()
+    if own.name not in ("full", "user"):
+        return Level("none", own.why, own.remedy)
+    settings = Settings(kernel=own.name == "full", stacks=StackRate(1))
+    try:
+        os.close(perf.perf_event_open(settings.attributes(STACKS, lost=False)[0], 0, -1))
+    except Unavailable as absent:
+        return Level("none", absent.why, absent.remedy)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+            return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
+        refused = perf.refusal(error)
+        return Level("none", refused.why, refused.remedy)
+    return Level("sampled", own.why, own.remedy)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from wstrace.clock import now_ns
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
-from wstrace_plugins.page_faults.linux.descriptors import ClosedBeside
+from wstrace_plugins.page_faults.linux.events import ClosedBeside
 from wstrace_plugins.page_faults.linux.rings import Ring
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 

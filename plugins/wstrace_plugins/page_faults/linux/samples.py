@@ -14,7 +14,7 @@ from wstrace_plugins.page_faults.linux import records
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+    from wstrace_plugins.page_faults.linux.python_stacks.protocol import StackRows
 
 #: the name of the column of ids of cgroups in what merge() gives
 CGROUP_ID = "cgroup_id"

@@ -28,9 +28,8 @@ from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.asked_mappings import Told, changed_by
 from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls
-from wstrace_plugins.page_faults.linux.live import Live
-from wstrace_plugins.page_faults.linux.process_rows import UNKNOWN_CODE, ProcessRows, until
-from wstrace_plugins.page_faults.linux.shared_spaces import SharedSpaces
+from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
+from wstrace_plugins.page_faults.linux.process_rows import UNKNOWN_CODE, Live, ProcessRows, until
 from wstrace_plugins.page_faults.linux.tracepoints import EVERYWHERE
 
 Record = tuple[int, int, int, bytes]  # time, type, misc, all of it

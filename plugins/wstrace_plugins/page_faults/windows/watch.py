@@ -9,11 +9,14 @@ Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, Get
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wstrace.errors import Unavailable
+from wstrace.interfaces import Level
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
@@ -22,10 +25,62 @@ from wstrace_plugins.os.windows.layouts import (
     PSAPI_WS_WATCH_INFORMATION,
     PSAPI_WS_WATCH_INFORMATION_EX,
 )
-from wstrace_plugins.page_faults.windows.records import Changes, decode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+class Changes(NamedTuple):
+    """The records of one buffer.
+
+    Attributes:
+        columns: pc and va (u64), flags (u8) and, from GetWsChangesEx, tid (u32), each of shape (n,).
+        lost: the number of records that were lost after these.
+        lost_is_exact: False when `lost` only says that records were lost.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    lost: int
+    lost_is_exact: bool = True
+
+    def __len__(self) -> int:
+        return len(self.columns["va"])
+
+
+def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False) -> Changes:
+    """Decodes the records of a buffer up to its terminator, or up to its end when it has none.
+
+    FaultingVa is the byte address, except that bit 0 is 1 for a soft (minor) and 0 for a hard (major) fault, as
+    Microsoft's pfmon reads it. The columns are copies, so the buffer may be used again.
+
+    Args:
+        records: PSAPI_WS_WATCH_INFORMATION or PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
+        kernel_base: the lowest address of the kernel, see process.kernel_base(); 0 = the upper half.
+        xp: whether it was recorded on Windows XP or Server 2003, whose terminator has 1 for any number of lost records.
+    """
+    pc = records["FaultingPc"].astype("<u8")
+    end = int((pc == 0).argmax()) if len(pc) else 0
+    terminated = len(pc) > 0 and not pc[end]
+    if not terminated:
+        end = len(pc)
+    pc = pc[:end]
+    va = records["FaultingVa"][:end].astype("<u8")
+    flags = (va.view("|u1")[::8] & 1) ^ 1
+    if kernel_base:
+        flags |= (pc >= np.uint64(kernel_base)).view("|u1") * np.uint8(FAULT_PC_KERNEL)
+    else:  # the kernel has the upper half, which the top bit shows
+        top = records.dtype["FaultingPc"].itemsize - 1
+        flags |= (pc.view("|u1")[top::8] >> 7) << 1
+    va &= np.uint64(0xFFFF_FFFF_FFFF_FFFE)
+    columns: dict[str, NDArray[Any]] = {"pc": pc, "va": va, "flags": flags}
+    if "FaultingThreadId" in (records.dtype.names or ()):
+        columns["tid"] = records["FaultingThreadId"][:end].astype("<u4")
+    lost = int(records["FaultingVa"][end]) if terminated else 0
+    return Changes(columns, lost, not (xp and lost == 1))
+
+
+# decode() uses bit 0 of FaultingVa, inverted, and the top bit of FaultingPc as these flags.
+assert (FAULT_MAJOR, FAULT_PC_KERNEL) == (1, 2)
 
 KERNEL_RECORDS = 1024
 #: The errors of a system without GetWsChangesEx; GetWsChanges is used instead, which gives no threads.
@@ -218,3 +273,61 @@ def _claim(api: WindowsApi, pid: int) -> None:
 def _release(api: WindowsApi, pid: int) -> None:
     with _lock:
         _watched.discard((id(api), pid))
+
+
+FIRST_FILTERED_BUILD = 26100  # Windows 11 24H2, Server 2025
+_PAGE = 4096
+FULL = Level("full")
+
+
+def tried(api: WindowsApi) -> Level:
+    """The level, `full` or `user`, tried on the calling process, whose watch then stays on. Raises Unavailable."""
+    watch = Watch(api, api.GetCurrentProcessId())
+    try:
+        shown = processes.build(api) < FIRST_FILTERED_BUILD or _shows_kernel(api, watch)
+    finally:
+        watch.close()
+    return FULL if shown else _hidden(api)
+
+
+def expected(api: WindowsApi) -> Level:
+    """The level by the build of Windows and our privilege, without a trial, as a session may be using our watch."""
+    filtered = processes.build(api) >= FIRST_FILTERED_BUILD and not token.has_debug_privilege(api)
+    return _hidden(api) if filtered else FULL
+
+
+def known(api: WindowsApi) -> Level:
+    """The level by expected(); when that is not `full`, by a trial, because a later Windows may omit nothing."""
+    level = expected(api)
+    if level.name != "full":
+        with suppress(Unavailable):  # another session of this process uses our watch
+            return tried(api)
+    return level
+
+
+def _hidden(api: WindowsApi) -> Level:
+    if token.has_debug_privilege(api):
+        return Level(
+            "user", "a fault taken by kernel code did not show although SeDebugPrivilege is on; why is not known"
+        )
+    return Level(
+        "user",
+        "this Windows (24H2 or later) leaves out faults taken by kernel code unless SeDebugPrivilege is on",
+        "run wstrace in an elevated terminal (Run as administrator) with --debug-privilege",
+    )
+
+
+def _shows_kernel(api: WindowsApi, watch: Watch) -> bool:
+    """Lets kernel code write into a fresh page of ours; returns whether that fault is recorded as one of the kernel."""
+    place = api.VirtualAlloc(None, _PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
+    if not place:
+        raise Unavailable("VirtualAlloc of 4096 bytes failed: no trial of the watch", "free some memory")
+    try:
+        watch.drain()  # a full buffer records nothing
+        source = watch.place  # any readable memory of ours
+        api.ReadProcessMemory(api.GetCurrentProcess(), source, place, 8, None)
+        columns = watch.drain().columns
+    finally:
+        api.VirtualFree(place, 0, winapi.MEM_RELEASE)
+    ours = columns["va"] - columns["va"] % _PAGE == place
+    return bool((columns["flags"][ours] & FAULT_PC_KERNEL).any())

@@ -38,12 +38,11 @@ from wstrace.schema import (
 )
 from wstrace_plugins.os.linux.cpython.elf import Python
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.python_stacks import bpf
-from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
-from wstrace_plugins.page_faults.linux.python_stacks.history import History
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks, bpf
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     File,
     Files,
+    History,
     Interpreters,
     command_of,
     found_by_name,
@@ -57,14 +56,14 @@ from wstrace_plugins.page_faults.linux.python_stacks.kernel import (
     this_kernel,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.maps import WALKERS, Maps
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     HOW_OF_STATUS,
     NEEDS,
     STATUS_BITS,
     S,
+    StackRows,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:

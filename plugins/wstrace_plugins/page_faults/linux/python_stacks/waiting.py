@@ -12,15 +12,22 @@ import numpy as np
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import Unavailable
-from wstrace_plugins.page_faults.linux.python_stacks.gate import Gate
-from wstrace_plugins.page_faults.linux.python_stacks.history import History
-from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters, command_of, starts_others
-from wstrace_plugins.page_faults.linux.python_stacks.none import NoStacks
-from wstrace_plugins.page_faults.linux.python_stacks.rows import StackRows
+from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
+    History,
+    Interpreters,
+    command_of,
+    starts_others,
+)
+from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import StackRows
 from wstrace_plugins.page_faults.linux.rings import Ring
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from wstrace.interfaces import Context
+    from wstrace_plugins.page_faults.stacks_option import Stacks
 
 _select: Any = select  # When mypy checks for Windows, the POSIX half has no types.
 
@@ -185,3 +192,45 @@ def _may_start_others(pid: int) -> bool:
         return starts_others(fd)
     finally:
         os.close(fd)
+
+
+def python_stacks(asked: Stacks, context: Context, source: str, cpus: list[int]) -> NoStacks:
+    """The capture of Python stacks; the programs of `auto` wait for a CPython.
+
+    Raises:
+        Unavailable: they were asked for by name and cannot be had.
+    """
+    gate: Gate | None = None
+    refused: Unavailable | OSError = OSError()
+    try:
+        gate = Gate()
+    except (Unavailable, OSError) as error:
+        refused = error
+
+    def opening(interpreters: Interpreters, history: History) -> NoStacks:
+        from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
+        from wstrace_plugins.page_faults.linux.python_stacks.kernel import refusal
+
+        try:
+            if gate is None:
+                raise refused
+            return PythonStacks(context, source, cpus, gate, interpreters, history)
+        except (Unavailable, OSError) as error:
+            no = error if isinstance(error, Unavailable) else refusal(error)
+            if asked.required:
+                raise no from None
+            context.info.lack(f"Python stacks: {no}{_instead()}")
+            return NoStacks()
+
+    stacks = WaitingStacks(context.strings, gate, opening)
+    if asked.required:
+        stacks.open()
+    return stacks
+
+
+def _instead() -> str:
+    """What can be had where Python stacks cannot; "" = nothing, as samples have no stack here either."""
+    from wstrace_plugins.page_faults.linux.levels import native_level
+
+    sampled = native_level().name == "sampled"
+    return "; samples of native stacks need no such right: -s page_faults:stacks=native" if sampled else ""

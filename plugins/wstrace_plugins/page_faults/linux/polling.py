@@ -1,0 +1,213 @@
+"""What /proc says of processes while they run: mappings where records were lost, titles, and peaks of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wstrace.analysis.tally import distinct
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context
+from wstrace.trace_info import PEAK_SEEN, Usage
+from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.page_faults.linux.process_rows import Live
+from wstrace_plugins.page_faults.linux.side_band import SideBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_KEPT = 1 << 16
+
+
+class CatchUp:
+    """Brings a side band up to date.
+
+    Args:
+        side: the side band.
+        look: what looks at a process that is met.
+    """
+
+    def __init__(self, side: SideBand, look: Callable[[int], object] = lambda pid: None) -> None:
+        self._side, self._look = side, look
+        self._met: set[int] = set()
+
+    def read_maps_again(self, targets: Iterable[int]) -> None:
+        """After a loss in the side band: reads the current mappings of the targets and of every live traced process."""
+        self._side.stale = False
+        now = now_ns()
+        for pid in {*self._side.live, *targets}:
+            try:
+                self._side.seen(pid, now)
+            except Unavailable:
+                self._side.live.pop(pid, None)
+
+    def meet(self, columns: dict[str, NDArray[Any]]) -> bool:
+        """Reads processes that fault but that no record has named: they ran before, or those of their start were lost.
+
+        What they have mapped now holds from their first fault on.
+
+        Args:
+            columns: the faults in order of time, with pid, time_ns, va and pc.
+
+        Returns:
+            Whether the side band has anything new to give.
+        """
+        pids, times = columns["pid"], columns["time_ns"]
+        present = distinct(pids).tolist()
+        new = {*present} - self._met - self._side.live.keys() - self._side.ended
+        for pid in new:
+            if len(self._met) >= _KEPT:
+                self._met.clear()
+            self._met.add(pid)
+            with contextlib.suppress(Unavailable):  # it has ended
+                if not procfs.stat(pid).gone:
+                    self._look(pid)
+                    self._side.seen(pid, int(times[np.argmax(pids == pid)]), whole=False)
+                    self._met.discard(pid)
+        return self._side.asked.ask(self._side, present, columns) or bool(new)
+
+
+#: The most processes that one look reads, at 30 us each.
+_MOST_A_LOOK = 64
+#: Between two looks at anything, and at one process: the first pause, which doubles, and the longest, in seconds. It is
+#: longer with many processes, so that looks take 0.06 % of a CPU at most.
+_APART_SECONDS, _FIRST_SECONDS, _LONGEST_SECONDS, _LONGEST_FOR_EACH = 0.05, 0.1, 2.0, 0.05
+#: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
+_MOST = 4096
+
+
+class Titles:
+    """Looks at live processes: soon after they are seen first, then ever more rarely, and at the end of the trace.
+
+    Args:
+        side: the side band, which knows the live processes and takes their titles.
+    """
+
+    def __init__(self, side: SideBand) -> None:
+        self._side = side
+        self._next, self._left = 0.0, _MOST
+        #: When each process is looked at next; a number that no other entry has; its pid, which may be another's by
+        #: then, the pause behind that look, and which process it is.
+        self._due: list[tuple[float, int, int, float, Live]] = []
+        self._number = itertools.count()
+
+    def look_if_due(self) -> None:
+        """Reads the titles of the processes whose time has come."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _APART_SECONDS
+        live, due = self._side.live, self._due
+        for pid in dict.fromkeys(live.came):
+            if (one := live.get(pid)) is not None:
+                heapq.heappush(due, (0.0, next(self._number), pid, _FIRST_SECONDS, one))
+        live.came.clear()
+        longest, left = max(_LONGEST_SECONDS, _LONGEST_FOR_EACH * len(live)), _MOST_A_LOOK
+        while due and left and due[0][0] <= now:
+            _, _, pid, pause, one = heapq.heappop(due)
+            if live.get(pid) is one:
+                heapq.heappush(due, (now + pause, next(self._number), pid, min(2 * pause, longest), one))
+                self._look(pid)
+                left -= 1
+
+    def look_at_all(self) -> None:
+        """Reads all of them, as they cannot be read afterwards."""
+        for pid in self._side.live:
+            self._look(pid)
+
+    def _look(self, pid: int) -> None:
+        time_ns = now_ns()  # before it is read: an execve() meanwhile makes a title void, and must come after it
+        title = procfs.title(pid) if self._left else b""
+        if title and self._side.titled(pid, time_ns, title):
+            self._left -= 1
+
+
+#: The most processes that one call of look() reads, at 20 us each; with more of them, the calls take turns.
+_MOST_READ = 64
+#: Between two looks: the first pause and the longest one, in seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
+
+
+class Peaks:
+    """The peaks of the processes that the targets started, or had when they were attached.
+
+    Args:
+        context: the session's context, whose targets remember their own peaks.
+        children: whether processes that the targets start are traced.
+    """
+
+    def __init__(self, context: Context, *, children: bool = True) -> None:
+        self._info, self._targets, self._children = context.info, context.targets, children
+        self._due, self._pause = 0.0, _FIRST_PAUSE
+        self._own = {target.pid for target in context.targets}
+        self._older: dict[int, int] = {}  # pid -> its peak in bytes when the trace began
+        self._largest = (0, 0)  # bytes, pid
+        self._known: set[int] = set()
+        self._sampled = self._looked = False
+        self._next = 0
+
+    @property
+    def seconds(self) -> float:
+        """The time until the next look is due."""
+        return max(self._due - time.monotonic(), _FIRST_PAUSE)
+
+    def look_if_due(self, live: Collection[int]) -> bool:
+        """Looks if it is time: False when it is not. The pauses grow."""
+        if time.monotonic() < self._due:
+            return False
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._due = time.monotonic() + self._pause
+        self.look_at_all(live)
+        return True
+
+    def look_at_all(self, live: Collection[int], *, final: bool = False) -> None:
+        """Reads the peaks of the targets and of live processes, as they cannot be read afterwards."""
+        for target in self._targets:
+            target.usage()
+        if self._children:
+            self.look(live, final=final)
+
+    def look(self, live: Collection[int], *, final: bool = False) -> None:
+        """Reads the peaks of live processes: at most _MOST_READ of them, or all with `final`."""
+        pids = [pid for pid in live if pid not in self._own]
+        self._known.update(pids)
+        if not self._looked:
+            self._looked = True
+            if not all(target.launched for target in self._targets):
+                for pid in pids:
+                    with contextlib.suppress(Unavailable):  # it has ended
+                        self._older[pid] = procfs.resident(pid).peak
+        if not final and len(pids) > _MOST_READ:
+            first, self._next = self._next % len(pids), self._next + _MOST_READ
+            pids = list(islice(pids + pids, first, first + _MOST_READ))
+        for pid in pids:
+            with contextlib.suppress(Unavailable):  # it has ended
+                now = procfs.resident(pid)
+                # What an older process had reached before the trace is not a peak of the trace.
+                raised = now.peak > self._older.get(pid, 0)
+                self._sampled |= not raised
+                self._largest = max(self._largest, (now.peak if raised else now.now, pid))
+
+    def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
+        """The largest peak so far, in bytes, with its process; it is noted, as rusage may tell a larger one of nobody.
+
+        Args:
+            ended: the pids of traced processes that have ended.
+            orphaned: whether a process outlived its parent, so that no traced process waits for it.
+        """
+        waited_for = all(target.launched and target.exit_code is not None for target in self._targets)
+        unseen = orphaned if waited_for else bool(set(ended) - self._own)
+        peak, pid = self._largest
+        if pid:
+            own = [(target.own_usage().peak_resident_bytes or 0, target.pid) for target in self._targets]
+            most = max([*own, (peak, pid)])
+            self._info.extra[PEAK_SEEN] = {"bytes": most[0], "pid": most[1]}
+        return Usage(peak_resident_bytes=peak or None, peak_pid=pid or None, peak_sampled=self._sampled or unseen)
