@@ -28,14 +28,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return one_after_the_other(config, log) if config.getoption("dist") == "load" else None
 
 
-#: They ask `report` for the words and keys that it had before its answer was in bytes: to be adapted, one by one.
-NOT_ADAPTED = ("test_stacks_in_reports.py::",)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(name in item.nodeid for name in NOT_ADAPTED):
-            item.add_marker(pytest.mark.xfail(reason="asks for the report as it was", strict=False))
     if not config.getoption("--long"):
         for item in items:
             if "long" in item.keywords:
