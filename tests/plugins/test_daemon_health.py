@@ -69,8 +69,12 @@ def test_the_state_in_a_word_and_whole(server):
     ],
 )
 def test_what_is_no_request_gets_its_answer(server, request_, told):
-    with contextlib.suppress(ConnectionResetError):  # it is closed with a part of the request unread
-        assert told in server.ask(request_)
+    try:
+        answer = server.ask(request_)
+    except ConnectionResetError:
+        assert len(request_) > 10_000, "only the long one is closed with a part of it unread"
+    else:
+        assert told in answer
     assert b"200 OK" in server.ask(b"GET / HTTP/1.1\r\n\r\n")
 
 
