@@ -10,7 +10,6 @@ import mmap
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,53 +102,11 @@ def test_memory_that_is_unmapped_while_it_is_watched(anew):
     libc.munmap(start, 4 * PAGE)
 
 
-def test_memory_that_is_unmapped_costs_no_page_of_the_rest():
-    from wstrace_plugins.write_watch.linux.backend import Watcher
-
-    watcher = Watcher()
-    regions = [mmap.mmap(-1, 2 * PAGE, flags=PRIVATE) for _ in range(3)]
-    starts = [ctypes.addressof(ctypes.c_ubyte.from_buffer(region)) for region in regions]
-    for region, start in zip(regions, starts, strict=True):
-        watcher.add(start, start + 2 * PAGE)
-        region[PAGE] = 1
-    regions[1].close()
-    assert sorted(watcher.written()[0].tolist()) == sorted([starts[0] + PAGE, starts[2] + PAGE])
-    with pytest.raises(Unavailable, match=f"{starts[1]:#x}-.*unmapped or mapped anew"):
-        watcher.written()
-    regions[0][0] = 1
-    assert watcher.written()[0].tolist() == [starts[0]]
-    watcher.close()
-
-
-def test_a_system_without_it_says_so(monkeypatch):
-    from wstrace_plugins.os.linux import userfaultfd
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
-    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
-    monkeypatch.setattr(ctypes, "get_errno", lambda: 38)
-    monkeypatch.setattr(userfaultfd.os, "open", lambda *_: (_ for _ in ()).throw(OSError(2, "No such file")))
-    level = linux.probe()
-    assert level.name == "none"
-    assert "userfaultfd" in level.why
-    assert "6.7" in level.remedy
-
-
-def test_a_kernel_that_takes_the_calls_and_shows_nothing_is_found_out(monkeypatch):
-    from wstrace_plugins.os.linux import pagemap
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    monkeypatch.setattr(pagemap.Pagemap, "scan", lambda *_, **__: np.empty(0, pagemap.REGION))
-    with pytest.raises(Unavailable, match="did not see a write"):
-        linux.Watcher()
-
-
 def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
     from wstrace_plugins.os.linux import pagemap
     from wstrace_plugins.write_watch.linux import backend as linux
 
     assert pagemap.has_scan()
-    monkeypatch.setattr(linux, "has_soft_dirty", lambda: False)
     monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
     pagemap.has_scan.cache_clear()
     try:
@@ -163,35 +120,12 @@ def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
         pagemap.has_scan.cache_clear()
 
 
-def test_a_kernel_that_has_soft_dirty_bits_alone_watches_other_processes(monkeypatch):
-    """As Debian's 6.1 does."""
-    from wstrace_plugins.os.linux import userfaultfd
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
-    monkeypatch.setattr(linux, "has_soft_dirty", lambda: True)
-    level = linux.probe()
-    assert level.name == "soft-dirty"
-    assert level.why.startswith("of another process alone, where a write between reading and clearing is lost: ")
-    assert "no asynchronous write protection" in level.why
-
-
 def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
     from wstrace_plugins.os.linux import userfaultfd
 
     monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
     with pytest.raises(Unavailable, match="no asynchronous write protection"):
         wstrace.WriteWatch(PAGE)
-
-
-def test_the_device_serves_where_the_call_is_filtered(monkeypatch):
-    from wstrace_plugins.os.linux import userfaultfd
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    if not Path("/dev/userfaultfd").exists() or os.geteuid() != 0:
-        pytest.skip("needs /dev/userfaultfd and root")
-    monkeypatch.setattr(userfaultfd, "_syscall", lambda *_: -1)
-    linux.Watcher().close()
 
 
 def test_without_privilege():
@@ -207,10 +141,8 @@ def test_without_privilege():
 
 
 ENDINGS = {
-    "an array in another module": "import sys\nsys.kept = array",
     "a finalizer that writes": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
     "import sys\nsys.kept = Last()",
-    "a cycle": "cycle = [array, watch]\ncycle.append(cycle)\ndel watch, array",
     "a cycle with a finalizer": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
     "last = Last()\nlast.itself = last\nlast.watch = watch\ndel watch, array, last",
     "an exit handler": "import atexit\natexit.register(lambda: array.__setitem__(slice(None), 3))",
@@ -230,20 +162,3 @@ def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-
-
-def test_a_watch_that_works_here_says_what_another_process_needs():
-    from wstrace_plugins.write_watch.source import WriteWatchSource
-
-    level = WriteWatchSource.probe()
-    assert level.name == "full"
-    assert level.why == "of the process itself; another one is watched through its agent"
-    assert level.remedy == "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
-
-
-def test_where_it_does_not_work_the_probe_has_the_systems_reason(monkeypatch):
-    from wstrace_plugins.write_watch import backend
-    from wstrace_plugins.write_watch.source import WriteWatchSource
-
-    monkeypatch.setattr(backend.backend(), "probe", lambda: Level("none", "why", "remedy"))
-    assert WriteWatchSource.probe() == Level("none", "why", "remedy")

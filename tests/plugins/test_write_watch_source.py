@@ -1,4 +1,4 @@
-"""The source `write_watch` of other processes, through their agent; soft-dirty as the way without it."""
+"""The source `write_watch`, of other processes through their agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from private_memory import PRIVATE
 
@@ -20,9 +19,8 @@ from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter
 from wstrace_plugins.os.linux.backend import LinuxPlatform
-from wstrace_plugins.os.linux.pagemap import PAGE, SOFT_DIRTY
+from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.write_watch.linux import backend as linux
-from wstrace_plugins.write_watch.linux import soft_dirty
 from wstrace_plugins.write_watch.source import WriteWatchSource
 
 pytestmark = [
@@ -175,16 +173,6 @@ def test_a_process_that_executes_another_program_is_not_watched_on_in_silence(ev
         watcher.close()
 
 
-def test_another_processs_region_that_it_unmaps_is_not_watched_on_in_silence():
-    with Target() as target:
-        watcher = linux.open_watcher(target.pid)
-        watcher.add(target.start, target.start + 8 * PAGE)
-        target.tell("unmap")
-        with pytest.raises(Unavailable, match="unmapped or mapped anew"):
-            watcher.written()
-        watcher.close()
-
-
 def test_the_source_says_why_its_stream_ended():
     with Target() as target:
         context = Context(targets=(LinuxPlatform().attach(target.pid),))
@@ -198,37 +186,6 @@ def test_the_source_says_why_its_stream_ended():
         list(source.stop())
 
 
-def test_soft_dirty_does_not_go_on_in_another_program(monkeypatch):
-    """Without the bit itself, which a kernel may lack."""
-    monkeypatch.setattr(soft_dirty, "has_soft_dirty", lambda: True)
-    with Target() as target:
-        watcher = soft_dirty.SoftDirtyWatcher(target.pid)
-        watcher.written()
-        target.execute()
-        with pytest.raises(TargetExited, match="executed another program"):
-            watcher.written()
-        watcher.close()
-
-
-def test_soft_dirty_of_a_process_that_ends_while_it_is_read_is_no_answer(monkeypatch):
-    """Its pages cannot be read any more, and what is not read looks as if it were not written."""
-    monkeypatch.setattr(soft_dirty, "has_soft_dirty", lambda: True)
-    listed = soft_dirty.procfs.read_maps
-    with subprocess.Popen(["sleep", "60"]) as target:
-        watcher = soft_dirty.SoftDirtyWatcher(target.pid)
-
-        def read_maps(pid):
-            maps = listed(pid)
-            target.kill()
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            return maps
-
-        monkeypatch.setattr(soft_dirty.procfs, "read_maps", read_maps)
-        with pytest.raises(TargetExited, match="ended"):
-            watcher.written()
-        watcher.close()
-
-
 def test_a_zombie_and_a_kernel_thread_have_no_memory_to_watch():
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -239,15 +196,13 @@ def test_a_zombie_and_a_kernel_thread_have_no_memory_to_watch():
             linux.open_watcher(2)
 
 
-def test_without_an_agent_both_ways_are_named():
+def test_without_an_agent_its_remedy_is_named():
     with subprocess.Popen(["sleep", "60"]) as target:
         try:
             source = WriteWatchSource()
             with pytest.raises(Unavailable) as refused:
                 source.start(Context(targets=(LinuxPlatform().attach(target.pid),)))
             assert "agent" in str(refused.value)
-            if not soft_dirty.has_soft_dirty():
-                assert "soft-dirty" in str(refused.value)
             assert list(source.stop()) == []
         finally:
             target.kill()
@@ -266,28 +221,3 @@ def test_a_launched_command_is_refused_with_the_way_that_works():
 def test_options_out_of_range(options):
     with pytest.raises(UsageError):
         WriteWatchSource(**options)
-
-
-# -- soft-dirty ----------------------------------------------------------------------------------------------------
-
-
-def test_soft_dirty_runs():
-    held, swapped = 1 << 63, 1 << 62
-    entries = np.array([held | SOFT_DIRTY, swapped | SOFT_DIRTY, SOFT_DIRTY, held, held | SOFT_DIRTY], "<u8")
-    start, number = soft_dirty.dirty_runs(entries, 0x7000_0000)
-    assert (start.tolist(), number.tolist()) == ([0x7000_0000, 0x7000_0000 + 4 * mmap.PAGESIZE], [2, 1])
-    assert [len(column) for column in soft_dirty.dirty_runs(entries[3:4], 0)] == [0, 0]
-
-
-def test_soft_dirty_watches_or_says_that_the_kernel_has_none():
-    if not soft_dirty.has_soft_dirty():
-        with pytest.raises(Unavailable, match="soft-dirty"):
-            soft_dirty.SoftDirtyWatcher(os.getpid())
-        return
-    with Target() as target:
-        watcher = soft_dirty.SoftDirtyWatcher(target.pid)
-        watcher.add_writable()
-        target.write(3, 9)
-        assert pages(*watcher.written(), target.start) == [3, 9]
-        assert pages(*watcher.written(), target.start) == []
-        watcher.close()

@@ -34,18 +34,14 @@ class Watch(Protocol):
             Unavailable: the system can watch only regions that were allocated for it.
         """
 
-    def remove(self, start: int, end: int) -> None:
-        """Stops watching these pages."""
-
-    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+    def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
 
-        reset: the pages count as not written from now on; no write in between is lost.
+        The pages count as not written from now on; no write in between is lost.
 
         Raises:
             TargetExited: the process ended or executed another program.
-            Unavailable: this is a forked child, or memory was unmapped. If other memory had written pages, these are
-                returned, and the next call raises.
+            Unavailable: this is a forked child, or some of the memory was unmapped.
         """
 
     def close(self) -> None:
@@ -57,6 +53,9 @@ class Watch(Protocol):
 
 class OwnWatch(Watch, Protocol):
     """A watch of the calling process."""
+
+    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+        """As Watch.written(); without reset the pages go on counting as written."""
 
     def ranges(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """As written(), but the addresses where the runs begin and end, u64, sorted, shape (n,) each."""

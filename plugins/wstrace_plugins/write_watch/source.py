@@ -26,8 +26,8 @@ _TO_ATTACH = "to attach: call wstrace.agent() in that process, then: wstrace att
 class WriteWatchSource(Source):
     """Runs of pages written since the last read, of the calling process or of one that allows it.
 
-    Another process is watched through its agent (wstrace.agent() in it), or by soft-dirty bits where the kernel has
-    them. Its children are not watched: the system does not pass the watch on in a fork.
+    Another process is watched through its agent (wstrace.agent() in it). Its children are not
+    watched: the system does not pass the watch on in a fork.
 
     Args:
         interval: seconds between two reads.

@@ -26,7 +26,6 @@ PAGE = 4096 if not hasattr(os, "sysconf") else os.sysconf("SC_PAGE_SIZE")
 #: Bits of the top byte of an entry: 63 present, 62 swapped, 61 file page or shared memory, 58 guard (Linux 6.15),
 #: 57 write-protected by a userfaultfd, 56 exclusively mapped.
 PRESENT_BIT, SWAPPED_BIT, FILE_BIT, GUARD_BIT, PROTECTED_BIT, EXCLUSIVE_BIT = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
-SOFT_DIRTY = 1 << 55
 #: The frame number of a present page, or the swap or marker data of another one; 0 without privilege.
 PFN_MASK = (1 << 55) - 1
 #: An entry that is not present looks swapped. With this type it is not: it is a marker that the kernel left, and
@@ -55,15 +54,14 @@ class Pagemap:
 
     Args:
         pid: the process, 0 = the calling process.
-        fd: an open pagemap to take over (an agent passes its own).
 
     Raises:
         TargetExited: there is no such process.
         Unavailable: it belongs to another user.
     """
 
-    def __init__(self, pid: int = 0, *, fd: int | None = None) -> None:
-        self.fd = _open(pid) if fd is None else fd
+    def __init__(self, pid: int = 0) -> None:
+        self.fd = _open(pid)
         self._vec = np.empty(VEC_LEN, REGION)
         self._arg = np.zeros(1, SCAN_ARG)
         self._at = self._vec.ctypes.data, self._arg.ctypes.data  # The addresses are looked up once, as that costs 5 us.

@@ -25,12 +25,9 @@ _FEATURES = 1 << 15 | 1 << 13  # UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_UNPOPULA
 _MODE_WP = 2  # UFFDIO_REGISTER_MODE_WP
 _API = np.dtype([("api", "<u8"), ("features", "<u8"), ("ioctls", "<u8")])
 _REGISTER = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8"), ("ioctls", "<u8")])
-_RANGE = np.dtype([("start", "<u8"), ("len", "<u8")])
 _WRITEPROTECT = np.dtype([("start", "<u8"), ("len", "<u8"), ("mode", "<u8")])
-assert (_API.itemsize, _REGISTER.itemsize, _RANGE.itemsize, _WRITEPROTECT.itemsize) == (24, 32, 16, 24)
-_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_UNREGISTER, _UFFDIO_WRITEPROTECT = (
-    0xC018AA3F, 0xC020AA00, 0x8010AA01, 0xC018AA06,
-)  # fmt: skip
+assert (_API.itemsize, _REGISTER.itemsize, _WRITEPROTECT.itemsize) == (24, 32, 24)
+_UFFDIO_API, _UFFDIO_REGISTER, _UFFDIO_WRITEPROTECT = 0xC018AA3F, 0xC020AA00, 0xC018AA06
 _USERFAULTFD_IOC_NEW = 0xAA00
 #: How long a call is repeated while the mappings change: a fork of 100 GiB takes a second.
 _PATIENCE_SECONDS = 5.0
@@ -67,10 +64,6 @@ class Userfaultfd:
     def protect(self, start: int, end: int) -> None:
         """Write-protects the range: all its pages count as not written from now on. Raises OSError."""
         self._call(_UFFDIO_WRITEPROTECT, np.array([(start, end - start, 1)], _WRITEPROTECT))
-
-    def unregister(self, start: int, end: int) -> None:
-        """Unregisters pages. Raises OSError."""
-        self._call(_UFFDIO_UNREGISTER, np.array([(start, end - start)], _RANGE))
 
     def close(self) -> None:
         """Closes the descriptor; the watch ends once no process has a copy. Closing again is no error."""

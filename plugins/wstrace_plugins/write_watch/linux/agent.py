@@ -3,7 +3,7 @@
 It is a Unix socket of mode 0600 in a folder of mode 0700. Each side asks the kernel who the other one is (SO_PEERCRED).
 The target answers only its own user and root. The tracer trusts only the target's process, and of what that passes only
 what the kernel calls a userfaultfd. Such a descriptor acts on the memory of the process that made it, wherever it is
-used; the watch ends when the tracer closes it. The tracer opens the pagemap itself, before it connects, where it may.
+used; the watch ends when the tracer closes it. The tracer opens the pagemap itself.
 
 Source: unix(7) SO_PEERCRED and SCM_RIGHTS, userfaultfd(2).
 """
@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import os
 import socket
 import stat
 import struct
 import tempfile
 import threading
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,6 @@ from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 _ASK = b"wstrace write_watch 1\n"
 _SECONDS = 5.0
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection
-_RUNTIME = "/run/user"
-#: So many entries of the folder of sockets are looked at for those that ended processes have left.
-_MOST_LEFT = 4096
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 
 
@@ -78,53 +73,38 @@ class Agent:
         _, uid, _ = credentials(peer)
         if uid not in (0, _uid()) or peer.recv(64) != _ASK:
             return
-        with contextlib.ExitStack() as opened:  # the tracer's copies keep the watch
-            try:
-                uffd = Userfaultfd()
-                opened.callback(uffd.close)
-                pagemap = pm.Pagemap()
-                opened.callback(pagemap.close)
-            except Unavailable as refused:
-                peer.sendall(b"no " + str(refused).encode())
-            else:
-                socket.send_fds(peer, [b"ok"], [uffd.fd, pagemap.fd])
+        try:
+            uffd = Userfaultfd()
+        except Unavailable as refused:
+            peer.sendall(b"no " + str(refused).encode())
+            return
+        try:
+            socket.send_fds(peer, [b"ok"], [uffd.fd])
+        finally:
+            uffd.close()  # the tracer's copy keeps the watch
 
     def _forget(self) -> None:
         self._socket.close()
 
 
-def connect(pid: int, path: str = "") -> tuple[int, int]:
-    """(userfaultfd, pagemap) of a process that runs an agent, on that socket or on the default one; not inheritable.
+def connect(pid: int, path: str = "") -> tuple[Userfaultfd, pm.Pagemap]:
+    """The userfaultfd of a process that runs an agent, on that socket or on the default one, and its pagemap.
 
     Raises:
         TargetExited: there is no such process.
         Unavailable: it runs no agent for us, or the agent refused.
     """
     uid = int(procfs.status(pid)["Uid"].split()[1])
-    own = _own_pagemap(pid)  # before connecting, so that it belongs to the program that answers
-    unused = [] if own is None else [own]
+    pagemap = pm.Pagemap(pid)  # before connecting, so that it belongs to the program that answers
     try:
-        answer, handed = _asked(pid, uid, path or default_path(pid, uid))
-        unused += handed
-        used = _believed(pid, answer, handed, own)
-        unused = [fd for fd in unused if fd not in used]
-        return used
-    finally:
-        for fd in unused:
-            os.close(fd)
-
-
-def _own_pagemap(pid: int) -> int | None:
-    try:
-        return pm.Pagemap(pid).fd
-    except TargetExited:
+        return Userfaultfd(_handed(pid, uid, path or default_path(pid, uid))), pagemap
+    except BaseException:
+        pagemap.close()
         raise
-    except Unavailable:  # a process of our own user that is not dumpable
-        return None
 
 
-def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
-    """The answer of the agent on that socket, and the descriptors that it passes."""
+def _handed(pid: int, uid: int, path: str) -> int:
+    """The userfaultfd that the agent on that socket passes."""
     remedy = "call wstrace.agent() in that process"
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(_SECONDS)
@@ -133,12 +113,19 @@ def _asked(pid: int, uid: int, path: str) -> tuple[bytes, list[int]]:
             if credentials(peer)[:2] != (pid, uid):
                 raise Unavailable(f"{path} is not process {pid}'s", remedy)
             peer.sendall(_ASK)
-            return _received(peer)
+            answer, handed = _received(peer)
         except OSError as error:
             if not procfs.exists(pid):
                 raise TargetExited(f"there is no process {pid}") from None
             why = f"process {pid} cannot be watched from outside: it runs no agent ({error.strerror or error})"
             raise Unavailable(why, remedy) from None
+    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in handed]
+    if answer == b"ok" and names == ["anon_inode:[userfaultfd]"]:
+        return handed[0]
+    for fd in handed:
+        os.close(fd)
+    said = answer.removeprefix(b"no ").decode(errors="replace")
+    raise Unavailable(f"process {pid}'s agent passes no userfaultfd: {said or 'it refused'}")
 
 
 def _received(peer: Any) -> tuple[bytes, list[int]]:
@@ -153,35 +140,13 @@ def _received(peer: Any) -> tuple[bytes, list[int]]:
     return answer, [fd for (fd,) in descriptor.iter_unpack(handed[:whole])]
 
 
-def _believed(pid: int, answer: bytes, handed: list[int], own: int | None) -> tuple[int, int]:
-    """(userfaultfd, pagemap), if the agent passed them."""
-    if answer != b"ok":
-        said = answer.removeprefix(b"no ").decode(errors="replace") or "it refused"
-        raise Unavailable(f"process {pid}'s agent: {said}")
-    names = [_file_of(fd) for fd in handed]
-    if (
-        len(names) != 2
-        or names[0] != "anon_inode:[userfaultfd]"
-        or (own is None and names[1] != f"/proc/{pid}/pagemap")
-    ):
-        raise Unavailable(f"process {pid}'s agent handed over something else than a userfaultfd and its pagemap")
-    return handed[0], handed[1] if own is None else own
-
-
-def _file_of(fd: int) -> str:
-    try:
-        return str(Path(f"/proc/self/fd/{fd}").readlink())
-    except OSError:
-        return ""
-
-
 def default_path(pid: int, uid: int, *, make: bool = False) -> str:
     """The default socket of that user's process: in /run/user/UID/wstrace, or in wstrace-UID in the temporary folder.
 
     Raises:
         Unavailable: (make) the folder does not belong to the user alone.
     """
-    runtime = Path(_RUNTIME) / str(uid)
+    runtime = Path("/run/user") / str(uid)
     folder = runtime / "wstrace" if runtime.is_dir() else Path(tempfile.gettempdir()) / f"wstrace-{uid}"
     if make:
         with contextlib.suppress(FileExistsError):
@@ -189,40 +154,7 @@ def default_path(pid: int, uid: int, *, make: bool = False) -> str:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
             raise Unavailable(f"{folder} is not a folder that only this user can enter", "remove it, or give a path")
-        with contextlib.suppress(OSError):  # what cannot be removed stays
-            _remove_left(str(folder), uid)
     return str(folder / f"{pid}.sock")
-
-
-def _remove_left(folder: str, uid: int) -> None:
-    """Removes the sockets of processes that ended without closing them, from a folder of this user's alone.
-
-    Nobody else can put anything there; the folder is held open nevertheless, so that it is the one that was looked at,
-    and no link is followed. A process of another pid namespace may share the folder: it listens, and keeps its socket.
-    """
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(held)
-        if found.st_uid != uid or found.st_mode & 0o077:
-            return
-        with os.scandir(held) as entries:
-            names = [entry.name for entry in islice(entries, _MOST_LEFT)]
-        for name in names:
-            pid = name.removesuffix(".sock")
-            if pid == name or not (pid.isascii() and pid.isdecimal()) or procfs.exists(int(pid)):
-                continue
-            own = os.stat(name, dir_fd=held, follow_symlinks=False)
-            if stat.S_ISSOCK(own.st_mode) and own.st_uid == uid and _refuses(f"/proc/self/fd/{held}/{name}"):
-                os.unlink(name, dir_fd=held)
-    finally:
-        os.close(held)
-
-
-def _refuses(path: str) -> bool:
-    """Whether nobody listens at this socket; False where that is not certain."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # a full backlog would hold us up
-        return probe.connect_ex(path) == errno.ECONNREFUSED
 
 
 def credentials(peer: socket.socket) -> tuple[int, int, int]:

@@ -28,8 +28,6 @@ from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 from wstrace_plugins.write_watch.linux.agent import Agent, connect
 from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
-from wstrace_plugins.write_watch.linux.soft_dirty import SoftDirtyWatcher, has_soft_dirty
-from wstrace_plugins.write_watch.unread import Unread
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 _MS_ASYNC = 1
@@ -38,13 +36,10 @@ _msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, 
 
 
 def probe() -> Level:
-    """The level, tried on pages of its own: `full`; `soft-dirty`, of other processes alone; `none` with the reason."""
+    """The level, tried on pages of its own: `full`, or `none` with the reason."""
     try:
         Watcher().close()
     except Unavailable as refused:
-        if has_soft_dirty():
-            but = "of another process alone, where a write between reading and clearing is lost"
-            return Level("soft-dirty", f"{but}: {refused.why}", refused.remedy)
         return Level("none", refused.why, refused.remedy)
     return Level("full")
 
@@ -61,22 +56,11 @@ def start_agent(path: str | None) -> Agent:
     return Agent(path)
 
 
-def open_watcher(pid: int, agent: str = "") -> Watcher | SoftDirtyWatcher:
-    """A watcher of that process: through its agent, else by soft-dirty bits where the kernel really has them."""
-    if pid == os.getpid():
-        return Watcher()
-    procfs.stat_with_memory(pid)
-    try:
-        return Watcher(pid, agent)
-    except TargetExited:
-        raise
-    except Unavailable as no_agent:
-        try:
-            return SoftDirtyWatcher(pid)
-        except TargetExited:
-            raise
-        except Unavailable as no_bit:
-            raise Unavailable(f"{no_agent.why}; {no_bit.why}", no_agent.remedy) from None
+def open_watcher(pid: int, agent: str = "") -> Watcher:
+    """A watcher of the calling process, or of another one through its agent."""
+    if pid != os.getpid():
+        procfs.stat_with_memory(pid)
+    return Watcher(pid, agent)
 
 
 class Watcher:
@@ -89,13 +73,11 @@ class Watcher:
         self._maker = os.getpid()
         self._ranges: list[tuple[int, int]] = []  # regions that were added one by one
         self._all: AllMemory | None = None
-        self._unread = Unread()
         if self.pid == self._maker:
             self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
             self._prove()
-        else:  # the agent has proved that it works before it passes its descriptors on
-            uffd, pagemap = connect(self.pid, agent)
-            self._uffd, self._pagemap = Userfaultfd(uffd), pm.Pagemap(fd=pagemap)
+        else:  # the agent has proved that it works
+            self._uffd, self._pagemap = connect(self.pid, agent)
 
     def add(self, start: int, end: int) -> None:
         """Watches these pages; none of them is written yet."""
@@ -114,15 +96,6 @@ class Watcher:
         self._all = AllMemory(self.pid, self._uffd, self._pagemap, self._check_there)
         return self._all.nbytes
 
-    def remove(self, start: int, end: int) -> None:
-        """Stops watching these pages."""
-        self._ranges = [r for r in self._ranges if r[1] <= start or r[0] >= end]
-        try:
-            self._uffd.unregister(start, end)
-        except OSError as error:
-            self._check_there()
-            raise _refused(start, end, error) from None
-
     def written(self, *, reset: bool = True) -> Runs:
         """Runs of written pages: addresses and page counts."""
         start, end = self.ranges(reset=reset)
@@ -131,16 +104,10 @@ class Watcher:
     def ranges(self, *, reset: bool = True) -> Ranges:
         """Runs of written pages: where they begin and end."""
         self._check_maker()
-        self._unread.told()
-        found: list[Ranges] = []
-        for low, high in self._ranges:
-            with self._unread:
-                found.append(self._scan(low, high, reset))
+        found = [self._scan(low, high, reset) for low, high in self._ranges]
         self._check_there()
         if self._all is not None:
             found += self._all.look(reset=reset)
-        if not any(len(starts) for starts, _ in found):
-            self._unread.told()
         return found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
 
     def reset(self) -> None:
@@ -186,7 +153,7 @@ class Watcher:
             self.add(start, start + 3 * pm.PAGE)
             memory[pm.PAGE] = 1
             seen = [(runs.tolist(), pages.tolist()) for runs, pages in (self.written(), self.written())]
-            self.remove(start, start + 3 * pm.PAGE)
+            self._ranges = []  # the watch of that memory ends with it
             if seen == [([start + pm.PAGE], [1]), ([], [])]:
                 return
         except Unavailable as refused:

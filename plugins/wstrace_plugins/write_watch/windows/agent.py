@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: A request is an operation and two addresses; a reply is a number of runs or bytes, then starts (u64) and pages (u32).
 _QUESTION = struct.Struct("<cQQ")
-_ADD, _ADD_ALL, _REMOVE, _WRITTEN, _PEEK = b"a", b"A", b"r", b"w", b"p"
+_ADD, _ADD_ALL, _WRITTEN = b"a", b"A", b"w"
 _MAX_ANSWER = 256 << 20
-_PAUSE_SECONDS = 0.1  # between two attempts to accept a tracer
+_PAUSE_SECONDS = 0.01  # between two tracers
 
 
 def default_path(pid: int) -> str:
@@ -37,11 +37,11 @@ def default_path(pid: int) -> str:
 
 
 class Agent:
-    """A running agent, with one thread per tracer.
+    """A running agent, which serves one tracer at a time.
 
     Args:
         path: the name of the pipe; None = default_path().
-        watcher: makes a watcher for each tracer.
+        watcher: makes the watcher for a tracer.
 
     Raises:
         Unavailable: the pipe cannot be created.
@@ -62,47 +62,40 @@ class Agent:
         """Ends the agent and removes its pipe; a connected tracer is still served."""
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(OSError):  # wakes the thread in accept()
-                pipe.connect(self.path).close()
-            self._thread.join(5)
+            with contextlib.suppress(OSError):  # wakes the thread in accept(), if it serves no tracer
+                pipe.connect(self.path, 0).close()
+                self._thread.join(5)
 
     def _serve(self) -> None:
         while not self._closed:
             try:
-                peer = self._server.accept()
-            except OSError:  # the tracer closed the pipe already, or there are too many tracers
+                self._answer(self._server.accept())
+            except OSError:  # the tracer has gone
                 time.sleep(_PAUSE_SECONDS)
-                continue
-            if self._closed:
-                peer.close()
-            else:
-                threading.Thread(target=self._answer, args=(peer,), name="wstrace-agent", daemon=True).start()
+            self._server.release()
         self._server.close()
 
     def _answer(self, peer: pipe.Pipe) -> None:
         """Answers one tracer until it disconnects; an error of a request is its reply."""
-        with contextlib.closing(peer), contextlib.suppress(OSError):
-            if not _same_user(peer.client()):
-                return
-            with contextlib.closing(self._watcher()) as watcher:
-                while True:
-                    question = peer.receive(_QUESTION.size)
-                    try:
-                        answer = b"+" + _reply(watcher, *_QUESTION.unpack(question))
-                    except (Unavailable, struct.error) as refused:
-                        answer = b"-" + str(refused).encode("utf-8", "replace")
-                    peer.send(answer)
+        if self._closed or not _same_user(peer.client()):
+            return
+        with contextlib.closing(self._watcher()) as watcher:
+            while True:
+                question = peer.receive(_QUESTION.size)
+                try:
+                    answer = b"+" + _reply(watcher, *_QUESTION.unpack(question))
+                except (Unavailable, struct.error) as refused:
+                    answer = b"-" + str(refused).encode("utf-8", "replace")
+                peer.send(answer)
 
 
 def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
     if operation == _ADD:
         watcher.add(start, end)
-    elif operation == _REMOVE:
-        watcher.remove(start, end)
     elif operation == _ADD_ALL:
         return struct.pack("<Q", watcher.add_allocated())
-    elif operation in (_WRITTEN, _PEEK):
-        starts, pages = watcher.written(reset=operation == _WRITTEN)
+    elif operation == _WRITTEN:
+        starts, pages = watcher.written()
         return b"".join((struct.pack("<Q", len(starts)), starts.astype("<u8"), pages.astype("<u4")))
     else:
         raise Unavailable(f"unknown question {operation!r}")
@@ -125,13 +118,9 @@ class RemoteWatcher:
         """Watches all memory that WriteWatch made in the process; returns the bytes added."""
         return int(struct.unpack_from("<Q", self._ask(_ADD_ALL))[0])
 
-    def remove(self, start: int, end: int) -> None:
-        """Ends the watch of the pages in [start, end)."""
-        self._ask(_REMOVE, start, end)
-
-    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+    def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of written pages: their addresses (u64) and numbers of pages (u32). Raises Unavailable, TargetExited."""
-        answer = self._ask(_WRITTEN if reset else _PEEK)
+        answer = self._ask(_WRITTEN)
         count = struct.unpack_from("<Q", answer)[0]
         if len(answer) != 8 + 12 * count:
             raise Unavailable(f"process {self._pid}'s agent answered {len(answer)} bytes for {count} runs")

@@ -25,7 +25,6 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.write_watch.unread import Unread
 from wstrace_plugins.write_watch.windows.agent import Agent, RemoteWatcher, connect
 
 if TYPE_CHECKING:
@@ -111,23 +110,19 @@ class Watcher:
     """A watch of memory of the calling process: see backend.Watch.
 
     Args:
-        pid: the calling process or None; GetWriteWatch takes no handle of another one.
         api: wstrace_plugins.os.windows.api or a stand-in.
 
     Raises:
-        Unavailable: `pid` is another process, or the system does not track writes.
+        Unavailable: the system does not track writes.
     """
 
     page_size = PAGE
 
-    def __init__(self, pid: int | None = None, api: WindowsApi = winapi) -> None:
-        if pid not in (None, os.getpid()):
-            raise Unavailable("GetWriteWatch tells of the calling process only", "call wstrace.agent() in that process")
+    def __init__(self, api: WindowsApi = winapi) -> None:
         self._api = api
         self._ranges: list[tuple[int, int]] = []
         self._everything = False
         self._kept: list[NDArray[np.uint64]] = []
-        self._unread = Unread()
         self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
         self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
         self._granularity = np.zeros(1, "<u4")  # a ULONG
@@ -177,11 +172,6 @@ class Watcher:
         """Marks all watched pages as not written."""
         self.written()
 
-    def remove(self, start: int, end: int) -> None:
-        """Ends the watch of the pages in [start, end)."""
-        with _lock:
-            self._ranges = [(s, e) for s, e in self._ranges if e <= start or s >= end]
-
     def written(self, *, reset: bool = True) -> Runs:
         """Runs of written pages: their addresses (u64) and numbers of pages (u32).
 
@@ -189,20 +179,16 @@ class Watcher:
             reset: whether the pages count as not written afterwards.
 
         Raises:
-            Unavailable: some of the memory was freed: see backend.Watch.
+            Unavailable: some of the memory was freed.
         """
         with _lock:
-            self._unread.told()
             if self._everything:  # forget memory that was freed
                 live = list(_allocations.items())
                 self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
             parts = [*self._kept]
             for start, end in self._ranges:
-                with self._unread:
-                    parts.extend(self._collect(start, end, reset=reset))
+                parts.extend(self._collect(start, end, reset=reset))
             found = np.concatenate([*parts, np.zeros(0, "<u8")])
-            if not len(found):
-                self._unread.told()
             if reset:
                 self._kept = []
         pages = np.unique(found)

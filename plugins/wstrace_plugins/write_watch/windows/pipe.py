@@ -22,8 +22,6 @@ SECONDS = 5.0
 _PAUSE_SECONDS = 0.0005
 _LENGTH = struct.Struct("<I")
 _CHUNK = 1 << 16
-#: The most tracers at a time.
-_MAX_INSTANCES = 16
 
 _PIPE_ACCESS_DUPLEX, _FIRST_PIPE_INSTANCE = 0x3, 0x8_0000
 _REJECT_REMOTE_CLIENTS = 0x8  # with PIPE_TYPE_BYTE | PIPE_READMODE_BYTE | PIPE_WAIT, which are 0
@@ -34,6 +32,7 @@ _ERROR_PIPE_BUSY, _ERROR_PIPE_CONNECTED = 231, 535
 
 _CreateNamedPipeW = declare("kernel32.dll", "CreateNamedPipeW", c_void_p, c_wchar_p, *[c_uint32] * 6, c_void_p)
 _ConnectNamedPipe = declare("kernel32.dll", "ConnectNamedPipe", c_int32, c_void_p, c_void_p)
+_DisconnectNamedPipe = declare("kernel32.dll", "DisconnectNamedPipe", c_int32, c_void_p)
 _WaitNamedPipeW = declare("kernel32.dll", "WaitNamedPipeW", c_int32, c_wchar_p, c_uint32)
 _PeekNamedPipe = declare("kernel32.dll", "PeekNamedPipe", c_int32, c_void_p, c_void_p, c_uint32, *[c_void_p] * 3)
 _CreateFileW = declare(
@@ -135,7 +134,7 @@ class Pipe:
 
 
 class Server:
-    """The listening end of a pipe.
+    """The listening end of a pipe, for one client at a time.
 
     Args:
         path: the name of the pipe, which must begin with PREFIX and be unused.
@@ -146,52 +145,34 @@ class Server:
     """
 
     def __init__(self, path: str) -> None:
-        self._path, self._waiting = local(path), 0
-        self._descriptor = c_void_p()
+        path, descriptor = local(path), c_void_p()
         user = token.sid_text(token.user(winapi, winapi.GetCurrentProcess()))
-        if not _SecurityDescriptor(f"D:P(A;;GA;;;{user})", _SDDL_REVISION, ctypes.addressof(self._descriptor), None):
+        if not _SecurityDescriptor(f"D:P(A;;GA;;;{user})", _SDDL_REVISION, ctypes.addressof(descriptor), None):
             raise _error("ConvertStringSecurityDescriptorToSecurityDescriptorW")
-        try:
-            self._waiting = self._instance(first=_FIRST_PIPE_INSTANCE)  # fails if another program has created it
-        except OSError:
-            self.close()
-            raise
-
-    def _instance(self, first: int = 0) -> int:
-        attributes = _SecurityAttributes(ctypes.sizeof(_SecurityAttributes), self._descriptor, 0)
+        attributes = _SecurityAttributes(ctypes.sizeof(_SecurityAttributes), descriptor, 0)
         handle = _CreateNamedPipeW(
-            self._path, _PIPE_ACCESS_DUPLEX | first, _REJECT_REMOTE_CLIENTS, _MAX_INSTANCES, _CHUNK, _CHUNK, 0,
+            path, _PIPE_ACCESS_DUPLEX | _FIRST_PIPE_INSTANCE, _REJECT_REMOTE_CLIENTS, 1, _CHUNK, _CHUNK, 0,
             ctypes.addressof(attributes),
         )  # fmt: skip
+        refused = _error("CreateNamedPipeW")
+        _LocalFree(descriptor)
         if handle in (None, 0, winapi.INVALID_HANDLE_VALUE):
-            raise _error("CreateNamedPipeW")
-        return int(handle)
+            raise refused
+        self._pipe = Pipe(int(handle))
 
     def accept(self) -> Pipe:
-        """Waits for the next client and returns its end.
+        """Waits for the next client and returns its end, until release(). Raises OSError: it has gone already."""
+        if not _ConnectNamedPipe(self._pipe.handle, None) and winapi.GetLastError() != _ERROR_PIPE_CONNECTED:
+            raise _error("ConnectNamedPipe")
+        return self._pipe
 
-        Raises:
-            OSError: the client has closed its end already, or there are too many clients: try again later.
-        """
-        handle, self._waiting = self._waiting or self._instance(), 0
-        if not _ConnectNamedPipe(handle, None) and winapi.GetLastError() != _ERROR_PIPE_CONNECTED:
-            error = _error("ConnectNamedPipe")
-            winapi.CloseHandle(handle)
-            raise error
-        try:
-            self._waiting = self._instance()  # before this one can be closed, so that the name stays ours
-        except OSError:
-            self._waiting = 0
-        return Pipe(handle)
+    def release(self) -> None:
+        """Disconnects the client."""
+        _DisconnectNamedPipe(self._pipe.handle)
 
     def close(self) -> None:
-        """Removes the pipe; connected clients stay connected."""
-        if self._waiting:
-            winapi.CloseHandle(self._waiting)
-            self._waiting = 0
-        if self._descriptor:
-            _LocalFree(self._descriptor)
-            self._descriptor = c_void_p()
+        """Removes the pipe."""
+        self._pipe.close()
 
 
 def connect(path: str, seconds: float = SECONDS) -> Pipe:
