@@ -53,11 +53,7 @@ ready(numpy.frombuffer(m, "u1").ctypes.data)
 
 
 @pytest.mark.parametrize("kind", ["MAP_PRIVATE", "MAP_SHARED"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
-def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(huge, kind, sparse, monkeypatch, capsys):
-    from wstrace_plugins.working_set.linux import backend as linux
-
-    monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
+def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(huge, kind, capsys):
     with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
         taken = agreed(pid)
         assert taken.totals.large == status(pid, "HugetlbPages") == 2 * huge

@@ -20,7 +20,6 @@ from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.linux import pagemap
 from wstrace_plugins.working_set.linux import backend as linux
-from wstrace_plugins.working_set.linux import page_frames
 from wstrace_plugins.write_watch.linux import backend as write_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
@@ -72,23 +71,11 @@ def test_totals_with_pages_shared_after_fork():
             os.kill(int(words[0]), signal.SIGKILL)
 
 
-@pytest.fixture
-def no_scan(monkeypatch):
-    """no_scan(): from then on, what a kernel before 6.7 gives."""
-
-    def forced() -> None:
-        monkeypatch.setattr(pagemap, "has_scan", lambda: False)
-        monkeypatch.setattr(pagemap.Pagemap, "scan", None)
-
-    return forced
-
-
-def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(no_scan, monkeypatch):
-    """To a user, from whom the kernel hides the numbers of page frames."""
+def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(monkeypatch):
     with stopped(MIXED.format(more="pass")) as (pid, _):
         full = wstrace.working_set(pid)
-        no_scan()
-        monkeypatch.setattr(page_frames, "tells_kinds", lambda: False)
+        monkeypatch.setattr(pagemap, "has_scan", lambda: False)
+        monkeypatch.setattr(pagemap.Pagemap, "scan", None)
         fallback = wstrace.working_set(pid)
         zeros = full.count((full.runs["flags"] & schema.PAGE_ZERO) != 0)
         assert zeros >= 1 << 20
@@ -96,41 +83,6 @@ def test_without_pagemap_scan_the_totals_hold_but_for_zero_pages(no_scan, monkey
         assert fallback.private_bytes == full.private_bytes
         assert not (fallback.runs["flags"] & (schema.PAGE_HUGE | schema.PAGE_ZERO)).any()
         assert linux.probe().name == "pagemap"
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root: /proc/kpageflags")
-def test_without_pagemap_scan_root_has_huge_and_zero_pages_too(no_scan):
-    with stopped(MIXED.format(more="pass")) as (pid, _):
-        by_scan = wstrace.working_set(pid) if pagemap.has_scan() else None
-        no_scan()
-        found = agreed(pid)
-        assert linux.probe().name == "full"
-        assert found.count((found.runs["flags"] & schema.PAGE_ZERO) != 0) >= 1 << 20
-        assert found.count((found.runs["flags"] & schema.PAGE_HUGE) != 0) == rollup(pid)["AnonHugePages"]
-        if by_scan is not None:
-            assert {name: column.tolist() for name, column in found.runs.items()} == {
-                name: column.tolist() for name, column in by_scan.runs.items()
-            }
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root: /proc/kpageflags")
-def test_without_pagemap_scan_who_is_root_no_more_reads_on_without_kinds():
-    """GIVEN a look as root WHEN the process becomes another user THEN its next look does not ask for what is root's."""
-    script = f"""
-import ctypes, os, sys
-sys.path[:0] = {sys.path!r}
-import wstrace
-from wstrace_plugins.os.linux import pagemap
-from wstrace_plugins.working_set.linux import backend
-pagemap.has_scan, pagemap.Pagemap.scan = lambda: False, None
-wstrace.working_set()
-os.setgroups([]), os.setgid(65534), os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: like a process that has always been that user's
-assert wstrace.working_set().total_bytes > 0
-assert backend.probe().name == "pagemap"
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_second_page_as_the_kernels_selftest_has_it():
@@ -188,8 +140,7 @@ def test_attributes_of_pages_one_by_one():
 
 
 @pytest.mark.parametrize("privileged", [True, False])
-@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
-def test_guard_pages_and_write_protection_are_nothing_swapped_out(sparse, privileged, monkeypatch):
+def test_guard_pages_and_write_protection_are_nothing_swapped_out(privileged, monkeypatch):
     """MADV_GUARD_INSTALL (Linux 6.13) and a userfaultfd leave marks where no page is; they look like swap entries."""
     script = """
         import wstrace
@@ -203,7 +154,6 @@ def test_guard_pages_and_write_protection_are_nothing_swapped_out(sparse, privil
     if write_watch.probe().name != "full":
         pytest.skip("write protection: only on Linux 6.7 and later, where userfaultfd is allowed")
     with stopped(script) as (pid, (guarded, watched, code)):
-        monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
         if not privileged:
             monkeypatch.setattr(pagemap.Pagemap, "entries", hidden(pagemap.Pagemap.entries))
         taken = agreed(pid)

@@ -87,12 +87,8 @@ def holding(pages: int, out: Iterable[int], more: str = "more = ()"):
     return stopped("\n".join(lines))
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["read whole", "windows first"])
 @pytest.mark.parametrize("out", [range(0, 600, 3), range(100, 500), range(600)], ids=["every third", "a block", "all"])
-def test_a_snapshot_tells_exactly_the_pages_swapped_out(out, sparse, monkeypatch):
-    from wstrace_plugins.working_set.linux import backend as linux
-
-    monkeypatch.setattr(linux.Space, "_sparse", lambda *_: sparse)
+def test_a_snapshot_tells_exactly_the_pages_swapped_out(out):
     with holding(600, out) as (pid, (start,)):
         taken = agreed(pid)
         found = pages_of(taken, int(start), 600 * PAGE)

@@ -1,6 +1,5 @@
 """Real Windows: what only its kernel can show. Touch N pages: N addresses; and the documents' statements held to it."""
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -177,14 +176,6 @@ def test_a_locked_page_is_told_and_stays(child):
     with Space(child.pid) as space:
         found = space.attributes(np.array([start, start + PAGE], "<u8"))
     assert found.locked.tolist() == [True, False]
-
-
-def test_a_shared_module_has_a_share_count(child):
-    with Space(child.pid) as space:
-        address = ctypes.cast(ctypes.WinDLL("ntdll").NtClose, ctypes.c_void_p).value
-        found = space.attributes(np.array([address], "<u8") & np.uint64(~(PAGE - 1) & (1 << 64) - 1))
-    assert found.shared[0]
-    assert found.shares[0] >= 2
 
 
 def test_write_watch_finds_exactly_the_pages_written_also_by_the_kernel(tmp_path):

@@ -44,9 +44,9 @@ class Memory:
         spans = zip(start.tolist(), pages.tolist(), strict=True)
         return np.array([self.entries.get(at + i * PAGE, 0) for at, n in spans for i in range(n)], "<u8")
 
-    def windows(self):
+    def regions(self, zero: set[int]):
         held = [a for a, e in self.entries.items() if e & (PRESENT | SWAPPED)]
-        return np.array([(a, a + PAGE, 0) for a in held], REGION)
+        return np.array([(a, a + PAGE, IS_PFNZERO * (a in zero)) for a in held], REGION)
 
 
 def expected(memory: Memory, zero: set[int]) -> dict[int, int]:
@@ -72,21 +72,19 @@ def expected(memory: Memory, zero: set[int]) -> dict[int, int]:
     return found
 
 
-@given(layouts, st.booleans(), st.integers(1, 7), st.randoms())
+@given(layouts, st.integers(1, 7), st.randoms())
 @settings(max_examples=200, deadline=None)
-def test_runs_say_what_each_page_says(layout, sparse, chunk, random):
+def test_runs_say_what_each_page_says(layout, chunk, random):
     memory = Memory(layout)
     plain = [a for a, e in memory.entries.items() if e & PRESENT and not e & (FILE | EXCLUSIVE)]
     zero = {a for a in plain if random.random() < 0.5}
-    special = np.array([(a, a + PAGE, IS_PFNZERO) for a in sorted(zero)], REGION)
     was = pagemap_runs.CHUNK
     pagemap_runs.CHUNK = chunk  # runs must not depend on how it is read
     try:
-        spans = pagemap_runs.Spans(memory.mappings, memory.mappings["start"] > 0, memory.windows() if sparse else None)
-        found = pagemap_runs.read(memory.read, spans, special, None)
+        found = pagemap_runs.read(memory.read, memory.mappings, memory.regions(zero))
     finally:
         pagemap_runs.CHUNK = was
-    runs = pagemap_runs.attributes(found, memory.mappings, special, *np.zeros((2, len(layout)), bool))
+    runs = pagemap_runs.attributes(found, memory.mappings, memory.regions(zero), *np.zeros((2, len(layout)), bool))
     pages = {}
     for start, n, flags, row in zip(*(runs[c].tolist() for c in ("start", "pages", "flags", "row")), strict=True):
         assert memory.mappings["start"][row] <= start
@@ -102,10 +100,9 @@ def test_runs_say_what_each_page_says(layout, sparse, chunk, random):
 
 def test_huge_pages_and_locked_mappings_have_their_flags():
     memory = Memory([(0, 3, [PRESENT | EXCLUSIVE] * 6)])
-    special = np.array([(BASE + 2 * PAGE, BASE + 4 * PAGE, IS_HUGE)], REGION)
-    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
-    found = pagemap_runs.read(memory.read, spans, special, None)
-    runs = pagemap_runs.attributes(found, memory.mappings, special, np.array([True]), np.array([False]))
+    regions = np.array([(BASE + at * PAGE, BASE + (at + 2) * PAGE, IS_HUGE * (at == 2)) for at in (0, 2, 4)], REGION)
+    found = pagemap_runs.read(memory.read, memory.mappings, regions)
+    runs = pagemap_runs.attributes(found, memory.mappings, regions, np.array([True]), np.array([False]))
     assert runs["pages"].tolist() == [2, 2, 2]
     assert ((runs["flags"] & schema.PAGE_HUGE) != 0).tolist() == [False, True, False]
     assert (runs["flags"] & schema.PAGE_LOCKED).all()
@@ -126,55 +123,22 @@ HIDDEN = 1 << 57  # uffd-wp: what an unprivileged reader sees of a marker of wri
         (SWAPPED | 17 << 5 | 3, schema.PAGE_SWAPPED),  # swap space 3, page 17
         (SWAPPED | 17 << 5 | 3 | HIDDEN, schema.PAGE_SWAPPED),
         (SWAPPED, schema.PAGE_SWAPPED),  # read without privilege
+        (SWAPPED | HIDDEN, None),
     ],
 )
 def test_what_looks_swapped_and_is_not(entry, flags):
     memory = Memory([(0, 1, [PRESENT | EXCLUSIVE, entry, entry, PRESENT | EXCLUSIVE])])
-    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
-    found = pagemap_runs.read(memory.read, spans, None, None)
+    found = pagemap_runs.read(memory.read, memory.mappings, None)
     runs = pagemap_runs.attributes(found, memory.mappings, None, np.array([False]), np.array([False]))
     assert runs["pages"].tolist() == ([1, 2, 1] if flags else [1, 1])
     kinds = runs["flags"] & (schema.PAGE_GUARD | schema.PAGE_SWAPPED)
     assert kinds.tolist() == ([0, flags, 0] if flags else [0, 0])
 
 
-@pytest.mark.parametrize(("swap", "swapped"), [(0, 0), (2, 2), (5, 5)])
-def test_write_protected_pages_without_privilege_are_swapped_where_smaps_says_so(swap, swapped):
-    """Of a page that is protected by a userfaultfd an unprivileged reader sees the same, swapped out or never there."""
-    plain = [SWAPPED] * (2 if swap else 0)
-    memory = Memory([(0, 1, [PRESENT, *plain, *[SWAPPED | HIDDEN] * 3]), (1, 1, [PRESENT] * 2)])
-    spans = pagemap_runs.Spans(memory.mappings, np.array([True, True]), None)
-    found = pagemap_runs.read(memory.read, spans, None, None)
-    settled = pagemap_runs.settle(found, memory.mappings, lambda: {BASE: swap * PAGE})
-    runs = pagemap_runs.attributes(settled, memory.mappings, None, *np.zeros((2, 2), bool))
-    assert runs["pages"][(runs["flags"] & schema.PAGE_SWAPPED) != 0].sum() == swapped
-    nothing = pagemap_runs.read(memory.read, pagemap_runs.Spans(memory.mappings, np.array([False, True]), None), None,
-                                None)  # fmt: skip
-    pagemap_runs.settle(nothing, memory.mappings, None)  # smaps is not asked where nothing is open
-
-
-def test_share_counts_cut_runs():
-    class Counter:
-        def counts(self, entries, top):
-            return np.array([2, 2, 3, 255], "u1")
-
-    memory = Memory([(0, 1, [PRESENT | FILE] * 4)])
-    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
-    runs = pagemap_runs.attributes(
-        pagemap_runs.read(memory.read, spans, None, Counter()),
-        memory.mappings,
-        None,
-        np.array([False]),
-        np.array([False]),
-    )
-    assert (runs["pages"].tolist(), runs["shares"].tolist()) == ([2, 1, 1], [2, 3, 255])
-
-
 def test_pagemap_that_ends_early_is_said():
     memory = Memory([(0, 1, [PRESENT] * 4)])
-    spans = pagemap_runs.Spans(memory.mappings, np.array([True]), None)
     with pytest.raises(EOFError):
-        pagemap_runs.read(lambda start, pages: np.zeros(1, "<u8"), spans, None, None)
+        pagemap_runs.read(lambda start, pages: np.zeros(1, "<u8"), memory.mappings, None)
 
 
 ranges = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=8)
@@ -232,5 +196,5 @@ def test_smaps_is_split_where_the_kernel_splits_it():
     text = ("00400000-00401000 r-xp 00000000 08:01 1 /q\fzz-1 rw\x1cVmFlags: lo\u2028VmFlags: ht\rSwap: 4 kB\n"
             "Rss: 4 kB\nSwap:                8 kB\nVmFlags: rd\n").encode()  # fmt: skip
     assert smaps.parse(text) == {0x400000: {"rd"}}
-    assert smaps.swapped(text) == {0x400000: 8192}
+    assert smaps.sizes(text, b"Rss:") == {0x400000: 4096}
     assert smaps.parse(b"VmFlags: rd\n\xff\xfe-\n") == {}

@@ -163,15 +163,6 @@ def test_the_working_set_through_the_api():
     assert {"ntdll.dll", "python311.dll", "[anon]", "[stack]"} <= names
 
 
-def test_extended_attributes_of_our_own_pages():
-    memory = write_watch.allocate(4 * PAGE)
-    memory[PAGE] = 1
-    with Space(os.getpid()) as space:
-        found = space.attributes(ctypes.addressof(memory) + np.arange(4, dtype="<u8") * PAGE)
-    assert found.valid.tolist() == [False, True, False, False]
-    assert found.protection.tolist() == [0, 4, 0, 0]  # PAGE_READWRITE
-
-
 def test_we_own_ourselves():
     with Space(os.getpid()) as space:
         assert space.owned()

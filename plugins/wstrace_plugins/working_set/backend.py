@@ -24,15 +24,12 @@ class Totals(NamedTuple):
     """What the system counts for a process, in bytes; None when it does not say.
 
     Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
-    any; large pages. unlisted: private pages that are resident in no working set (Windows: AWE's, most likely).
-    unknown: the names of figures that the system has for other processes, but not for this one.
+    any.
     """
 
     total: int | None = None
     page_tables: int | None = None
     large: int | None = None
-    unlisted: int | None = None
-    unknown: tuple[str, ...] = ()
 
 
 class Accounted(NamedTuple):

@@ -101,10 +101,8 @@ def _totals(taken: WorkingSet) -> str:
     """Total / Private / Shared / Page tables, and what is in no total."""
     parts = [("Total", taken.total_bytes), ("Private", taken.private_bytes), ("Shared", taken.shared_bytes),
              ("Page tables", taken.page_table_bytes), ("Swapped", taken.swapped_bytes or None),
-             ("Large pages", taken.large_bytes or None),
-             ("Resident in no working set (AWE?)", taken.totals.unlisted or None)]  # fmt: skip
-    told = [f"{name} {size(n)}" for name, n in parts if n is not None]
-    words = "  ".join([*told, *(f"{name}: not known" for name in taken.totals.unknown)])
+             ("Large pages", taken.large_bytes or None)]  # fmt: skip
+    words = "  ".join(f"{name} {size(n)}" for name, n in parts if n is not None)
     return f"process {taken.pid} {printable(taken.name)}: {words}"
 
 
@@ -116,7 +114,6 @@ def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
         "pid": taken.pid, "name": well_formed(taken.name), "time_ns": taken.time_ns, "page_size": taken.page_size,
         "total": taken.total_bytes, "private": taken.private_bytes, "shared": taken.shared_bytes,
         "page_tables": taken.page_table_bytes, "swapped": taken.swapped_bytes, "large": taken.large_bytes,
-        "unlisted": taken.totals.unlisted,
     }  # fmt: skip
     if by is not None:
         facts["owners"] = [

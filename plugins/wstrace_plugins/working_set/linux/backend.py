@@ -15,7 +15,7 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.backend import Accounted
-from wstrace_plugins.working_set.linux import page_frames, smaps
+from wstrace_plugins.working_set.linux import smaps
 from wstrace_plugins.working_set.linux.held_space import Keeper
 from wstrace_plugins.working_set.linux.space import Space as Space
 
@@ -43,13 +43,13 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
 
 
 def probe() -> Level:
-    """full with PAGEMAP_SCAN, or for root; `pagemap` else, where huge and zero pages cannot be distinguished."""
+    """full with PAGEMAP_SCAN; `pagemap` else, where huge and zero pages cannot be distinguished."""
     with Space(os.getpid()) as space:
         space.runs(space.mappings(Dictionary()))
-        if space.scans or page_frames.tells_kinds():
+        if space.scans:
             return Level("full")
-    why = "this kernel has no PAGEMAP_SCAN: huge pages are not distinguished, and zero pages only by a guess"
-    return Level("pagemap", why, "run wstrace as root, or Linux 6.7 or newer")
+    why = "this kernel has no PAGEMAP_SCAN: huge pages are not distinguished, and zero pages count as resident"
+    return Level("pagemap", why, "Linux 6.7 or newer")
 
 
 def probe_keeper() -> Level:

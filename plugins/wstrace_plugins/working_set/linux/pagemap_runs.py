@@ -5,11 +5,13 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.errors import Unavailable
 from wstrace.schema import (
     KIND_SHIFT,
     KIND_VDSO,
@@ -26,6 +28,7 @@ from wstrace.schema import (
     PAGE_SWAPPED,
     PAGE_ZERO,
 )
+from wstrace_plugins.os.intervals import within
 from wstrace_plugins.os.linux.pagemap import (
     EXCLUSIVE_BIT,
     FILE_BIT,
@@ -41,7 +44,6 @@ from wstrace_plugins.os.linux.pagemap import (
     SWAP_TYPE_BITS,
     SWAPPED_BIT,
 )
-from wstrace_plugins.working_set.linux.page_frames import FrameKinds, MapCounts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,43 +52,20 @@ if TYPE_CHECKING:
     Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
 _TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
 _GAP = 256 * PAGE  # absent pages that are read rather than skipped: 8 ns each, while a call costs 2 us
+_FRAMES_APART = 64  # page frames whose counts are read rather than skipped
+_UNKNOWN = 255
 CHUNK = 1 << 16  # pages per read: 512 KiB, which stays in the cache and is hardly visible in a snapshot of ourselves
 
 
-class Spans:
-    """The parts of pagemap to read: start, end and row (index into the mappings) of each span, sorted.
-
-    Args:
-        mappings: columns start and end, sorted.
-        wanted: mask of the mappings to read.
-        windows: REGION rows outside of which nothing is present; None = read whole mappings.
-    """
-
-    def __init__(self, mappings: Columns, wanted: NDArray[Any], windows: NDArray[Any] | None) -> None:
-        rows = np.flatnonzero(wanted).astype("<u4")
-        start, end = mappings["start"][rows], mappings["end"][rows]
-        if windows is not None:
-            start, end, rows = _clip(start, end, rows, windows)
-        self.start, self.end, self.row = _cut(start, end, rows)
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-
-def _clip(
-    start: NDArray[Any], end: NDArray[Any], rows: NDArray[Any], windows: NDArray[Any]
-) -> tuple[NDArray[Any], ...]:
-    """The windows, joined where they are close, and cut at the mappings' borders."""
-    if not len(windows) or not len(rows):
-        return start[:0], end[:0], rows[:0]
-    apart = np.flatnonzero(windows["start"][1:] > windows["end"][:-1] + np.uint64(_GAP))
-    low = windows["start"][np.r_[0, apart + 1]]
-    high = windows["end"][np.r_[apart, len(windows) - 1]]
-    first = np.searchsorted(high, start, "right")  # the windows that overlap each mapping
-    count = np.maximum(np.searchsorted(low, end, "left") - first, 0)
-    each = np.repeat(np.arange(len(rows)), count)
-    window = np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count) + first[each]
-    return np.maximum(low[window], start[each]), np.minimum(high[window], end[each]), rows[each]
+def _spans(mappings: Columns, regions: NDArray[Any] | None) -> tuple[NDArray[Any], ...]:
+    """The parts of pagemap to read: start, end and row (index into the mappings) of each, sorted."""
+    start, end, row = mappings["start"], mappings["end"], np.arange(len(mappings["start"]))
+    if regions is not None:
+        apart = np.flatnonzero(regions["start"][1:] > regions["end"][:-1] + np.uint64(_GAP))
+        first = np.r_[0, apart + 1][: len(regions)]
+        low, high = regions["start"][first], regions["end"][np.r_[apart, len(regions) - 1][: len(regions)]]
+        start, end, row = within(start, end, low, high)
+    return _cut(start, end, row.astype("<u4"))
 
 
 def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDArray[Any], ...]:
@@ -101,39 +80,37 @@ def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDA
     return low, np.minimum(low + step, end[each]), row[each]
 
 
-def read(
-    entries: Entries,
-    spans: Spans,
-    special: NDArray[Any] | None,
-    counter: MapCounts | None,
-    kinds: FrameKinds | None = None,
-) -> Columns:
-    """Runs of present, swapped or guard pages: start, pages, row, top; with a counter shares, with kinds categories.
+def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, shares: bool = False) -> Columns:
+    """Runs of present, swapped or guard pages: start, pages, row (index into the mappings), top, and the shares.
 
-    top is the masked top byte of the entries. A guard page has only GUARD_BIT, a swapped one SWAPPED_BIT, plus
-    PROTECTED_BIT where it is uncertain whether anything is swapped out there: see settle().
+    top is the masked top byte of the entries. A guard page has only GUARD_BIT, a swapped one SWAPPED_BIT.
 
     Args:
         entries: Pagemap.entries.
-        special: REGION rows at whose borders a run ends.
-        counter: counts the sharers. kinds: tells huge and zero pages, where there is no `special`.
+        mappings: columns start and end, sorted.
+        regions: REGION rows of all that is there, with what is huge or zero; None = the kernel cannot tell.
+        shares: also count the mappings of each page.
 
     Raises:
         EOFError: pagemap ended early: the address space has ended.
+        Unavailable: share counts need a right that is missing.
     """
-    borders = np.empty(0, "<u8") if special is None else np.concatenate([special["start"], special["end"]])
-    borders.sort()
+    start, end, row = _spans(mappings, regions)
+    borders = np.empty(0, "<u8")
+    if regions is not None:
+        special = regions[regions["categories"] != 0]
+        borders = np.union1d(special["start"], special["end"])
     parts = []
-    pages = ((spans.end - spans.start) // np.uint64(PAGE)).astype(np.int64)
+    pages = ((end - start) // np.uint64(PAGE)).astype(np.int64)
     upto, first = np.cumsum(pages), 0
-    while first < len(spans):
+    while first < len(start):
         base = int(upto[first - 1]) if first else 0
         last = max(int(np.searchsorted(upto, base + CHUNK, "right")), first + 1)
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
-        held = _fill(entries, spans.start[some], spans.end[some], offsets, int(upto[last - 1]) - base)
-        within = borders[slice(*np.searchsorted(borders, (spans.start[first], spans.end[last - 1])))]
-        parts.append(_runs(held, spans.start[some], offsets, spans.row[some], within, counter, kinds))
+        held = _fill(entries, start[some], end[some], offsets, int(upto[last - 1]) - base)
+        cuts = borders[slice(*np.searchsorted(borders, (start[first], end[last - 1])))]
+        parts.append(_runs(held, start[some], offsets, row[some], cuts, shares=shares))
         first = last
     if not parts:
         return {"start": np.empty(0, "<u8"), "pages": np.empty(0, "<u4"), "row": np.empty(0, "<u4"),
@@ -154,18 +131,11 @@ def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDA
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],
-          counter: MapCounts | None, kinds: FrameKinds | None) -> Columns:  # fmt: skip
+          *, shares: bool) -> Columns:  # fmt: skip
     """The runs of the spans whose entries start at these offsets."""
     top = _tops(entries)
-    edge = np.empty(len(top), bool)
-    edge[1:] = top[1:] != top[:-1]
-    told: Columns = {}
-    if counter is not None:
-        told["shares"] = counter.counts(entries, top)
-    if kinds is not None:
-        shift = start // np.uint64(PAGE) - offsets.astype("<u8")
-        number = shift.repeat(np.diff(offsets, append=len(top))) + np.arange(len(top), dtype="<u8")
-        told["categories"] = kinds.categories(entries, top, number)
+    told = {"top": top} | ({"shares": _shares(entries, top)} if shares else {})
+    edge = np.zeros(len(top), bool)
     for column in told.values():
         edge[1:] |= column[1:] != column[:-1]
     edge[offsets] = True
@@ -183,13 +153,16 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
         "start": start[span] + (at - offsets[span]).astype("<u8") * np.uint64(PAGE),
         "pages": pages.astype("<u4"),
         "row": row[span],
-        "top": top[at],
     }
     return columns | {name: column[at] for name, column in told.items()}
 
 
 def _tops(entries: NDArray[Any]) -> NDArray[Any]:
-    """The masked top byte of each entry, corrected for entries that only look swapped: see read()."""
+    """The masked top byte of each entry, corrected for entries that only look swapped.
+
+    To a reader without privilege a page that a userfaultfd protects looks the same swapped out and never there: it
+    counts as not there.
+    """
     whole = entries.view("u1")[7::8]
     top: NDArray[Any] = whole & np.uint8(_TOP)
     rows = np.flatnonzero(top & SWAPPED_BIT)
@@ -198,44 +171,41 @@ def _tops(entries: NDArray[Any]) -> NDArray[Any]:
         marker = (instead & np.uint64((1 << SWAP_TYPE_BITS) - 1)) == MARKER_TYPE
         guard = marker & ((instead >> np.uint64(SWAP_TYPE_BITS)) & np.uint64(MARKER_GUARD) != 0)
         guard |= (whole[rows] & GUARD_BIT) != 0
-        open_ = (instead == 0) & ((whole[rows] & PROTECTED_BIT) != 0)
-        found = np.select([guard, marker, open_], [GUARD_BIT, 0, SWAPPED_BIT | PROTECTED_BIT], top[rows].astype("i2"))
-        top[rows] = found.astype("u1")
+        hidden = (instead == 0) & ((whole[rows] & PROTECTED_BIT) != 0)
+        top[rows] = np.select([guard, marker | hidden], [GUARD_BIT, 0], top[rows].astype("i2")).astype("u1")
     return top
 
 
-def settle(found: Columns, mappings: Columns, swapped: Callable[[], Mapping[int, int]]) -> Columns:
-    """The runs without those that look swapped out to an unprivileged reader and are not.
-
-    Such a reader cannot distinguish a swapped-out page from one that was never present and that a userfaultfd protects.
-    The number of bytes swapped out in the whole mapping decides, unless a mapping has both kinds: then all of them
-    count as swapped.
-
-    Args:
-        found: the result of read().
-        mappings: column start.
-        swapped: returns the bytes swapped out per mapping, by its start; only called where it is uncertain.
-    """
-    top, row, pages = found["top"], found["row"], found["pages"].astype(np.float64)
-    open_ = (top & PROTECTED_BIT) != 0
-    if not open_.any():
-        return found
-    of_mapping = swapped()
-    known = np.bincount(row, np.where((top & SWAPPED_BIT != 0) & ~open_, pages, 0), len(mappings["start"])) * PAGE
-    more = np.array([of_mapping.get(start, 0) for start in mappings["start"].tolist()], np.float64) > known
-    kept = ~open_ | more[row]
-    return {name: column[kept] for name, column in found.items()}
+def _shares(entries: NDArray[Any], top: NDArray[Any]) -> NDArray[Any]:
+    """The number of mappings of each page as u8, by /proc/kpagecount; 254 = as many or more, 255 = not known."""
+    counts = np.where(top & EXCLUSIVE_BIT, 1, _UNKNOWN).astype("u1")
+    rows = np.flatnonzero((top & (PRESENT_BIT | EXCLUSIVE_BIT)) == PRESENT_BIT)
+    frames, back = np.unique(entries[rows] & np.uint64(PFN_MASK), return_inverse=True)
+    found = []
+    try:
+        with Path("/proc/kpagecount").open("rb", buffering=0) as file:
+            for near in np.split(frames, np.flatnonzero(np.diff(frames) > _FRAMES_APART) + 1):
+                place = (near - near[:1]).astype(np.int64)
+                file.seek(int(near[0]) * 8 if len(near) else 0)
+                numbers = np.frombuffer(file.read((int(place[-1]) + 1) * 8 if len(near) else 0), "<u8")
+                known = place < len(numbers)
+                found.append(np.where(known, np.minimum(numbers[np.where(known, place, 0)], 254), _UNKNOWN))
+    except OSError as error:
+        remedy = "run wstrace as root, or leave share counts out"
+        raise Unavailable(f"share counts need /proc/kpagecount: {error.strerror}", remedy) from None
+    counts[rows] = np.concatenate(found).astype("u1")[back]
+    return counts
 
 
 def attributes(
-    found: Columns, mappings: Columns, special: NDArray[Any] | None, locked: NDArray[Any], large: NDArray[Any]
+    found: Columns, mappings: Columns, regions: NDArray[Any] | None, locked: NDArray[Any], large: NDArray[Any]
 ) -> Columns:
     """The runs with their flags, without what is no memory of the process (vvar, device memory).
 
     Args:
         found: the result of read().
         mappings: column flags.
-        special: REGION rows of huge and zero pages; None = `categories` tell them, or nothing does.
+        regions: as in read().
         locked: mask of the locked mappings; large: mask of the hugetlb mappings.
     """
     top, row = found["top"], found["row"]
@@ -244,7 +214,7 @@ def attributes(
     exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & MAP_SHARED) == 0
     # pages without a struct page: they are in no mm counter, and no page of a shared mapping is anonymous
     no_page = present & ~file & ~exclusive & (~private | ((mapping >> KIND_SHIFT) & 15 == KIND_VDSO))
-    categories = found.get("categories", _special(found["start"], special))
+    categories = _categories(found["start"], regions)
     huge, zero = (categories & IS_HUGE) != 0, (categories & IS_PFNZERO) != 0
     cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
     bits = (
@@ -262,13 +232,11 @@ def attributes(
     return _join({name: column[~no_page] for name, column in columns.items()})
 
 
-def _special(start: NDArray[Any], special: NDArray[Any] | None) -> NDArray[Any]:
+def _categories(start: NDArray[Any], regions: NDArray[Any] | None) -> NDArray[Any]:
     """The categories of the runs."""
-    if special is None or not len(special):
+    if regions is None or not len(regions):
         return np.zeros(len(start), "u1")
-    at = np.searchsorted(special["start"], start, "right") - 1
-    inside = (at >= 0) & (start < special["end"][at])
-    return np.where(inside, special["categories"][at], 0)
+    return regions["categories"][np.searchsorted(regions["start"], start, "right") - 1]
 
 
 def _join(columns: Columns) -> Columns:

@@ -1,4 +1,4 @@
-"""What /proc/PID/smaps has and maps lacks: VmFlags, Swap, Referenced.
+"""What /proc/PID/smaps has and maps lacks: VmFlags, Referenced.
 
 It is read rarely, because the kernel walks all pages for it.
 
@@ -15,7 +15,7 @@ from wstrace_plugins.os.linux import procfs
 
 #: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
 _MAPPING = rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] "
-_KEPT = rb"(?m)^(?:[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] |(?:VmFlags|Swap|Referenced|Rss):.*$)"
+_KEPT = rb"(?m)^(?:[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] |(?:VmFlags|Referenced|Rss):.*$)"
 #: More lines than any kernel has for a mapping.
 _LINES = 64
 
@@ -61,13 +61,8 @@ def parse(text: bytes) -> dict[int, frozenset[str]]:
 
 
 def sizes(text: bytes, field: bytes) -> dict[int, int]:
-    """Start of a mapping -> the bytes of it that a field says: `Swap:`, `Referenced:`, `Rss:`."""
+    """Start of a mapping -> the bytes of it that a field says: `Referenced:`, `Rss:`."""
     return {start: int(words.split()[0]) * 1024 for start, words in _field(text, field)}
-
-
-def swapped(text: bytes) -> dict[int, int]:
-    """Start of a mapping -> bytes of it that are swapped out."""
-    return sizes(text, b"Swap:")
 
 
 def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:

@@ -1,8 +1,7 @@
 """An opened process on Linux: pagemap says what pages are, PAGEMAP_SCAN (6.7) where they are, huge and zero ones too.
 
-On an older kernel root finds huge and zero pages by /proc/kpageflags (see page_frames.py).
 pagemap costs 34 ns per present and 8 ns per absent page. PAGEMAP_SCAN without PAGE_IS_FILE costs 12 ns per present page
-and nothing for an absent table. So where memory is sparse, PAGEMAP_SCAN finds the windows in which pagemap is read.
+and nothing for an absent table: it finds the windows in which pagemap is read.
 
 Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystems/proc.rst.
 """
@@ -10,7 +9,6 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst, Documentation/filesystem
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +20,7 @@ from wstrace.schema import NOT_RESIDENT
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.backend import Totals
-from wstrace_plugins.working_set.linux import page_frames, pagemap_runs, smaps
+from wstrace_plugins.working_set.linux import pagemap_runs, smaps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,29 +48,18 @@ class Space:
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of pages; see backend.Space."""
-        status = self._status()
-        locked, hugetlb = self._special(mappings, status)
-        zero_huge = windows = None
+        locked, hugetlb = self._special(mappings)
+        regions = None
         if self.scans and len(mappings["start"]):
             low, high, special = int(mappings["start"][0]), int(mappings["end"].max()), pm.IS_HUGE | pm.IS_PFNZERO
-            if self._sparse(mappings, status):
-                windows = self._pagemap.scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
-                zero_huge = windows[windows["categories"] != 0]
-            else:
-                zero_huge = self._pagemap.scan(low, high, any_of=special, give=special)
-        spans = pagemap_runs.Spans(mappings, np.ones(len(mappings["start"]), bool), windows)
+            regions = self._pagemap.scan(low, high, any_of=pm.IS_PRESENT | pm.IS_SWAPPED, give=special)
         try:
-            with ExitStack() as stack:
-                counter = stack.enter_context(page_frames.MapCounts()) if shares else None
-                by_frames = not self.scans and page_frames.tells_kinds()
-                kinds = stack.enter_context(page_frames.FrameKinds()) if by_frames else None
-                found = pagemap_runs.read(self._pagemap.entries, spans, zero_huge, counter, kinds)
+            found = pagemap_runs.read(self._pagemap.entries, mappings, regions, shares=shares)
         except EOFError:
             raise self._gone() from None
         if not len(found["start"]):
             raise self._gone()
-        found = pagemap_runs.settle(found, mappings, lambda: smaps.swapped(self._smaps()))
-        return pagemap_runs.attributes(found, mappings, zero_huge, locked, hugetlb)
+        return pagemap_runs.attributes(found, mappings, regions, locked, hugetlb)
 
     def frames(self) -> NDArray[Any]:
         """The numbers of the page frames of its resident pages, u64. Raises Unavailable without CAP_SYS_ADMIN."""
@@ -135,13 +122,9 @@ class Space:
         now = "ended" if ended else "ended or executed another program"
         return TargetExited(f"process {self.pid} ({self.name}) {now} while it was read")
 
-    def _sparse(self, mappings: Columns, status: dict[str, str]) -> bool:
-        """True when more than half of the mapped memory is absent."""
-        return 2 * (_kilobytes(status, "VmRSS") or 0) < int((mappings["end"] - mappings["start"]).sum())
-
-    def _special(self, mappings: Columns, status: dict[str, str]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _special(self, mappings: Columns) -> tuple[NDArray[Any], NDArray[Any]]:
         """Masks of the locked and of the hugetlb mappings; smaps is read only if there is one."""
-        none = np.zeros(len(mappings["start"]), bool)
+        none, status = np.zeros(len(mappings["start"]), bool), self._status()
         if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
             return none, none
         flags = smaps.parse(self._smaps())

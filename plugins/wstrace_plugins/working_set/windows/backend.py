@@ -32,7 +32,6 @@ from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WO
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.working_set.backend import Accounted, Totals
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
-from wstrace_plugins.working_set.windows.outside import Outside, outside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -159,7 +158,6 @@ class Space:
         self.kernel_base = processes.kernel_base(api)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
-        self._beyond = Outside(None, None)
         #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
         self.extended = True
 
@@ -167,7 +165,6 @@ class Space:
         """The columns of its allocations, with a row for each range of pages outside of them, as in the kernel."""
         self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
         allocations = list(Memory(self._api, self._handle).allocations())
-        self._beyond = self._outside()
         known = columns(allocations, strings)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         at = np.searchsorted(known["start"], pages, "right") - 1
@@ -260,14 +257,11 @@ class Space:
         return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
 
     def totals(self) -> Totals:
-        """Bytes of the working set, of page tables if any are listed, and of what it leaves out (see `outside`)."""
+        """Bytes of the working set, and of page tables if any are listed; large pages are not known."""
         counters = processes.counters(self._api, self._handle)
         pages = windows_blocks.addresses(self._blocks, self.page_size)
         tables = int(self._is_table(pages).sum()) * self.page_size
-        large, unlisted = self._beyond
-        names = (("Large pages", large), ("Resident in no working set", unlisted))
-        unknown = tuple(name for name, told in names if told is None)
-        return Totals(counters.working_set if counters else None, tables or None, large, unlisted, unknown)
+        return Totals(counters.working_set if counters else None, tables or None)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
@@ -309,20 +303,6 @@ class Space:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    def _outside(self) -> Outside:
-        """What no working set lists; where QueryWorkingSetEx refuses (another process under Wine) it is not known."""
-        regions = Memory(self._api, self._handle).regions()
-        try:
-            return outside(regions, lambda: self._addresses(self.query()), self.page_size, self.attributes)
-        except TargetExited:
-            raise
-        except Unavailable:
-            return Outside(None, None)
-
-    def _addresses(self, blocks: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = windows_blocks.addresses(blocks, self.page_size).astype("<u8")
-        return found
 
     def _refused(self, call: str, code: int) -> Unavailable:
         if processes.exited(self._api, self._handle):

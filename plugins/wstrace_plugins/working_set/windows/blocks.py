@@ -131,38 +131,14 @@ def runs(blocks: NDArray[Any], page_size: int, starts: NDArray[Any]) -> tuple[ND
 
 
 class Attributes(NamedTuple):
-    """PSAPI_WORKING_SET_EX_BLOCKs as columns, shape (n,). If not `valid`, only `shared` and `bad` have a meaning."""
+    """Masks of the pages that are locked and that are large, shape (n,)."""
 
-    valid: NDArray[np.bool_]
-    shares: NDArray[np.uint8]
-    protection: NDArray[np.uint16]
-    shared: NDArray[np.bool_]
-    node: NDArray[np.uint8]
     locked: NDArray[np.bool_]
     large: NDArray[np.bool_]
-    bad: NDArray[np.bool_]
 
 
 def attributes(values: NDArray[Any]) -> Attributes:
-    """Decodes VirtualAttributes of QueryWorkingSetEx, u64 or u32.
-
-    Bits: Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22, LargePage 23, Bad 31; an
-    invalid page has Shared and Bad only.
-    """
+    """Decodes VirtualAttributes of QueryWorkingSetEx, u64 or u32: Valid is bit 0, Locked 22, LargePage 23."""
     word = values.astype("<u8")
-
-    def bits(low: int, count: int = 1) -> NDArray[Any]:
-        found: NDArray[Any] = (word >> np.uint64(low)) & np.uint64((1 << count) - 1)
-        return found
-
-    valid = bits(0) != 0
-    return Attributes(
-        valid,
-        np.where(valid, bits(1, 3), 0).astype("|u1"),
-        np.where(valid, bits(4, 11), 0).astype("<u2"),
-        bits(15) != 0,
-        np.where(valid, bits(16, 6), 0).astype("|u1"),
-        valid & (bits(22) != 0),
-        valid & (bits(23) != 0),
-        bits(31) != 0,
-    )
+    valid = word & np.uint64(1) != 0
+    return Attributes(valid & (word & np.uint64(1 << 22) != 0), valid & (word & np.uint64(1 << 23) != 0))
