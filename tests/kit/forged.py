@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 from wstrace_plugins.os.linux.cpython import layouts
 
+#: the members of tests/live/forged_python.c
+PLACES = {
+    "version": 0x030D00F0, "runtime.interpreters": 2048, "is.next": 0, "is.threads": 16, "ts.next": 8, "ts.frame": 16,
+    "ts.thread_id": 24, "ts.native_thread_id": 32, "frame.executable": 0, "frame.previous": 8, "frame.instr_ptr": 16,
+    "frame.owner": 24, "code.firstlineno": 0, "code.filename": 32, "code.qualname": 40, "code.linetable": 48,
+    "code.adaptive": 64,
+}  # fmt: skip
+
 
 def offsets(places: Mapping[str, int]) -> str:
     """The head of a forged CPython: the members of its structures are at these places."""

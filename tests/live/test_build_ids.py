@@ -15,13 +15,11 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
-from wstrace.errors import Unavailable
 from wstrace.schema import MAP_EXECUTE
 from wstrace_plugins.mapped_files.epoch import MappingRow as Row
 from wstrace_plugins.mapped_files.linux import backend as linux
 from wstrace_plugins.mapped_files.listings import Listings
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.os.linux.procmap_query import Question
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_plugins.stacks.linux.images import CodeMapping, Images
 
@@ -49,15 +47,6 @@ PROGRAM = """
 __attribute__((noinline)) void %(function)s(char *at, long n) { for (long i = 0; i < n; i += 4096) at[i] = 1; }
 int main(void) { %(function)s(malloc(64L << 20), 64L << 20); puts("ready"); fflush(stdout); getchar(); return 0; }
 """
-
-
-@pytest.fixture(autouse=True)
-def asked() -> None:
-    try:
-        with Question(os.getpid()) as question:
-            question.ask(0)
-    except Unavailable:
-        pytest.skip("only on Linux 6.11 and newer: PROCMAP_QUERY")
 
 
 def build_id(file: Path | str) -> str:
@@ -135,20 +124,6 @@ def test_a_process_that_is_gone_had_the_file_that_is_still_there(
     assert linux.build_ids([first._replace(file=strings.code(name)) for name in strange], strings) == [""] * len(
         strange
     )
-
-
-def test_something_else_lies_there_by_now(waiting: tuple[Path, subprocess.Popen[bytes]], strings: Dictionary) -> None:
-    _, process = waiting
-    row = mappings(process.pid, strings)[0]
-    # another inode of the same path at the same place: a library that was replaced and opened again
-    assert linux.build_ids([row._replace(ino=row.ino + 1), row._replace(dev=row.dev + 1)], strings) == ["", ""]
-    row = row._replace(ino=0)  # so that no file is looked at
-    assert linux.build_ids([row], strings) != [""]
-    others = (
-        row._replace(file=strings.code("/another")), row._replace(start=row.start + 4096), row._replace(start=0),
-        row._replace(offset=row.offset + 4096), row._replace(pid=os.getpid()),
-    )  # fmt: skip
-    assert [linux.build_ids([other], strings) for other in others] == [[""]] * len(others)
 
 
 def test_an_image_without_one(tmp_path: Path, strings: Dictionary) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forged import offsets
+from forged import PLACES, offsets
 from pythons import named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
@@ -19,13 +19,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
-#: the members of forged_python.c
-PLACES = {
-    "version": 0x030D00F0, "runtime.interpreters": 2048, "is.next": 0, "is.threads": 16, "ts.next": 8, "ts.frame": 16,
-    "ts.thread_id": 24, "ts.native_thread_id": 32, "frame.executable": 0, "frame.previous": 8, "frame.instr_ptr": 16,
-    "frame.owner": 24, "code.firstlineno": 0, "code.filename": 32, "code.qualname": 40, "code.linetable": 48,
-    "code.adaptive": 64,
-}  # fmt: skip
 FLOOD = 3000
 
 

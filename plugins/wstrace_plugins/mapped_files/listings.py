@@ -65,8 +65,7 @@ class Listings:
     def build_ids(self, rows: Iterable[Row]) -> list[int]:
         """The codes of the build-ids of these mappings' files, 0 where unknown.
 
-        Only executed files are queried, once per process: the kernel would read the first page of a data file from
-        disk. After chroot(2) a process may map another file of the same name.
+        Only executed files are read, once per process: after chroot(2) one may map another file of the same name.
         """
         asked: dict[tuple[int, int, int, int], Row] = {}
         for row in rows:

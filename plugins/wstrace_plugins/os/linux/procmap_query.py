@@ -20,11 +20,10 @@ _QUERY = struct.Struct("<9Q4I2Q")
 assert _QUERY.size == 104  # struct procmap_query
 _PROCMAP_QUERY = 3 << 30 | _QUERY.size << 16 | ord("f") << 8 | 17  # _IOWR('f', 17, struct procmap_query)
 _NAME_BYTES = 4096
-_BUILD_ID_BYTES = 64  # the kernel keeps 20 at most
 
 
 class Answer(NamedTuple):
-    """A mapping: its addresses, the offset, device and inode of its file, its name and KIND_*, and the file's build-id.
+    """A mapping: its addresses, the offset, device and inode of its file, its name and KIND_*.
 
     permissions: MAP_READ, MAP_WRITE, MAP_EXECUTE, MAP_SHARED, which are the kernel's own bits here.
     """
@@ -37,7 +36,6 @@ class Answer(NamedTuple):
     permissions: int
     path: str
     kind: int
-    build_id: str
 
 
 class Question:
@@ -45,15 +43,12 @@ class Question:
 
     Args:
         pid: the process.
-        build_ids: whether answers have the build-id, for which the kernel reads a page of the file.
     """
 
-    def __init__(self, pid: int, *, build_ids: bool = True) -> None:
+    def __init__(self, pid: int) -> None:
         self._pid = pid
         self._name = ctypes.create_string_buffer(_NAME_BYTES)
-        self._build_id = ctypes.create_string_buffer(_BUILD_ID_BYTES)
         self._query = ctypes.create_string_buffer(_QUERY.size)
-        self._id_bytes = _BUILD_ID_BYTES if build_ids else 0
 
     def __enter__(self) -> Question:
         try:
@@ -68,15 +63,14 @@ class Question:
 
     def ask(self, address: int) -> Answer | None:
         """What is mapped at an address, None where nothing is."""
-        places = ctypes.addressof(self._name), ctypes.addressof(self._build_id) if self._id_bytes else 0
-        _QUERY.pack_into(self._query, 0, _QUERY.size, 0, address, *(0,) * 6, 0, 0, _NAME_BYTES, self._id_bytes, *places)
+        name = ctypes.addressof(self._name)  # no room for a build-id, which the kernel would read from the file
+        _QUERY.pack_into(self._query, 0, _QUERY.size, 0, address, *(0,) * 6, 0, 0, _NAME_BYTES, 0, name, 0)
         if libc.ioctl(self._maps, _PROCMAP_QUERY, self._query) != 0:
             error = libc.last_error()
             if error.errno == errno.ENOENT:
                 return None
             raise Unavailable(f"the mappings of pid {self._pid} cannot be asked for: {error.strerror}")
         found = _QUERY.unpack(self._query.raw)
-        _, _, _, start, end, flags, _, offset, ino, major, minor, name_bytes, id_bytes, _, _ = found
+        _, _, _, start, end, flags, _, offset, ino, major, minor, name_bytes, _, _, _ = found
         path, kind = procfs.label(os.fsdecode(self._name.value if name_bytes else b""))
-        build_id = self._build_id.raw[:id_bytes].hex()
-        return Answer(start, end, offset, procfs.device(major, minor), ino, flags & 15, path, kind, build_id)
+        return Answer(start, end, offset, procfs.device(major, minor), ino, flags & 15, path, kind)

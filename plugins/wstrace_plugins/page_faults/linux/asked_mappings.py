@@ -210,7 +210,7 @@ class AskedMappings:
 
     def _ask(self, side: Asking, pid: int, missing: list[tuple[int, int]]) -> None:
         try:
-            with Question(pid, build_ids=False) as question:
+            with Question(pid) as question:
                 coming = side.coming(pid)
                 for time_ns, address in missing:
                     place = self.place(pid, time_ns, address, coming)

@@ -47,7 +47,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     command_of,
     found_by_name,
     is_library,
-    is_unborn,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.kernel import (
     load_entry,
@@ -295,9 +294,6 @@ class PythonStacks(NoStacks):
             return True
         self._maps.enabled.set(_U32.pack(0), _U64.pack(1))
         self._processes[pid] = (since, index)
-        told = now_ns()
-        if is_unborn(pid, found.at + found.python.layout.interpreters):
-            self._unborn[pid] = told
         return True
 
     def _refuse(self, why: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,7 +50,6 @@ _FOLDERS = (
 _PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin")
 _MOST_FILES, _MOST_STEPS = 4096, 4
 _SHEBANG_BYTES = 4096
-_HEADS = struct.Struct("<QQq")  # struct pyinterpreters: head, main, next_id, which is 0 or -1 before the first one
 
 
 class File(NamedTuple):
@@ -287,29 +285,6 @@ def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
 
         return shutil.which(words[0], path=environment.get("PATH")) or "" if words else ""
     return words[0] if words else ""
-
-
-def is_unborn(pid: int, interpreters: int) -> bool:
-    """Whether no interpreter was ever made in a process, where that can be read.
-
-    Args:
-        pid: the process.
-        interpreters: the address of _PyRuntime.interpreters.head.
-    """
-    try:
-        fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | _os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        raw: bytes = _os.pread(fd, _HEADS.size, interpreters)
-    except (OSError, OverflowError):
-        return False
-    finally:
-        os.close(fd)
-    if len(raw) != _HEADS.size:
-        return False
-    head, _, next_id = _HEADS.unpack(raw)
-    return bool(head == 0 and next_id <= 0)
 
 
 def command_of(pid: int) -> tuple[str, dict[str, str]]:
