@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import WstraceError
 from wstrace.places import OWN_KERNEL
@@ -24,7 +23,7 @@ MAX_BYTES = 64 << 20
 _KALLSYMS, _BOOT = Path("/proc/kallsyms"), Path("/proc/sys/kernel/random/boot_id")
 #: nm's letters of what is code
 _CODE = np.frombuffer(b"tTwW", "u1")
-_NEWLINE, _TAB, _SPACE = b"\n\t "
+_NEWLINE, _SPACE = b"\n "
 
 
 def own_kernel_image(file: str, boot_id: str) -> Image | None:
@@ -58,30 +57,23 @@ def kernel_image(path: Path = _KALLSYMS) -> Image | None:
     """The functions of the kernel and its modules (`name [module]`); None where addresses are hidden."""
     try:
         with path.open("rb") as file:
-            text = np.frombuffer(file.read(MAX_BYTES), "u1")
-    except OSError:
+            content = file.read(MAX_BYTES)
+        text = np.frombuffer(content, "u1")
+        # ADDRESS TYPE NAME[\t[MODULE]]
+        ends = np.flatnonzero(text == _NEWLINE)
+        starts = np.append(0, ends + 1)[: len(ends)]
+        starts = starts[ends - starts > 19]
+        starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
+        addresses = np.frombuffer(bytes.fromhex(text[starts[:, None] + np.arange(16)].tobytes().decode("ascii")), ">u8")
+    except (OSError, ValueError):
         return None
-    # ADDRESS TYPE NAME[\t[MODULE]]
-    ends = np.flatnonzero(text == _NEWLINE)
-    starts = np.append(0, ends + 1)[: len(ends)]
-    starts = starts[ends - starts > 19]
-    starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
-    addresses = _hexadecimal(text[starts[:, None] + np.arange(16)])
     if not addresses[:64].any():
         return None
+    order = np.argsort(addresses, kind="stable")
     # of several names of an address the last one counts
-    order = np.lexsort((np.arange(len(addresses)), addresses))
     order = order[np.append(addresses[order][1:] != addresses[order][:-1], True)]
     symbols = np.zeros(len(order), SYMBOL)
     symbols["start"], symbols["name"] = addresses[order], starts[order] + 19
     symbols["end"] = np.append(symbols["start"][1:], UNKNOWN)
-    names = np.where(text == _NEWLINE, 0, np.where(text == _TAB, _SPACE, text)).astype("u1").tobytes()
     segments = np.array([(0, KERNEL_START, KERNEL_START, KERNEL_START)], SEGMENT)
-    return Image(segments, np.empty(0, SECTION), (), symbols, names)
-
-
-def _hexadecimal(digits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Numbers of 16 lower-case digits each, shape (n, 16)."""
-    values = np.where(digits >= ord("a"), digits - np.uint8(ord("a") - 10), digits - np.uint8(ord("0"))).astype("<u8")
-    found: NDArray[np.uint64] = (values << (np.uint64(4) * np.arange(15, -1, -1, dtype="<u8"))).sum(axis=1, dtype="<u8")
-    return found
+    return Image(segments, np.empty(0, SECTION), (), symbols, content.translate(bytes.maketrans(b"\n\t", b"\0 ")))
