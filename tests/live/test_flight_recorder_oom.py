@@ -157,8 +157,8 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
 def watcher(cgroup: MadeCgroup) -> WatchedCgroup:
     """What watches a cgroup for kills and its end."""
     from wstrace_plugins.os.linux.cgroups.tree import Cgroups
-    from wstrace_plugins.working_set.conditions import parse_conditions
     from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.working_set.watching import parse_conditions
 
     cgroups = Cgroups.mounted()
     made = cgroups.at(cgroup.path)
@@ -214,8 +214,8 @@ def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
 
 def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
     from wstrace_plugins.os.linux.cgroups.tree import Cgroups
-    from wstrace_plugins.working_set.conditions import parse_conditions
     from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
+    from wstrace_plugins.working_set.watching import parse_conditions
 
     cgroups = Cgroups.mounted()
     made = cgroups.at(cgroup.path)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from wstrace.errors import UsageError
-from wstrace.firing import ENDED, REACHED
+from wstrace.firing import ENDED
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
-from wstrace_plugins.working_set import watched_processes, watching
-from wstrace_plugins.working_set.conditions import parse_conditions
+from wstrace_plugins.working_set import watching
 from wstrace_plugins.working_set.triggers import TriggersSource
-from wstrace_plugins.working_set.watched_processes import WatchedProcesses
+from wstrace_plugins.working_set.watching import WatchedProcesses, parse_conditions
 
 MIB = 1 << 20
 SECOND = 1_000_000_000
@@ -24,8 +21,7 @@ class Scripted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *on: str, pause: float = 5.0) -> None:
         self.seconds = 100
-        monkeypatch.setattr(watched_processes, "now_ns", lambda: self.seconds * SECOND)
-        monkeypatch.setattr(watching.time, "monotonic", lambda: float(self.seconds))
+        monkeypatch.setattr(watching, "now_ns", lambda: self.seconds * SECOND)
         self.target = ScriptedTarget(7, "/usr/bin/api")
         self.watched = WatchedProcesses(Context(targets=(self.target,)), parse_conditions(on), pause)
         monkeypatch.setattr(self.watched, "pids", lambda: [7])
@@ -34,7 +30,7 @@ class Scripted:
         """What fires at sizes in MiB, with the second from the first on: `rss=5MiB@3`."""
         found = []
         for size in sizes:
-            self.watched._resident = lambda pid, size=size: size * MIB
+            self.watched.size = lambda size=size: size * MIB
             found += [f"{one.text}@{self.seconds - 100}" for one in self.watched.read()]
             self.seconds += 1
         return found
@@ -68,17 +64,9 @@ def test_the_end_fires_when_all_have_ended_and_keeps_the_last_size(monkeypatch):
     script.target.wait = lambda timeout: 0
     assert script.fires(0) == ["end@3"]
     assert script.fires(0) == []
-    firing = script.watched.firing(parse_conditions(["end"])[0], 1, ())
+    firing = script.watched.firing(parse_conditions(["end"])[0], ())
     assert (firing.who, firing.how, firing.n_bytes, firing.last_look_ns) == ("api", ENDED, 80 * MIB, 0)
     assert firing.since(101 * SECOND) == (101 * SECOND, 80 * MIB)
-
-
-def test_several_processes_are_named_together(monkeypatch):
-    script = Scripted(monkeypatch, "rss=1MiB")
-    script.watched._context = SimpleNamespace(targets=(script.target, ScriptedTarget(8, "worker")))
-    script.watched.looked(5, 0.1)
-    firing = script.watched.firing(parse_conditions(["rss=1MiB"])[0], 6, (7, 8))
-    assert (firing.who, firing.how, firing.last_look_ns) == ("api and 1 more", REACHED, 5)
 
 
 @pytest.mark.parametrize(

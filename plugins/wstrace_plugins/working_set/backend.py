@@ -13,9 +13,8 @@ from wstrace.interfaces import Context, Level
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.working_set.conditions import Condition
     from wstrace_plugins.working_set.file_heat import FileHeat
-    from wstrace_plugins.working_set.watching import Watched
+    from wstrace_plugins.working_set.watching import Condition, Watched
 
     Columns = dict[str, NDArray[Any]]
 
@@ -214,7 +213,7 @@ class Backend(Protocol):
     ) -> Sequence[Watched]:
         """The cgroups of these paths or globs; without any, the traced ones, or those that the targets are in.
 
-        For pause see Armed.
+        For pause see Watched.
 
         Raises:
             Unavailable: there are none on this system, or their memory may not be read, or none tells of it.

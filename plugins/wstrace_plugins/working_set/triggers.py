@@ -16,9 +16,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.firing import KILLED
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MARK, RESIDENT_PAGES, Schema
-from wstrace_plugins.working_set.conditions import Condition, parse_conditions
-from wstrace_plugins.working_set.watched_processes import WatchedProcesses
-from wstrace_plugins.working_set.watching import Watched
+from wstrace_plugins.working_set.watching import Condition, Watched, WatchedProcesses, parse_conditions
 from wstrace_plugins.working_set.working_set import working_set
 
 #: Readings of the sizes are so many times their own CPU time apart.
@@ -111,9 +109,7 @@ class TriggersSource(Source):
         began = time.thread_time()
         yield from self._read()
         # In CPU time: on a busy machine a reading waits for a CPU, which is not to push the next one away.
-        cost, now = time.thread_time() - began, time.monotonic()
-        pace = min([self._interval, *(one.seconds for one in self._watched.values())])
-        self._due = now + max(pace, _APART * cost)
+        self._due = time.monotonic() + max(self._interval, _APART * (time.thread_time() - began))
         if self._of_paths and time.monotonic() >= self._new_due:
             with contextlib.suppress(Unavailable):
                 self._watch(self._backend.watched_cgroups(self._patterns, self._context, self._of_cgroups, self._pause))
@@ -162,7 +158,7 @@ class TriggersSource(Source):
         if condition.how != KILLED:
             yield from self._look(one, looked)
         # one alone is all that is recorded, also what came and went between two readings of its processes
-        firing = one.firing(condition, now_ns(), one.members() if len(self._watched) > 1 else ())
+        firing = one.firing(condition, one.members() if len(self._watched) > 1 else ())
         self._context.firings.append(firing)
         pid = looked[0] if looked else os.getpid()
         values = {"time_ns": firing.time_ns, "pid": pid, "tid": pid, "text": self._context.strings.code(firing.what)}

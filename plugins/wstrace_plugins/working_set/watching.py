@@ -1,113 +1,199 @@
-"""What triggers ask of the processes or the cgroup that they are about; sizes over time; when one may fire."""
+"""What triggers wait for, and the processes or cgroups that they watch: sizes over time, and when one may fire."""
 
 from __future__ import annotations
 
+import abc
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, cast
 
-from wstrace.firing import Firing
-from wstrace_plugins.working_set.conditions import REARM, Condition
+from wstrace.clock import now_ns
+from wstrace.errors import UsageError
+from wstrace.firing import ENDED, KILLED, MOST_PIDS, REACHED, Firing
+from wstrace.interfaces import Context
+from wstrace.options import parse_duration, parse_size
+from wstrace.text import base_name
+from wstrace_plugins.working_set.backend import backend
+from wstrace_plugins.working_set.process_tree import resident_bytes, traced
 
-#: Sizes are remembered for ten minutes, one a second.
-_REMEMBERED, _APART_NS = 600, 1_000_000_000
+Kind = Literal["rss", "growth", "end", "psi", "oom_kill"]
+_VALUES = {"rss": (parse_size,), "growth": (parse_size, parse_duration), "psi": (parse_duration, parse_duration),
+           "end": (), "oom_kill": ()}  # fmt: skip
+_HOW = {"end": ENDED, "oom_kill": KILLED}
+_KNOWN = "known: rss=400MiB, growth=100MiB/30s, end; of cgroups psi=300ms/2s, oom_kill"
+#: Below this part of the size that it fired at, a trigger is armed again.
+REARM = 0.9
+#: Sizes are remembered for ten minutes, one a second; as often it is read which processes there are.
+_REMEMBERED, _SECOND = 600, 1_000_000_000
+#: Looks that nothing has fired for are so many times their own CPU time apart.
+_APART = 20
 
 
-class Watched(Protocol):
-    """What triggers are about.
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition. text: as the user wrote it. amount: bytes or seconds of stall; seconds: of the time in which."""
 
-    name: what tells it from others. ending: set before the last reading. gone: it will never come back.
-    """
-
-    name: str
-    ending: bool
-    gone: bool
+    text: str
+    kind: Kind
+    amount: float = 0.0
+    seconds: float = 0.0
 
     @property
-    def seconds(self) -> float:
-        """When the next reading is due at the latest; inf = by the source's interval."""
+    def how(self) -> str:
+        """What has happened when it is true: one of wstrace.firing."""
+        return _HOW.get(self.kind, REACHED)
 
-    def read(self) -> Sequence[Condition]:
-        """Reads the size, if that is due, and says what has come true with it."""
+    @property
+    def of_cgroup(self) -> bool:
+        """Whether it is about a cgroup, and not about processes."""
+        return self.kind in ("psi", "oom_kill")
+
+
+def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
+    """The conditions, each once. Raises UsageError."""
+    return tuple({text: _parsed(text) for text in (str(one).strip() for one in texts)}.values())
+
+
+def _parsed(text: str) -> Condition:
+    kind, _, value = text.partition("=")
+    parts, readers = value.split("/") if value else [], _VALUES.get(kind)
+    if readers is None or len(parts) != len(readers):
+        raise UsageError(f"there is no trigger {text!r}", _KNOWN)
+    try:
+        numbers = [reader(part) for reader, part in zip(readers, parts, strict=True)]
+    except ValueError as wrong:
+        raise UsageError(f"trigger {text}: {wrong}", _KNOWN) from None
+    if not all(number > 0 for number in numbers):
+        raise UsageError(f"trigger {text}: its numbers are above 0", _KNOWN)
+    return Condition(text, cast(Kind, kind), *numbers)
+
+
+class Watched(abc.ABC):
+    """What triggers are about.
+
+    Args:
+        name: what tells it from others. who: its name in a line. conditions: what is waited for.
+        pause: seconds for which a condition that has fired does not fire again.
+
+    Attributes:
+        ending: set before the last reading. gone: it will never come back.
+    """
+
+    def __init__(self, name: str, who: str, conditions: Sequence[Condition], pause: float) -> None:
+        self.name, self.who, self.conditions = name, who, conditions
+        self.ending = self.gone = False
+        self.newest = (0, 0)  # when, in ns, and the size then
+        self._pause_ns = pause * 1e9
+        self._fired: dict[Condition, int] = {}
+        self._waiting: set[Condition] = set()  # for the size to fall
+        self._read: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+        self._seen: dict[int, None] = {}  # processes, the newest last
+        self._seen_due = 0
+        self.looks = ((0, 0), (0, 0))  # the last two: when, in ns, and the resident bytes that were seen
+        self.look_due = 0.0
+
+    @abc.abstractmethod
+    def pids(self) -> Sequence[int]:
+        """The processes of it now."""
+
+    @abc.abstractmethod
+    def happened(self) -> set[Condition]:
+        """What has come true that is no size."""
+
+    @abc.abstractmethod
+    def size(self) -> int:
+        """Its size in bytes; 0 = not known."""
 
     def look_is_due(self) -> bool:
         """Whether the memory is to be looked at although nothing fires."""
+        return False
 
-    def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
-        """Notes a look at the memory that ended then, and how much was seen."""
-
-    def pids(self) -> Sequence[int]:
-        """The processes to look at."""
+    def close(self) -> None:  # noqa: B027 - most have none
+        """Closes its descriptors."""
 
     def members(self) -> tuple[int, ...]:
         """The processes that were seen in it, the newest first, those that have ended included."""
+        return tuple(reversed(self._seen))
 
-    def firing(self, condition: Condition, time_ns: int, pids: tuple[int, ...]) -> Firing:
-        """Describes a firing at a time. For pids see Firing."""
-
-    def close(self) -> None:
-        """Closes its descriptors."""
-
-
-class Sizes:
-    """A size over time, one a second, and the newest one."""
-
-    def __init__(self) -> None:
-        self._read: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
-        self.newest = (0, 0)
-
-    def add(self, time_ns: int, n_bytes: int) -> None:
-        """Adds a reading."""
-        self.newest = time_ns, n_bytes
-        if not self._read or time_ns - self._read[-1][0] >= _APART_NS:
-            self._read.append(self.newest)
-
-    def all(self) -> tuple[tuple[int, int], ...]:
-        """What was read, in order of time."""
-        last = () if self._read and self._read[-1] == self.newest else (self.newest,)
-        return (*self._read, *last)
-
-    def least(self, since_ns: int) -> int:
-        """The smallest size since a time."""
-        return min((n for at, n in self.all() if at >= since_ns), default=self.newest[1])
-
-
-class Armed:
-    """Which conditions on sizes may fire now.
-
-    Args:
-        pause: seconds for which one that has fired does not fire again.
-    """
-
-    def __init__(self, pause: float) -> None:
-        self._pause = pause
-        self._fired: dict[Condition, float] = {}  # by time.monotonic()
-        self._waits: set[Condition] = set()  # for the size to fall
-        self._grown_since: dict[Condition, int] = {}  # sizes before that are those of a growth that was told
-
-    def rises(self, condition: Condition, n_bytes: float, limit: float) -> bool:
-        """Whether a size has come to its limit, for the first time since it was clearly below it."""
-        if n_bytes < REARM * limit:
-            self._waits.discard(condition)
-        if n_bytes < limit or condition in self._waits or not self.may(condition):
-            return False
-        self._waits.add(condition)
-        return True
+    def read(self) -> list[Condition]:
+        """Reads the size, and says what has come true."""
+        time_ns = now_ns()
+        if time_ns >= self._seen_due:
+            for pid in self.pids():
+                self._seen.pop(pid, None)
+                self._seen[pid] = None
+            for pid in list(self._seen)[:-MOST_PIDS]:
+                del self._seen[pid]
+            self._seen_due = time_ns + _SECOND
+        happened = self.happened()
+        if not self.gone and (n_bytes := self.size()):
+            self.newest = time_ns, n_bytes
+            if not self._read or time_ns - self._read[-1][0] >= _SECOND:
+                self._read.append(self.newest)
+        return [one for one in self.conditions if one in happened or self._reached(one)]
 
     def may(self, condition: Condition) -> bool:
         """Whether it has not fired within the pause; it counts as fired then."""
-        now = time.monotonic()
-        if now - self._fired.get(condition, -self._pause) < self._pause:
+        now, last = now_ns(), self._fired.get(condition)
+        if last is not None and now - last < self._pause_ns:
             return False
         self._fired[condition] = now
         return True
 
-    def grown(self, condition: Condition, sizes: Sizes) -> bool:
-        """Whether as much was gained as a condition names, in its time and since it fired last."""
-        time_ns, n_bytes = sizes.newest
-        since = max(time_ns - int(condition.seconds * 1e9), self._grown_since.get(condition, 0))
-        if n_bytes - sizes.least(since) < condition.amount or not self.may(condition):
+    def _reached(self, one: Condition) -> bool:
+        """Whether a size has come to its limit, or as much was gained as is waited for since it fired last."""
+        time_ns, n_bytes = self.newest
+        if one.kind == "rss":
+            if n_bytes < REARM * one.amount:
+                self._waiting.discard(one)
+            true = n_bytes >= one.amount and one not in self._waiting
+        else:
+            since = max(time_ns - int(one.seconds * 1e9), self._fired.get(one, 0))
+            least = min((n for at, n in self.sizes() if at >= since), default=n_bytes)
+            true = one.kind == "growth" and n_bytes - least >= one.amount
+        if not true or not self.may(one):
             return False
-        self._grown_since[condition] = time_ns
+        self._waiting.add(one)
         return True
+
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """What was read, in order of time."""
+        return (*self._read, *(() if self._read and self._read[-1] == self.newest else (self.newest,)))
+
+    def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
+        """Notes a look at the memory that ended then, and how much was seen."""
+        self.looks = self.looks[1], (time_ns, n_bytes)
+        self.look_due = time.monotonic() + _APART * cpu_seconds
+
+    def firing(self, condition: Condition, pids: tuple[int, ...]) -> Firing:
+        """Describes a firing now. For pids see Firing."""
+        return Firing(now_ns(), condition.text, self.who, condition.how, self.newest[1], self.name, pids,
+                      self.looks[1][0], self.sizes())  # fmt: skip
+
+
+class WatchedProcesses(Watched):
+    """The targets of a session, with their children where these are traced."""
+
+    def __init__(self, context: Context, conditions: Sequence[Condition], pause: float) -> None:
+        names = list(dict.fromkeys(base_name(target.name) for target in context.targets))
+        who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+        super().__init__("", who, [one for one in conditions if not one.of_cgroup], pause)
+        self._context, self._backend = context, backend()
+        self._now: Sequence[int] = ()
+
+    def pids(self) -> Sequence[int]:
+        """The targets and their children."""
+        self._now = traced(self._context, self._backend)
+        return self._now
+
+    def happened(self) -> set[Condition]:
+        """`end`, once, when the targets have ended."""
+        if not self.ending or any(target.wait(0) is None for target in self._context.targets):
+            return set()
+        return {one for one in self.conditions if one.kind == "end" and one not in self._fired and self.may(one)}
+
+    def size(self) -> int:
+        """The sum of the resident sizes of what there was within the last second."""
+        return sum(resident_bytes(self._backend, pid) for pid in self._now)

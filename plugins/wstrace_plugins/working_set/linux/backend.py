@@ -21,9 +21,8 @@ from wstrace_plugins.working_set.linux.space import Space as Space
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.backend import ReferencedBits as ReferencedBits_
-    from wstrace_plugins.working_set.conditions import Condition
     from wstrace_plugins.working_set.file_heat import FileHeat
-    from wstrace_plugins.working_set.watching import Watched
+    from wstrace_plugins.working_set.watching import Condition, Watched
 
 descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
 
