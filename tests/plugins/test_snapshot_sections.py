@@ -10,8 +10,8 @@ from wstrace.batch import Dictionary
 from wstrace.schema import PAGE_COPY_ON_WRITE, PAGE_EXECUTE, PAGE_READ, PAGE_WRITE
 from wstrace_plugins.os import system
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.working_set.render import protections
-from wstrace_plugins.working_set.sections import by_section
+from wstrace_plugins.working_set.commands.snapshot import protections
+from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows.backend import Space
 from wstrace_plugins.working_set.working_set import read, working_set
 
@@ -48,7 +48,8 @@ def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
                            BASE + 5 * PAGE: shared, HEAP: private}  # fmt: skip
     with Space(OURS, windows) as space:
         taken = read(space, Dictionary())
-    assert [(o.name, o.resident // PAGE, o.private // PAGE, o.mapped // PAGE) for o in by_section(taken)] == [
+    owners = sectioned(taken).by("module")
+    assert [(o.name, o.resident // PAGE, o.private // PAGE, o.mapped // PAGE) for o in owners] == [
         ("a.dll!.data(2)", 2, 1, 2), ("a.dll!.text(1)", 2, 0, 3), ("[anon]", 1, 1, 16), ("a.dll", 1, 0, 1),
     ]  # fmt: skip
 
@@ -56,7 +57,7 @@ def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
 @pytest.mark.skipif(system() != "linux", reason="reads this process as Linux shows it")
 def test_the_sections_add_up_to_the_total():
     taken = working_set()
-    owners = by_section(taken)
+    owners = sectioned(taken).by("module")
     assert sum(owner.resident for owner in owners) == taken.total_bytes
     assert sum(owner.private for owner in owners) == taken.private_bytes
     assert sum(owner.mapped for owner in owners) == sum(owner.mapped for owner in taken.by("module"))
@@ -71,7 +72,7 @@ def test_a_process_without_images():
     windows.processes[7].working_set = {HEAP: 4}
     with Space(7, windows) as space:
         taken = read(space, Dictionary())
-    assert [(owner.name, owner.resident) for owner in by_section(taken)] == [("[anon]", PAGE)]
+    assert [(owner.name, owner.resident) for owner in sectioned(taken).by("module")] == [("[anon]", PAGE)]
 
 
 def test_protections_in_words():

@@ -24,7 +24,7 @@ from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.listing import listed, user_name
 from wstrace_plugins.working_set.backend import Accounted
-from wstrace_plugins.working_set.sections import by_section
+from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.backend import REASONS, Space, accounted
 from wstrace_plugins.working_set.working_set import read
@@ -282,7 +282,7 @@ def test_private_and_shared_and_page_tables_are_the_total(pointer):
     assert taken.private_bytes == PAGE
     assert taken.shared_bytes == 4 * PAGE
     assert taken.private_bytes + taken.shared_bytes + taken.page_table_bytes == taken.total_bytes == taken.totals.total
-    for owners in (taken.by("module"), taken.by("kind"), taken.by("mapping"), by_section(taken)):
+    for owners in (taken.by("module"), taken.by("kind"), taken.by("mapping"), sectioned(taken).by("module")):
         assert sum(owner.private for owner in owners) == taken.private_bytes
         assert sum(owner.shared for owner in owners) == taken.shared_bytes
         assert sum(owner.tables for owner in owners) == taken.page_table_bytes

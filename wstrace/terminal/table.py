@@ -64,6 +64,11 @@ class TextTable(NamedTuple):
     strong: Sequence[int] = ()
     whole: bool = False
 
+    @classmethod
+    def of(cls, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], top: int | None) -> TextTable:
+        """A table of at most `top` of these rows."""
+        return cls(columns, rows[: rows_to_show(len(rows), top)], total=len(rows))
+
     def lines(self, *, width: int | None, unicode: bool) -> Iterator[list[Styled]]:
         """Yields the lines: the headings, the rows, and how many rows are not shown.
 

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import wstrace
-from wstrace.analysis.symbols import label_of
 from wstrace.errors import Unavailable
-from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS
+from wstrace.schema import KIND_SHIFT, KINDS
 from wstrace_plugins.os.intervals import cut, overlap, without
-from wstrace_plugins.working_set.places import places
+from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.working_set import WorkingSet, working_set
 
 if TYPE_CHECKING:
@@ -105,14 +104,13 @@ class Delta:
 
     def _compare(self, written: Runs | None) -> None:
         old, new = _resident(self.before), _resident(self.after)
-        self._new = _Pages.of(self.after, *without(*new, *old))
-        self._gone = _Pages.of(self.before, *without(*old, *new))
-        self.new_bytes, self.gone_bytes = self._new.bytes, self._gone.bytes
+        self._new, self._gone = without(*new, *old)[:2], without(*old, *new)[:2]
+        self.new_bytes, self.gone_bytes = _bytes(self._new), _bytes(self._gone)
         self._written: Runs | None = None
         if written is not None:
             start, pages = written
             self._written = start, start + pages.astype("<u8") * np.uint64(self.after.page_size)
-            self.written_bytes = int((self._written[1] - start).sum())
+            self.written_bytes = _bytes(self._written)
             self.watch_faults = int(overlap(*self._written, *old).sum()) // self.after.page_size
 
     def by(self, what: DeltaBy = "module") -> list[Change]:
@@ -123,10 +121,10 @@ class Delta:
             image,
                 where the plugin wstrace_plugins.symbols is available.
         """
+        before, after = (sectioned(one) if what == "section" else one for one in (self.before, self.after))
         rows: dict[tuple[str, str], list[int]] = {}
-        written = None if self._written is None else _Pages.written(self.after, *self._written)
-        for column, pages in enumerate((self._new, self._gone, written)):
-            for name, kind, size in pages.names(what) if pages is not None else ():
+        for column, (taken, ranges) in enumerate(((after, self._new), (before, self._gone), (after, self._written))):
+            for name, kind, size in _owners(taken, ranges, what) if ranges is not None else ():
                 rows.setdefault((name, kind), [0, 0, 0])[column] += size
         none = self._written is None
         found = [Change(name, kind, n[0], n[1], None if none else n[2]) for (name, kind), n in rows.items()]
@@ -162,58 +160,21 @@ def _resident(taken: WorkingSet) -> Runs:
     return start, start + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """Ranges of pages of a snapshot, each within one mapping; row is an index into the mappings."""
+def _bytes(ranges: Runs) -> int:
+    return int((ranges[1] - ranges[0]).sum())
 
-    taken: WorkingSet
-    start: NDArray[Any]
-    end: NDArray[Any]
-    row: NDArray[Any]
 
-    @classmethod
-    def of(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any], run: NDArray[np.int64]) -> _Pages:
-        """Ranges within the resident runs."""
-        return cls(taken, start, end, taken.runs["row"][taken.resident][run])
-
-    @classmethod
-    def written(cls, taken: WorkingSet, start: NDArray[Any], end: NDArray[Any]) -> _Pages:
-        """Any ranges, cut at the mappings' borders; what is outside of all mappings is left out."""
-        starts, ends = taken.mappings["start"], taken.mappings["end"]
-        low, high, _ = cut(start, end, np.union1d(starts, ends))
-        row = np.maximum(np.searchsorted(starts, low, "right") - 1, 0)
-        inside = (low >= starts[row]) & (low < ends[row])
-        return cls(taken, low[inside], high[inside], row[inside])
-
-    @property
-    def bytes(self) -> int:
-        return int((self.end - self.start).sum())
-
-    def names(self, what: DeltaBy) -> list[tuple[str, str, int]]:
-        """(owner, kind, bytes)."""
-        kinds = (self.taken.mappings["flags"] >> KIND_SHIFT) & 15
-        if what == "section":
-            image = kinds[self.row] == KIND_FILE
-            return [*self._take(~image).names("module"), *self._take(image)._sections()]
-        keys = kinds if what == "kind" else self.taken.mappings["file"]
-        groups, first, inverse = np.unique(keys[self.row], return_index=True, return_inverse=True)
-        totals = np.bincount(inverse, (self.end - self.start).astype(np.float64), len(groups))
-        found = []
-        for at, total in zip(self.row[first].tolist(), totals.tolist(), strict=True):
-            kind = KINDS[min(int(kinds[at]), len(KINDS) - 1)]
-            found.append((kind if what == "kind" else self.taken.owner(at), kind, int(total)))
-        return found
-
-    def _take(self, mask: NDArray[Any]) -> _Pages:
-        return _Pages(self.taken, self.start[mask], self.end[mask], self.row[mask])
-
-    def _sections(self) -> list[tuple[str, str, int]]:
-        """The image section in which each page begins; the module where no plugin knows sections."""
-        page = self.taken.page_size
-        pages = ((self.end - self.start) // np.uint64(page)).astype(np.int64)
-        nth = np.arange(pages.sum()) - np.repeat(np.cumsum(pages) - pages, pages)
-        found: dict[str, int] = {}
-        for place in places(np.repeat(self.start, pages) + (nth * page).astype("<u8"), [self.taken]):
-            label = label_of(place, "section")
-            found[label] = found.get(label, 0) + page
-        return [(label, "file", size) for label, size in found.items()]
+def _owners(taken: WorkingSet, ranges: Runs, what: DeltaBy) -> list[tuple[str, str, int]]:
+    """(owner, kind, bytes) of ranges of addresses; what is outside of all mappings is left out."""
+    low, high, _ = cut(*ranges, np.union1d(taken.mappings["start"], taken.mappings["end"]))
+    row = taken.rows_at(low)
+    low, high, row = (column[row >= 0] for column in (low, high, row))
+    kinds = (taken.mappings["flags"] >> KIND_SHIFT) & 15
+    keys = kinds if what == "kind" else taken.mappings["file"]
+    groups, first, inverse = np.unique(keys[row], return_index=True, return_inverse=True)
+    totals = np.bincount(inverse, (high - low).astype(np.float64), len(groups))
+    found = []
+    for at, total in zip(row[first].tolist(), totals.tolist(), strict=True):
+        kind = KINDS[min(int(kinds[at]), len(KINDS) - 1)]
+        found.append((kind if what == "kind" else taken.owner(at), kind, int(total)))
+    return found

@@ -1,56 +1,79 @@
-"""The resident pages of a snapshot by image section: `module!section(n)`, the owner column of the 1996 article."""
+"""Names for addresses of a process, from snapshots of it; a snapshot by image section, `module!section(n)`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.symbols import label_of
-from wstrace.schema import KIND_FILE, KIND_SHIFT, KINDS, MAP_EXECUTE, PAGE_EXCLUSIVE
-from wstrace_plugins.working_set.places import places
-from wstrace_plugins.working_set.working_set import Owner, WorkingSet
+from wstrace.analysis.symbols import Symbolizer, label_of
+from wstrace.batch import Batch
+from wstrace.interfaces import Context
+from wstrace.places import Place
+from wstrace.plugins import default_plugins
+from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, PAGE_FAULT
+from wstrace_plugins.os.intervals import cut
+from wstrace_plugins.working_set.working_set import WorkingSet
 
 #: what is mapped of one image; beyond it its pages count for the module
 _MAX_IMAGE_BYTES = 1 << 30
+KERNEL = 1 << 63  # the 64-bit kernels of both systems use the upper half
 
 
-def by_section(taken: WorkingSet) -> list[Owner]:
-    """Who has the pages, most resident first: a page belongs to the section that it begins in.
+def places(addresses: NDArray[Any], snapshots: Sequence[WorkingSet]) -> list[Place | str]:
+    """What lies at each address, from the first snapshot in which it is mapped.
 
-    Pages of an image outside of its sections (headers) and of files that no process executes belong to the module,
-    all others to `[heap]`, `[anon]` ..., as in `WorkingSet.by("module")`.
+    Args:
+        addresses: u64, shape (n,).
+        snapshots: of one live process, with one shared Dictionary, the most trusted one first.
+    """
+    strings = snapshots[0].strings
+    resolvers = {name: cls() for name, cls in default_plugins().resolvers.items()}
+    symbolizer = Symbolizer(Context(resolvers=resolvers), live=True)
+    ids, files = np.zeros(len(addresses), "<u4"), np.zeros(len(addresses), "<u4")
+    files[addresses >= np.uint64(KERNEL)] = strings.code("[kernel]")
+    first = 1
+    for taken in snapshots:
+        symbolizer.learn(taken.mapping_rows(first))
+        rows = taken.rows_at(addresses)
+        new = (rows >= 0) & (ids == 0)
+        ids[new] = first + rows[new]
+        first += len(taken.mappings["start"])
+    batch = Batch(PAGE_FAULT, {"va": addresses, "mapping": ids, "file": files}, strings=strings)
+    return symbolizer.of(batch, "va", "mapping", "file")
+
+
+def sectioned(taken: WorkingSet) -> WorkingSet:
+    """The snapshot with the mappings of images cut at their sections and named after these: the article's owners.
+
+    A page belongs to the section that it begins in. Pages of an image outside of its sections (headers) belong to the
+    module, those of files that no process executes to the file.
     """
     page, mappings = np.uint64(taken.page_size), taken.mappings
-    kinds = (mappings["flags"] >> KIND_SHIFT) & 15
-    rows = np.flatnonzero(_images(taken))
-    counts = ((mappings["end"][rows] - mappings["start"][rows]) // page).astype(np.int64)
-    #: where the pages of each mapping begin in the list of all pages; one place for a mapping that is not split
-    sizes = np.ones(len(kinds), np.int64)
-    sizes[rows] = counts
-    first = np.cumsum(sizes) - sizes
-
-    labels = np.array([taken.owner(row) for row in range(len(kinds))], object)
-    label = np.repeat(labels, sizes)
-    at = np.repeat(first[rows] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-    nth = at - np.repeat(first[rows], counts)
-    addresses = np.repeat(mappings["start"][rows], counts) + nth.astype("<u8") * page
-    found = [label_of(place, "section") for place in places(addresses, [taken])] if len(addresses) else []
-    label[at] = found
-    names, group = np.unique(label.astype(str), return_inverse=True)
-
-    mapped = np.repeat((mappings["end"] - mappings["start"]).astype(np.float64) / sizes, sizes)
-    exclusive = taken.runs["flags"] & PAGE_EXCLUSIVE != 0
-    resident, private, tables = (
-        _pages(taken, taken.resident & mask, sizes, first) for mask in (True, exclusive, taken.tables)
-    )
-    kind = np.zeros(len(names), np.intp)
-    kind[group] = np.repeat(kinds, sizes)
-    sums = [np.bincount(group, column, len(names)) for column in (resident, private, mapped, tables)]
-    owners = [
-        Owner(str(name), KINDS[min(int(kind[i]), len(KINDS) - 1)], *(int(column[i]) for column in sums))
-        for i, name in enumerate(names)
-    ]
-    return sorted(owners, key=lambda owner: (-owner.resident, owner.name))
+    images = np.flatnonzero(_images(taken))
+    pages = ((mappings["end"][images] - mappings["start"][images]) // page).astype(np.int64)
+    if not pages.any():
+        return taken
+    row = np.repeat(images, pages)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(pages) - pages, pages)
+    addresses = mappings["start"][row] + nth.astype("<u8") * page
+    labels = (label_of(place, "section") for place in places(addresses, [taken]))
+    codes = np.fromiter(map(taken.strings.code, labels), "<u4", len(row))
+    first = np.flatnonzero(np.r_[True, (codes[1:] != codes[:-1]) | (row[1:] != row[:-1])])
+    borders, names = addresses[first], codes[first]
+    start, end, of = cut(mappings["start"], mappings["end"], borders)
+    columns = {name: column[of] for name, column in mappings.items()} | {"start": start, "end": end}
+    at = np.minimum(np.searchsorted(borders, start), len(borders) - 1)
+    columns["file"] = np.where(borders[at] == start, names[at], columns["file"]).astype("<u4")
+    runs = taken.runs
+    low, high, of = cut(runs["start"], runs["start"] + runs["pages"] * page, borders)
+    parts = {name: column[of] for name, column in runs.items()}
+    parts |= {"start": low, "pages": ((high - low) // page).astype("<u4")}
+    parts["row"] = (np.searchsorted(start, low, "right") - 1).astype("<u4")
+    return replace(taken, mappings=columns, runs=parts)
 
 
 def _images(taken: WorkingSet) -> NDArray[np.bool_]:
@@ -61,20 +84,3 @@ def _images(taken: WorkingSet) -> NDArray[np.bool_]:
     small = mappings["end"] - mappings["start"] <= _MAX_IMAGE_BYTES
     found: NDArray[np.bool_] = is_file & np.isin(mappings["file"], executed) & small
     return found
-
-
-def _pages(
-    taken: WorkingSet, mask: NDArray[np.bool_], sizes: NDArray[np.int64], first: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Bytes of those runs on each page of a mapping that is split, and of each other mapping as a whole."""
-    runs, page = taken.runs, taken.page_size
-    row, pages = runs["row"][mask].astype(np.int64), runs["pages"][mask].astype(np.int64)
-    split = sizes[row] > 1
-    found = np.bincount(first[row[~split]], pages[~split].astype(np.float64), int(sizes.sum()))
-    start = (runs["start"][mask][split] - taken.mappings["start"][row[split]]) // np.uint64(page)
-    count = pages[split]
-    nth = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    found = found + np.bincount(
-        np.repeat(first[row[split]] + start.astype(np.int64), count) + nth, minlength=len(found)
-    )
-    return np.asarray(found * page, np.float64)

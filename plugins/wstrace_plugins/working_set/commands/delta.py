@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -16,15 +17,16 @@ from wstrace.analysis.symbols import label_of
 from wstrace.cli.common import Duration, json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.places import Place
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace.session import Session
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable, rows_to_show
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import plural, printable, size, well_formed
 from wstrace_plugins.working_set.delta import Delta
-from wstrace_plugins.working_set.places import places
+from wstrace_plugins.working_set.sections import KERNEL, places
 
-Line = tuple[int, int, int, str, str]
+Line = tuple[int, int, int, Place | str, Place | str]
 _ROWS = 20
 
 
@@ -54,17 +56,16 @@ def delta(pid: int, duration: float | None, addresses: bool, top: int | None, as
         if session is not None:
             session.stop()
     faults = np.empty(0) if session is None else _between(session.faults, d)
-    lines = _lines(faults, d) if addresses or as_json else []
+    lines = _lines(faults, d)
     facts = _facts(d, session, faults, ended)
     if refused:
         facts["not_traced"] = refused
     if as_json:
-        lines = lines[:top]
-        rows = [dict(zip(("va", "pc", "count", "at", "via"), line, strict=True)) for line in lines]
+        rows = [{"va": va, "pc": pc, "count": n, "at": str(at), "via": str(via)} for va, pc, n, at, via in lines[:top]]
         print_json({**facts, "faults": rows, "new": _changes(d)})
         return
     shown = _ROWS if top is None else top
-    _print(d, facts, _address_table(lines, top) if addresses else _function_table(faults, d, shown), shown)
+    _print(d, facts, _address_table(lines, top) if addresses else _function_table(lines, shown), shown)
 
 
 def _trace(pid: int) -> tuple[Session | None, str]:
@@ -105,22 +106,15 @@ def _lines(faults: NDArray[Any], d: Delta) -> list[Line]:
     """(va, pc, count, place of va, place of pc), by address: one line for each page and instruction."""
     if not len(faults):
         return []
-    page = faults["va"] // np.uint64(d.after.page_size)
     kernel = (faults["flags"] & FAULT_PC_KERNEL) != 0
-    by = np.where(kernel, 0, faults["pc"])  # which instruction of the kernel it was says nothing of the process
-    order = np.lexsort((by, page))
-    change = np.r_[True, (page[order][1:] != page[order][:-1]) | (by[order][1:] != by[order][:-1])]
-    first, counts = order[change], np.diff(np.flatnonzero(change), append=len(order))
-    va, pc = faults["va"][first], faults["pc"][first]
-    addresses, inverse = np.unique(np.concatenate([va, pc]), return_inverse=True)
-    names_ = [str(place) for place in places(addresses, [d.after, d.before])]
-    at, via = inverse[: len(va)].tolist(), inverse[len(va) :].tolist()
-    return [
-        (va_, pc_, n, names_[a], "[kernel]" if in_kernel else names_[v])
-        for va_, pc_, n, a, v, in_kernel in zip(
-            va.tolist(), pc.tolist(), counts.tolist(), at, via, kernel[first].tolist(), strict=True
-        )
-    ]
+    by = np.where(kernel, np.uint64(KERNEL), faults["pc"])  # which one of the kernel's says nothing of the process
+    pairs = np.stack([faults["va"] // np.uint64(d.after.page_size), by])
+    _, first, counts = np.unique(pairs, axis=1, return_index=True, return_counts=True)
+    va = faults["va"][first]
+    addresses, inverse = np.unique(np.concatenate([va, by[first]]), return_inverse=True)
+    found = places(addresses, [d.after, d.before])
+    at, via = ([found[i] for i in half.tolist()] for half in np.split(inverse, 2))
+    return list(zip(va.tolist(), faults["pc"][first].tolist(), counts.tolist(), at, via, strict=True))
 
 
 def _facts(d: Delta, session: Session | None, faults: NDArray[Any], ended: bool) -> dict[str, Any]:
@@ -144,29 +138,19 @@ def _changes(d: Delta) -> list[dict[str, Any]]:
     return [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in d.by()]
 
 
-def _function_table(faults: NDArray[Any], d: Delta, top: int) -> TextTable:
+def _function_table(lines: list[Line], top: int) -> TextTable:
     """The faults by the file of their page and the function of their instruction, the most first."""
-    columns = [Column("faults"), Column("file of the page  by  function", "name")]
-    if not len(faults):
-        return TextTable(columns)
-    addresses, inverse = np.unique(np.concatenate([faults["va"], faults["pc"]]), return_inverse=True)
-    found = places(addresses, [d.after, d.before])
-    names: dict[str, int] = {}
-    kernel = names.setdefault("[kernel]", 0)
-    files = np.array([names.setdefault(p if isinstance(p, str) else p.module, len(names)) for p in found])
-    functions = np.array([names.setdefault(label_of(p, "function"), len(names)) for p in found])
-    by = np.where((faults["flags"] & FAULT_PC_KERNEL) != 0, kernel, functions[inverse[len(faults) :]])
-    pairs, counts = np.unique(np.stack([files[inverse[: len(faults)]], by]), axis=1, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[: rows_to_show(len(counts), top)]
-    words = list(names)
-    shown = [[f"{counts[row]:,}", f"{words[pairs[0, row]]}  by  {words[pairs[1, row]]}"] for row in order.tolist()]
-    return TextTable(columns, shown, total=len(counts))
+    sums: Counter[tuple[str, str]] = Counter()
+    for _, _, count, at, via in lines:
+        sums[at if isinstance(at, str) else at.module, label_of(via, "function")] += count
+    rows = [[f"{n:,}", f"{file}  by  {function}"] for (file, function), n in sums.most_common()]
+    return TextTable.of([Column("faults"), Column("file of the page  by  function", "name")], rows, top)
 
 
 def _address_table(lines: list[Line], top: int | None) -> TextTable:
     columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
-    shown = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines]
-    return TextTable(columns, list(shown[: rows_to_show(len(lines), top)]), total=len(lines))
+    rows = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines]
+    return TextTable.of(columns, rows, top)
 
 
 def _print(d: Delta, facts: dict[str, Any], faults: TextTable, top: int) -> None:
@@ -174,7 +158,7 @@ def _print(d: Delta, facts: dict[str, Any], faults: TextTable, top: int) -> None
     changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
     if changes:
         columns = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
-        parts += [TextTable(columns, changes[: rows_to_show(len(changes), top)], total=len(changes)), ""]
+        parts += [TextTable.of(columns, changes, top), ""]
     if faults.rows:
         parts += [faults, ""]
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]

@@ -5,16 +5,35 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
-from wstrace.terminal.bar import Bar
+from wstrace.schema import (
+    PAGE_COPY_ON_WRITE,
+    PAGE_EXECUTE,
+    PAGE_GUARD,
+    PAGE_HUGE,
+    PAGE_LARGE,
+    PAGE_LOCKED,
+    PAGE_READ,
+    PAGE_SHARED,
+    PAGE_SWAPPED,
+    PAGE_WRITE,
+    PAGE_ZERO,
+)
+from wstrace.terminal.bar import Bar, shades
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Cell, Column, TextTable, rows_to_show
+from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import printable, size, well_formed
+from wstrace_plugins.os.intervals import overlap
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 
 SnapshotBy = By | Literal["section"]
+STRIP = 24
+#: the colour of each kind of memory
+STYLES = {"file": "blue", "anon": "yellow", "heap": "red", "stack": "magenta", "shared memory": "cyan"}
 
 
 @click.command()
@@ -58,42 +77,37 @@ def snapshot(
 
 def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
     """One line per run of pages, or per page."""
-    from wstrace_plugins.working_set.render import details
-
     shares = [Column("maps", "text")] if "shares" in taken.runs else []
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
                Column("E", "text"), *shares, Column("", "text"), Column("owner", "name")]  # fmt: skip
-    rows = details(taken, pages=pages)
-    return TextTable(columns, rows[: rows_to_show(len(rows), top)], total=len(rows))
+    rows = _details(taken, pages=pages)
+    return TextTable.of(columns, rows, top)
 
 
 def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> TextTable:
     """Resident, private, shared and mapped bytes of each owner; for mappings, with their strips of residency."""
-    from wstrace_plugins.working_set.render import STYLES, strips
-
     owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
-    top = rows_to_show(len(owners), top)
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
     sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     if by == "mapping":
         columns = [*numbers, Column("", "text"), Column("address", "text", spare=False), Column("mapping", "name")]
-        strip = dict(zip(taken.mappings["start"].tolist(), strips(taken, unicode=unicode), strict=True))
+        strip = dict(zip(taken.mappings["start"].tolist(), _strips(taken, unicode=unicode), strict=True))
         names = [owner.name.partition(" ") for owner in owners]
         marks = [[f"[{strip[int(range_.partition('-')[0], 16)]}]", range_, name] for range_, _, name in names]
-        return TextTable(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)][:top], total=len(owners))
+        return TextTable.of(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)], top)
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
         [*cells, Bar(owner.resident, most, STYLES.get(owner.kind, "cyan")), owner.name]
         for cells, owner in zip(sizes, owners, strict=True)
     ]
-    return TextTable([*numbers, Column("", "bar"), Column(by, "name")], rows[:top], total=len(owners))
+    return TextTable.of([*numbers, Column("", "bar"), Column(by, "name")], rows, top)
 
 
 def _by(taken: WorkingSet, by: SnapshotBy) -> list[Owner]:
     if by == "section":
-        from wstrace_plugins.working_set.sections import by_section
+        from wstrace_plugins.working_set.sections import sectioned
 
-        return by_section(taken)
+        return sectioned(taken).by("module")
     return taken.by(by)
 
 
@@ -108,8 +122,6 @@ def _totals(taken: WorkingSet) -> str:
 
 def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
     """The snapshot as values for JSON; sizes in bytes."""
-    from wstrace_plugins.working_set.render import protections
-
     facts: dict[str, Any] = {
         "pid": taken.pid, "name": well_formed(taken.name), "time_ns": taken.time_ns, "page_size": taken.page_size,
         "total": taken.total_bytes, "private": taken.private_bytes, "shared": taken.shared_bytes,
@@ -146,3 +158,54 @@ def _save(pid: int, output: str, *, shares: bool, force: bool) -> None:
         while not session.wait(0.2) and not session.finished:
             pass
     click.echo(f"wstrace: saved {printable(output)}", err=True)
+
+
+def _strips(taken: WorkingSet, *, unicode: bool) -> list[str]:
+    """One strip per mapping: its addresses from left to right, dark where pages are resident."""
+    start, end = taken.mappings["start"], taken.mappings["end"]
+    low = taken.runs["start"][taken.resident]
+    high = low + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
+    steps = np.arange(STRIP + 1, dtype="<u8")
+    cells = start[:, None] + (end - start)[:, None] // np.uint64(STRIP) * steps[None, :]
+    cells[:, -1] = end
+    lengths = (cells[:, 1:] - cells[:, :-1]).astype(np.int64).ravel()
+    filled = overlap(cells[:, :-1].ravel(), cells[:, 1:].ravel(), low, high)
+    shade = np.ceil(filled * 4 / np.maximum(lengths, 1)).astype(int).reshape(-1, STRIP)
+    marks = shades(unicode=unicode)
+    return ["".join(marks[cell] for cell in row) for row in shade.tolist()]
+
+
+def protections(flags: NDArray[Any]) -> list[str]:
+    """RO, RW or CW (copy on write) for each run; -- for pages that may be neither read nor written."""
+    cow, write, read = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0, (flags & PAGE_READ) != 0
+    names: list[str] = np.select([cow, write, read], ["CW", "RW", "RO"], "--").tolist()
+    return names
+
+
+def _details(taken: WorkingSet, *, pages: bool = False) -> list[list[str]]:
+    """The article's details list: address, size in KiB, S/P, RO/RW/CW, E, further attributes, owner; by address."""
+    runs = taken.runs
+    repeat = runs["pages"].astype(np.int64) if pages else np.ones(len(runs["start"]), np.int64)
+    each = np.repeat(np.arange(len(repeat)), repeat)
+    nth = (np.arange(len(each)) - np.repeat(np.cumsum(repeat) - repeat, repeat)).astype("<u8")
+    start = runs["start"][each] + nth * np.uint64(taken.page_size)
+    n_pages = np.ones(len(each), np.int64) if pages else runs["pages"].astype(np.int64)
+    flags = runs["flags"][each]
+    more = (
+        (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked"),
+        (PAGE_GUARD, "guard"), (PAGE_LARGE, "large"),
+    )  # fmt: skip
+    words = {f: " ".join(word for bit, word in more if f & bit) for f in np.unique(flags).tolist()}
+    names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
+    shares = runs["shares"][each].tolist() if "shares" in runs else None
+    rows = [
+        [f"{at:x}", f"{kib:,}", "S" if f & PAGE_SHARED else "P", p, "E" if f & PAGE_EXECUTE else "", words[f], names[r]]
+        for at, kib, f, p, r in zip(
+            start.tolist(), (n_pages * taken.page_size // 1024).tolist(), flags.tolist(), protections(flags),
+            runs["row"][each].tolist(), strict=True,
+        )
+    ]  # fmt: skip
+    if shares is not None:
+        for row, count in zip(rows, shares, strict=True):
+            row.insert(5, "" if count == 255 else str(count))
+    return rows
