@@ -64,7 +64,7 @@ def test_a_scan_that_is_refused_is_told_in_a_sentence(look, number, monkeypatch)
         with pytest.raises(Unavailable) as refused:
             ask()
     assert not isinstance(refused.value, TargetExited), "nothing ended: the scan was refused"
-    known = {errno.EPERM: "unmapped or mapped anew"} if look == "a region" else {}
+    known = {errno.EPERM: "mapped anew"} if look == "a region" else {}
     assert known.get(number, os.strerror(number)) in str(refused.value)
 
 

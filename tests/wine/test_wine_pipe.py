@@ -115,8 +115,7 @@ def test_an_agent_that_does_not_answer_is_told(monkeypatch, target):
     server = pipe.Server(agent.default_path(os.getpid()))
     thread = threading.Thread(target=server.accept)
     thread.start()
-    watcher = agent.connect(os.getpid())
-    thread.join()
     with pytest.raises(Unavailable, match=r"agent gives no answer within 0\.2 s"):
-        watcher.written()
+        agent.connect(os.getpid())
+    thread.join()
     server.close()

@@ -11,17 +11,37 @@ from wstrace.interfaces import Level
 
 
 class Watch(Protocol):
-    """A watch of the calling process or of another one, which covers no memory at first.
-
-    The constructor proves that it works (a written page is seen, its neighbour is not), or raises Unavailable.
-    """
+    """A watch of the calling process or of another one."""
 
     @property
     def page_size(self) -> int:
         """The granularity in bytes."""
 
+    def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
+
+        The pages count as not written from now on; no write in between is lost.
+
+        Raises:
+            TargetExited: the process ended or executed another program.
+            Unavailable: this is a forked child, or the memory was mapped anew.
+        """
+
+    def close(self) -> None:
+        """Ends all watching."""
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied handles."""
+
+
+class OwnWatch(Watch, Protocol):
+    """A watch of the calling process, which covers no memory at first.
+
+    The constructor proves that it works (a written page is seen, its neighbour is not), or raises Unavailable.
+    """
+
     def add(self, start: int, end: int) -> None:
-        """Starts to watch these whole pages, with nothing written yet.
+        """Starts to watch these whole pages, with nothing written yet; called once.
 
         Raises:
             Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
@@ -33,26 +53,6 @@ class Watch(Protocol):
         Raises:
             Unavailable: the system can watch only regions that were allocated for it.
         """
-
-    def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
-
-        The pages count as not written from now on; no write in between is lost.
-
-        Raises:
-            TargetExited: the process ended or executed another program.
-            Unavailable: this is a forked child, or some of the memory was unmapped.
-        """
-
-    def close(self) -> None:
-        """Ends all watching."""
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied handles."""
-
-
-class OwnWatch(Watch, Protocol):
-    """A watch of the calling process."""
 
     def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """As Watch.written(); without reset the pages go on counting as written."""
@@ -89,7 +89,7 @@ class Backend(Protocol):
         """A watch of the calling process. Raises Unavailable."""
 
     def open_watcher(self, pid: int, agent: str = "") -> Watch:
-        """A watch of the calling process or of another one, by whatever method this system has.
+        """A watch of all memory of the calling process or of another one that this system can watch.
 
         agent: the socket on which the other process's agent listens, "" = the default one.
         """

@@ -31,7 +31,6 @@ class WriteWatchSource(Source):
 
     Args:
         interval: seconds between two reads.
-        regions: START-END in hex, to watch these addresses only; none = all writable memory.
         agent: socket of the target's agent; "" = the default one.
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
@@ -39,14 +38,11 @@ class WriteWatchSource(Source):
     name: ClassVar[str] = "write_watch"
     streams: ClassVar[tuple[Schema, ...]] = (WRITTEN_PAGES, ADDRESS_SPACE)
 
-    def __init__(
-        self, *, interval: float = 1.0, regions: list[str] | None = None, agent: str = "", max_cpu: float = 0.05
-    ) -> None:
+    def __init__(self, *, interval: float = 1.0, agent: str = "", max_cpu: float = 0.05) -> None:
         if interval <= 0:
             raise UsageError(f"write_watch: interval is {interval}", "give seconds, more than 0")
         if not 0 < max_cpu <= 1:
             raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
-        self._regions = [_region(text) for text in regions or []]
         self._interval, self._agent, self._max_cpu = interval, agent, max_cpu
         self._watcher: Watch | None = None
         self._snap = self._pages = 0
@@ -75,21 +71,8 @@ class WriteWatchSource(Source):
             )
         if len(context.targets) > 1 or context.groups:
             raise UsageError("write_watch watches one process", "start one session for each")
-        watcher = self._backend.open_watcher(self.pid, self._agent)
-        try:
-            self._arm(watcher)
-        except BaseException:
-            watcher.close()
-            raise
-        self._watcher = watcher
+        self._watcher = self._backend.open_watcher(self.pid, self._agent)
         self._due = time.monotonic() + self._interval
-
-    def _arm(self, watcher: Watch) -> None:
-        if not self._regions:
-            watcher.add_writable()
-        page = watcher.page_size
-        for start, end in self._regions:
-            watcher.add(start // page * page, -(-end // page) * page)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """What was written, when a read is due; waits at most timeout seconds."""
@@ -146,14 +129,3 @@ class WriteWatchSource(Source):
         yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
                          strings=self._context.strings, source=self.name)  # fmt: skip
         self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
-
-
-def _region(text: str) -> tuple[int, int]:
-    try:
-        start, _, end = text.partition("-")
-        region = int(start, 16), int(end, 16)
-    except ValueError:
-        region = 0, 0
-    if not region[0] < region[1]:
-        raise UsageError(f"write_watch: {text!r} is no region", "write START-END in hex, as in /proc/PID/maps")
-    return region

@@ -17,11 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
-from wstrace_plugins.os.foreign import declare
-from wstrace_plugins.os.intervals import overlap
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
@@ -30,9 +27,7 @@ from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
-_MS_ASYNC = 1
 _NONE = np.empty(0, "<u8")
-_msync = declare(None, "msync", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def probe() -> Level:
@@ -57,10 +52,16 @@ def start_agent(path: str | None) -> Agent:
 
 
 def open_watcher(pid: int, agent: str = "") -> Watcher:
-    """A watcher of the calling process, or of another one through its agent."""
+    """A watcher of all writable memory of the calling process, or of another one through its agent."""
     if pid != os.getpid():
         procfs.stat_with_memory(pid)
-    return Watcher(pid, agent)
+    watcher = Watcher(pid, agent)
+    try:
+        watcher.add_writable()
+    except BaseException:
+        watcher.close()
+        raise
+    return watcher
 
 
 class Watcher:
@@ -71,7 +72,7 @@ class Watcher:
     def __init__(self, pid: int | None = None, agent: str = "") -> None:
         self.pid = os.getpid() if pid is None else pid
         self._maker = os.getpid()
-        self._ranges: list[tuple[int, int]] = []  # regions that were added one by one
+        self._region = 0, 0
         self._all: AllMemory | None = None
         if self.pid == self._maker:
             self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
@@ -86,9 +87,8 @@ class Watcher:
             self._uffd.register(start, end)
             self._uffd.protect(start, end)
         except OSError as error:
-            self._check_there()
             raise _refused(start, end, error) from None
-        self._ranges.append((start, end))
+        self._region = start, end
 
     def add_writable(self) -> int:
         """Watches all writable memory, present and future; returns the number of bytes watched."""
@@ -104,19 +104,22 @@ class Watcher:
     def ranges(self, *, reset: bool = True) -> Ranges:
         """Runs of written pages: where they begin and end."""
         self._check_maker()
-        found = [self._scan(low, high, reset) for low, high in self._ranges]
-        self._check_there()
         if self._all is not None:
-            found += self._all.look(reset=reset)
-        return found[0] if len(found) == 1 and len(found[0][0]) < pm.VEC_LEN else _joined(found)
+            return _joined(self._all.look(reset=reset))
+        flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
+        try:
+            rows = self._pagemap.scan(*self._region, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
+        except PermissionError:
+            why = "the memory at {:#x}-{:#x} was mapped anew while it was watched".format(*self._region)
+            raise Unavailable(why, "make a new watch") from None
+        found = rows["start"], rows["end"]
+        return found if len(rows) < pm.VEC_LEN else _joined([found])
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""
         self._check_maker()
         if self._all is not None:
             self._all.reset()
-        for start, end in self._ranges:
-            self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, flags=pm.PM_SCAN_WP_MATCHING)
 
     def close(self) -> None:
         """Ends all watching."""
@@ -124,25 +127,6 @@ class Watcher:
         self._pagemap.close()
 
     after_fork_in_child = close
-
-    def _scan(self, start: int, end: int, reset: bool) -> Ranges:
-        flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
-        try:
-            if self._mapped(start, end):
-                rows = self._pagemap.scan(start, end, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
-                return rows["start"], rows["end"]
-        except PermissionError:
-            pass
-        self._check_there()
-        what = f"the memory at {start:#x}-{end:#x}"
-        raise Unavailable(f"{what} was unmapped or mapped anew while it was watched", "make a new watch")
-
-    def _mapped(self, start: int, end: int) -> bool:
-        """True when the range has no hole, which a scan does not report."""
-        if self.pid == self._maker:
-            return bool(_msync(start, end - start, _MS_ASYNC) == 0)
-        now, region = mappings(self.pid, Dictionary()), np.array([start, end], "<u8")
-        return int(overlap(region[:1], region[1:], now["start"], now["end"])[0]) == end - start
 
     def _prove(self) -> None:
         """Writes to the second of three fresh pages and expects only that one: a missing feature shows no write."""
@@ -153,7 +137,6 @@ class Watcher:
             self.add(start, start + 3 * pm.PAGE)
             memory[pm.PAGE] = 1
             seen = [(runs.tolist(), pages.tolist()) for runs, pages in (self.written(), self.written())]
-            self._ranges = []  # the watch of that memory ends with it
             if seen == [([start + pm.PAGE], [1]), ([], [])]:
                 return
         except Unavailable as refused:
@@ -162,7 +145,7 @@ class Watcher:
         raise Unavailable(why, remedy)
 
     def _check_there(self) -> None:
-        """Called after scans: in an address space that has ended they find nothing and raise nothing."""
+        """Called after scans: of an address space that has ended they find nothing and raise nothing."""
         if self.pid != self._maker and self._pagemap.gone:
             raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
 

@@ -24,9 +24,9 @@ from wstrace_plugins.write_watch.windows import pipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A request is an operation and two addresses; a reply is a number of runs or bytes, then starts (u64) and pages (u32).
-_QUESTION = struct.Struct("<cQQ")
-_ADD, _ADD_ALL, _WRITTEN = b"a", b"A", b"w"
+#: A request; the reply is the number of runs, then their starts (u64) and pages (u32).
+_WRITTEN = b"w"
+_COUNT = struct.Struct("<Q")
 _MAX_ANSWER = 256 << 20
 _PAUSE_SECONDS = 0.01  # between two tracers
 
@@ -81,25 +81,13 @@ class Agent:
             return
         with contextlib.closing(self._watcher()) as watcher:
             while True:
-                question = peer.receive(_QUESTION.size)
+                peer.receive(len(_WRITTEN))
                 try:
-                    answer = b"+" + _reply(watcher, *_QUESTION.unpack(question))
-                except (Unavailable, struct.error) as refused:
+                    starts, pages = watcher.written()
+                    answer = b"".join((b"+", _COUNT.pack(len(starts)), starts.astype("<u8"), pages.astype("<u4")))
+                except Unavailable as refused:
                     answer = b"-" + str(refused).encode("utf-8", "replace")
                 peer.send(answer)
-
-
-def _reply(watcher: Any, operation: bytes, start: int, end: int) -> bytes:
-    if operation == _ADD:
-        watcher.add(start, end)
-    elif operation == _ADD_ALL:
-        return struct.pack("<Q", watcher.add_allocated())
-    elif operation == _WRITTEN:
-        starts, pages = watcher.written()
-        return b"".join((struct.pack("<Q", len(starts)), starts.astype("<u8"), pages.astype("<u4")))
-    else:
-        raise Unavailable(f"unknown question {operation!r}")
-    return struct.pack("<Q", 0)
 
 
 class RemoteWatcher:
@@ -110,18 +98,10 @@ class RemoteWatcher:
     def __init__(self, peer: pipe.Pipe, pid: int) -> None:
         self._peer, self._pid = peer, pid
 
-    def add(self, start: int, end: int) -> None:
-        """Begins to watch the pages in [start, end)."""
-        self._ask(_ADD, start, end)
-
-    def add_writable(self) -> int:
-        """Watches all memory that WriteWatch made in the process; returns the bytes added."""
-        return int(struct.unpack_from("<Q", self._ask(_ADD_ALL))[0])
-
     def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of written pages: their addresses (u64) and numbers of pages (u32). Raises Unavailable, TargetExited."""
-        answer = self._ask(_WRITTEN)
-        count = struct.unpack_from("<Q", answer)[0]
+        answer = self._ask()
+        count = _COUNT.unpack_from(answer)[0] if len(answer) >= 8 else 0
         if len(answer) != 8 + 12 * count:
             raise Unavailable(f"process {self._pid}'s agent answered {len(answer)} bytes for {count} runs")
         return np.frombuffer(answer, "<u8", count, 8), np.frombuffer(answer, "<u4", count, 8 + 8 * count)
@@ -132,9 +112,9 @@ class RemoteWatcher:
 
     after_fork_in_child = close
 
-    def _ask(self, operation: bytes, start: int = 0, end: int = 0) -> bytes:
+    def _ask(self) -> bytes:
         try:
-            self._peer.send(_QUESTION.pack(operation, start, end))
+            self._peer.send(_WRITTEN)
             answer = self._peer.receive(_MAX_ANSWER, pipe.SECONDS)
         except TimeoutError as error:
             self._peer.close()  # a late reply would be taken for that of the next request
@@ -170,7 +150,9 @@ def connect(pid: int, path: str = "") -> RemoteWatcher:
     if server != pid:
         peer.close()
         raise Unavailable(f"{path} is process {server}'s, not process {pid}'s")
-    return RemoteWatcher(peer, pid)
+    watcher = RemoteWatcher(peer, pid)
+    watcher.written()  # from its answer on it is watched
+    return watcher
 
 
 def _same_user(pid: int) -> bool:

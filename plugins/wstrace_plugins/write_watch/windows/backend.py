@@ -96,14 +96,25 @@ def mappings(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> dict[st
 
 
 def open_watcher(pid: int, agent: str = "") -> Watcher | RemoteWatcher:
-    """A watcher of the calling process, or of another one through its agent. Raises TargetExited, Unavailable."""
-    return Watcher() if pid == os.getpid() else connect(pid, agent)
+    """A watcher of what WriteWatch allocated in a process, of another one through its agent.
+
+    Raises TargetExited, Unavailable.
+    """
+    return allocated() if pid == os.getpid() else connect(pid, agent)
 
 
 def start_agent(path: str | None) -> Agent:
     """Starts an agent, through which a tracer outside of this process watches memory that WriteWatch made here."""
     Watcher().close()
-    return Agent(path, Watcher)
+    return Agent(path, allocated)
+
+
+def allocated(api: WindowsApi = winapi) -> Watcher:
+    """A watcher of all memory of this process that WriteWatch allocated and will allocate, with nothing written yet."""
+    watcher = Watcher(api)
+    watcher.everything = True
+    watcher.written()
+    return watcher
 
 
 class Watcher:
@@ -121,7 +132,7 @@ class Watcher:
     def __init__(self, api: WindowsApi = winapi) -> None:
         self._api = api
         self._ranges: list[tuple[int, int]] = []
-        self._everything = False
+        self.everything = False
         self._kept: list[NDArray[np.uint64]] = []
         self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
         self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
@@ -154,20 +165,6 @@ class Watcher:
             "let wstrace.WriteWatch(nbytes) allocate it",
         )
 
-    def add_allocated(self) -> int:
-        """Watches all memory that WriteWatch made and that is not yet watched here; returns the bytes added.
-
-        Memory that is allocated later is not included; memory that is freed leaves the watch by itself.
-        """
-        added = 0
-        with _lock:
-            for start, end in list(_allocations.items()):
-                if not any(s < end and start < e for s, e in self._ranges):
-                    self._ranges.append((start, end))
-                    added += end - start
-            self._everything = True
-        return added
-
     def reset(self) -> None:
         """Marks all watched pages as not written."""
         self.written()
@@ -182,9 +179,8 @@ class Watcher:
             Unavailable: some of the memory was freed.
         """
         with _lock:
-            if self._everything:  # forget memory that was freed
-                live = list(_allocations.items())
-                self._ranges = [(s, e) for s, e in self._ranges if any(a <= s and e <= b for a, b in live)]
+            if self.everything:
+                self._ranges = list(_allocations.items())
             parts = [*self._kept]
             for start, end in self._ranges:
                 parts.extend(self._collect(start, end, reset=reset))
