@@ -9,8 +9,8 @@ from wstrace.firing import ENDED
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.working_set import watching
-from wstrace_plugins.working_set.triggers import TriggersSource
-from wstrace_plugins.working_set.watching import WatchedProcesses, parse_conditions
+from wstrace_plugins.working_set.triggers import TriggersSource, WatchedProcesses
+from wstrace_plugins.working_set.watching import parse_conditions
 
 MIB = 1 << 20
 SECOND = 1_000_000_000

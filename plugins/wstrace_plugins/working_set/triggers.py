@@ -16,13 +16,43 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.firing import KILLED
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MARK, RESIDENT_PAGES, Schema
-from wstrace_plugins.working_set.watching import Condition, Watched, WatchedProcesses, parse_conditions
+from wstrace.text import base_name
+from wstrace_plugins.working_set.process_tree import resident_bytes, traced
+from wstrace_plugins.working_set.watching import Condition, Watched, parse_conditions
 from wstrace_plugins.working_set.working_set import working_set
 
 #: Readings of the sizes are so many times their own CPU time apart.
 _APART = 100
 #: Cgroups that match are looked for so often.
 _NEW_SECONDS = 5.0
+
+
+class WatchedProcesses(Watched):
+    """The targets of a session, with their children where these are traced."""
+
+    def __init__(self, context: Context, conditions: Sequence[Condition], pause: float) -> None:
+        names = list(dict.fromkeys(base_name(target.name) for target in context.targets))
+        who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+        from wstrace_plugins.working_set.backend import backend
+
+        super().__init__("", who, [one for one in conditions if not one.of_cgroup], pause)
+        self._context, self._backend = context, backend()
+        self._now: Sequence[int] = ()
+
+    def pids(self) -> Sequence[int]:
+        """The targets and their children."""
+        self._now = traced(self._context, self._backend)
+        return self._now
+
+    def happened(self) -> set[Condition]:
+        """`end`, once, when the targets have ended."""
+        if not self.ending or any(target.wait(0) is None for target in self._context.targets):
+            return set()
+        return {one for one in self.conditions if one.kind == "end" and one not in self._fired and self.may(one)}
+
+    def size(self) -> int:
+        """The sum of the resident sizes of what there was within the last second."""
+        return sum(resident_bytes(self._backend, pid) for pid in self._now)
 
 
 class TriggersSource(Source):

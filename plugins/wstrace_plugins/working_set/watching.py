@@ -12,11 +12,7 @@ from typing import Literal, cast
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.firing import ENDED, KILLED, MOST_PIDS, REACHED, Firing
-from wstrace.interfaces import Context
 from wstrace.options import parse_duration, parse_size
-from wstrace.text import base_name
-from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import resident_bytes, traced
 
 Kind = Literal["rss", "growth", "end", "psi", "oom_kill"]
 _VALUES = {"rss": (parse_size,), "growth": (parse_size, parse_duration), "psi": (parse_duration, parse_duration),
@@ -171,29 +167,3 @@ class Watched(abc.ABC):
         """Describes a firing now. For pids see Firing."""
         return Firing(now_ns(), condition.text, self.who, condition.how, self.newest[1], self.name, pids,
                       self.looks[1][0], self.sizes())  # fmt: skip
-
-
-class WatchedProcesses(Watched):
-    """The targets of a session, with their children where these are traced."""
-
-    def __init__(self, context: Context, conditions: Sequence[Condition], pause: float) -> None:
-        names = list(dict.fromkeys(base_name(target.name) for target in context.targets))
-        who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-        super().__init__("", who, [one for one in conditions if not one.of_cgroup], pause)
-        self._context, self._backend = context, backend()
-        self._now: Sequence[int] = ()
-
-    def pids(self) -> Sequence[int]:
-        """The targets and their children."""
-        self._now = traced(self._context, self._backend)
-        return self._now
-
-    def happened(self) -> set[Condition]:
-        """`end`, once, when the targets have ended."""
-        if not self.ending or any(target.wait(0) is None for target in self._context.targets):
-            return set()
-        return {one for one in self.conditions if one.kind == "end" and one not in self._fired and self.may(one)}
-
-    def size(self) -> int:
-        """The sum of the resident sizes of what there was within the last second."""
-        return sum(resident_bytes(self._backend, pid) for pid in self._now)
