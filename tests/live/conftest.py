@@ -107,13 +107,13 @@ class Trace:
     def ledger(self, stage: str, who: str | None = None) -> int:
         return self.context.ledger.get(stage, who)
 
-    def assert_balanced(self) -> None:
-        """recorded + lost + foreign = counted, nothing unaccounted, for minor and major."""
+    def assert_balanced(self, *, others: bool = False) -> None:
+        """recorded + lost + foreign = counted, nothing unaccounted, for minor and major; but what others displaced."""
         flags = self.column("page_fault", "flags")
         for kind, recorded in (("major", int((flags & 1).sum())), ("minor", int((flags & 1 == 0).sum()))):
-            gone = self.ledger("lost_kernel", kind) + self.ledger("foreign_clock", kind)
+            gone = sum(self.ledger(stage, kind) for stage in ("lost_kernel", "foreign_clock", "unaccounted"))
             assert recorded + gone == self.ledger("counted", kind), kind
-            assert self.ledger("unaccounted", kind) == 0
+            assert others or self.ledger("unaccounted", kind) == 0
 
     def assert_ordered(self) -> None:
         """Time-ordered but for what the ledger calls late."""

@@ -29,7 +29,7 @@ def waiting(tmp_path: Path) -> Iterator[int]:
     slow.touch()
     (tmp_path / "offsets.h").write_text(offsets(PLACES))
     subprocess.run(["gcc", "-O1", "-I", tmp_path, "-o", program, HERE / "fuse_python.c"], check=True)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
         folder.chmod(0o755)
     words = [sys.executable, HERE / "fuse_hang.py", slow, str(USER), program, slow]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:

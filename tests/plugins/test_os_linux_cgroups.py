@@ -11,7 +11,6 @@ import pytest
 from wstrace import cgroup_names as names
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Usage
-from wstrace_plugins.os.linux.cgroups.cpu import throttled_seconds
 from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
 from wstrace_plugins.os.linux.cgroups.mounts import Hierarchy, hierarchy_of
 from wstrace_plugins.os.linux.cgroups.tree import Cgroups, topmost
@@ -94,27 +93,6 @@ def test_no_mount_is_one_sentence(tmp_path: Path, mounts: str, table: str, why: 
     with pytest.raises(Unavailable) as refused:
         hierarchy_of("perf_event", proc(tmp_path, mounts, table))
     assert why in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("path", "files", "seconds"),
-    [
-        ("/a/b", {"a/b": "nr_throttled 2\nthrottled_usec 1500000\n", "a": "throttled_usec 7\n"}, 1.5),
-        ("/a/b", {"a/b": "usage_usec 9\n", "a": "throttled_usec 2500000\nnr_bursts 0\n"}, 2.5),  # the limit is above
-        ("/a/b", {"a/b": "throttled_time 3000000000\n"}, 3.0),  # v1's unit is the nanosecond
-        ("/not/seen/here", {"": "throttled_usec 4000000\n"}, 4.0),  # a container without a cgroup namespace
-        ("/a/b", {}, 0.0),
-    ],
-)
-def test_what_cpu_limits_cost_the_own_cgroup(tmp_path: Path, path: str, files: dict[str, str], seconds: float) -> None:
-    top = tmp_path / "mount"
-    for folder, text in files.items():
-        (top / folder).mkdir(parents=True, exist_ok=True)
-        (top / folder / "cpu.stat").write_text(text)
-    fake = proc(tmp_path, UNIFIED.replace("/sys/fs/cgroup/unified", str(top)), "cpu\t0\t1\t1\n")
-    (fake / str(os.getpid())).mkdir()
-    (fake / str(os.getpid()) / "cgroup").write_text(f"1:name=systemd:/\n0::{path}\n")
-    assert throttled_seconds(fake) == pytest.approx(seconds)
 
 
 @pytest.fixture

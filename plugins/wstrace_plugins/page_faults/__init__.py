@@ -34,8 +34,4 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
         "other_namespace": (True, "faults of processes of another pid namespace: they have no pid here"),
         "before_armed": (True, "faults of a cgroup made during the trace, before it was traced"),
         "missed_cgroups": (True, "cgroups that had gone before they could be traced: how many faults is not known"),
-        "displaced": (
-            True,
-            "events of others: faults that were not recorded because another BPF program ran on their CPU",
-        ),
     }

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Dictionary
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import TargetExited
 from wstrace_plugins.mapped_files.epoch import MappingRow as Row
 from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
-from wstrace_plugins.os.linux.procmap_query import Question
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,17 +40,11 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
         TargetExited: there is no such process.
         Unavailable: it belongs to another user.
     """
-    pid = os.getpid() if pid is None else pid
     if not 0 <= address < 1 << 64:
         return None
-    try:
-        with Question(pid) as question:
-            found = question.ask(address)
-        path = found.path if found else ""
-    except Unavailable:
-        maps = procfs.read_maps(pid)
-        inside = np.flatnonzero((maps.columns["start"] <= address) & (np.uint64(address) < maps.columns["end"]))
-        path, _ = procfs.label(maps.files[maps.columns["file"][inside[0]]]) if len(inside) else ("", 0)
+    maps = procfs.read_maps(os.getpid() if pid is None else pid)
+    inside = np.flatnonzero((maps.columns["start"] <= address) & (np.uint64(address) < maps.columns["end"]))
+    path, _ = procfs.label(maps.files[maps.columns["file"][inside[0]]]) if len(inside) else ("", 0)
     return path if path.startswith("/") else None
 
 

@@ -7,12 +7,9 @@ import mmap
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_plugins.os.linux import procfs, vmstat
-from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.process_rows import ended
 from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
@@ -22,10 +19,7 @@ from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
-DISPLACED, WITHOUT_STACK = "displaced", "without_stack"
-_UNTRACED = "CPUs that came online during the trace"
-#: A ring lasts longer at a million faults a second: less throttling explains no loss.
-_TOLD_SECONDS = 0.1
+WITHOUT_STACK = "without_stack"
 
 
 class Account:
@@ -57,9 +51,7 @@ class Account:
         self._python = python or NoStacks()
         self._before = 0
         self._hints: int | None = None
-        self._throttled: float | None = None
         self._at_end: int | None = None
-        self._untraced = False
         #: Faults that were counted and recorded, by type, and are not of this trace.
         self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
@@ -76,7 +68,6 @@ class Account:
 
     def end(self) -> None:
         """Called before the events stop: what the system accounts to targets after this is not part of the trace."""
-        self._untraced = bool({*perf.online_cpus()} - {*self._events.cpus})
         for group in self._context.groups:
             group.end()
         if any(target.wait(0) is None for target in self._context.targets):
@@ -88,8 +79,6 @@ class Account:
         ledger = self._context.ledger
         for kind, rings in self._kinds:
             lost = self.reported_lost(kind)
-            if lost and self._throttled is None:
-                self._throttled = _throttled()
             for stage, count in (
                 ("lost_kernel", lost),
                 ("duplicates", sum(ring.duplicates for ring in rings)),
@@ -110,16 +99,8 @@ class Account:
         lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
         return max(lost - self._python.rows_lost(kind), 0) if lost else 0
 
-    def displaced(self, kind: str, counted: int) -> int:
-        """The faults that are missing because another BPF program ran on their CPU.
-
-        The kernel then leaves out ours and, with it, the sample (bpf_overflow_handler() in kernel/events/core.c).
-        """
-        runs = self._python.runs(kind) if self._settings.period == 1 and not self._events.thinned else None
-        return max(counted - runs, 0) if runs is not None else 0
-
     def close(self, given: int, *, failed: bool) -> None:
-        """Writes the final ledger: what was recorded, all losses (with displaced) and unaccounted are what was counted.
+        """Writes the final ledger: what was recorded, all losses and unaccounted are what was counted.
 
         Args:
             given: the number of faults that were emitted; the tracer lost the others that it took from the rings.
@@ -131,24 +112,18 @@ class Account:
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
         for kind, rings in self._kinds:
             counted, lost = self._events.counts(kind)
-            displaced = self.displaced(kind, counted)
             counted -= sum(ring.duplicates for ring in rings) + self.left_out[kind]
             recorded = sum(ring.recorded for ring in rings) - self.left_out[kind]
             foreign = sum(ring.foreign for ring in rings)
             absent = counted - recorded - foreign
             if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
                 reported = self.reported_lost(kind)
-                lost = max(absent - displaced, reported) if every else reported
-            # A thread that is started just before its starter's events get their gates has events without any. No gate
-            # runs at its faults, but they are recorded: 3 of 150 attaches to a program that makes threads all the time.
-            displaced = min(displaced, max(absent - lost, 0))
+                lost = max(absent, reported) if every else reported
             if every or not any(self.left_out.values()):  # of others' faults that were counted only samples are known
                 ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
-                ledger.add(DISPLACED, displaced, kind)
-                rest = absent - lost - displaced
-                ledger.add("lost_tracer" if failed else "unaccounted", rest, kind)
+                ledger.add("lost_tracer" if failed else "unaccounted", absent - lost, kind)
             counted_in_all += counted
         # The kernel's count includes losses at the end, after which no LOST row was written.
         if lost := max(self._side.lost, self._events.counts(SIDE)[1] or 0):
@@ -157,17 +132,13 @@ class Account:
             ledger.set(WITHOUT_STACK, n, reason)
         if self._context.wants(CONTENT_LOSS):  # what blame asks for
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
-        if self._untraced:
-            self._context.info.lack(f"faults on {_UNTRACED}")
         self._tell_hints()
-        self._tell_throttling()
         if self._context.groups:
             usage = self._context.usage().faults
             if usage is None:
                 self._context.info.note("an unknown number faulted in by the kernel itself")
             elif usage > counted_in_all:
-                others = f", or faults on {_UNTRACED}" if self._untraced else ""
-                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself{others}")
+                self._context.info.note(f"{usage - counted_in_all:,} faulted in by the kernel itself")
         elif self._context.targets:
             if all(target.launched for target in self._context.targets) and (went_on := self._went_on()):
                 self._context.info.extra["went_on"] = went_on
@@ -179,14 +150,6 @@ class Account:
             self._context.info.lack(
                 "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "
                 f"between nodes, with {hints - self._hints:,} on this machine meanwhile; sysctl kernel.numa_balancing=0"
-            )
-
-    def _tell_throttling(self) -> None:
-        seconds = 0.0 if self._throttled is None else _throttled() - self._throttled
-        if seconds >= _TOLD_SECONDS:
-            self._context.info.lack(
-                f"what the kernel dropped, while a CPU limit stopped the tracer's own cgroup for {seconds:.1f} s (over "
-                "all CPUs) since the first loss; raise that limit, or record fewer: -s page_faults:period=10"
             )
 
     def _orphans(self) -> list[int]:
@@ -233,8 +196,6 @@ class Account:
     def _causes(self) -> list[str]:
         """What rusage may have counted without an event: always also get_user_pages(), which has none."""
         causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
-        if self._untraced:
-            causes.insert(0, f"faults on {_UNTRACED}")
         if not self._settings.kernel:
             causes.append("faults that kernel code took on the target's memory (level user)")
         if not self._settings.children:
@@ -244,55 +205,14 @@ class Account:
         return causes
 
 
-def _throttled() -> float:
-    # The user that root became may not read what root installed: then the losses are told, and this is not.
-    with contextlib.suppress(ImportError, LookupError, OSError, ValueError):
-        from wstrace_plugins.os.linux.cgroups.cpu import throttled_seconds  # a trace without losses does not load it
-
-        return throttled_seconds()
-    return 0.0
-
-
 _SETTING = "/sys/kernel/debug/fault_around_bytes"
-#: The bytes that are in the page cache when it is tried, which bound what is found: the default first, as it is cheap.
-_TRIED = (1 << 17, 1 << 20)
-#: The bit of an entry that tells that its page is mapped (Documentation/admin-guide/mm/pagemap.rst).
-_PRESENT = np.uint64(63)
 
 
 def fault_around_bytes() -> int:
     """The most bytes of a file in the page cache that a read fault maps with the touched page; 0 = not known.
 
-    It is a setting, 64 KiB unless root changes it, which debugfs has where it is mounted (mm/memory.c). Elsewhere it is
-    tried: one page of a file in memory is read, and the pagemap of this process says which are mapped then.
+    It is a setting, 64 KiB unless root changes it, which debugfs has where it is mounted (mm/memory.c).
     """
     with contextlib.suppress(OSError, ValueError):
         return max(int(procfs.content(_SETTING)), mmap.PAGESIZE)
-    with contextlib.suppress(OSError):
-        return next((found for n in _TRIED if (found := mapped_of(n)) < n), _TRIED[-1])
     return 0
-
-
-def mapped_of(n: int) -> int:
-    """How much of n bytes, which are aligned to their size as windows are, is mapped when a page amid them is read.
-
-    Raises:
-        OSError: there is no such file, or the pagemap may not be read.
-    """
-    file = os.memfd_create("wstrace-fault-around")
-    try:
-        os.ftruncate(file, 2 * n)
-        with mmap.mmap(file, 2 * n, prot=mmap.PROT_READ) as memory:
-            with contextlib.suppress(OSError):  # a kernel without huge pages, of which one would be mapped whole
-                memory.madvise(mmap.MADV_NOHUGEPAGE)
-            whole = np.frombuffer(memory, np.uint8)
-            address = int(whole.__array_interface__["data"][0])
-            begin = -address % n
-            os.pwrite(file, bytes(n), begin)
-            assert not whole[begin + n // 2]
-            del whole
-            with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-                entries = os.pread(pagemap.fileno(), 2 * n // mmap.PAGESIZE * 8, address // mmap.PAGESIZE * 8)
-        return int((np.frombuffer(entries, "<u8") >> _PRESENT).sum()) * mmap.PAGESIZE
-    finally:
-        os.close(file)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR
@@ -151,18 +149,6 @@ class Arming:
         """Records one out of so many faults from now on. False: the kernel cannot change that of inherited events."""
         return False
 
-    def again(self, pid: int) -> None:
-        """Opens events again on a process that gained privilege by exec, because the kernel has removed the old ones.
-
-        That needs privilege. Faults that happened meanwhile are lost, and counted.
-        """
-        since = now_ns()
-        with contextlib.suppress(OSError, Unavailable):  # we lack the right, or the process has ended
-            self._events.threads.difference_update(procfs.threads(pid))
-            self._events.arm_process(pid, self._settings, self._context.own_threads)
-            self._side.seen(pid, since)
-            self.doubled = True
-
     def _family(self, *pids: int) -> list[int]:
         return [*dict.fromkeys(pids), *(procfs.descendants(*pids) if self._settings.children else ())]
 
@@ -185,71 +171,20 @@ def met(side: SideBand, time_ns: int, kind: int, misc: int, record: bytes, *, lo
         pid, parent = _IDS.unpack_from(record, 8)
         if pid == parent:
             return pid in side.live
-        _meet(side, parent, time_ns - 1, look, whole=True)
+        _meet(side, parent, time_ns - 1, look)
     elif kind == perf.PERF_RECORD_MMAP2:
-        _meet(side, _IDS.unpack_from(record, 8)[0], time_ns - 1, look, whole=False)
+        _meet(side, _IDS.unpack_from(record, 8)[0], time_ns - 1, look)
     elif kind in _OF_A_PROCESS and _IDS.unpack_from(record, 8)[0] not in side.live:
         return bool(kind == perf.PERF_RECORD_COMM and misc & perf.PERF_RECORD_MISC_COMM_EXEC)
     return True
 
 
-def _meet(side: SideBand, pid: int, time_ns: int, look: Callable[[int], object], *, whole: bool) -> None:
-    """Makes a process known; `whole`: with all its mappings, as a child inherits them."""
+def _meet(side: SideBand, pid: int, time_ns: int, look: Callable[[int], object]) -> None:
+    """Makes a process known, with what it has mapped now."""
     if pid not in side.live:
         try:
             look(pid)
-            side.seen(pid, time_ns, whole=False)
-            side.asked.faulted(pid, side.given_before)
+            side.seen(pid, time_ns)
         except Unavailable:
             if pid not in side.live:
                 side.unread(pid, time_ns)
-    if whole and pid in side.asked:  # a list is of now: what records tell of since then is left out of it
-        with contextlib.suppress(Unavailable):  # it has ended
-            side.list_whole(pid)
-
-
-def family(side: SideBand, time_ns: int, kind: int, misc: int, record: bytes) -> bool:
-    """Takes what befalls processes that are known, and those that these start."""
-    if kind == perf.PERF_RECORD_FORK:
-        return _IDS.unpack_from(record, 8)[1] in side.live
-    return kind not in _OF_A_PROCESS or _IDS.unpack_from(record, 8)[0] in side.live
-
-
-class FamilyArming(Arming):
-    """Targets whose faults are chosen from those of all processes, by their pid; the arguments are those of Arming.
-
-    It costs what the faults of others cost, a few descriptors a CPU, and no thread is missed.
-    """
-
-    def arm(self, since: int) -> None:
-        """Opens the events of all processes, then reads those of the targets and their children."""
-        self._side.lazily(family, lambda record: None)
-        try:
-            self._events.arm_everywhere(self._settings)
-        except OSError as error:
-            raise Unavailable(f"events of all processes are refused: {error.strerror}") from None
-        targets, known = [target.pid for target in self._context.targets], set[int]()
-        while fresh := [pid for pid in self._family(*targets) if pid not in known]:
-            for pid in fresh:
-                known.add(pid)
-                self._python.look(pid)
-                try:
-                    self._side.seen(pid, since)
-                except TargetExited:
-                    if pid in targets:
-                        raise
-
-    def again(self, pid: int) -> None:
-        """Nothing: the kernel takes no events off a process here."""
-
-    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
-        """Which faults are of the tracer's own threads, which have events as all others."""
-        return np.isin(columns["tid"], list(self._context.own_threads()))
-
-    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Those of the processes that are traced, or that have just ended."""
-        mine = np.isin(columns["pid"], [*self._side.live, *self._side.ended])
-        if mine.all():
-            return columns
-        self.left_out_of(columns, ~mine)
-        return {name: column[mine] for name, column in columns.items()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import Unavailable, UsageError
+from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import (
     ADDRESS_SPACE,
@@ -25,16 +25,15 @@ from wstrace.schema import (
     STACK_DUMP,
     Schema,
 )
-from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.account import Account
-from wstrace_plugins.page_faults.linux.arming import Arming, FamilyArming
+from wstrace_plugins.page_faults.linux.arming import Arming
 from wstrace_plugins.page_faults.linux.calls import Calls
 from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
 from wstrace_plugins.page_faults.linux.counters import FaultCounters
 from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.levels import everywhere_refused, own_level, settled_level, stack_levels
+from wstrace_plugins.page_faults.linux.levels import own_level, settled_level, stack_levels
 from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.process_rows import ended
 from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
@@ -153,7 +152,11 @@ class PageFaults(Source):
         self._settings = self._settings._replace(tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children and not context.groups)
         descriptors = Descriptors()
-        arming, self._settings = _arming_of(context, self._settings, descriptors, cpus)
+        arming: type[Arming] = Arming
+        if context.groups:
+            from wstrace_plugins.page_faults.linux.group_arming import GroupArming  # with all that reads cgroups
+
+            arming, self._settings = GroupArming, self._settings._replace(everywhere=True, cgroups=True)
         descriptors.room((5 + 17 * len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
@@ -243,8 +246,6 @@ class PageFaults(Source):
         for batch in self._side.give(watermark, self.name):
             self._python.saw(batch)
             yield batch
-        for pid in self._side.privileged_now():
-            self._arming.again(pid)
         for dumps in self._dumps.give(watermark):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         for until in steps(self._samples, watermark):
@@ -352,27 +353,3 @@ class PageFaults(Source):
             counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
         return {**counts, **self._python.statistics()}
-
-
-def _arming_of(
-    context: Context, settings: Settings, descriptors: Descriptors, cpus: Sequence[int]
-) -> tuple[type[Arming], Settings]:
-    """How the events of a trace are opened: of groups, on each thread, or, for too many threads, on all processes."""
-    if context.groups:
-        from wstrace_plugins.page_faults.linux.group_arming import GroupArming  # with all that reads cgroups
-
-        return GroupArming, settings._replace(everywhere=True, cgroups=True)
-    there = [target.pid for target in context.targets if not target.launched]
-    children = procfs.descendants(*there) if there and settings.children else ()
-    threads = sum(map(_threads, (*there, *children)))
-    bare = settings._replace(tracepoints=())
-    if descriptors.room(threads * len(cpus) * bare.events) or not settings.children or everywhere_refused(settings):
-        return Arming, settings
-    return FamilyArming, settings._replace(everywhere=True)
-
-
-def _threads(pid: int) -> int:
-    try:
-        return len(procfs.threads(pid))
-    except Unavailable:
-        return 0

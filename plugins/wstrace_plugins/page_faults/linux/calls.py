@@ -76,12 +76,6 @@ class Calls:
         self._alone = {name for name, (_, leave) in numbers.items() if not leave}
         self._entered: dict[int, tuple[str, int, tuple[int, ...]]] = {}
 
-    def copy(self) -> Calls:
-        """Another one, to read ahead with."""
-        ahead = Calls(self._numbers)
-        ahead._entered = dict(self._entered)
-        return ahead
-
     @property
     def names(self) -> frozenset[str]:
         """The names of the calls that are traced."""
@@ -183,17 +177,14 @@ class Remaps:
         self._mapped: dict[int, list[Piece]] = {}  # in order, none over another
         self._replaced: dict[int, deque[tuple[int, Piece]]] = {}  # when, and what
 
-    def rows(self, call: Call, *, partly: bool = False) -> tuple[list[Row], list[tuple[int, int]]]:
-        """The ADDRESS_SPACE rows of a call; and the ranges of addresses of which nobody knows what lies there now.
-
-        There are such where only some mappings of its process are known (`partly`), and an unknown one was moved.
-        """
+    def rows(self, call: Call) -> list[Row]:
+        """The ADDRESS_SPACE rows of a call."""
         if call.name == "munmap":
             start, length = call.arguments
-            return [_unmap(call, start, length)], []
-        return self._moved(call, partly) if call.name == "mremap" else ([], [])
+            return [_unmap(call, start, length)]
+        return self._moved(call) if call.name == "mremap" else []
 
-    def _moved(self, call: Call, partly: bool) -> tuple[list[Row], list[tuple[int, int]]]:
+    def _moved(self, call: Call) -> list[Row]:
         start, old, new, flags = call.arguments
         old, new, by = pages(old), pages(new), call.result - start
         rows: list[Row] = []
@@ -209,12 +200,8 @@ class Remaps:
             grown = start + new if at == moves_until else at
             rows.append(piece.moved(call, by, grown + by))
         gaps += [(at, start + new)] * (at < moves_until)
-        if partly:
-            known_before = start + old if by == 0 else start  # what stays in its place is as unknown as before
-            return rows, [(max(low, known_before) + by, high + by) for low, high in gaps if high > known_before]
         rest = (self._anon, 0, 0, _ANON)
-        rows += [(call.returned_ns, call.pid, SPACE_MAP, low + by, high + by, 0, *rest) for low, high in gaps]
-        return rows, []
+        return rows + [(call.returned_ns, call.pid, SPACE_MAP, low + by, high + by, 0, *rest) for low, high in gaps]
 
     def _pieces(self, pid: int, start: int, end: int, time_ns: int) -> list[Piece]:
         """What was mapped at these addresses at a time, as far as it is known; in order."""

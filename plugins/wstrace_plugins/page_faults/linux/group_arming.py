@@ -55,8 +55,6 @@ class GroupArming(Arming):
         self._new: list[tuple[int, str]] = []
         self._due, self._gone_since = 0.0, 0.0
         self._foreign = self._before = 0
-        # a stack goes through code in which no fault lies; and an answer is true of a fault if nothing changed since
-        side.asked.wanted = settings.stacks is None and side.tells_changes
         side.lazily(functools.partial(met, look=python.look), self._told)
 
     def arm(self, since: int) -> None:
@@ -180,9 +178,6 @@ class GroupArming(Arming):
             self.rate.now_is(every, now_ns())
             return True
         return False
-
-    def again(self, pid: int) -> None:
-        """Nothing: the events are not those of a process, so the kernel does not take them off one."""
 
     def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
         """Which faults are the tracer's own: all of its process."""

@@ -70,9 +70,9 @@ class CatchUp:
             with contextlib.suppress(Unavailable):  # it has ended
                 if not procfs.stat(pid).gone:
                     self._look(pid)
-                    self._side.seen(pid, int(times[np.argmax(pids == pid)]), whole=False)
+                    self._side.seen(pid, int(times[np.argmax(pids == pid)]))
                     self._met.discard(pid)
-        return self._side.asked.ask(self._side, present, columns) or bool(new)
+        return bool(new)
 
 
 #: The most processes that one look reads, at 30 us each.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -29,8 +28,6 @@ from wstrace.schema import (
     Schema,
 )
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.os.linux.procmap_query import Answer
-from wstrace_plugins.page_faults.linux.asked_mappings import AskedMappings, Place, Told
 from wstrace_plugins.page_faults.linux.calls import Remaps
 from wstrace_plugins.page_faults.linux.content_losses import ContentLosses, SharedSpaces, same_memory
 
@@ -155,7 +152,7 @@ _END = (1 << 64) - 1
 _U64 = struct.Struct("<Q")
 
 
-class ProcessRows(abc.ABC):
+class ProcessRows:
     """The live processes, and rows of PROCESS, CONTENT_LOSS and ADDRESS_SPACE up to the watermark.
 
     Args:
@@ -166,7 +163,6 @@ class ProcessRows(abc.ABC):
 
     def __init__(self, strings: Dictionary, remaps: bool, shared: SharedSpaces | None) -> None:
         self.live = LiveProcesses()
-        self.asked = AskedMappings()
         self._strings = strings
         self._remaps = Remaps(strings.code("[anon]")) if remaps else None
         self._shared = shared or SharedSpaces()
@@ -184,18 +180,14 @@ class ProcessRows(abc.ABC):
         """A process that we launched and that has not executed its command yet."""
         self.live[pid] = Live(os.getpid(), 0, {pid})
 
-    def seen(self, pid: int, time_ns: int, *, whole: bool = True) -> None:
+    def seen(self, pid: int, time_ns: int) -> None:
         """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
-
-        Args:
-            pid: the process. time_ns: since when it is known.
-            whole: with all its mappings, even where these are asked for when a fault lies in them.
 
         Raises:
             TargetExited, Unavailable: from procfs.
         """
         stat = procfs.stat(pid)
-        maps = procfs.read_maps(pid) if whole or not self.asked.wanted else None
+        maps = procfs.read_maps(pid)
         if pid not in self.live:
             live = self.live[pid] = Live(
                 stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)), image_end=_END
@@ -208,10 +200,7 @@ class ProcessRows(abc.ABC):
                 self._shared.joined(pid, stat.ppid)
                 self._losses.shares(time_ns, pid, stat.ppid)
         self._forget(pid)
-        if maps is not None:
-            self._list(pid, time_ns, maps.coded(self._strings), SPACE_REPLACE)
-        else:
-            self._unlisted(pid, time_ns)
+        self._list(pid, time_ns, maps.coded(self._strings))
 
     def unread(self, pid: int, time_ns: int) -> None:
         """Adds a process that ran before and ended before it was read: what it had mapped until then is not known.
@@ -220,41 +209,13 @@ class ProcessRows(abc.ABC):
         """
         self.live[pid] = Live(0, 0, {pid}, image_end=_END)
         self._forget(pid)
-        self._unlisted(pid, time_ns)
-
-    def _unlisted(self, pid: int, time_ns: int) -> None:
-        self.asked.begin(pid, time_ns)
-        for told in self.passed_over(pid):
-            self.asked.add(pid, told)
         self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
 
-    def list_whole(self, pid: int) -> None:
-        """Adds all mappings of a process of which only some are known, as they are now, since it is known itself.
-
-        What records have told since then is newer. Raises TargetExited, Unavailable: from procfs.
-        """
-        columns = procfs.read_maps(pid).coded(self._strings)
-        if pid in self.asked:
-            columns = self.asked.untold(pid, columns, self.coming(pid))
-            self.asked.end(pid)
-            for since in np.unique(columns["time_ns"]).tolist():
-                own = columns["time_ns"] == since
-                for time_ns in self.asked.times(pid, since):
-                    self._list(pid, time_ns, {name: column[own] for name, column in columns.items()}, SPACE_MAP)
-
-    @abc.abstractmethod
-    def coming(self, pid: int) -> list[Told]:
-        """What a process has mapped, as told by records that are not yet given out."""
-
-    @abc.abstractmethod
-    def passed_over(self, pid: int) -> list[Told]:
-        """Likewise by records that have just been given out, when the process was not known."""
-
-    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]], first: int) -> None:
+    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
         if not (n := len(columns["start"])):
             return
         event = np.full(n, SPACE_MAP, "|u1")
-        event[0] = first
+        event[0] = SPACE_REPLACE
         columns["time_ns"] = np.full(n, time_ns, "<u8")
         columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
         heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
@@ -263,16 +224,6 @@ class ProcessRows(abc.ABC):
         if self._remaps is not None:
             for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
                 self._remaps.changed(row)
-
-    def asked_for(self, pid: int, place: Place, there: Answer) -> None:
-        """Adds one mapping of a process of which only some are known, as far as it lies in that place."""
-        start, end = max(place.start, there.start), min(place.end, there.end)
-        if there.kind == KIND_HEAP:
-            self._losses.heap(pid, there.end)
-        code, bits = self._strings.code(there.path), there.permissions | there.kind << KIND_SHIFT
-        offset = there.offset + start - there.start if there.ino else there.offset
-        for time_ns in self.asked.times(pid, place.time_ns):
-            self._changed([(time_ns, pid, SPACE_MAP, start, end, offset, code, there.dev, there.ino, bits)])
 
     def forget(self, pid: int) -> None:
         """A live process is not traced any more; should it come back, it is seen again."""
@@ -293,23 +244,15 @@ class ProcessRows(abc.ABC):
         self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
 
     def _forget(self, pid: int) -> None:
-        self.asked.forget(pid)
         if self._remaps is not None:
             self._remaps.forget(pid)
 
-    def _changed(self, rows: Iterable[tuple[int, ...]], *, replaces: bool = True, told: Told | None = None) -> None:
-        """Emits rows of an address space for every process that shares it.
-
-        Args:
-            rows: the rows. replaces: whether they may lie where something else was mapped.
-            told: what is known since then; None = what they say.
-        """
+    def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Emits rows of an address space for every process that shares it."""
         for time_ns, pid, *rest in rows:
             for sharer in self._shared.of(pid):
                 row = (time_ns, sharer, *rest)
                 self._spaces.append(row)
-                if replaces:
-                    self.asked.add(sharer, told or Told(time_ns, row[3], row[4]))
                 if self._remaps is not None:
                     self._remaps.changed(row)
 

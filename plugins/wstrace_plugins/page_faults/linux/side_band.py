@@ -6,7 +6,6 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Iterator
-from operator import itemgetter
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
@@ -22,11 +21,9 @@ from wstrace.schema import (
     PROCESS_NAME,
     PROCESS_TITLE,
     SPACE_MAP,
-    SPACE_UNMAP,
 )
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.asked_mappings import Told, changed_by
 from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls
 from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
 from wstrace_plugins.page_faults.linux.process_rows import UNKNOWN_CODE, Live, ProcessRows, until
@@ -42,7 +39,6 @@ _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
 _RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
 _TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
-_MAPS = (perf.PERF_RECORD_MMAP2, perf.PERF_RECORD_COMM, perf.PERF_RECORD_SAMPLE)
 _CACHE = 4096
 _KEPT = 1 << 16
 _END = (1 << 64) - 1
@@ -83,16 +79,10 @@ class SideBand(ProcessRows):
         self.stale = False
         #: The number of programs that gained privilege by exec, at which the kernel ended their trace.
         self.privileged_programs = 0
-        self._privileged: list[int] = []
         self._calls = calls
         self._children, self._exit_code = children, exit_code
         self._records: list[Record] = []
-        self._due: list[Record] = []
-        self._at = 0  # the number of those that have been given
-        self._ahead: dict[int, list[tuple[int, Record]]] | None = None  # by process, with their places; None = not made
-        self._unknown: dict[int, list[Record]] = {}  # by process
-        self._unknown_records = 0
-        self.given_before = self._given_until = 0  #: up to when records were given before those that are given now
+        self._given_until = 0  #: up to when records were given
         self._takes: Callable[[int, int, int, bytes], bool] = lambda time_ns, kind, misc, record: True
         self._labels: dict[bytes, tuple[int, int]] = {}
         self._readers = {
@@ -132,7 +122,6 @@ class SideBand(ProcessRows):
             full_ns: until then their ring was full: what came after them is lost.
         """
         at, before, before_ns = 0, b"", self._given_until
-        self._ahead = None
         while at + _HEADER.size <= len(raw):
             kind, misc, size = _HEADER.unpack_from(raw, at)
             if size < _HEADER.size + _SAMPLE_ID or at + size > len(raw):
@@ -185,54 +174,12 @@ class SideBand(ProcessRows):
             offset = 0  # without a file, vm_pgoff holds the address
         row = (time_ns, pid, SPACE_MAP, start, start + length & _END, offset, code, procfs.device(major, minor), ino,
                bits)  # fmt: skip
-        self._changed([row], replaces=call is not None or not self.tells_changes)
-
-    @property
-    def tells_changes(self) -> bool:
-        """Whether records tell whenever something else comes to lie at an address: a mapping over another one by its
-        call, as what is mapped elsewhere was free before.
-        """
-        return self._calls is not None and {"mmap", "mremap", "munmap"} <= self._calls.names
-
-    def coming(self, pid: int) -> list[Told]:
-        """What a process has mapped and unmapped, as told by records that are not yet given out."""
-        if self._ahead is None:  # of a node there are many: they are looked through once for all processes
-            self._ahead = {}
-            for place, one in enumerate((*self._due, *self._records)):
-                if one[1] in _MAPS:
-                    self._ahead.setdefault(_IDS.unpack_from(one[3], 8)[0], []).append((place, one))
-        ahead = [one for place, one in self._ahead.get(pid, ()) if place >= self._at]
-        return self._told_by(pid, ahead)
-
-    def passed_over(self, pid: int) -> list[Told]:
-        """Likewise by records that have just been given out, when the process was not known."""
-        return self._told_by(pid, self._unknown.get(pid, []))
-
-    def _told_by(self, pid: int, records: list[Record]) -> list[Told]:
-        told: list[Told] = []
-        calls = self._calls.copy() if records and self._calls else None
-        for time_ns, kind, misc, record in sorted(records, key=itemgetter(0)):
-            if kind == perf.PERF_RECORD_MMAP2:
-                _, tid, start, length = _MMAP2.unpack_from(record, 8)[:4]
-                call = calls and calls.mapped(time_ns, pid, tid, start, start + length)
-                if call or not self.tells_changes:
-                    told.append(Told(time_ns, start, start + length))
-            elif kind == perf.PERF_RECORD_COMM:
-                if misc & perf.PERF_RECORD_MISC_COMM_EXEC:
-                    told.append(Told(time_ns, 0, _END))
-            elif calls and (call := calls.returned(time_ns, record)):
-                told += changed_by(call)
-        return told
+        self._changed([row])
 
     def _tracepoint(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, thread = _IDS.unpack_from(record, 8)
         if pid not in self.live:  # births and rare calls are seen of all processes
             self.others += 1
-            if self.asked.wanted:
-                self._unknown.setdefault(pid, []).append((time_ns, perf.PERF_RECORD_SAMPLE, misc, record))
-                self._unknown_records += 1
-                if self._unknown_records > _KEPT:
-                    self._unknown_records -= len(self._unknown.pop(next(iter(self._unknown))))
             return
         if self._shared.sampled(thread, record) or self._calls is None:
             return
@@ -242,11 +189,7 @@ class SideBand(ProcessRows):
         if call.name == "shmdt" and (call := self._remaps.detached(call)) is None:
             self._losses.lost(time_ns, (pid,))
             return
-        rows, unknown = self._remaps.rows(call, partly=self.asked.partly(call.pid))
-        self._changed(rows)
-        for start, end in unknown:  # what was moved there is not known: it is no longer what lay there before
-            gone = (call.entered_ns, call.pid, SPACE_UNMAP, start, end, 0, 0, 0, 0, 0)
-            self._changed([gone], told=Told(call.returned_ns, start, end, known=False))
+        self._changed(self._remaps.rows(call))
         self._losses.called(call)
 
     def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
@@ -282,7 +225,6 @@ class SideBand(ProcessRows):
             self.live[pid] = Live(ppid, name, {tid}, *image)
             self._shared.forked(pid, ppid, parent_thread)
             self._losses.forked(time_ns, pid, ppid)
-            self.asked.forked(pid, ppid, time_ns)
             if self._remaps is not None:
                 self._remaps.forked(pid, ppid)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
@@ -295,7 +237,6 @@ class SideBand(ProcessRows):
             # events off it before anything of the program is mapped; it continues without them
             live.bare = False
             self.privileged_programs += 1
-            self._privileged.append(pid)
             return
         live.threads.discard(tid)
         if tid != pid:
@@ -315,11 +256,6 @@ class SideBand(ProcessRows):
     def _code(self, pid: int) -> int:
         code = self._exit_code(pid)
         return procfs.exit_code(pid, UNKNOWN_CODE) if code is None else code
-
-    def privileged_now(self) -> list[int]:
-        """The processes whose trace the kernel ended since the last call, because they gained privilege by exec."""
-        now, self._privileged = self._privileged, []
-        return now
 
     def lazily(self, traced: Callable[[SideBand, int, int, int, bytes], bool], told: Callable[[bytes], None]) -> None:
         """From now on only records that traced() takes are read; told() gets those of new cgroups."""
@@ -344,14 +280,9 @@ class SideBand(ProcessRows):
 
         Records are decoded only here: a thread may start on one CPU and end on another, and rings are read one by one.
         """
-        self.given_before, self._given_until = self._given_until, max(watermark, self._given_until)
-        self._due, self._records = until(self._records, watermark)
-        self._ahead = None
-        self._unknown.clear()
-        self._unknown_records = 0
-        for time_ns, kind, misc, record in self._due:
-            self._at += 1
+        self._given_until = max(watermark, self._given_until)
+        due, self._records = until(self._records, watermark)
+        for time_ns, kind, misc, record in due:
             if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
                 reader(time_ns, misc, record)
-        self._due, self._at, self._ahead = [], 0, None
         yield from self._rows(watermark, source)

@@ -61,10 +61,6 @@ class NoStacks:
         """The stack rows of a kind of faults that found no room in their ring."""
         return 0
 
-    def runs(self, kind: str) -> int | None:
-        """How often the gate of a kind of faults ran; None where there is none."""
-        return None
-
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many; those that run no Python are not counted."""
         return {}

@@ -152,10 +152,6 @@ class WaitingStacks(NoStacks):
         """The stack rows of a kind of faults that found no room in their ring."""
         return self._stacks.rows_lost(kind)
 
-    def runs(self, kind: str) -> int | None:
-        """How often the gate of a kind of faults ran; None where there is none."""
-        return self._gate.runs(kind) if self._gate is not None else None
-
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many."""
         return self._stacks.reasons()

@@ -37,7 +37,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import KIND
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import NEEDS, NOBODY, NOT_KNOWN, UNBORN, S
 
 #: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
@@ -47,8 +46,8 @@ _NANOSECONDS = (1 << 30) - 1
 _PAGE_SHIFT = 12
 
 
-def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
-    """The program of the events of both kinds; `runs`: the memory of the gates, which says of which kind one is.
+def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
+    """The program of the events of both kinds; `kind`: the memory of the gates, which says of which one is.
 
     A process is known by its tgid and the number of its exec. The first fault of one that is not known asks the tracer,
     which looks into its program; a child is what its parent is until it executes something itself.
@@ -56,8 +55,8 @@ def entry(maps: Maps, kernel: Kernel, runs: int) -> Code:
     a = Walk(maps)
     a.mov(R6, R1)
     a.scratch("leave")
-    a.lookup(runs, "leave")
-    a.load(R1, R0, KIND)
+    a.lookup(kind, "leave")
+    a.load(R1, R0)
     a.store(R8, S.KIND, R1)
     a.call(PID_TGID)
     a.store(R8, S.IDS, R0)

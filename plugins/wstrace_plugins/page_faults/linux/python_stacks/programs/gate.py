@@ -1,14 +1,13 @@
 """The gate: a program on the fault events from their beginning on, so that the others can come later, to all at once.
 
 An event passes its program to the events of tasks that are started, never to those of tasks that run already. The gate
-counts, and goes on to whatever stands in an array, which is empty at first. Loading it takes 0.1 ms.
+says of which kind the fault is, and goes on to whatever stands in an array, which is empty at first. Loading it takes
+0.1 ms.
 """
 
 from __future__ import annotations
 
 import struct
-
-import numpy as np
 
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
@@ -16,28 +15,25 @@ from wstrace_plugins.page_faults.linux.python_stacks.assembler import FP, R0, R1
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import KEY, LOOKUP, TAIL_CALL
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
 
-#: of the memory that the gates of a CPU share: how often that of each kind ran, and the kind of the fault at hand
-RUNS, KIND, GATE_BYTES = 0, 16, 24
+#: bytes of the memory that the gates of a CPU share: the kind of the fault at hand
+_GATE_BYTES = 8
 
 
-def gate(runs: int, entries: int, kind: int) -> Code:
+def gate(memory: int, entries: int, kind: int) -> Code:
     """The program of the events of a kind (0 minor, 1 major faults).
 
     Args:
-        runs: the descriptor of an array per CPU, with one value of GATE_BYTES.
+        memory: the descriptor of an array per CPU, with one value of 8 bytes.
         entries: that of an array of programs, with one: the same for both kinds, as loading it takes milliseconds.
     """
     a = Assembler()
     a.mov(R6, R1)
     a.store(FP, KEY, 0)
-    a.map(R1, runs)
+    a.map(R1, memory)
     a.mov(R2, FP, KEY)
     a.call(LOOKUP)
     a.jump_if(R0, "==", 0, "leave")
-    a.load(R1, R0, RUNS + 8 * kind)
-    a.op("add", R1, 1)
-    a.store(R0, RUNS + 8 * kind, R1)
-    a.store(R0, KIND, kind)
+    a.store(R0, 0, kind)
     a.mov(R1, R6)
     a.map(R2, entries)
     a.mov(R3, 0)
@@ -54,7 +50,7 @@ _KINDS = (MINOR, MAJOR)
 
 
 class Gate:
-    """The gates of both kinds of faults, and what they have counted.
+    """The gates of both kinds of faults.
 
     memory: of the gates, see programs.gate.
 
@@ -65,7 +61,7 @@ class Gate:
     def __init__(self) -> None:
         self._opened: list[bpf.Map | bpf.Program] = []
         try:
-            self.memory = bpf.Map(bpf.PER_CPU_ARRAY, 4, GATE_BYTES, 1, b"runs")
+            self.memory = bpf.Map(bpf.PER_CPU_ARRAY, 4, _GATE_BYTES, 1, b"kind")
             self._opened.append(self.memory)
             self._entries = bpf.Map(bpf.PROGRAM_ARRAY, 4, 4, 1, b"entries")
             self._opened.append(self._entries)
@@ -84,11 +80,6 @@ class Gate:
     def lead_to(self, program: bpf.Program) -> None:
         """From now on both gates go on to that program."""
         self._entries.set(_FIRST, _U32.pack(program.fd))
-
-    def runs(self, kind: str) -> int:
-        """How often the gate of a kind ran, on all CPUs."""
-        raw = self.memory.get(_FIRST) or b""
-        return int(np.frombuffer(raw, "<u8").reshape(-1, GATE_BYTES // 8)[:, RUNS // 8 + _KINDS.index(kind)].sum())
 
     def close(self) -> None:
         """Closes the descriptors; the events keep the gates."""

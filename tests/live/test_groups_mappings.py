@@ -1,4 +1,4 @@
-"""Processes that ran before a trace of groups: the mappings that they fault in are asked for, until that is dear."""
+"""Processes that ran before a trace of groups: what they have mapped is known from their first fault on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 from cgroups import MadeCgroup
 
-from wstrace.errors import Unavailable
 from wstrace.session import Session
 from wstrace_plugins.os.linux.backend import platform
-from wstrace_plugins.os.linux.procmap_query import Question
-from wstrace_plugins.os.linux.versions import kernel
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -85,36 +82,6 @@ def unresolved(session: Session) -> tuple[int, int]:
     return session.ledger.get("unresolved", "va"), session.ledger.get("unresolved", "pc")
 
 
-@pytest.mark.skipif(kernel() < (6, 11), reason="older kernels list all mappings: see the next test")
-def test_few_faults_cost_few_mappings(program: Program, traced: Callable[[], Session]) -> None:
-    session = traced()
-    program.do("touch(memory, 0, 50); touch(mapped, 0, 8)")
-    session.stop()
-    assert unresolved(session) == (0, 0)
-    assert of_file(session, program.file) > 0
-    assert 0 < session.ledger.get("recorded", "address_space") < 15
-
-
-def test_many_faults_and_older_kernels_list_all(
-    program: Program, traced: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = traced()
-    program.do("touch(memory, 0, 1000)")
-    session.stop()
-    assert unresolved(session) == (0, 0)
-    assert session.ledger.get("recorded", "address_space") > 20
-
-    def refused(*_: object) -> None:
-        raise Unavailable("before Linux 6.11")
-
-    monkeypatch.setattr(Question, "ask", refused)
-    session = traced()
-    program.do("touch(memory, 1000, 1050); touch(mapped, 8, 16)")
-    session.stop()
-    assert unresolved(session) == (0, 0)
-    assert session.ledger.get("recorded", "address_space") > 20
-
-
 def test_a_child_has_all_that_its_parent_has(program: Program, traced: Callable[[], Session]) -> None:
     session = traced()
     program.do("touch(memory, 0, 5)")
@@ -168,35 +135,3 @@ def test_what_is_mapped_over_a_mapping_is_not_where_its_faults_were(
     session.stop()
     at = session.faults["va"] // 4096 == place // 4096
     assert [session.name(code) for code in session.faults["file"][at].tolist()] == [str(file) for file in files] * 10
-
-
-def test_a_child_does_not_have_what_its_parent_mapped_since(
-    program: Program, cgroup: MadeCgroup, tmp_path: Path
-) -> None:
-    """GIVEN a parent that maps something else over a mapping after its fork WHEN both are met later THEN no fault of
-    the child is told to be in what the parent has there by then: what lay there before that nobody knows any more.
-    """
-    files = [tmp_path / "one.bin", tmp_path / "other.bin"]
-    for file in files:
-        file.write_bytes(bytes(4096))
-    program.do("import ctypes; mmap_ = ctypes.CDLL(None).mmap; mmap_.restype = ctypes.c_void_p")
-    program.do("mmap_.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]")
-    program.do(f"both = [os.open(name, os.O_RDONLY) for name in {[str(file) for file in files]}]")
-    place = 0x6000_0000_0000
-    private_fixed = 0x12
-    program.do(f"mmap_({place}, 4096, 1, {private_fixed}, both[0], 0); told, tell = os.pipe()")
-    session = Session(
-        groups=[platform().group("cgroup", cgroup.path)], sources=["page_faults:stacks=none,poll_ms=60000"]
-    ).start()
-    program.do(
-        "child = os.fork()\n"
-        f"if not child: os.read(told, 1), ctypes.string_at({place}, 1), os._exit(0)\n"
-        f"mmap_({place}, 4096, 1, {private_fixed}, both[1], 0), ctypes.string_at({place}, 1)\n"
-        "os.write(tell, b'x'), os.waitpid(child, 0)".replace("\n", "\\n").join(("exec('''", "''')"))
-    )
-    session.stop()
-    here = session.faults[session.faults["va"] // 4096 == place // 4096]
-    seen = {int(row["pid"]) == program.process.pid: session.name(row["file"]) for row in here}
-    assert set(seen) == {True, False}
-    assert seen[True] == str(files[1])
-    assert seen[False] in ("", str(files[0]))
