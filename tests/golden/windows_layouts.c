@@ -55,17 +55,6 @@ GOLD("spi") SYSTEM_PROCESS_INFORMATION spi = {
     .NextEntryOffset = 0x180, .ImageName = {14, 16, P(0x12340)}, .UniqueProcessId = P(42),
     .InheritedFromUniqueProcessId = P(7), .VirtualMemoryCounters = {.WorkingSetSize = 0x1000000}};
 
-GOLD("dbgborn") DEBUG_EVENT born = {
-    .dwDebugEventCode = CREATE_PROCESS_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43,
-    .u.CreateProcessInfo = {.hFile = P(0x44), .hProcess = P(0x48), .hThread = P(0x4c)}};
-
-GOLD("dbgwrong") DEBUG_EVENT wrong = {
-    .dwDebugEventCode = EXCEPTION_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43,
-    .u.Exception.ExceptionRecord.ExceptionCode = EXCEPTION_BREAKPOINT};
-
-GOLD("dbgended") DEBUG_EVENT ended = {
-    .dwDebugEventCode = EXIT_PROCESS_DEBUG_EVENT, .dwProcessId = 42, .dwThreadId = 43, .u.ExitProcess = {103}};
-
 GOLD("startup") STARTUPINFOEXW startup = {
     .StartupInfo = {.cb = sizeof(STARTUPINFOEXW)}, .lpAttributeList = (LPPROC_THREAD_ATTRIBUTE_LIST)P(0x12340)};
 

@@ -62,7 +62,6 @@ class FakeProcess:
     name: str = "app.exe"
     capacity: int = 1024
     wow64: bool = False
-    output: str = ""  # what its standard output is; "" = it has none
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
@@ -257,8 +256,6 @@ class FakeWindows(FakeCreation):
             self.processes[1].fault(KERNEL_PC, buffer)
         if process is None:
             return 0
-        if self.reads_peb(process, address, buffer):
-            return 1
         if process.pid == 1:
             ctypes.memmove(buffer, address, size)
             return 1

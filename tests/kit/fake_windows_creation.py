@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fake_windows_debug import FakeDebugging
-from fake_windows_system import at
+from fake_windows_system import FakeSystem, at
 
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
@@ -14,7 +13,7 @@ _LIST_BYTES = 48
 _EXTENDED, _JOB_LIST, _NOT_SUPPORTED = 0x8_0000, 0x2_000D, 50
 
 
-class FakeCreation(FakeDebugging):
+class FakeCreation(FakeSystem):
     """created: (path, command line, flags, environment) of each process.
 
     no_job_lists: a Windows before 10. no_jobs_at_creation: the code with which a creation in a job fails. missing: the
@@ -28,6 +27,11 @@ class FakeCreation(FakeDebugging):
         self.no_jobs_at_creation = 0
         self.missing = 0
         self._lists: dict[int, int] = {}  # address -> job
+
+    def _handle(self, of: int) -> int:
+        self.opened += 4
+        self.handles[self.opened] = (of, 0)
+        return self.opened
 
     def InitializeProcThreadAttributeList(self, attributes: int | None, count: int, flags: int, size: int) -> int:
         """122 and the size for no list."""

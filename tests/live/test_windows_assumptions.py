@@ -261,27 +261,6 @@ def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
 
 
 @real
-def test_the_target_behind_py_is_the_interpreter(tmp_path):
-    if shutil.which("py") is None:
-        pytest.skip("no py launcher here")
-    told = tmp_path / "pid"
-    target = platform().launch(["py", "-c", f"import os; open({str(told)!r}, 'w').write(str(os.getpid()))"])
-    try:
-        assert not told.exists(), "assumption: a child stops at CREATE_PROCESS_DEBUG_EVENT before its first instruction"
-        assert target.name.lower().startswith("python"), "assumption: py's child is a python.exe with our own stdout"
-        assert target.job is None or target.job.members() == [target.pid], (
-            "assumption: py is in our job and waits for its child only"
-        )
-        target.resume()
-        assert target.wait(60) == 0, "assumption: the exit code is the interpreter's own"
-    finally:
-        target.close()
-    assert int(told.read_text()) == target.pid, (
-        "assumption: a child that is held at CREATE_PROCESS_DEBUG_EVENT runs on after DebugActiveProcessStop and resume"
-    )
-
-
-@real
 def test_the_launcher_that_pip_made_is_resolved():
     path = shutil.which("pytest")
     if path is None:

@@ -9,18 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_windows import FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from windows_machine import machine, traced
+from windows_machine import machine
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Context
-from wstrace.testing import ScriptedTarget
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import born, launchers
+from wstrace_plugins.os.windows import launchers
 from wstrace_plugins.os.windows.backend import WindowsTarget
-from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.resolve import resolve
 
 RCDATA, TABLE = 10, 0x8000_0000
@@ -97,7 +93,6 @@ def test_the_interpreter_stands_in_the_launchers_file(tmp_path, python, kind):
     found = resolve([str(tool), "a", "b"])
     assert found.path == python
     assert found.arguments == ([python, str(tool), "a", "b"] if script else [str(tool), "a", "b"])
-    assert not found.launcher
 
 
 def test_a_path_of_uvs_may_be_relative_to_the_launcher(tmp_path, python):
@@ -128,39 +123,6 @@ def test_hostile_resources_cost_the_name_only(changes):
     assert all(len(data) <= 4096 for data in found.values())
 
 
-@pytest.mark.parametrize(("name", "words", "decides"), [
-    ("py.exe", ["-3.12", "app.py"], True), ("PYW.EXE", [], True), ("uv.exe", ["run", "app.py"], True),
-    ("uv.exe", ["--quiet", "tool", "run", "ruff"], True), ("uvx.exe", ["ruff"], True),
-    ("uvw.exe", ["run", "x.pyw"], True), ("uv.exe", ["sync"], False),
-    ("uv.exe", ["pip", "install", "run"], False), ("python.exe", ["run"], False), ("pytest.exe", [], False),
-])  # fmt: skip
-def test_launchers_that_decide_when_they_run(tmp_path, name, words, decides):
-    tool = tmp_path / name
-    tool.write_bytes(b"MZ")
-    assert resolve([str(tool), *words]).launcher is decides
-
-
-def test_a_shim_of_scoop_is_known_by_the_file_beside_it(tmp_path):
-    tool = tmp_path / "tool.exe"
-    tool.write_bytes(b"MZ")
-    (tmp_path / "tool.shim").write_text("path = C:\\x.exe")
-    assert resolve([str(tool)]).launcher
-
-
-# -- what such a launcher starts is held --------------------------------------------------------------------------
-
-CREATED, ENDED, LOADED, WRONG = 3, 5, 6, 1
-
-
-def family(*events):
-    """A machine whose debugger is told of these: process 20 is the launcher."""
-    windows = FakeWindows()
-    windows.process(1, output="pipe")
-    windows.process(20, name="py.exe", output="pipe")
-    windows.debug_events = list(events)
-    return windows
-
-
 PIP = importlib.util.find_spec("pip")
 STUBS = sorted(Path(PIP.origin).parent.glob("_vendor/distlib/*.exe")) if PIP is not None else []
 
@@ -175,89 +137,6 @@ def test_the_stubs_that_pip_has(tmp_path, python, stub):
     assert launchers.read(str(tool)) is None
 
 
-def test_the_program_is_held_and_nobody_is_debugged_any_more():
-    windows = family((CREATED, 20), (WRONG, 20, 0x80000003), (CREATED, 21), (LOADED, 20))
-    windows.process(21, parent=20, name="python.exe", output="pipe")
-    assert born.held(windows, 20, "py.exe") == (21, "python.exe", (20,))
-    assert windows.suspended == [21]
-    assert windows.debugged == set()
-    assert windows.handles == {}  # of executables and DLLs that the events brought
-    assert [status for _, status in windows.continued] == [0x10002] * 4
-
-
-def test_an_exception_of_the_launchers_own_is_its_own_to_handle():
-    windows = family((CREATED, 20), (WRONG, 20, 0xC0000005), (CREATED, 21))
-    windows.process(21, parent=20, name="python.exe", output="pipe")
-    born.held(windows, 20, "py.exe")
-    assert windows.continued[1] == (20, 0x80010001)
-
-
-def test_what_a_launcher_asks_before_is_not_the_program():
-    """`uv run` asks interpreters about themselves, and builds: their output goes to itself."""
-    windows = family((CREATED, 20), (CREATED, 21), (ENDED, 21), (CREATED, 22))
-    windows.process(21, parent=20, name="python.exe", output="kept")
-    windows.process(22, parent=20, name="python.exe", output="pipe")
-    assert born.held(windows, 20, "uv.exe") == (22, "python.exe", (20,))
-
-
-def test_a_program_without_an_output_may_be_the_one():
-    """pyw, and what has windows: the system gives it no standard output."""
-    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
-    windows.process(21, parent=20, name="pythonw.exe")
-    assert born.held(windows, 20, "pyw.exe").pid == 21
-
-
-def test_where_outputs_cannot_be_compared_the_first_child_is_the_program():
-    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
-    windows.no_comparison = True  # before Windows 10
-    windows.process(21, parent=20, name="python.exe", output="kept")
-    assert born.held(windows, 20, "py.exe").pid == 21
-
-
-def test_a_console_that_is_born_on_the_way_is_not_the_program():
-    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
-    windows.process(21, parent=20, name="conhost.exe", output="pipe")
-    windows.process(22, parent=20, name="python.exe", output="pipe")
-    assert born.held(windows, 20, "py.exe") == (22, "python.exe", (20, 21))
-
-
-def test_a_launcher_behind_a_launcher_runs_on():
-    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
-    windows.process(21, parent=20, name="uv.exe", output="pipe")
-    windows.process(22, parent=21, name="python.exe", output="pipe")
-    assert born.held(windows, 20, "py.exe") == (22, "python.exe", (20, 21))
-
-
-@pytest.mark.parametrize(("code", "told"), [(0, 0), (103, 103), (0xC0000005, -1073741819)])
-def test_a_launcher_that_ends_without_a_program_is_told(code, told):
-    windows = family((CREATED, 20), (ENDED, 20, code), (ENDED, 21, 7))  # the last one is of a child, told late
-    with pytest.raises(Unavailable, match=rf"py\.exe ended without starting a program.*\(exit code {told}\)"):
-        born.held(windows, 20, "py.exe")
-    assert windows.debugged == set()
-
-
-def test_a_child_that_is_told_late_is_let_go():
-    windows = family((CREATED, 20), (CREATED, 21), (CREATED, 22))
-    windows.process(21, parent=20, name="python.exe", output="pipe")
-    windows.process(22, parent=20, name="helper.exe", output="kept")
-    born.held(windows, 20, "py.exe")
-    assert windows.debugged == set()
-    assert (22, 0x10002) in windows.continued
-
-
-def test_a_launcher_is_neither_news_nor_member_of_the_job():
-    windows = family()
-    job = Job(windows, 20)
-    windows.born(21, 20)
-    windows.born(22, 20)
-    job.is_for(21, (20,))
-    assert job.news() == []
-    assert job.members() == [21, 22]
-    windows.born(23, 21)
-    assert job.news() == [23]
-    job.close()
-
-
 def test_a_program_that_cannot_be_resumed_is_told_with_the_error_of_its_status(monkeypatch):
     """NtResumeProcess gives an NTSTATUS, of which FormatMessage knows nothing."""
     windows = machine()
@@ -268,10 +147,3 @@ def test_a_program_that_cannot_be_resumed_is_told_with_the_error_of_its_status(m
     with pytest.raises(Unavailable, match="NtResumeProcess of pid 7 failed with 5 "):
         target.resume()
     assert not windows.handles
-
-
-def test_the_trace_says_who_started_its_target():
-    target = ScriptedTarget(7, "python.exe")
-    target.started_by = "py.exe (20)"
-    _, context = traced(machine(), context=Context(targets=(target,)))
-    assert "python.exe (7) was started by py.exe (20), which is not traced" in context.info.notes

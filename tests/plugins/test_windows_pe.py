@@ -8,17 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_windows import FakeAllocation, FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.places import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
-from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.symbols import pe_names
 from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
 from wstrace_plugins.symbols.pe import SECTION_HEADER, read_image
-from wstrace_plugins.symbols.pe_memory import loaded_image
 from wstrace_plugins.symbols.resolver import ImageResolver
 
 TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
@@ -307,29 +304,3 @@ def test_a_view_that_is_no_image_has_no_section(tmp_path):
     )
     assert (str(flat), flat.section) == ("a.dll", "")
     assert known.section == ".text"
-
-
-def test_headers_come_from_the_process_where_the_file_cannot_be_read(monkeypatch):
-    windows = FakeWindows()
-    base = 0x7FFB_0000_0000
-    windows.process(7).allocations.append(
-        FakeAllocation(base, 0x99000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
-                       "\\Device\\HarddiskVolume3\\gone.dll", data=pe()[:4096])
-    )  # fmt: skip
-    path = "C:\\gone.dll"
-    found = loaded_image(path, 7, windows)
-    assert [str(place) for place in found.places("gone.dll", np.array([0x1000, 0x90000], "<u8"))] == [
-        "gone.dll!.text(1)", "gone.dll!.data(4)",
-    ]  # fmt: skip
-    assert loaded_image("C:\\other.dll", 7, windows) is None
-    assert loaded_image(path, 8, windows) is None
-    windows.processes[7].allocations[0].data = b"MZ" + bytes(4094)
-    assert loaded_image(path, 7, windows) is None
-    assert not windows.handles
-    asked = []
-    monkeypatch.setattr("wstrace_plugins.symbols.pe_memory.loaded_image", lambda *which: asked.append(which) or found)
-    sections = ImageResolver()
-    for pid in (7, 7, 0):
-        place = sections.resolve(MappedFile(path, pid=pid), np.array([0x1000], "<u8"))[0]
-        assert place.number == (1 if pid else 0)
-    assert asked == [(path, 7)]

@@ -151,17 +151,6 @@ def test_what_tells_of_processes(width):
 
 
 @WIDTHS
-def test_what_a_debugger_is_told(width):
-    born = golden("dbgborn", layouts.DEBUG_EVENT, width)[0]
-    handles = ["hFile", "hProcess", "hThread"]
-    assert [int(born[name]) for name in [*born.dtype.names[:3], *handles]] == [3, 42, 43, 0x44, 0x48, 0x4C]
-    ended = golden("dbgended", layouts.DEBUG_EVENT, width)[0]
-    assert (ended["dwDebugEventCode"], ended["dwExitCode"]) == (5, 103)
-    wrong = golden("dbgwrong", layouts.DEBUG_EVENT, width)[0]
-    assert [int(wrong[name]) for name in born.dtype.names[:4]] == [1, 42, 43, 0x80000003]
-
-
-@WIDTHS
 def test_what_creates_a_process(width):
     size = {8: 112, 4: 72}[width]
     assert golden("startup", layouts.STARTUPINFOEXW, width)[0].item() == (size, 0x12340)

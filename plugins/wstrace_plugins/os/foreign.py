@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from wstrace.errors import Unavailable
+
+#: the module wstrace_plugins.os.windows.api, or what tests have in its place: functions under Microsoft's names that
+#: take pointers, handles and BOOL as integers; one that this Windows lacks raises Unavailable when it is called
+WindowsApi: TypeAlias = Any
 
 
 class Foreign:

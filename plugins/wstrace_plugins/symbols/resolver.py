@@ -35,8 +35,7 @@ OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
 CHANGED = "has no build-id and was changed after the trace"
 NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
 
-#: limit on images of which only the headers in a process are known
-MAX_LOADED = 1024
+MAX_BOOTS = 16
 
 
 class ImageResolver(Resolver):
@@ -56,7 +55,6 @@ class ImageResolver(Resolver):
 
     def __init__(self, *, max_bytes: int = 256 << 20) -> None:
         self._images = ImageCache(max_bytes)
-        self._loaded: dict[tuple[int, str], Image | None] = {}
         self._of_boot: dict[tuple[str, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
@@ -133,7 +131,7 @@ class ImageResolver(Resolver):
             self._counts["not_an_image"] += 1
         except (OSError, ValueError):  # ValueError: a NUL in the name
             self._counts["unreadable"] += 1
-            return self._loaded_image(file.path, file.pid) or UNREADABLE
+            return UNREADABLE
         if image is not None and file.build_id and image.build_id != file.build_id:
             self._counts["other_build"] += 1
             return OTHER_FILE
@@ -144,22 +142,10 @@ class ImageResolver(Resolver):
         if (file, boot_id) not in self._of_boot:
             from wstrace_plugins.symbols.own_kernel import own_kernel_image
 
-            if len(self._of_boot) >= MAX_LOADED:
+            if len(self._of_boot) >= MAX_BOOTS:
                 self._of_boot.clear()
             self._of_boot[file, boot_id] = own_kernel_image(file, boot_id)
         return self._of_boot[file, boot_id]
-
-    def _loaded_image(self, file: str, pid: int) -> Image | None:
-        """The sections of what a live process on Windows has loaded from there, from the headers in its memory."""
-        if not pid or not (file[1:3] == ":\\" or file.startswith("\\")):
-            return None
-        if (pid, file) not in self._loaded:
-            from wstrace_plugins.symbols.pe_memory import loaded_image
-
-            if len(self._loaded) >= MAX_LOADED:
-                self._loaded.clear()
-            self._loaded[pid, file] = loaded_image(file, pid)
-        return self._loaded[pid, file]
 
     def _read(self, file: ImageFile, root: str) -> Image | None:
         if file.identity in self._images:

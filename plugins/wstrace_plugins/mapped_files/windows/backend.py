@@ -13,10 +13,10 @@ import numpy as np
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import image_id
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.os.windows.paths import is_remote, openable
 

@@ -2,7 +2,7 @@
 
 Pointers are passed as integers (`array.ctypes.data`). The PSAPI functions are taken from psapi.dll, as Microsoft
 recommends for portability: it exports them on every Windows, while kernel32's K32 names came with Windows 7.
-`WindowsApi` has the signatures; a parameter `api` takes this module, or a stand-in with the same functions.
+A parameter `api` takes this module, or a stand-in with the same functions.
 Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
 """
 
@@ -12,8 +12,7 @@ import ctypes
 from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_plugins.os.foreign import declare
-from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.foreign import WindowsApi, declare
 from wstrace_plugins.os.windows.layouts import POINTER as POINTER  # re-exported as api.POINTER
 
 # -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
@@ -181,15 +180,6 @@ UpdateProcThreadAttribute = declare(
     c_void_p,
 )  # fmt: skip
 DeleteProcThreadAttributeList = declare("kernel32.dll", "DeleteProcThreadAttributeList", None, c_void_p)
-
-WaitForDebugEvent = declare("kernel32.dll", "WaitForDebugEvent", c_int32, c_void_p, c_uint32)
-ContinueDebugEvent = declare("kernel32.dll", "ContinueDebugEvent", c_int32, c_uint32, c_uint32, c_uint32)
-DebugActiveProcessStop = declare("kernel32.dll", "DebugActiveProcessStop", c_int32, c_uint32)
-SuspendThread = declare("kernel32.dll", "SuspendThread", c_uint32, c_void_p)
-GetStdHandle = declare("kernel32.dll", "GetStdHandle", c_void_p, c_uint32)
-DuplicateHandle = declare("kernel32.dll", "DuplicateHandle", c_int32, *[c_void_p] * 4, c_uint32, c_int32, c_uint32)
-#: Windows 10
-CompareObjectHandles = declare("kernelbase.dll", "CompareObjectHandles", c_int32, c_void_p, c_void_p)
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)

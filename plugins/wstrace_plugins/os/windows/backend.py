@@ -6,19 +6,18 @@ import ctypes
 import mmap
 import os
 import platform as machine
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, ProcessNow, Target, Usage
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import born, listing, token
+from wstrace_plugins.os.windows import listing, token
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.creation import Child, NotCreated, create
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.resolve import resolve
 
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
@@ -43,14 +42,12 @@ def node_faults() -> Usage:
 class WindowsTarget(Target):
     """A process and its handle. A launched process is created suspended, and runs from resume() on."""
 
-    def __init__(self, pid: int, name: str, handle: int, child: Child | None = None, started_by: str = "") -> None:
+    def __init__(self, pid: int, name: str, handle: int, child: Child | None = None) -> None:
         self.pid, self.name, self.launched = pid, name, child is not None
         #: The job that reports its children; None for an attached process, or when Windows refuses the job.
         self.job = child.job if child is not None else None
         #: Why Windows refused it a job, or refused one at its creation; "" if it did not.
         self.unguarded = child.unguarded if child is not None else ""
-        #: The launcher that started it, "" for none.
-        self.started_by = started_by
         self.exit_code: int | None = None
         self._handle, self._child, self._resumed = handle, child, False
         self._last = Usage()
@@ -100,9 +97,6 @@ class WindowsTarget(Target):
     def close(self) -> None:
         """Closes the handle; a launched target that was never resumed is terminated."""
         if self._child is not None and not self._resumed:
-            if self._child.pid != self.pid:
-                with suppress(Unavailable):
-                    self.signal(signal.SIGTERM)
             self._child.kill()
             self.wait(5)
         if self.job is not None:
@@ -130,38 +124,28 @@ class WindowsPlatform(Platform):
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """Creates a process, suspended, in a job that reports its children; `resolve` finds the program.
 
-        A launcher that decides only at run time runs first: the target is the process that it starts (see `born`).
-
         Raises:
             CommandNotFound: there is no such program.
             CannotExecute: Windows refuses to execute it.
-            Unavailable: `user` is given, which Windows does not support here; or a launcher started nothing.
+            Unavailable: `user` is given, which Windows does not support here.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
         program = resolve(command, elevated=self.is_administrator())
-        flags = born.DEBUG_PROCESS if program.launcher else 0
         wants_job = os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0")
         try:
-            child = create(winapi, program, flags, job=wants_job)
+            child = create(winapi, program, job=wants_job)
         except NotCreated as error:
             raise _refused(command[0], error.code) from None
-        pid, name, started_by = child.pid, os.path.basename(command[0]), ""
         try:
-            if program.launcher:
-                _resume(child.pid)
-                started = born.held(winapi, child.pid, name)
-                pid, name, started_by = started.pid, started.name, f"{name} ({child.pid})"
-                if child.job is not None:
-                    child.job.is_for(pid, started.launchers)
-            handle = winapi.open_process(winapi, pid, ATTACH_RIGHTS)
+            handle = winapi.open_process(winapi, child.pid, ATTACH_RIGHTS)
         except BaseException:
             if child.job is not None:
                 child.job.close()  # terminates all processes in it
             child.kill()
             child.close()
             raise
-        return WindowsTarget(pid, name, handle, child, started_by)
+        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child)
 
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""

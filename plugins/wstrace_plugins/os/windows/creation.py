@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from wstrace.errors import Unavailable
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
 from wstrace_plugins.os.windows.resolve import Program
@@ -60,7 +60,7 @@ class Child:
             self._handle = 0
 
 
-def create(api: WindowsApi, program: Program, flags: int = 0, *, job: bool = True) -> Child:
+def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
     """Creates the process of a program, suspended.
 
     A system that refuses a job at the creation gets the process first, and the job then.
@@ -68,31 +68,30 @@ def create(api: WindowsApi, program: Program, flags: int = 0, *, job: bool = Tru
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
         program: what to start.
-        flags: further creation flags.
         job: whether it is to be in a job.
 
     Raises:
         NotCreated: the system refuses the program.
     """
     if not job:
-        return Child(api, *_create_process(api, program, flags), None)
+        return Child(api, *_create_process(api, program), None)
     try:
         made = Job(api)
     except Unavailable as refused:
-        return Child(api, *_create_process(api, program, flags), None, refused.why)
+        return Child(api, *_create_process(api, program), None, refused.why)
     try:
         try:
             with _job_list(api, made) as attributes:
-                pid, handle = _create_process(api, program, flags, attributes)
+                pid, handle = _create_process(api, program, attributes)
             unguarded = ""
         except (Unavailable, NotCreated) as refused:  # before Windows 10, or in a job that forbids others in it
             unguarded = str(refused)
-            pid, handle = _create_process(api, program, flags)
+            pid, handle = _create_process(api, program)
     except BaseException:
         made.close()
         raise
     if not unguarded:
-        made.is_for(pid)
+        made.pid = pid
         return Child(api, pid, handle, made)
     try:
         made.put(pid)
@@ -119,13 +118,13 @@ def _job_list(api: WindowsApi, job: Job) -> Iterator[int]:
         api.DeleteProcThreadAttributeList(at)
 
 
-def _create_process(api: WindowsApi, program: Program, flags: int, attributes: int = 0) -> tuple[int, int]:
+def _create_process(api: WindowsApi, program: Program, attributes: int = 0) -> tuple[int, int]:
     """Calls CreateProcessW without inherited handles, as subprocess does; returns the pid and a handle."""
     startup, made = np.zeros(1, STARTUPINFOEXW[api.POINTER]), np.zeros(1, PROCESS_INFORMATION[api.POINTER])
     startup["cb"], startup["lpAttributeList"] = startup.itemsize, attributes
     line = _utf16(subprocess.list2cmdline(program.arguments))  # writable, as CreateProcessW requires
     block = None if program.environment is None else _block(program.environment)
-    flags |= _CREATE_SUSPENDED | _UNICODE_ENVIRONMENT | _EXTENDED_STARTUPINFO
+    flags = _CREATE_SUSPENDED | _UNICODE_ENVIRONMENT | _EXTENDED_STARTUPINFO
     done = api.CreateProcessW(
         program.path, line.ctypes.data, None, None, 0, flags, None if block is None else block.ctypes.data, None,
         startup.ctypes.data, made.ctypes.data,

@@ -8,14 +8,13 @@ JOBOBJECT_BASIC_PROCESS_ID_LIST.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 
 _RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
 _PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
@@ -35,7 +34,7 @@ class Job:
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
-        pid: the process; 0 = one that is created in the job, see is_for().
+        pid: the process; 0 = one that is created in the job, whose pid is set then.
 
     Raises:
         Unavailable: Windows refuses the job, as when the process is in another one that forbids it.
@@ -43,7 +42,6 @@ class Job:
 
     def __init__(self, api: WindowsApi, pid: int = 0) -> None:
         self._api, self.pid = api, pid
-        self._waiting: frozenset[int] = frozenset()
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
@@ -92,12 +90,7 @@ class Job:
         while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
             if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self.pid:
                 born.append(int(self._about[0]))
-        return [pid for pid in born if pid not in self._waiting]
-
-    def is_for(self, pid: int, launchers: Collection[int] = ()) -> None:
-        """The process is this one; the launchers that started it are no news and no members from now on."""
-        self.pid, self._waiting = pid, frozenset(launchers)
-        self.news()  # of what ran before it
+        return born
 
     def members(self) -> list[int]:
         """The pids of the processes that are in the job now; [] when the system does not say."""
@@ -109,8 +102,7 @@ class Job:
             )
             if done:
                 pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
-                told = pids[: int(listed[4:8].view("<u4")[0])]
-                return [pid for pid in told if pid not in self._waiting]
+                return pids[: int(listed[4:8].view("<u4")[0])]
             if self._api.GetLastError() != winapi.ERROR_MORE_DATA:
                 break
             room *= 4

@@ -1,15 +1,14 @@
 """Launchers, which only start another program: finds the interpreter that a launcher's file names.
 
-`py` and `uv run` decide at run time: see `born`.
+`py` and `uv run` decide at run time: they are traced themselves, and what they start as a child.
 Sources: distlib, t32/t64 launchers (stub, `#!INTERPRETER`, zip); uv, uv-trampoline-builder (the resources
 UV_TRAMPOLINE_KIND and UV_PYTHON_PATH; before 0.8 the path, its length and `UVSC` or `UVPY` behind the zip); CPython,
-venvlauncher.c and multiprocessing; Scoop (NAME.shim beside NAME.exe). Launchers are untrusted input, so every read is
+venvlauncher.c and multiprocessing. Launchers are untrusted input, so every read is
 bounded.
 """
 
 from __future__ import annotations
 
-import ntpath
 import os
 import struct
 import sys
@@ -28,7 +27,6 @@ _HIGH = 0x8000_0000  # in a name: it is a text; in an offset: it leads to a tabl
 _END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
 _UV_KIND, _UV_PYTHON = "UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"
 _UV_SCRIPT = {b"\x01": True, b"\x02": False, b"UVSC": True, b"UVPY": False}
-_PYTHON_LAUNCHERS = frozenset({"py.exe", "pyw.exe"})
 
 
 class Launcher(NamedTuple):
@@ -66,18 +64,6 @@ def venv_base(path: str) -> str:
         if base.is_file() and not _same(str(base), path) and here.stem.lower().startswith("python"):
             return str(base)
     return ""
-
-
-def decides_at_run_time(path: str, arguments: Sequence[str]) -> bool:
-    """Whether a command is `py`, `uv run`, `uvx` or a shim of Scoop, which decide at run time what they start."""
-    name = ntpath.basename(path).lower()
-    words = [word for word in arguments if not word.startswith("-")]
-    return (
-        name in _PYTHON_LAUNCHERS
-        or name == "uvx.exe"
-        or (name in ("uv.exe", "uvw.exe") and (words[:1] == ["run"] or words[:2] == ["tool", "run"]))
-        or Path(path).with_suffix(".shim").is_file()
-    )
 
 
 def _uv(file: BinaryIO) -> Launcher | None:

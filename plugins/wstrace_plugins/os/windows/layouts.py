@@ -108,23 +108,6 @@ PROCESS_BASIC_INFORMATION = _both(
 )
 """NtQueryInformationProcess, class 0 (winternl.h, where the parent's pid is the last Reserved member)."""
 
-DEBUG_EVENT = _both(
-    [
-        ("dwDebugEventCode", "<u4", 0, 0),
-        ("dwProcessId", "<u4", 4, 4),
-        ("dwThreadId", "<u4", 8, 8),
-        ("ExceptionCode", "<u4", 16, 12),
-        ("hFile", "P", 16, 12),
-        ("hProcess", "P", 24, 16),
-        ("hThread", "P", 32, 20),
-        ("dwExitCode", "<i4", 16, 12),
-    ],
-    176,
-    96,
-)
-"""ExceptionCode is an EXCEPTION_DEBUG_EVENT's; hFile a CREATE_PROCESS_ or LOAD_DLL_DEBUG_EVENT's, the next two the
-former's; dwExitCode an EXIT_PROCESS_DEBUG_EVENT's, signed here like all exit codes (minwinbase.h)."""
-
 STARTUPINFOEXW = _both([("cb", "<u4", 0, 0), ("lpAttributeList", "P", 104, 68)], 112, 72)
 
 PROCESS_INFORMATION = _both([("hProcess", "P", 0, 0), ("hThread", "P", 8, 4), ("dwProcessId", "<u4", 16, 8)], 24, 16)
@@ -154,7 +137,6 @@ LAYOUT_SIZES = {
     "PROCESS_MEMORY_COUNTERS": (72, 40),
     "PROCESSENTRY32W": (568, 556),
     "PROCESS_BASIC_INFORMATION": (48, 24),
-    "DEBUG_EVENT": (176, 96),
     "STARTUPINFOEXW": (112, 72),
     "PROCESS_INFORMATION": (24, 16),
     "SYSTEM_INFO": (48, 36),

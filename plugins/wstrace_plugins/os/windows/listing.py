@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wstrace.errors import Unavailable
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import SYSTEM_PROCESS_INFORMATION
 from wstrace_plugins.os.windows.paths import utf16
 

@@ -30,8 +30,8 @@ from wstrace.schema import (
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import MEMORY_BASIC_INFORMATION
 from wstrace_plugins.os.windows.paths import drive_path, utf16
 from wstrace_plugins.os.windows.process import kernel_base

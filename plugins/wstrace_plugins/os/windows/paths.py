@@ -20,7 +20,8 @@ from wstrace.errors import Unavailable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.os.windows.interface import WindowsApi
+    from wstrace_plugins.os.foreign import WindowsApi
+
 
 _DEVICE = "\\Device\\"
 #: Devices of remote files: the rest of the path is `server\share\file`, for some after `;Z:0000`.

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import WindowsApi, declare
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,

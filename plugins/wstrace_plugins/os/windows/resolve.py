@@ -27,13 +27,11 @@ class Program(NamedTuple):
         path: the executable.
         arguments: the words of the command line.
         environment: the environment; None = ours.
-        launcher: whether it is a launcher that decides only at run time which program to start.
     """
 
     path: str
     arguments: list[str]
     environment: dict[str, str] | None
-    launcher: bool = False
 
 
 def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
@@ -75,7 +73,7 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
         return Program(base, arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
     if launcher is not None:  # uv's name for an interpreter outside of a venv
         return Program(launcher.interpreter, arguments, None)
-    return Program(path, arguments, None, launchers.decides_at_run_time(path, command[1:]))
+    return Program(path, arguments, None)
 
 
 def _candidates(name: str, *, elevated: bool) -> Iterator[str]:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from wstrace.errors import Unavailable
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import LUID_AND_ATTRIBUTES, PRIVILEGE_SET
 
 _TOKEN_QUERY, _TOKEN_ADJUST_PRIVILEGES = 0x08, 0x20

@@ -31,9 +31,9 @@ from wstrace.schema import (
     Schema,
 )
 from wstrace_plugins.os.few_notes import FewNotes
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_plugins.page_faults.windows.family import Births, Family
@@ -343,8 +343,6 @@ class PageFaults(Source):
 def _remarks(target: Target) -> Iterator[str]:
     """What the trace says of how its target was launched; WindowsTarget has the attributes."""
     who = f"{target.name} ({target.pid})"
-    if launcher := getattr(target, "started_by", ""):
-        yield f"{who} was started by {launcher}, which is not traced"
     if refused := getattr(target, "unguarded", ""):
         if getattr(target, "job", None) is None:
             yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.windows.interface import WindowsApi
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.page_faults.windows.process import WatchedProcess
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes
 

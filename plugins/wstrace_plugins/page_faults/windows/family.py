@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.drainer import Drainer
 from wstrace_plugins.page_faults.windows.process import WatchedProcess

@@ -8,8 +8,8 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.schema import DTYPES, PROCESS
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.memory import AddressSpace, Memory
 from wstrace_plugins.page_faults.windows.watch import Watch
 

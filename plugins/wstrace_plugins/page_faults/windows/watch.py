@@ -17,10 +17,10 @@ import numpy as np
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import (
     PSAPI_WS_WATCH_INFORMATION,
     PSAPI_WS_WATCH_INFORMATION_EX,

@@ -24,10 +24,10 @@ from wstrace.schema import (
     PAGE_LOCKED,
     PAGE_SHARED,
 )
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import listing, token
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.working_set.backend import Accounted, Totals

@@ -21,9 +21,9 @@ import numpy as np
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
+from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.interface import WindowsApi
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.write_watch.windows.agent import Agent, RemoteWatcher, connect
 
