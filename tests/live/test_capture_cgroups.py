@@ -17,7 +17,6 @@ import pytest
 from cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable, UsageError
-from wstrace.schema import HOW_NOT_READABLE, HOW_NOT_YET
 from wstrace.session import Session
 from wstrace_plugins.os.linux.backend import platform
 
@@ -258,23 +257,6 @@ def test_cgroups_that_come_and_go_before_they_can_be_traced_are_counted(cgroup: 
     assert "missed_cgroups" in {stage for stage, _, _ in beside.ledger.losses()}
     assert by_cgroup(below)[short.path] > 10
     assert not below.ledger.get("missed_cgroups")
-
-
-def test_the_first_python_that_starts_in_a_cgroup_is_known_from_its_first_fault_on(
-    cgroup: MadeCgroup, python_stacks: None
-) -> None:
-    if (python := shutil.which("python3", path="/usr/local/bin:/usr/bin")) is None:
-        pytest.skip("needs a Python of the system")
-    session = traced(("cgroup", cgroup.path), stacks="auto")
-    done = subprocess.run(
-        [*cgroup.joining(), python, "-S", "-c", "import os; print(os.getpid())"], stdout=-1, check=True
-    )
-    session.stop()
-    mine = session.faults[session.faults["pid"] == int(done.stdout)]
-    has = mine["stack"] != 0
-    assert int(has.sum()) > 100
-    early = np.isin(mine["stack_how"], (HOW_NOT_YET, HOW_NOT_READABLE)).sum()
-    assert early < 5, "the shell that becomes it is none"
 
 
 def test_it_ends_with_its_cgroup_and_says_so(cgroup: MadeCgroup, touching: Any) -> None:

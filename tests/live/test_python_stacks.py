@@ -17,14 +17,6 @@ import pytest
 from pythons import Installed, installed, named
 
 from wstrace.schema import STACK_HOW
-from wstrace_plugins.os.linux.cpython.layouts import layout
-from wstrace_plugins.page_faults.linux.python_stacks import capture
-from wstrace_plugins.page_faults.linux.python_stacks.bpf import Program
-from wstrace_plugins.page_faults.linux.python_stacks.kernel import this_kernel
-from wstrace_plugins.page_faults.linux.python_stacks.maps import Maps
-from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
-from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
-from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker
 
 HERE = Path(__file__).parent
 PYTHONS = installed()
@@ -102,42 +94,6 @@ def test_code_that_attrs_and_jinja_generate_is_told_by_its_own_lines(trace: Any,
     found, pages = wrong(traced, json.loads(out.read_text()))
     assert not found
     assert pages == 240
-
-
-@pytest.mark.parametrize("version", [(3, 11), (3, 12)])
-def test_a_kernel_without_loops_takes_the_programs_too(version: tuple[int, int]) -> None:
-    """Before 5.17 the verifier follows each turn of a walk, and gives up where these have too many branches."""
-    maps = Maps(1)
-    try:
-        Program(walker(maps, layout(version, b""), loops=False), b"turns").close()
-    finally:
-        maps.close()
-
-
-def test_a_kernel_that_no_helper_may_read_takes_all_of_the_program() -> None:
-    """Also what finds the library that a process executes: without that the tracer has to be asked, and may be late."""
-    kernel = this_kernel()._replace(helper=False)
-    if kernel.mapped is None:
-        pytest.skip("only on Linux 5.17 and later: programs find mappings")
-    maps, gate = Maps(1), Gate()
-    try:
-        Program(entry(maps, kernel, gate.memory.fd), b"entry").close()
-    finally:
-        gate.close()
-        maps.close()
-
-
-def test_where_no_helper_may_read_the_kernel_it_is_the_same(trace: Any, place: Any, monkeypatch: Any) -> None:
-    """lockdown=confidentiality refuses it. The program and its forked children are known all the same."""
-    refusing = this_kernel()._replace(helper=False)
-    monkeypatch.setattr(capture, "this_kernel", lambda: refusing)
-    ours, its = place(PYTHONS[0])
-    words = shlex.join(PYTHONS[0].command(its / "python_truth.py", its / "regions.json"))
-    traced = trace(["sh", "-c", f"{words}; {words}"], stacks="python")
-    assert traced.context.targets[0].exit_code == 0
-    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
-    assert not found
-    assert pages >= 35 * 40
 
 
 def test_two_pythons_on_one_cpu_are_told_apart(trace: Any, place: Any) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from pythons import installed
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
-from wstrace_plugins.page_faults.linux.python_stacks.kernel import this_kernel
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -87,29 +83,11 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
     assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
 
 
-def test_who_looks_at_new_processes_runs_before_others_and_the_target_does_not() -> None:
-    program = """if True:
-        import os, time
-        nice, until = lambda tid: os.getpriority(os.PRIO_PROCESS, int(tid)), time.monotonic() + 10
-        while min(map(nice, os.listdir(f"/proc/{os.getppid()}/task"))) > -10 and time.monotonic() < until:
-            time.sleep(0.02)
-        print(min(map(nice, os.listdir(f"/proc/{os.getppid()}/task"))), nice(os.getppid()), nice(0))
-    """
-    words = [sys.executable, "-m", "wstrace", "run", "-q", "--", OURS[0].program, "-S", "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    ours = os.getpriority(os.PRIO_PROCESS, 0)
-    assert list(map(int, done.stdout.split())) == [-10, ours, ours]
-
-
 @pytest.mark.parametrize("library", [False, True])
 def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(
     trace: Any, tmp_path: Path, library: bool, monkeypatch: Any
 ) -> None:
     """No process needs to be looked at: it is known from its first fault on, or from its first in the library."""
-    if this_kernel().program is None:
-        pytest.skip("this kernel's structures do not lead from a task to its program")
-    if library and tuple(map(int, os.uname().release.split(".")[:2])) < (5, 17):
-        pytest.skip("this kernel has no helper that finds a mapping")
     finder = Interpreters()
     where = [(one.program, finder.of_command(one.program, {}).files) for one in OURS]
     python = next((name for name, files in where if files and (files.libpython is not None) == library), None)

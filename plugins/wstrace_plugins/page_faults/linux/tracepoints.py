@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 
@@ -38,12 +37,6 @@ EVERYWHERE: dict[str, tuple[str, str | None]] = {
     "mlockall": ("(flags & 1) && !(flags & 4)", None),
     "shmat": ("shmflg & 0x4000", "ret < 0"),  # SHM_REMAP; likewise
 }
-_FSOPEN, _FSCONFIG, _FSMOUNT, _FSCONFIG_CMD_CREATE = 430, 431, 432, 6  # the same numbers on every machine
-_fsopen = declare(
-    None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p,
-    ctypes.c_int64,
-)  # fmt: skip
-
 
 #: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
 _SHARING = "(clone_flags & 0x100) && !(clone_flags & 0x10000)"
@@ -67,19 +60,17 @@ def permitted() -> Iterator[list[NDArray[Any]]]:
 
 
 def _try_out(tried: list[int]) -> list[NDArray[Any]]:
-    for ids in (_mounted, _detached):
-        try:
-            *calls, new_task = [_attribute(number) for number in ids()]
-            for one in calls:
-                tried.append(perf.perf_event_open(one, 0, -1))  # noqa: PERF401 - the third may fail
-        except (OSError, ValueError):
-            continue
-        try:
-            tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))
-        except OSError:
-            return calls
-        return [*calls, new_task]
-    return []
+    try:
+        *calls, new_task = [_attribute(number) for number in _ids(_EVENTS)]
+        for one in calls:
+            tried.append(perf.perf_event_open(one, 0, -1))  # noqa: PERF401 - the third may fail
+    except (OSError, ValueError):
+        return []
+    try:
+        tried.append(watch_births(new_task, os.sched_getaffinity(0).pop()))
+    except OSError:
+        return calls
+    return [*calls, new_task]
 
 
 def numbers(calls: Sequence[NDArray[Any]]) -> dict[str, tuple[int, int]]:
@@ -139,51 +130,9 @@ def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
 
 
 def _ids(events: Sequence[str]) -> list[int]:
-    """The ids of tracepoints, from a mounted tracefs or else from one of our own. Raises OSError, ValueError."""
-    try:
-        return _mounted(events)
-    except (OSError, ValueError):
-        return _detached(events)
-
-
-def _mounted(events: Sequence[str] = _EVENTS) -> list[int]:
-    return [int(text) for text in _read_mounted(events, "id")]
-
-
-def _detached(events: Sequence[str] = _EVENTS) -> list[int]:
-    return [int(text) for text in _read_detached(events, "id")]
-
-
-def _read_mounted(events: Sequence[str], name: str) -> list[str]:
-    """That file of each tracepoint."""
+    """The ids of tracepoints. Raises OSError, ValueError."""
     folder = next((folder for folder in _FOLDERS if os.path.exists(folder)), _FOLDERS[0])
-    return [procfs.content(f"{folder}/{event}/{name}").decode() for event in events]
-
-
-def _read_detached(events: Sequence[str], name: str) -> list[str]:
-    """The same from a tracefs that is mounted nowhere (fsmount(2), Linux 5.2), for root without systemd."""
-    opened = _fsopen(_FSOPEN, ctypes.c_char_p(b"tracefs"), 1, 0, 0, 0)
-    if opened < 0:
-        raise OSError(ctypes.get_errno(), "fsopen")
-    folder = -1
-    try:
-        if _fsopen(_FSCONFIG, opened, _FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
-            folder = _fsopen(_FSMOUNT, opened, 1, 0, 0, 0)
-        if folder < 0:
-            raise OSError(ctypes.get_errno(), "fsmount")
-        return [_read_in(folder, f"events/{event}/{name}") for event in events]
-    finally:
-        os.close(opened)
-        if folder >= 0:
-            os.close(folder)
-
-
-def _read_in(folder: int, path: str) -> str:
-    fd = os.open(path, os.O_RDONLY, dir_fd=folder)
-    try:
-        return os.read(fd, 1 << 16).decode()
-    finally:
-        os.close(fd)
+    return [int(procfs.content(f"{folder}/{event}/id")) for event in events]
 
 
 def _attribute(number: int) -> NDArray[Any]:

@@ -36,7 +36,7 @@ class NoStacks:
         """Prepares for a launched process, before its execve()."""
 
     def foresee(self) -> None:
-        """Prepares for processes that nobody tells of before they run: those that start in a traced group."""
+        """Prepares for processes that start in a traced group, of which nobody tells before they run."""
 
     def look(self, pid: int) -> bool:
         """Looks which CPython the process runs; False while its program has still to map it."""

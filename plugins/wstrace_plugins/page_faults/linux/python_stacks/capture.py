@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     History,
     Interpreters,
     command_of,
-    found_by_name,
     is_library,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.kernel import (
@@ -106,28 +104,10 @@ def _key(file: File) -> bytes:
     return _KEY.pack(file.inode, device, nanoseconds, seconds & _ALL_BITS)
 
 
-_os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
-_NICE = -10
-
-
-def hurry() -> None:
-    """Lets the calling thread run before others, if that is permitted and it is not the program's main thread.
-
-    A short Python has run its first line 5 ms after its start: with all CPUs busy, the look at it came too late for
-    78 % of the faults of a series of them, and for 28 % with this. A target is not changed: another thread starts it.
-    """
-    if threading.current_thread() is threading.main_thread():
-        return
-    with contextlib.suppress(OSError):
-        _os.setpriority(_os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
 _U32, _U64, _TOLD = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<QQQ")
 #: while a process is about to map its CPython, its mappings are read so often, for so long
 _LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
 _MOST_PROCESSES = 1 << 16
-#: walkers that are loaded before any process is seen that needs them, at 15 ms each
-_MOST_FORESEEN = 2
 #: instead of a walker: the process runs a CPython whose frames are not read
 _REFUSED = -1
 
@@ -175,7 +155,6 @@ class PythonStacks(NoStacks):
         #: those of them that have not executed their program yet, or have not mapped it
         self._launched: set[int] = set()
         self._refused: set[str] = set()
-        self._hurried = False
         self._last: dict[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
 
@@ -196,13 +175,6 @@ class PythonStacks(NoStacks):
         if self._prepare(*command_of(pid)):
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
             self._launched.add(pid)
-
-    def foresee(self) -> None:
-        """Prepares for the Pythons that a command finds by name, so that each is known from its first fault on."""
-        for path in found_by_name():
-            if len(self._walkers) >= _MOST_FORESEEN:
-                return
-            self._prepare(path, os.environ)
 
     def _prepare(self, path: str, environment: Mapping[str, str]) -> bool:
         """Loads the walker for the CPython that a command will run, if it is one; tells the programs of its file."""
@@ -259,9 +231,6 @@ class PythonStacks(NoStacks):
         Returns:
             The seconds until the next look, at most `wait`.
         """
-        if not self._hurried:
-            self._hurried = True
-            hurry()
         now = time.monotonic()
         for record in self._asked.read():
             self._expected.setdefault(int.from_bytes(record, "little"), now + _LOOK_FOR_SECONDS)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,6 @@ _FOLDERS = (
     "/lib",
     "/usr/lib",
 )
-_PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin")
 _MOST_FILES, _MOST_STEPS = 4096, 4
 _SHEBANG_BYTES = 4096
 
@@ -236,14 +235,6 @@ def is_named(name: str) -> bool:
     """
     base = name.rpartition("/")[2]
     return "python" in base or base.startswith(("pypy", "uwsgi"))
-
-
-def found_by_name() -> Iterator[str]:
-    """The Pythons that a command finds by its name: those of our PATH, then those of the system."""
-    for folder in dict.fromkeys((*os.get_exec_path(), *_PROGRAM_FOLDERS)):
-        for name in ("python3", "python"):
-            if os.access(path := os.path.join(folder, name), os.X_OK):
-                yield path
 
 
 def starts_others(fd: int) -> bool:

@@ -6,7 +6,6 @@ is looked up, as a scan of all types takes 0.1 s. Source: Documentation/bpf/btf.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import platform
@@ -31,12 +30,14 @@ if TYPE_CHECKING:
 
     from wstrace_plugins.os.linux.cpython.layouts import Layout
 
-_FIRST_KERNEL = (5, 11)  # with bpf_get_current_task_btf(), and maps that RLIMIT_MEMLOCK does not bound
+_FIRST_KERNEL = (5, 17)  # with bpf_loop() and bpf_find_vma()
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MACHINE = "x86_64"
 _SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
-_OF_TASKS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
-             ("task_struct", "thread"), ("thread_struct", "fsbase"))  # fmt: skip
+_MEMBERS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
+            ("task_struct", "thread"), ("thread_struct", "fsbase"), ("task_struct", "mm"), ("file", "f_inode"),
+            ("inode", "i_ino"), ("inode", "i_sb"), ("super_block", "s_dev"), ("vm_area_struct", "vm_pgoff"),
+            ("vm_area_struct", "vm_file"))  # fmt: skip
 #: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
 #: of tasks stand in its first 50 KiB
 BEGINS = (1 << 16, 1 << 20, 1 << 30)
@@ -53,42 +54,20 @@ def this_kernel() -> Kernel:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
     for begin in BEGINS:
         types = KernelTypes(begin=begin)
-        found = {member: types.offset(*member) for member in _OF_TASKS}
-        path = _program_path(types)
-        if None not in found.values() and (path is not None or begin != BEGINS[0]):
+        found = {".".join(member): types.offset(*member) for member in _MEMBERS}
+        program, changed = types.nested("mm_struct", ("exe_file", "start_code")), _changed(types)
+        offsets = [offset for offset in found.values() if offset is not None]
+        if len(offsets) == len(found) and program is not None and changed is not None:
             break
-    exec_id, parent, tgid, thread, base = found.values()
-    if exec_id is None or parent is None or tgid is None or thread is None or base is None:
-        missing = next(".".join(member) for member, offset in found.items() if offset is None)
+    else:
+        missing = next((member for member, offset in found.items() if offset is None), "mm_struct.exe_file")
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
+    exec_id, parent, tgid, thread, base, mm, inode, number, super_block, device, page, file = offsets
     status = os.stat("/proc/self/ns/pid")
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    return Kernel(exec_id, parent, tgid, thread + base, namespace, path, _mapped(types))
-
-
-def _program_path(types: KernelTypes) -> ProgramPath | None:
-    """The way to a task's program; None where this kernel's structures are not as expected: then we are asked."""
-    wanted = (
-        ("task_struct", "mm"),
-        ("file", "f_inode"),
-        ("inode", "i_ino"),
-        ("inode", "i_sb"),
-        ("super_block", "s_dev"),
-    )
-    mm, inode, number, super_block, device = (types.offset(*one) for one in wanted)
-    begin, changed = types.nested("mm_struct", ("exe_file", "start_code")), _changed(types)
-    if (
-        begin is None
-        or changed is None
-        or mm is None
-        or inode is None
-        or number is None
-        or super_block is None
-        or device is None
-    ):
-        return None
-    exe_file, start_code = begin
-    return ProgramPath(mm, exe_file, start_code, inode, number, super_block, device, changed)
+    exe_file, start_code = program
+    path = ProgramPath(mm, exe_file, start_code, inode, number, super_block, device, changed)
+    return Kernel(exec_id, parent, tgid, thread + base, path, Mapped(0, page, file), namespace)
 
 
 def _changed(types: KernelTypes) -> tuple[int, int] | None:
@@ -101,25 +80,17 @@ def _changed(types: KernelTypes) -> tuple[int, int] | None:
     return None if whole is None else (whole, whole + 8)  # struct timespec64
 
 
-def _mapped(types: KernelTypes) -> Mapped | None:
-    """What is needed of a mapping; it begins with its address."""
-    page, file = types.offset("vm_area_struct", "vm_pgoff"), types.offset("vm_area_struct", "vm_file")
-    return None if page is None or file is None else Mapped(0, page, file)
-
-
 def refusal(error: OSError) -> Unavailable:
     """What a refused bpf(2), or a refused event of its own that it writes to, means, and what lifts the refusal."""
     python = os.path.realpath(sys.executable)
     status = procfs.status(os.getpid())
     capabilities = int(status.get("CapEff", "0"), 16)
-    old = versions.kernel() < _FIRST_KERNEL
+    if versions.kernel() < _FIRST_KERNEL:
+        return Unavailable("this kernel's eBPF lacks functions that the programs call", "Linux 5.17 or newer")
     if error.errno == errno.ENOSYS:
         return Unavailable("this kernel has no bpf(2), or a seccomp filter hides it", _CONTAINER)
     if error.errno not in (errno.EPERM, errno.EACCES):
-        remedy = "Linux 5.11 or newer permits it" if old else ""
-        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})", remedy)
-    if old:  # these charge maps to RLIMIT_MEMLOCK, and past it the answer is EPERM
-        return Unavailable("this kernel's eBPF lacks functions that the programs call", "Linux 5.11 or newer")
+        return Unavailable(f"the kernel refuses the eBPF program ({error.strerror})")
     if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
         return Unavailable(
             "they need CAP_BPF and CAP_PERFMON, or root",
@@ -168,27 +139,15 @@ def tried() -> Level:
 
 
 def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
-    """Loads the program that the gates lead to, without the helpers that the kernel has not, or refuses.
-
-    Raises:
-        OSError: the kernel refuses it without them, too.
-    """
-    ways = [kernel._replace(helper=helper, mapped=mapped) for mapped in (kernel.mapped, None)
-            for helper in (kernel.helper, False)]  # fmt: skip
-    for way in ways[:-1]:
-        with contextlib.suppress(OSError):
-            return bpf.Program(entry(maps, way, gate.memory.fd), b"entry")
-    return bpf.Program(entry(maps, ways[-1], gate.memory.fd), b"entry")
+    """Loads the program that the gates lead to. Raises OSError."""
+    return bpf.Program(entry(maps, kernel, gate.memory.fd), b"entry")
 
 
 def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:
-    """Loads the walker for a layout, without bpf_loop() where the kernel has none. Raises OSError."""
+    """Loads the walker for a layout. Raises OSError."""
     from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
 
-    try:
-        return bpf.Program(walker(maps, of), name)
-    except OSError:
-        return bpf.Program(walker(maps, of, loops=False), name)
+    return bpf.Program(walker(maps, of), name)
 
 
 def output_attributes() -> NDArray[Any]:

@@ -43,19 +43,17 @@ class Mapped(NamedTuple):
 class Kernel(NamedTuple):
     """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first.
 
-    program: the way from there to what identifies the program, and to where its code begins; None = not known.
-    mapped: what is needed to find the library that a process executes; None = not known, or before Linux 5.17.
-    helper: whether a helper may read the kernel's memory, which lockdown=confidentiality forbids.
+    program: the way from there to what identifies the program, and to where its code begins.
+    mapped: what is needed to find the library that a process executes.
     """
 
     self_exec_id: int
     real_parent: int
     tgid: int
     thread_pointer: int
+    program: ProgramPath
+    mapped: Mapped
     namespace: tuple[int, int] | None = None
-    program: ProgramPath | None = None
-    mapped: Mapped | None = None
-    helper: bool = True
 
 
 class Maps:

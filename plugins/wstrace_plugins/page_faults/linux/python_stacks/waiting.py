@@ -81,7 +81,6 @@ class WaitingStacks(NoStacks):
         """Opens the stacks: what starts in a group may be a CPython, and its mappings tell that too late."""
         if self._gate is not None:
             self.open()
-        self._stacks.foresee()
 
     def look(self, pid: int) -> bool:
         """Opens the stacks if a process that the trace is about to be attached to runs a CPython, or may start one."""

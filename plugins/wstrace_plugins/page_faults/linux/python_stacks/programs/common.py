@@ -34,41 +34,29 @@ READ_KERNEL, NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, FIND_MAPPING, LOOP = 113, 1
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
 #: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row
 KEY, VALUE, ROW = -8, -40, -56
-_MOST_TURNS = 256
 
 
 class Walk(Assembler):
     """The assembler with what both programs have in common. R6 = the context, R8 = the scratch memory of this CPU."""
 
-    def __init__(self, maps: Maps, *, loops: bool = True) -> None:
+    def __init__(self, maps: Maps) -> None:
         super().__init__()
-        self.maps, self.loops = maps, loops
+        self.maps = maps
         self._callbacks: list[tuple[str, str, Callable[[str], None]]] = []
 
     def repeat(self, most: int, body: Callable[[str], None]) -> None:
         """Repeats what body(again) assembles: it goes on at `again` for the next time, and its end ends the loop.
 
         It finds the scratch memory in R8, and nothing in the other registers; it leaves R9 alone, and no value in any.
-        Without `loops` the verifier looks at each turn, so that there are at most 256.
         """
-        again = self.name("again")
-        if self.loops:
-            callback = self.name("callback")
-            self._callbacks.append((callback, again, body))
-            self.store(FP, VALUE, R8)
-            self.mov(R1, most)
-            self.function(R2, callback)
-            self.mov(R3, FP, VALUE)
-            self.mov(R4, 0)
-            self.call(LOOP)
-            return
-        end = self.name("end")
-        self.mov(R9, 0)
-        self.label(again)
-        self.jump_if(R9, ">=", min(most, _MOST_TURNS), end)
-        self.op("add", R9, 1)
-        body(again)
-        self.label(end)
+        again, callback = self.name("again"), self.name("callback")
+        self._callbacks.append((callback, again, body))
+        self.store(FP, VALUE, R8)
+        self.mov(R1, most)
+        self.function(R2, callback)
+        self.mov(R3, FP, VALUE)
+        self.mov(R4, 0)
+        self.call(LOOP)
 
     def lookup(self, fd: int, missing: str) -> None:
         """R0 = the address of the value of the key at KEY; goes on at `missing` without one."""

@@ -104,9 +104,9 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.label("parent?")
     a.load(R1, R8, S.STAGE)
     a.jump_if(R1, "==", 0, "waits?")
-    _follow(a, kernel, R1, R7, kernel.real_parent)
+    _follow(a, R1, R7, kernel.real_parent)
     a.jump_if(R1, "==", 0, "ask")
-    _follow(a, kernel, R1, R1, kernel.tgid, WORD)
+    _follow(a, R1, R1, kernel.tgid, WORD)
     a.store(FP, KEY, R1)
     a.lookup(maps.processes.fd, "ask")
     a.load(R1, R0, 24)
@@ -134,14 +134,12 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.call(TAIL_CALL)
     a.jump("unknown")
     a.label("ask")
-    if kernel.program is not None:
-        _program(a, kernel, kernel.program)
+    _program(a, kernel.program)
     a.label("waits?")
-    if kernel.program is not None and kernel.mapped is not None:
-        a.load(R1, R8, S.WAITS)
-        a.jump_if(R1, "==", 0, "no library")
-        _library(a)
-        a.label("no library")
+    a.load(R1, R8, S.WAITS)
+    a.jump_if(R1, "==", 0, "no library")
+    _library(a)
+    a.label("no library")
     a.load(R1, R8, S.STAGE)
     a.jump_if(R1, "==", 0, "unknown")
     _own_pid(a, kernel)
@@ -172,20 +170,16 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.label("row")
     a.tell()
     a.leave()
-    if kernel.program is not None and kernel.mapped is not None:
-        _mapping(a, kernel, kernel.program, kernel.mapped)
+    _mapping(a, kernel.program, kernel.mapped)
     return a.assemble()
 
 
-def _follow(a: Walk, kernel: Kernel, to: Register, base: Register, offset: int, size: int = DOUBLE) -> None:
+def _follow(a: Walk, to: Register, base: Register, offset: int, size: int = DOUBLE) -> None:
     """to = the member at that offset of the kernel's structure at `base`; R1 to R5 are lost.
 
     A pointer that is loaded from a task is looked up in all of the kernel's types by the verifier: that takes 3 ms of
-    each start, so we let a helper read it, where it is permitted.
+    each start, so we let a helper read it.
     """
-    if not kernel.helper:
-        a.load(to, base, offset, size)
-        return
     a.mov(R3, base, offset)
     a.mov(R1, FP, ROW)
     a.mov(R2, 8 if size == DOUBLE else 4)
@@ -193,14 +187,14 @@ def _follow(a: Walk, kernel: Kernel, to: Register, base: Register, offset: int, 
     a.load(to, FP, ROW, size)
 
 
-def _program(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
+def _program(a: Walk, path: ProgramPath) -> None:
     """Goes on at `remember` if the program is a CPython that the tracer has told of: nobody needs to be asked."""
-    _follow(a, kernel, R7, R7, path.mm)
+    _follow(a, R7, R7, path.mm)
     a.jump_if(R7, "==", 0, "other program")
-    _follow(a, kernel, R2, R7, path.start_code)
+    _follow(a, R2, R7, path.start_code)
     a.store(R8, S.AT, R2)
-    _follow(a, kernel, R7, R7, path.exe_file)
-    _identify(a, kernel, path, "other program")
+    _follow(a, R7, R7, path.exe_file)
+    _identify(a, path, "other program")
     _look_up(a, a.maps.programs.fd, "other program")
     a.load(R1, R0, 8)
     a.jump_if(R1, "==", NEEDS, "needs a library")
@@ -217,22 +211,22 @@ def _program(a: Walk, kernel: Kernel, path: ProgramPath) -> None:
     a.label("other program")
 
 
-def _identify(a: Walk, kernel: Kernel, path: ProgramPath, missing: str) -> None:
+def _identify(a: Walk, path: ProgramPath, missing: str) -> None:
     """Puts what the maps know the kernel's file R7 by into the scratch memory; R7 is lost; goes on at `missing` too."""
     a.jump_if(R7, "==", 0, missing)
-    _follow(a, kernel, R7, R7, path.inode)
+    _follow(a, R7, R7, path.inode)
     a.jump_if(R7, "==", 0, missing)
-    _follow(a, kernel, R2, R7, path.number)
+    _follow(a, R2, R7, path.number)
     a.store(R8, S.FILE_KEY, R2)
     seconds, nanoseconds = path.changed
-    _follow(a, kernel, R2, R7, nanoseconds, WORD)
+    _follow(a, R2, R7, nanoseconds, WORD)
     a.op("and", R2, _NANOSECONDS)
     a.store(R8, S.FILE_KEY + 12, R2, WORD)
-    _follow(a, kernel, R2, R7, seconds)
+    _follow(a, R2, R7, seconds)
     a.store(R8, S.FILE_KEY + 16, R2)
-    _follow(a, kernel, R7, R7, path.super_block)
+    _follow(a, R7, R7, path.super_block)
     a.jump_if(R7, "==", 0, missing)
-    _follow(a, kernel, R2, R7, path.device, WORD)
+    _follow(a, R2, R7, path.device, WORD)
     a.store(R8, S.FILE_KEY + 8, R2, WORD)
 
 
@@ -282,7 +276,7 @@ def _library(a: Walk) -> None:
     _found(a)
 
 
-def _mapping(a: Walk, kernel: Kernel, path: ProgramPath, mapped: Mapped) -> None:
+def _mapping(a: Walk, path: ProgramPath, mapped: Mapped) -> None:
     """What is called with the mapping of an instruction in R2, and the address of the scratch memory's at R3.
 
     The verifier knows only here what the mapping's members point to: its file is identified before it returns.
@@ -291,10 +285,10 @@ def _mapping(a: Walk, kernel: Kernel, path: ProgramPath, mapped: Mapped) -> None
     a.load(R8, R3, 0)
     a.mov(R7, R2)
     for place, member in enumerate((mapped.start, mapped.page), 1):
-        _follow(a, kernel, R1, R7, member)
+        _follow(a, R1, R7, member)
         a.store(R8, S.MAPPED + 8 * place, R1)
-    _follow(a, kernel, R7, R7, mapped.file)
-    _identify(a, kernel, path, "no file")
+    _follow(a, R7, R7, mapped.file)
+    _identify(a, path, "no file")
     a.store(R8, S.MAPPED, 1)
     a.label("no file")
     a.mov(R0, 0)

@@ -11,7 +11,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import KEY,
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import S
 
 _NEXT_ID = 16  # behind interpreters.head and .main: the next one's id, 0 or -1 before the first one
-_THREADS = 8192  # thread states that a search looks at; 256 on a kernel without loops
+_THREADS = 8192  # thread states that a search looks at
 
 
 def thread(a: Walk, o: Layout) -> None:

@@ -42,15 +42,14 @@ _STEPS = 4 * DEPTH
 _PAGE = 4096
 
 
-def walker(maps: Maps, o: Layout, *, loops: bool = True) -> Code:
+def walker(maps: Maps, o: Layout) -> Code:
     """The program for the processes that run a CPython of that layout.
 
     Args:
         maps: of the trace.
         o: where the CPython keeps what is read.
-        loops: the kernel has bpf_loop() (5.17): the verifier then looks at a step of a loop once, not at each of them.
     """
-    a = Walk(maps, loops=loops)
+    a = Walk(maps)
     a.mov(R6, R1)
     a.scratch("leave")
     a.store(R8, S.STATUS, OK)
