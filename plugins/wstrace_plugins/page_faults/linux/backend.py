@@ -21,7 +21,6 @@ from wstrace.schema import (
     FAULT_OBSERVER,
     PAGE_FAULT,
     PROCESS,
-    RESIDENT_PAGES,
     STACK_DUMP,
     Schema,
 )
@@ -69,7 +68,7 @@ class PageFaults(Source):
 
     name: ClassVar[str] = "page_faults"
     streams: ClassVar[tuple[Schema, ...]] = (
-        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, RESIDENT_PAGES, STACK_DUMP, CALL_SITE,
+        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, STACK_DUMP, CALL_SITE,
     )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
@@ -134,7 +133,7 @@ class PageFaults(Source):
             context.info.sampled = self._asked.period
             context.ledger.set("sampled", self._asked.period)
         if level.name == "counters":
-            self._counters = FaultCounters(context, self.name)
+            self._counters = FaultCounters(context)
             return
         try:
             with tracepoints.permitted() as permitted:
@@ -197,7 +196,7 @@ class PageFaults(Source):
     def drain(self, timeout: float) -> Iterable[Batch]:
         """Emits what is older than every ring's last row, or older than 100 ms."""
         if self._counters is not None:
-            yield from self._counters.drain(min(timeout, Source.drain_seconds))
+            self._counters.drain(timeout)
             return
         rest = self._pace.rest
         wait = self._python.look_at_processes(min(timeout, rest, self._peaks.seconds if self._grown else rest))
@@ -283,7 +282,7 @@ class PageFaults(Source):
     def stop(self) -> Iterable[Batch]:
         """Stops the events, emits the rest, and sets the ledger to the kernel's own counts."""
         if self._counters is not None:
-            yield from self._counters.stop()
+            self._counters.stop()
         if not self._started:
             return
         self._started = False
