@@ -132,15 +132,14 @@ def test_a_parent_and_its_forks_have_three_sums(capsys):
         assert " rss_sum, " in lines[0]
 
 
-def test_multiprocessing_has_roles(tmp_path, capsys):
+def test_multiprocessing_is_below_its_parent(tmp_path, capsys):
     (tmp_path / "pool.py").write_text(POOL)
     with family([sys.executable, tmp_path / "pool.py"], lambda children: len(children) >= 3) as pids:
         told = tree(capsys, pids[0])
         agrees(told, pids)
         titles = [process["title"] for process in told["processes"]]
         assert titles[0].endswith("pool.py")
-        assert sum("(multiprocessing worker)" in title for title in titles) == 2
-        assert sum("(multiprocessing resource tracker)" in title for title in titles) == 1
+        assert sum("multiprocessing" in title for title in titles[1:]) == 3
         assert all(process["ppid"] == pids[0] for process in told["processes"][1:])
 
 

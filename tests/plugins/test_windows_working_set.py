@@ -105,7 +105,7 @@ def test_pages_of_the_kernel_and_of_freed_memory_have_a_row():
     with Space(7, windows) as space:
         mappings = space.mappings(strings)
         runs = space.runs(mappings)
-        assert space.totals().page_tables == PAGE  # the legacy region C0000000-E0000000
+        assert space.totals().page_tables == 3 * PAGE
     owners = {int(s): strings[int(mappings["file"][row])] for s, row in zip(runs["start"], runs["row"], strict=True)}
     assert owners[0x80500000] == owners[0xC0001000] == "[kernel]"
     assert owners[0x30000000] == ""

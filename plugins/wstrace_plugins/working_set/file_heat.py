@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,6 @@ from numpy.typing import NDArray
 from wstrace.places import MappedFile, Part
 from wstrace.plugins import default_plugins
 from wstrace_plugins.os.intervals import overlap
-
-#: how models name their layers: `model.layers.3.mlp`, `blk.3.ffn`, `h.3.attn`
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|blk|h)\.(\d{1,6})(?:\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +107,6 @@ class FileHeat:
         resident = self.resident.within(start, end).tolist()
         cached = [None] * len(self.parts) if self.cached is None else self.cached.within(start, end).tolist()
         return list(zip(self.parts, resident, cached, strict=True))
-
-    def layers(self) -> str:
-        """The layers of a model of which more than half is in memory of processes: `0-3, 7`; "" for none."""
-        sums: dict[int, list[int]] = {}
-        for part, resident, _ in self.part_rows():
-            if found := _LAYER.search(part.name):
-                sums.setdefault(int(found[1]), [0, 0])[0] += resident
-                sums[int(found[1])][1] += part.end - part.start
-        there = np.array(sorted(layer for layer, (resident, size) in sums.items() if 2 * resident > size), np.int64)
-        groups = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1) if len(there) else []
-        return ", ".join(f"{group[0]}-{group[-1]}" if len(group) > 1 else f"{group[0]}" for group in groups)
 
 
 def parts_of(path: str) -> Sequence[Part]:

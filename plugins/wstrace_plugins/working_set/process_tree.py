@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,14 +10,6 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.text import base_name
 from wstrace_plugins.working_set.backend import Backend
-
-_PYTHON = re.compile(r"python[\d.]*t?(\.exe)?")
-#: what multiprocessing gives a Python to execute -> what that process is for
-_ROLES = {
-    "from multiprocessing.spawn import": "multiprocessing worker",
-    "from multiprocessing.forkserver import": "multiprocessing fork server",
-    "from multiprocessing.resource_tracker import": "multiprocessing resource tracker",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +76,9 @@ def title(name: str, arguments: Sequence[str]) -> str:
     words = [word for word in arguments if word]
     if not words:
         return name
-    program = base_name(words[0])
-    if _PYTHON.fullmatch(program) and len(words) > 2 and "-c" in words:
-        code = words[words.index("-c") + 1 :]
-        role = next((role for begin, role in _ROLES.items() if code and code[0].startswith(begin)), "")
-        if role:
-            return f"{program} ({role})"
     if " " in words[0] and not words[0].startswith(("/", "\\")):  # `postgres: checkpointer`, set by the process itself
         return " ".join(words).strip()
-    return " ".join((program, *words[1:]))
+    return " ".join((base_name(words[0]), *words[1:]))
 
 
 def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:

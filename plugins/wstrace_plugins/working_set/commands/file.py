@@ -12,7 +12,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.terminal.bar import has_blocks, shades
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable, rows_to_show
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
 from wstrace_plugins.working_set.file_heat import FileHeat, Ranges
 
@@ -49,13 +49,13 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
                    Column("name", "name")]  # fmt: skip
         rows = [[str(h.pid), size(h.mapped.bytes), size(h.resident.bytes), size(h.copied), h.name]
                 for h in sorted(heat.holders, key=lambda holder: -holder.resident.bytes)]  # fmt: skip
-        parts += ["", TextTable(columns, list(rows[: rows_to_show(len(rows), top)]), total=len(rows))]
+        parts += ["", TextTable.of(columns, rows, top)]
     if heat.parts:
         columns = [Column("resident"), Column("page cache"), Column("size"), Column("part", "name")]
         told = sorted(heat.part_rows(), key=lambda row: (-row[1], -(row[2] or 0), row[0].start))
         cells = [[size(resident), "-" if cached is None else size(cached), size(part.end - part.start), part.name]
-                 for part, resident, cached in told[: rows_to_show(len(told), top)]]  # fmt: skip
-        parts += ["", TextTable(columns, list(cells), total=len(told))]
+                 for part, resident, cached in told]  # fmt: skip
+        parts += ["", TextTable.of(columns, cells, top)]
     Output.standard("stdout").show(*parts)
     for note in _notes(heat):
         click.echo(f"wstrace: note: {note}", err=True)
@@ -66,8 +66,6 @@ def _headline(heat: FileHeat) -> str:
     found = [f"{size(heat.resident.bytes)} of {size(heat.size)} resident in {holders}"]
     if heat.cached_bytes is not None:
         found.append(f"{size(heat.cached_bytes)} in the page cache")
-    if layers := heat.layers():
-        found.append(f"layers {layers}")
     return f"{printable(heat.path)}: {', '.join(found)}"
 
 
@@ -89,7 +87,7 @@ def _plain(heat: FileHeat) -> dict[str, Any]:
     return {
         "schema": 1, "path": heat.path, "size": heat.size, "mapped": ranges(heat.mapped),
         "resident": ranges(heat.resident), "cached": ranges(heat.cached), "resident_bytes": heat.resident.bytes,
-        "cached_bytes": heat.cached_bytes, "layers": heat.layers(), "notes": _notes(heat),
+        "cached_bytes": heat.cached_bytes, "notes": _notes(heat),
         "processes": [{"pid": h.pid, "name": h.name, "mapped": h.mapped.bytes, "resident": h.resident.bytes,
                        "copied": h.copied} for h in heat.holders],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}

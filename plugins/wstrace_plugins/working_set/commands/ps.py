@@ -57,14 +57,10 @@ def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, wide: bool
 def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
     large = any(process.large for process in found)
     columns = [Column("pid", spare=False), Column("working set", spare=False), Column("private"), Column("shared"),
-               Column("pss", spare=False),
-               *([Column("large", spare=False)] if large else []), Column("user", "text"),
+               Column("pss", spare=False), *[Column("large", spare=False)] * large, Column("user", "text"),
                Column("name", "name")]  # fmt: skip
-    rows = [
-        [str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss),
-         *([_size(p.large)] if large else []), printable(p.user, 16), name]
-        for p, name in zip(found, names, strict=True)
-    ]  # fmt: skip
+    rows = [[str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss), *[_size(p.large)] * large,
+             printable(p.user, 16), name] for p, name in zip(found, names, strict=True)]  # fmt: skip
     return TextTable(columns, list(rows), whole=wide)
 
 

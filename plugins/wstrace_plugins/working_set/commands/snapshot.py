@@ -23,15 +23,13 @@ from wstrace.schema import (
     PAGE_WRITE,
     PAGE_ZERO,
 )
-from wstrace.terminal.bar import Bar, shades
+from wstrace.terminal.bar import Bar
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import printable, size, well_formed
-from wstrace_plugins.os.intervals import overlap
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 
 SnapshotBy = By | Literal["section"]
-STRIP = 24
 #: the colour of each kind of memory
 STYLES = {"file": "blue", "anon": "yellow", "heap": "red", "stack": "magenta", "shared memory": "cyan"}
 
@@ -70,8 +68,8 @@ def snapshot(
         print_json(_facts(taken, by))
         return
     out = Output.standard("stdout")
-    first = _runs(taken, pages, top) if by is None else _owners(taken, by, top, unicode=out.unicode)
-    tables = [first] if by == "kind" else [first, "", _owners(taken, "kind", None, unicode=out.unicode)]
+    first = _runs(taken, pages, top) if by is None else _owners(taken, by, top)
+    tables = [first] if by == "kind" else [first, "", _owners(taken, "kind", None)]
     out.show(*tables, "", _totals(taken))
 
 
@@ -84,17 +82,11 @@ def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
     return TextTable.of(columns, rows, top)
 
 
-def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None, *, unicode: bool) -> TextTable:
-    """Resident, private, shared and mapped bytes of each owner; for mappings, with their strips of residency."""
+def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None) -> TextTable:
+    """Resident, private, shared and mapped bytes of each owner."""
     owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
     sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
-    if by == "mapping":
-        columns = [*numbers, Column("", "text"), Column("address", "text", spare=False), Column("mapping", "name")]
-        strip = dict(zip(taken.mappings["start"].tolist(), _strips(taken, unicode=unicode), strict=True))
-        names = [owner.name.partition(" ") for owner in owners]
-        marks = [[f"[{strip[int(range_.partition('-')[0], 16)]}]", range_, name] for range_, _, name in names]
-        return TextTable.of(columns, [[*a, *b] for a, b in zip(sizes, marks, strict=True)], top)
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
         [*cells, Bar(owner.resident, most, STYLES.get(owner.kind, "cyan")), owner.name]
@@ -158,21 +150,6 @@ def _save(pid: int, output: str, *, shares: bool, force: bool) -> None:
         while not session.wait(0.2) and not session.finished:
             pass
     click.echo(f"wstrace: saved {printable(output)}", err=True)
-
-
-def _strips(taken: WorkingSet, *, unicode: bool) -> list[str]:
-    """One strip per mapping: its addresses from left to right, dark where pages are resident."""
-    start, end = taken.mappings["start"], taken.mappings["end"]
-    low = taken.runs["start"][taken.resident]
-    high = low + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
-    steps = np.arange(STRIP + 1, dtype="<u8")
-    cells = start[:, None] + (end - start)[:, None] // np.uint64(STRIP) * steps[None, :]
-    cells[:, -1] = end
-    lengths = (cells[:, 1:] - cells[:, :-1]).astype(np.int64).ravel()
-    filled = overlap(cells[:, :-1].ravel(), cells[:, 1:].ravel(), low, high)
-    shade = np.ceil(filled * 4 / np.maximum(lengths, 1)).astype(int).reshape(-1, STRIP)
-    marks = shades(unicode=unicode)
-    return ["".join(marks[cell] for cell in row) for row in shade.tolist()]
 
 
 def protections(flags: NDArray[Any]) -> list[str]:

@@ -12,7 +12,7 @@ from wstrace.cli.common import Duration, json_option, print_json
 from wstrace.cli.privilege import debug_privilege
 from wstrace.errors import UsageError
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable, rows_to_show
+from wstrace.terminal.table import Column, TextTable
 from wstrace.text import duration, plural, printable, size
 from wstrace_plugins.working_set.commands.empty import confirm
 from wstrace_plugins.working_set.used import Window, after_emptying, windows
@@ -63,21 +63,23 @@ def wss(
     if by_emptying:
         if not yes:
             confirm(pid, "wss --by-emptying")
-        _emptied(pid, seconds, top, as_json)
-        return
-    found = list(windows(pid, seconds, every))
+        done, window, faults = after_emptying(pid, seconds)
+        found, method, facts = [window], "emptying", {"stayed": done.after, "faults": faults}
+        cost = "" if faults is None else f", which cost it {plural(faults, 'page fault')}"
+        notes = [f"its pages were taken out of memory{cost}"]
+        if done.after:
+            notes.append(f"{size(done.after)} were still in memory right after: whether they were used is not known")
+    else:
+        found, method, facts = list(windows(pid, seconds, every)), "referenced bits", {}
+        notes = [_CLEARED.format(pid, "once" if len(found) == 1 else plural(len(found), "time")), _COARSE]
     whole = [window for window in found if not window.ended]
-    times = "once" if len(found) == 1 else plural(len(found), "time")
-    notes = [_CLEARED.format(pid, times), _COARSE]
     if len(whole) < len(found):
         notes.append("it ended in the last window, or executed another program: what it used there is not known")
     if as_json:
-        print_json({"schema": 1, "pid": pid, "method": "referenced bits", "notes": notes,
+        print_json({"schema": 1, "pid": pid, "method": method, "notes": notes, **facts,
                     "windows": [_plain(window) for window in found]})  # fmt: skip
         return
-    parts: list[str | TextTable] = []
-    if len(whole) > 1:
-        parts += [_over_time(whole), ""]
+    parts: list[str | TextTable] = [_over_time(whole), ""] if len(whole) > 1 else []
     Output.standard("stdout").show(_headline(whole), "", *parts, _by_file(whole, top))
     for note in notes:
         click.echo(f"wstrace: note: {note}", err=True)
@@ -107,7 +109,7 @@ def _by_file(found: list[Window], top: int) -> TextTable:
     rows = [[size(use.used), size(use.resident), _share(use.used, use.resident), use.kind, use.name]
             for use in most.uses]  # fmt: skip
     columns = [Column("used"), Column("resident"), Column("share"), Column("kind", "text"), Column("file", "name")]
-    return TextTable(columns, list(rows[: rows_to_show(len(rows), top)]), total=len(rows))
+    return TextTable.of(columns, rows, top)
 
 
 def _share(part: int, whole: int) -> str:
@@ -119,18 +121,3 @@ def _plain(window: Window) -> dict[str, Any]:
     plain = asdict(window)
     del plain["emptied"]  # the method says it
     return {**plain, "used": known, "resident": None if window.ended else window.resident}
-
-
-def _emptied(pid: int, seconds: float, top: int, as_json: bool) -> None:
-    done, window, faults = after_emptying(pid, seconds)
-    cost = "" if faults is None else f", which cost it {plural(faults, 'page fault')}"
-    notes = [f"its pages were taken out of memory{cost}"]
-    if done.after:
-        notes.append(f"{size(done.after)} were still in memory right after: whether they were used is not known")
-    if as_json:
-        print_json({"schema": 1, "pid": pid, "method": "emptying", "notes": notes, "stayed": done.after,
-                    "faults": faults, "windows": [_plain(window)]})  # fmt: skip
-        return
-    Output.standard("stdout").show(_headline([window]), "", _by_file([window], top))
-    for note in notes:
-        click.echo(f"wstrace: note: {note}", err=True)

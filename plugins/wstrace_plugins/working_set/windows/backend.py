@@ -6,7 +6,7 @@ Source: Microsoft Learn, psapi.h: QueryWorkingSet, QueryWorkingSetEx, EmptyWorki
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,9 +42,6 @@ PAGE = 4096
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages
 _EX_ENTRIES = 1 << 16
-#: The addresses of page tables on a 32-bit Windows. On a 64-bit Windows, every kernel page in a process's working set
-#: counts as a page table; the only others are working-set lists, which serve the process in the same way.
-_X86_PAGE_TABLES = (0xC000_0000, 0xE000_0000)
 REASONS = (
     "in use: brought back since, or kept by the system",
     "locked in memory (VirtualLock)",
@@ -67,20 +64,25 @@ def probe_keeper() -> Level:
     return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
 
 
-def make_keeper() -> NoReturn:
-    """Raises Unavailable: Windows frees the memory of a process at its end."""
-    level = probe_keeper()
-    raise Unavailable(level.why, level.remedy)
+def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
+    """A function that raises Unavailable: what Windows cannot do."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise Unavailable(why, remedy)
+
+    return refuse
+
+
+make_keeper = _refusing("Windows frees the memory of a process at its end")
+referenced_bits = _refusing("Windows does not report which pages were used", "use --by-emptying")
+file_heat = _refusing("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
+distinct = _refusing("Windows does not say which pages of two processes are one")
+watched_cgroups = _refusing("Windows has no control groups", "use rss=, growth= or end")
 
 
 def descendants(pid: int) -> list[int]:
     """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
     return processes.born_since(winapi, pid)
-
-
-def referenced_bits(pid: int) -> NoReturn:
-    """Raises Unavailable: Windows reports no referenced bits."""
-    raise Unavailable("Windows does not report which pages were used", "use --by-emptying")
 
 
 def listed() -> Iterator[tuple[int, str, str, int]]:
@@ -107,21 +109,6 @@ def parents() -> dict[int, int]:
 def arguments(_: int) -> tuple[str, ...]:
     """(): other processes' command lines are not read here."""
     return ()
-
-
-def file_heat(_: str, __: Sequence[int] = ()) -> NoReturn:
-    """Raises Unavailable: Windows reports neither whose pages are a file's nor what its cache holds of it."""
-    raise Unavailable("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
-
-
-def distinct(_: Sequence[int]) -> NoReturn:
-    """Raises Unavailable: Windows reports no page frames."""
-    raise Unavailable("Windows does not say which pages of two processes are one")
-
-
-def watched_cgroups(*_: object) -> NoReturn:
-    """Raises Unavailable: Windows has no control groups."""
-    raise Unavailable("Windows has no control groups", "use rss=, growth= or end")
 
 
 def faults() -> tuple[int, int | None]:
@@ -249,12 +236,12 @@ class Space:
         return marked
 
     def _is_table(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
-        """A mask of the addresses that are page tables."""
-        low, high = _X86_PAGE_TABLES if self._api.POINTER == 4 else (self.kernel_base, 1 << 64)
-        if low >= self.kernel_base:
-            found: NDArray[np.bool_] = (addresses >= np.uint64(low)) & (addresses <= np.uint64(high - 1))
-            return found
-        return np.zeros(len(addresses), bool)  # a 32-bit process on a 64-bit Windows has that memory for itself
+        """A mask of the addresses that are page tables: each kernel page in a process's working set counts as one.
+
+        The only others are working-set lists, which serve the process in the same way.
+        """
+        found: NDArray[np.bool_] = addresses >= np.uint64(self.kernel_base)
+        return found
 
     def totals(self) -> Totals:
         """Bytes of the working set, and of page tables if any are listed; large pages are not known."""
