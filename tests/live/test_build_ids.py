@@ -126,18 +126,6 @@ def test_a_process_that_is_gone_had_the_file_that_is_still_there(
     )
 
 
-def test_an_image_without_one(tmp_path: Path, strings: Dictionary) -> None:
-    bare = compiled(tmp_path, "bare", "-Wl,--build-id=none")
-    with subprocess.Popen([str(bare)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        rows = mappings(process.pid, strings)
-        found = linux.build_ids(rows, strings)
-        assert {b for b, row in zip(found, rows, strict=True) if strings[row.file] == str(bare)} == {""}
-        assert any(found)
-        process.kill()
-
-
 def wstrace_command(*words: str | Path) -> str:
     command = [sys.executable, "-m", "wstrace", *map(str, words)]
     return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=60, check=True).stdout

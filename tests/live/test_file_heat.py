@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import mmap
 import os
@@ -15,8 +14,6 @@ import pytest
 from stopped_process import stopped
 
 from wstrace.cli import main
-from wstrace_plugins.os.linux import page_cache
-from wstrace_plugins.os.linux.versions import kernel
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.file_heat import Ranges
 
@@ -140,45 +137,6 @@ def test_what_is_no_file_is_refused_in_a_line(tmp_path, capsys):
         assert said.count("\n") == 1
     (tmp_path / "empty").touch()
     assert main(["file", str(tmp_path / "empty")]) == 0
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["cachestat", "before it"])
-def test_holes_of_a_sparse_file_are_passed_over_or_not_asked_about(tmp_path, monkeypatch, old):
-    """Page by page that would take a minute: where the kernel has no cachestat() it is said instead."""
-    path, at = tmp_path / "sparse", 5 << 40
-    with path.open("wb") as file:
-        file.seek(at)
-        file.write(b"x")
-        file.truncate(8 << 40)
-    if old:
-        monkeypatch.setattr(page_cache, "_CACHESTAT", 9999)
-    elif kernel() < (6, 5):
-        pytest.skip("cachestat(): only on Linux 6.5 and later")
-    asked = []
-    mincore = page_cache._mincore
-    monkeypatch.setattr(page_cache, "_mincore", lambda *words: asked.append(words) or mincore(*words))
-    heat = backend().file_heat(str(path), [os.getpid()])
-    if old:
-        assert heat.cached is None
-        assert "before Linux 6.5" in heat.not_cached
-        assert not asked
-    else:
-        assert heat.cached is not None
-        assert pages(heat.cached) == [at // PAGE]
-        assert len(asked) == 1
-
-
-@pytest.mark.parametrize("why", [OSError(errno.ENODEV, "No such device"), ValueError("length is greater than file")])
-def test_a_file_that_cannot_be_mapped_is_told_with_the_reason(path, monkeypatch, capsys, why):
-    def refuse(*_, **__):
-        raise why
-
-    monkeypatch.setattr(page_cache.mmap, "mmap", refuse)
-    assert main(["file", path, "--pid", str(os.getpid())]) == 0
-    out, err = capsys.readouterr()
-    assert (" in the page cache" in out.splitlines()[0]) is (kernel() >= (6, 5)), "cachestat tells the sum"
-    assert "cannot be mapped" in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody: needs root")

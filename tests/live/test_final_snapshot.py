@@ -20,7 +20,6 @@ import pytest
 
 import wstrace
 from wstrace.interfaces import Context
-from wstrace.testing import RecordingExporter
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.backend import LinuxPlatform
 from wstrace_plugins.working_set.final import FinalSnapshotSource
@@ -117,13 +116,6 @@ def test_the_program_that_was_executed_last_counts(touches: Path, tmp_path: Path
     assert len(pages(tmp_path / "t.wst", start, 8 << 20)) == (8 << 20) // PAGE // 2, shown
 
 
-def test_sleeping_shell_then_another_program(touches: Path, tmp_path: Path) -> None:
-    """The shell is held first, and let go when it executes the next program."""
-    done, _, shown = run("sh", "-c", f"sleep 0.3; exec {touches} exits", tmp_path=tmp_path, touches=touches)
-    start = int(done.stdout)
-    assert len(pages(tmp_path / "t.wst", start, 8 << 20)) == (8 << 20) // PAGE // 2, shown
-
-
 def test_a_target_is_held_so_long_and_no_longer() -> None:
     target = LinuxPlatform().launch(["sleep", "30"])
     source = FinalSnapshotSource(longest=0.2)
@@ -172,20 +164,6 @@ def test_an_attached_process_is_not_held() -> None:
         assert source.finished
         assert list(source.stop()) == []
         target.kill()
-
-
-def test_it_is_the_last_of_its_process_whoever_else_takes_snapshots(
-    touches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told, keep = str(tmp_path / "held"), RecordingExporter()
-    monkeypatch.setattr(FinalSnapshotSource, "_hold", held_program.telling(told, str(touches)))
-    monkeypatch.setenv("UNTIL", told)
-    target = LinuxPlatform().launch([str(touches), "exits"])
-    with wstrace.Session(targets=[target], sources=["working_set:keep=last", "final_snapshot"], exporters=[keep]) as s:
-        s.wait(30)
-    taken = {batch.snapshot.number: batch for batch in keep.of("resident")}
-    assert max(taken.values(), key=lambda batch: batch.snapshot.time_ns) is taken[0]
-    assert sum(pages for _, _, pages in s.summary().resident()) == taken[0].snapshot.pages
 
 
 UNPRIVILEGED = """

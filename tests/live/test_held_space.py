@@ -17,7 +17,6 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
-from wstrace.errors import Unavailable
 from wstrace.schema import PAGE_SHARED
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.working_set import WorkingSet, read
@@ -118,20 +117,6 @@ ctypes.CDLL(None).syscall({60 if os.uname().machine == "x86_64" else 93}, 0)  # 
     assert one.ours().total_bytes == one.kernels()["Rss"]
 
 
-def test_one_that_ends_while_it_is_being_held_can_be_read(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = held(HOLDS)
-    keep = one.keeper.keep
-
-    def ends(pagemap: int) -> None:
-        keep(pagemap)
-        one.end()
-
-    monkeypatch.setattr(one.keeper, "keep", ends)
-    one.space.close()
-    one.space = one.keeper.hold(one.target.pid)
-    assert one.ours().total_bytes == one.kernels()["Rss"]
-
-
 def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
     one = held(HOLDS)
     one.end()
@@ -211,13 +196,6 @@ def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_ans
         ours.close()  # what was not read resets the connection
         assert process.communicate(timeout=20)[1] == ""
         assert process.returncode == 0
-
-
-def test_a_keeper_that_is_gone_is_told(held: Any) -> None:
-    one = held("print(flush=True); input()")
-    os.kill(one.keeper._pid, signal.SIGKILL)
-    with pytest.raises(Unavailable, match="process that keeps memory"):
-        one.keeper.hold(one.target.pid)
 
 
 def test_another_program_under_the_same_pid_is_found_out(held: Any) -> None:

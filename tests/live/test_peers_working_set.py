@@ -146,16 +146,3 @@ def test_redis_says_how_much_its_background_save_copied(tmp_path):
 def _private_anonymous(pid: int) -> int:
     owners = wstrace.working_set(pid).by("kind")
     return sum(owner.private for owner in owners if owner.kind in ("anon", "heap", "stack"))
-
-
-def test_pmap_adds_up_to_the_same():
-    pmap = program("pmap")
-    with subprocess.Popen(["sleep", "60"]) as target:
-        try:
-            time.sleep(0.2)
-            os.kill(target.pid, signal.SIGSTOP)
-            total = subprocess.run([pmap, "-x", str(target.pid)], capture_output=True, text=True, check=True).stdout
-            rss = int(total.strip().splitlines()[-1].split()[3]) * 1024
-            assert wstrace.working_set(target.pid).total_bytes == rss
-        finally:
-            target.kill()

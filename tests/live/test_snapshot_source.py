@@ -63,25 +63,6 @@ def test_every_interval_and_the_tree_with_names_from_the_enricher():
     assert any(name.endswith(("/libc.so.6", "/python3.11")) or "python" in name for name in names)
 
 
-def test_keep_last_holds_the_final_snapshot_of_a_launched_command():
-    """Nothing holds the target at its exit: the last interval's sample stands for the end."""
-    keep = RecordingExporter()
-    code = (
-        "import mmap,os,time; m=mmap.mmap(-1,20<<20,flags=34)\nfor i in range(0,20<<20,4096): m[i]=1\n"
-        "time.sleep(2); os._exit(0)"  # an interpreter that ends of itself gives the pages back before its exit
-    )
-    target = LinuxPlatform().launch([sys.executable, "-c", code])
-    source = WorkingSetSource(interval=0.1, keep="last", max_cpu=1.0)
-    session = wstrace.Session(targets=[target], sources=[source], exporters=[keep])
-    with session:
-        session.wait(30)
-    parts = keep.of("resident")
-    assert len({b.snapshot.number for b in parts}) == 1
-    assert sum(b.snapshot.pages for b in parts) > 20 * 256
-    assert 0 <= session.info.snapshot_age_ms < 10_000
-    assert session.info.exit_code == 0
-
-
 def test_the_budget_stretches_the_interval():
     with holding(64 << 20) as target:
         source = WorkingSetSource(interval=0.001, max_cpu=0.01)
@@ -109,24 +90,6 @@ def test_unless_told_otherwise_an_attached_process_is_read_at_both_ends():
         assert not source.finished
         last = list(source.stop())
     assert [b.schema.name for b in first] == [b.schema.name for b in last] == ["address_space", "resident"]
-
-
-def test_a_launched_process_is_read_soon_and_then_less_often():
-    target = LinuxPlatform().launch(["sleep", "2"])
-    source = WorkingSetSource(max_cpu=1.0)
-    times = []
-    try:
-        source.start(Context(targets=(target,), children=False))
-        target.resume()
-        until = time.monotonic() + 1.2
-        while time.monotonic() < until:
-            times += [b.snapshot.time_ns for b in source.drain(0.02) if b.schema is schema.RESIDENT_PAGES]
-        list(source.stop())
-    finally:
-        target.close()
-    assert 2 <= len(times) <= 6
-    gaps = np.diff(times)
-    assert gaps[-1] > gaps[0]
 
 
 def test_a_mark_has_a_snapshot_soon_after_it():

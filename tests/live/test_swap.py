@@ -99,19 +99,6 @@ def test_a_snapshot_tells_exactly_the_pages_swapped_out(out):
                    if flags & schema.PAGE_SWAPPED)  # fmt: skip
 
 
-def test_before_pagemap_scan_swapped_pages_are_told_too(monkeypatch):
-    """What a kernel before 6.7 gives: the fallback is forced."""
-    from wstrace_plugins.os.linux import pagemap
-
-    with holding(600, range(0, 600, 3)) as (pid, (start,)):
-        monkeypatch.setattr(pagemap, "has_scan", lambda: False)
-        monkeypatch.setattr(pagemap.Pagemap, "scan", None)
-        taken = wstrace.working_set(pid)
-        found = pages_of(taken, int(start), 600 * PAGE)
-        assert [page for page, flags in found.items() if flags & schema.PAGE_SWAPPED] == list(range(0, 600, 3))
-        assert taken.swapped_bytes == status(pid, "VmSwap")
-
-
 def test_pages_that_two_processes_have_swapped_out_are_each_ones():
     """A swap entry that a fork has doubled: VmSwap counts it in both."""
     fork = "more = [os.fork()]\nif not more[0]: time.sleep(60)"

@@ -17,7 +17,6 @@ from wstrace.schema import (
     KIND_FILE,
     KIND_KERNEL,
     KIND_SHIFT,
-    MAPPING,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXEC,
@@ -26,12 +25,9 @@ from wstrace.schema import (
     RESIDENT_PAGES,
     SPACE_MAP,
     SPACE_UNMAP,
-    Column,
 )
 from wstrace.testing import EnricherContract, batch_of
-from wstrace_plugins.mapped_files import enricher
 from wstrace_plugins.mapped_files.enricher import MappedFiles
-from wstrace_plugins.mapped_files.epoch import MappingRow
 
 FILE, ANON = KIND_FILE << KIND_SHIFT, KIND_ANON << KIND_SHIFT
 SECOND = 1_000_000_000
@@ -55,20 +51,6 @@ def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..
     assert told.fault((30, 0x1000), (30, 0x5FFF), (30, 0x8000), pid=8) == ["/a", "/b", "/c"]
     assert told.ids == [1, 2, 3, 4]  # the kernel's, and three
     assert [row["pid"] for row in told.mappings] == [0, 7, 7, 7]
-
-
-def test_a_column_that_mapping_gains_is_absent_until_somebody_fills_it(
-    drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inode_age = Column("inode_age", "u64", "ns")
-    gained = MAPPING._replace(columns=(*MAPPING.columns[:4], inode_age, *MAPPING.columns[4:]))
-    monkeypatch.setattr(enricher, "MAPPING", gained)
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"))
-    assert told.fault((20, 0x1000)) == ["/a"]
-    [_, row] = told.mappings
-    assert set(row) == set(MappingRow._fields)
-    assert (row["start"], row["end"], row["flags"]) == (0x1000, 0x3000, FILE)
 
 
 def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(drive: Callable[..., Any]) -> None:
@@ -98,29 +80,6 @@ def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(drive: Call
     told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
     told.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
     assert told.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
-
-
-def test_faults_before_the_first_listing_belong_to_it(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.listing(10 * SECOND, (0x1000, 0x2000, "/a"))
-    assert told.fault((9 * SECOND, 0x1000)) == ["/a"]
-
-
-def test_each_time_has_its_own_file_at_one_address(drive: Callable[..., Any]) -> None:
-    told = drive()
-    for time, file in ((10, "/a"), (20, "/b"), (30, "/c")):
-        told.space(SPACE_MAP, time, (0x1000, 0x4000, file))
-    told.space(SPACE_UNMAP, 40, (0x2000, 0x3000, ""))
-    faults = [(35, 0x2000), (15, 0x1000), (45, 0x2000), (25, 0x3FFF), (45, 0x3000), (10, 0x1000), (20, 0x1000)]
-    assert told.fault(*faults) == ["/c", "/a", "", "/b", "/c", "/a", "/b"]
-
-
-def test_the_offset_of_a_piece_follows_from_its_mapping(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x9000, "/a"))
-    told.space(SPACE_MAP, 20, (0x4000, 0x5000, "/b"))
-    assert told.fault((30, 0x3000), (30, 0x4000), (30, 0x5000)) == ["/a", "/b", "/a"]
-    assert told.mappings[1]["start"] == 0x1000
 
 
 def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: Callable[..., Any]) -> None:
@@ -173,13 +132,6 @@ def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(drive: Callable[
     assert told.fault((20, 0x1000), (110, 0x5000), (110, 0x1000)) == ["/old", "/new", ""]
 
 
-def test_process_rows_come_first_at_one_time(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 50, (0x1000, 0x2000, "/new"))
-    told.process(PROCESS_EXEC, 50)
-    assert told.fault((60, 0x1000)) == ["/new"]
-
-
 def test_a_number_that_is_given_again_is_another_process(drive: Callable[..., Any]) -> None:
     told = drive()
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
@@ -198,44 +150,6 @@ def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) ->
     told.process(PROCESS_EXIT, 30, tid=71)
     told.fault((10 * SECOND, 0x1000), pid=8)
     assert told.fault((10 * SECOND, 0x1000)) == ["/a"]
-
-
-def test_an_exec_that_is_held_up_before_its_first_mapping(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.process(PROCESS_EXEC, SECOND)
-    told.space(SPACE_MAP, 2 * SECOND, (0x5000, 0x6000, "[stack]"))
-    told.space(SPACE_MAP, 2 * SECOND + 100, (0x1000, 0x2000, "/new"))
-    assert told.fault((2 * SECOND + 50, 0x1000)) == ["/new"]
-
-
-def test_a_place_that_is_mapped_again_and_again_in_one_batch(drive: Callable[..., Any]) -> None:
-    """What takes its time is a look-up for each row, not for each mapping that ever lay there."""
-    told = drive()
-    n = 2000
-    rows = [(time, event) for i in range(n) for time, event in ((10 * i, SPACE_MAP), (10 * i + 5, SPACE_UNMAP))]
-    time, event = zip(*rows, strict=True)
-    files = [f"/{t // 10 % 3}" for t in time]
-    told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=event, start=0x10_0000,
-                       end=0x20_0000, offset=0, file=files, dev=1, ino=2, flags=FILE))  # fmt: skip
-    when = np.random.default_rng(1).integers(0, 10 * n, 100_000).tolist()
-    found = told.fault(*((t, 0x10_0000 + t % 256 * 4096) for t in when))
-    assert found == [f"/{t // 10 % 3}" if t % 10 < 5 else "" for t in when]
-
-
-def test_what_ended_long_ago_is_forgotten_however_it_is_told(drive: Callable[..., Any]) -> None:
-    """Three pieces end at each step: their number passes every power of two without meeting it."""
-    told = drive()
-    for step in range(1, 30):
-        rows = []
-        for i in range(300):
-            time = step * SECOND + i * 10
-            rows += [(time, SPACE_MAP, start, start + 0x1000) for start in (0x1000, 0x3000, 0x5000)]
-            rows.append((time + 5, SPACE_UNMAP, 0x1000, 0x6000))
-        time, event, start, end = zip(*rows, strict=True)
-        told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=event, start=start, end=end,
-                           offset=0, file="/a", dev=1, ino=2, flags=FILE))  # fmt: skip
-        told.fault((step * SECOND + SECOND // 2, 0x1000))
-    assert told.enricher.statistics()["ended"] < 6000
 
 
 def test_the_kernel_has_a_mapping_of_its_own(drive: Callable[..., Any]) -> None:

@@ -29,14 +29,3 @@ def test_the_newest_of_overlapping_mappings_counts_at_each_address(seed: int) ->
     child = of.at(time, time)
     assert {page: f.mapping.id for f in child.live for page in range(f.start, f.end)} == newest
     assert not child.closed
-
-
-def test_what_a_newer_mapping_of_the_same_start_covers_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    of, calls = Epoch(0, KERNEL), []
-    of.put(5000, 0, 9, mapping(2, 0, 9))
-    for number in range(3, 1003):  # late rows: each says what was there before
-        of.put(number, 0, 9, mapping(number, 0, 9))
-    put = Epoch.put
-    monkeypatch.setattr(Epoch, "put", lambda *told: (calls.append(told), put(*told))[1])
-    child = of.at(2000, 2000)
-    assert ([f.mapping.id for f in child.live], len(calls)) == ([1002], 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,34 +71,3 @@ def test_memory_is_flat_over_many_execs(drive: Callable[..., Any]) -> None:
     finally:
         tracemalloc.stop()
     check(told, 1000)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_memory_is_flat_over_a_hundred_thousand_execs(drive: Callable[..., Any]) -> None:
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("only on Linux: /proc/self/statm")
-    told = drive()
-    execs(told, 0, 2000)
-    before = resident()
-    execs(told, 2000, 100_000)
-    assert resident() - before < 16 << 20
-    check(told, 100_000)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_distinct_paths_cost_their_names_and_no_more(drive: Callable[..., Any]) -> None:
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("only on Linux: /proc/self/statm")
-    told = drive()
-    execs(told, 0, 2000, files=1 << 30)
-    before = resident()
-    execs(told, 2000, 50_000, files=1 << 30)
-    assert resident() - before < 24 << 20  # 48,000 names, which the trace holds for good: about 250 bytes each
-    check(told, 50_000)
-
-
-def resident() -> int:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

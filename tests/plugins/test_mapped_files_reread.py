@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from wstrace.interfaces import Context
 from wstrace.schema import (
@@ -22,7 +21,6 @@ from wstrace.schema import (
 )
 from wstrace.testing import batch_of
 from wstrace_plugins.mapped_files.enricher import MappedFiles
-from wstrace_plugins.mapped_files.spaces import AddressSpaces
 
 FILE = KIND_FILE << KIND_SHIFT
 SECOND = 1_000_000_000
@@ -111,26 +109,3 @@ def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive: Callable
     assert backend.asked == 0
     told.listing(30, (0x1000, 0x2000, "/a"))
     assert told.fault((25, 0x1000), (35, 0x1000)) == ["", "/a"]
-
-
-def test_the_system_is_not_asked_too_often(drive: Callable[..., Any]) -> None:
-    backend = Half((0x1000, 0x2000, "/a"))
-    backend.LISTING_NS = 3600 * SECOND
-    told = drive(backend)
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    for time in range(20, 40):
-        told.fault((time, 0xF000))
-    assert backend.asked == 1
-
-
-def test_a_process_that_was_forgotten_is_read_again(drive: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is room for so many processes; one that lives is not unknown for ever."""
-    monkeypatch.setattr(AddressSpaces, "MAX_PROCESSES", 4)
-    backend = Half((0x1000, 0x2000, "/a"))
-    told = drive(backend)
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    assert told.fault((20, 0x1000)) == ["/a"]
-    for pid in range(100, 110):
-        told.process(PROCESS_FORK, 30, pid=pid, ppid=1)
-    assert told.fault((40, 0x1000)) == ["/a"]
-    assert backend.asked == 1

@@ -60,15 +60,6 @@ def test_a_slow_growth_is_followed_and_a_short_peak_is_known(monkeypatch):
     assert told["largest"] == 1 << 30
 
 
-def test_a_process_that_ended_before_any_look_has_no_peak(monkeypatch):
-    source = PeakSnapshotSource()
-    source._context = Context()
-    monkeypatch.setattr(source, "_pids", lambda: [7])
-    monkeypatch.setattr(source, "_resident", lambda pid: 0)
-    assert not list(source.stop())
-    assert not source._context.info.extra
-
-
 @pytest.mark.parametrize("grows", [0.1, 1, 4])
 def test_looks_take_no_more_than_their_share_and_still_see_a_peak(monkeypatch, grows):
     """GIVEN a process that grows to 2 GiB, holds them for 2 s, and starts anew WHEN looks may take 1 % of a CPU."""
@@ -78,54 +69,6 @@ def test_looks_take_no_more_than_their_share_and_still_see_a_peak(monkeypatch, g
     assert told["bytes"] == 2048 * MIB
     assert sum(taken) / 1024 * 0.01 <= 0.01 * len(once) * 3 * 0.01 + 0.02, "10 ms per GiB, and one look ahead"
     assert taken.count(2048) == 1
-
-
-def test_readings_of_many_processes_take_no_more_than_their_share(monkeypatch):
-    """GIVEN 1,000 processes, each read in 20 us, WHEN looks may take 1 % of a CPU THEN readings are 2 s apart."""
-    clock, readings = SimpleNamespace(now=100.0, spent=0.0), []
-    monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(peak.time, "thread_time", lambda: clock.spent)
-    source = PeakSnapshotSource(interval=0.1, max_cpu=0.01)
-    source._context = Context()
-    monkeypatch.setattr(source, "_pids", lambda: readings.append(clock.now) or range(1000))
-
-    def resident(pid):
-        clock.now, clock.spent = clock.now + 20e-6, clock.spent + 20e-6
-        return 0
-
-    monkeypatch.setattr(source, "_resident", resident)
-    for _ in range(1000):
-        source._look_if_larger()
-        clock.now += 0.1
-    assert 1 < len(readings) <= 51
-
-
-@pytest.mark.parametrize(("pids", "size", "kept"), [([7, 8], 105, True), ([7, 8], 300, False), ([7], 210, False)])
-def test_sums_of_a_look_that_is_no_longer_the_peak_are_dropped(monkeypatch, pids, size, kept):
-    """GIVEN the sums of two processes of 100 MiB each WHEN a look is larger THEN they stay if it is so by a tenth."""
-    sizes, clock = {7: 100 * MIB, 8: 100 * MIB}, SimpleNamespace(now=100.0)
-    monkeypatch.setattr(peak.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(
-        "wstrace_plugins.working_set.working_set.working_set",
-        lambda pid, strings: SimpleNamespace(pid=pid, total_bytes=sizes[pid], cost_seconds=0.0, time_ns=1),
-    )
-    source = PeakSnapshotSource()
-    source._context = Context()
-    source._backend = SimpleNamespace(
-        accounted=lambda pid: SimpleNamespace(pss=sizes[pid]), distinct=lambda pids: 200 * MIB
-    )
-    monkeypatch.setattr(source, "_pids", lambda: list(sizes))
-    monkeypatch.setattr(source, "_resident", lambda pid: sizes.get(pid, 0))
-    source._look_if_larger()
-    clock.now += 1
-    source._sum_if_due()
-    assert "sums" in source._context.info.extra
-    sizes = dict.fromkeys(pids, size * MIB)
-    for _ in range(2):  # it grows fast, then it has grown
-        clock.now += 1
-        source._look_if_larger()
-    assert source.statistics()["looks"] == 2
-    assert ("sums" in source._context.info.extra) == kept
 
 
 def test_sums_are_not_taken_of_processes_that_end_while_they_are_read(monkeypatch):

@@ -27,7 +27,7 @@ class TestWorkingSet(SourceContract):
 
 class TestWorkingSetKeptToTheEnd(TestWorkingSet):
     def make(self) -> WorkingSetSource:
-        return WorkingSetSource(interval=0.01, keep="last")
+        return WorkingSetSource(interval=0.01)
 
 
 class TestWriteWatch(SourceContract):

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
@@ -14,7 +14,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_plugins.os.few_notes import FewNotes
-from wstrace_plugins.working_set.working_set import WorkingSet, working_set
+from wstrace_plugins.working_set.working_set import working_set
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
 
@@ -32,7 +32,6 @@ class WorkingSetSource(Source):
     Args:
         interval: seconds between two snapshots, 0 = one snapshot; by default an attached process is read at the start
             and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
-        keep: all snapshots, or only the last one of each process, emitted when the session stops.
         shares: also count the mappings of each page (Linux: /proc/kpagecount, root only).
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
@@ -45,7 +44,6 @@ class WorkingSetSource(Source):
         self,
         *,
         interval: float | None = None,
-        keep: Literal["all", "last"] = "all",
         shares: bool = False,
         max_cpu: float = 0.05,
     ) -> None:
@@ -53,11 +51,10 @@ class WorkingSetSource(Source):
             raise UsageError(f"working_set: interval is {interval}", "give seconds, 0 for one snapshot")
         if not 0 < max_cpu <= 1:
             raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
-        self._interval, self._keep, self._shares, self._max_cpu = interval, keep, shares, max_cpu
+        self._interval, self._shares, self._max_cpu = interval, shares, max_cpu
         self._due = self._earliest = 0.0
         self._pause = interval or 0.0
         self._finished = False
-        self._held: dict[int, list[Batch]] = {}
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
         self._refused: dict[int, str] = {}
         self._last_ns = self._begun_ns = 0
@@ -97,7 +94,7 @@ class WorkingSetSource(Source):
         self._finished = self._interval == 0
 
     def stop(self) -> Iterable[Batch]:
-        """A last snapshot of what still runs, and what was held back."""
+        """A last snapshot of what still runs."""
         if not self._finished:
             yield from self._sample()
         if self._last_ns:
@@ -106,9 +103,6 @@ class WorkingSetSource(Source):
         for pid, why in self._refused.items():
             few.add("processes whose memory was refused", f"the memory of process {pid}: {why}")
         few.end()
-        for batches in self._held.values():
-            yield from batches
-        self._held.clear()
 
     @property
     def finished(self) -> bool:
@@ -131,22 +125,15 @@ class WorkingSetSource(Source):
                     self._refused[pid] = error.why
                 continue
             cost += taken.cost_seconds
-            yield from self._given(taken)
+            self._counts["snapshots"] += 1
+            self._counts["pages"] += taken.total_bytes // taken.page_size
+            self._last_ns = taken.time_ns
+            yield from taken.batches(int(self._counts["snapshots"]), self.name)
         self._counts["cpu_seconds"] += cost
         self._earliest = time.monotonic() + cost / self._max_cpu
         self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:
             self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
-
-    def _given(self, taken: WorkingSet) -> Iterable[Batch]:
-        self._counts["snapshots"] += 1
-        self._counts["pages"] += taken.total_bytes // taken.page_size
-        self._last_ns = taken.time_ns
-        batches = taken.batches(int(self._counts["snapshots"]), self.name)
-        if self._keep == "all":
-            return batches
-        self._held[taken.pid] = list(batches)
-        return ()
 
     def _pids(self) -> list[int]:
         from wstrace_plugins.working_set.process_tree import traced
