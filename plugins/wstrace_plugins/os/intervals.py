@@ -41,11 +41,17 @@ def cut(
     return low, high, each
 
 
+def _borders(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """Where ranges (sorted, disjoint) begin and end, each once; numpy.union1d imports numpy.ma, which takes 12 ms."""
+    both = np.column_stack((start, end)).ravel()
+    return both[np.r_[True, both[1:] != both[:-1]][: len(both)]]
+
+
 def without(
     start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The parts of the ranges that the others (sorted, disjoint) do not cover: starts, ends, index of the range."""
-    low, high, each = cut(start, end, np.union1d(other_start, other_end))
+    low, high, each = cut(start, end, _borders(other_start, other_end))
     bare = overlap(low, high, other_start, other_end) == 0
     return low[bare], high[bare], each[bare]
 
@@ -54,6 +60,6 @@ def within(
     start: NDArray[Any], end: NDArray[Any], other_start: NDArray[Any], other_end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The parts of the ranges that the others (sorted, disjoint) cover: starts, ends, index of the range."""
-    low, high, each = cut(start, end, np.union1d(other_start, other_end))
+    low, high, each = cut(start, end, _borders(other_start, other_end))
     covered = overlap(low, high, other_start, other_end) > 0
     return low[covered], high[covered], each[covered]

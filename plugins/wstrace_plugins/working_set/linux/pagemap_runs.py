@@ -99,7 +99,7 @@ def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, s
     borders = np.empty(0, "<u8")
     if regions is not None:
         special = regions[regions["categories"] != 0]
-        borders = np.union1d(special["start"], special["end"])
+        borders = np.sort(np.concatenate([special["start"], special["end"]]))
     parts = []
     pages = ((end - start) // np.uint64(PAGE)).astype(np.int64)
     upto, first = np.cumsum(pages), 0
