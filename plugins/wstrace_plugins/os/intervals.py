@@ -44,7 +44,8 @@ def cut(
 def _borders(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
     """Where ranges (sorted, disjoint) begin and end, each once; numpy.union1d imports numpy.ma, which takes 12 ms."""
     both = np.column_stack((start, end)).ravel()
-    return both[np.r_[True, both[1:] != both[:-1]][: len(both)]]
+    found: NDArray[Any] = both[np.r_[True, both[1:] != both[:-1]][: len(both)]]
+    return found
 
 
 def without(
