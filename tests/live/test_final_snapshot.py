@@ -172,13 +172,13 @@ from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.backend import LinuxPlatform
 # all is imported while folders that only root can read are in reach
 from wstrace_plugins.working_set import working_set
-from wstrace_plugins.working_set.linux import backend, held_space
+from wstrace_plugins.working_set.linux import backend, space
 from wstrace_plugins.working_set.final import FinalSnapshotSource
 import resource
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid
 # this Python and this folder may be root's alone
-held_space.__file__ = sys.argv[1]
+space.__file__ = sys.argv[1]
 sys.executable = next(path for path in (sys.executable, "/usr/bin/python3") if os.access(path, os.X_OK))
 level = FinalSnapshotSource.probe()
 source, target = FinalSnapshotSource(), LinuxPlatform().launch(["sleep", "0.3"])
@@ -204,7 +204,7 @@ def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> 
         with tempfile.TemporaryDirectory() as folder:
             Path(folder).chmod(0o755)
             shutil.copy(keeper.__file__, folder)
-            words = [sys.executable, "-c", UNPRIVILEGED, f"{folder}/held_space.py"]
+            words = [sys.executable, "-c", UNPRIVILEGED, f"{folder}/space.py"]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
     finally:

@@ -27,11 +27,11 @@ runpy.run_path({path!r}, run_name="__main__")
 def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from wstrace_plugins.working_set.linux import held_space, keeper
+    from wstrace_plugins.working_set.linux import keeper, space
 
     (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))
-    monkeypatch.setattr(held_space, "__file__", str(tmp_path / "held_space.py"))
-    one = held_space.Keeper()
+    monkeypatch.setattr(space, "__file__", str(tmp_path / "space.py"))
+    one = space.Keeper()
     try:
         with pytest.raises(KeeperFailed, match="no room for a thread"):
             one.hold(os.getpid())

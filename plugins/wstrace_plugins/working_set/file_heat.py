@@ -65,8 +65,8 @@ class Holder:
 class FileHeat:
     """What of a file is in memory.
 
-    cached: in the page cache; None where the kernel does not tell, with the reason in not_cached. cached_bytes: how
-    much, also where the kernel tells no more. refused: processes whose mappings may not be read.
+    cached: in the page cache; None where the kernel does not tell, with the reason in not_cached. refused: processes
+    whose mappings may not be read.
     """
 
     path: str
@@ -74,7 +74,6 @@ class FileHeat:
     page_size: int
     holders: Sequence[Holder]
     cached: Ranges | None
-    cached_bytes: int | None
     not_cached: str = ""
     refused: int = 0
     parts: Sequence[Part] = ()

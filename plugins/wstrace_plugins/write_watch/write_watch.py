@@ -164,9 +164,9 @@ class MemoryWatch:
             self._watcher.close()
             raise
 
-    def written(self, *, reset: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
+    def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of pages written since the last read: addresses u64, page counts u32, sorted; shape (n,) each."""
-        return self._watcher.written(reset=reset)
+        return self._watcher.written()
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""

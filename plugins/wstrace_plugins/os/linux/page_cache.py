@@ -1,11 +1,10 @@
 """Which pages of a file are in the page cache, and how they leave it, on Linux.
 
 mincore(2) says which pages of a mapping are in the page cache; one that is never touched brings nothing in.
-Since Linux 5.2 it answers only for a file that the caller owns or may write, and else says `all`. cachestat(2), from
-Linux 6.5 on, gives the sum; a later kernel wants the same right for it.
+Since Linux 5.2 it answers only for a file that the caller owns or may write, and else says `all`.
 
-Source: mincore(2); Linux mm/mincore.c can_do_mincore(), mm/filemap.c cachestat(); posix_fadvise(2),
-POSIX_FADV_DONTNEED; mm/truncate.c invalidate_mapping_pages(), which leaves dirty and mapped pages.
+Source: mincore(2); Linux mm/mincore.c can_do_mincore(); posix_fadvise(2), POSIX_FADV_DONTNEED; mm/truncate.c
+invalidate_mapping_pages(), which leaves dirty and mapped pages.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
 import numpy as np
@@ -25,8 +24,7 @@ from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.named_file import open_named
 
 _CHUNK = 1 << 30  # bytes of a file that one call is asked about
-_CACHESTAT = 451  # the same number on all machines
-#: the bytes of the largest file of which mincore() is asked about all pages, where cachestat() passes over none: 8 s
+#: the bytes of the largest file of which mincore() is asked: 8 s
 _MOST_ASKED = 1 << 40
 
 _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -38,10 +36,10 @@ def cached_runs(fd: int, status: os.stat_result) -> tuple[NDArray[np.int64], NDA
         return np.empty(0, np.int64), np.empty(0, np.int64)
     if not (os.geteuid() in (0, status.st_uid) or os.access(f"/proc/self/fd/{fd}", os.W_OK)):
         return "the kernel says which pages are in the page cache only of a file that one owns or may write"
-    if status.st_size > _MOST_ASKED and _cachestat(fd, 0, mmap.PAGESIZE) is None:
-        return "which pages of so large a file are in the page cache is not asked: before Linux 6.5 a TiB takes 8 s"
+    if status.st_size > _MOST_ASKED:
+        return "which pages of so large a file are in the page cache is not asked: a TiB takes 8 s"
     starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for begin in _chunks(fd, 0, -(-status.st_size // _CHUNK)):
+    for begin in range(0, status.st_size, _CHUNK):
         length = min(_CHUNK, status.st_size - begin)
         try:
             mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, mmap.PROT_READ, offset=begin)
@@ -63,8 +61,6 @@ def cached_runs(fd: int, status: os.stat_result) -> tuple[NDArray[np.int64], NDA
 
 def cached_bytes(fd: int, status: os.stat_result) -> int | None:
     """The bytes of an open regular file in the page cache; None where the kernel does not say."""
-    if (pages := _cachestat(fd)) is not None:
-        return min(pages * mmap.PAGESIZE, status.st_size)
     found = cached_runs(fd, status)
     return None if isinstance(found, str) else int((found[1] - found[0]).sum())
 
@@ -90,26 +86,3 @@ def evict(files: Iterable[str]) -> Evicted:
             before, after = before + (was or 0), after + (is_now or 0)
             unknown += was is None or is_now is None
     return Evicted(n_files, before, after, unknown)
-
-
-def _chunks(fd: int, first: int, end: int) -> Iterator[int]:
-    """Where the chunks begin of which pages may be in the page cache, of those from `first` up to `end`.
-
-    cachestat() passes over what is not there; mincore() asks for each page, a minute for the holes of 8 TiB.
-    """
-    if _cachestat(fd, first * _CHUNK, (end - first) * _CHUNK) == 0:
-        return
-    if end - first == 1:
-        yield first * _CHUNK
-        return
-    middle = (first + end) // 2
-    yield from _chunks(fd, first, middle)
-    yield from _chunks(fd, middle, end)
-
-
-def _cachestat(fd: int, begin: int = 0, length: int = 0) -> int | None:
-    """Pages of a range of an open file, 0 = to its end, in the page cache; None where the kernel does not say."""
-    asked, answer = np.array([begin, length], "<u8"), np.zeros(5, "<u8")
-    if libc.syscall(_CACHESTAT, fd, asked.ctypes.data, answer.ctypes.data, 0):
-        return None
-    return int(answer[0])

@@ -64,8 +64,8 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
 def _headline(heat: FileHeat) -> str:
     holders = f"{len(heat.holders):,} process{'' if len(heat.holders) == 1 else 'es'}"
     found = [f"{size(heat.resident.bytes)} of {size(heat.size)} resident in {holders}"]
-    if heat.cached_bytes is not None:
-        found.append(f"{size(heat.cached_bytes)} in the page cache")
+    if heat.cached is not None:
+        found.append(f"{size(heat.cached.bytes)} in the page cache")
     return f"{printable(heat.path)}: {', '.join(found)}"
 
 
@@ -87,7 +87,7 @@ def _plain(heat: FileHeat) -> dict[str, Any]:
     return {
         "schema": 1, "path": heat.path, "size": heat.size, "mapped": ranges(heat.mapped),
         "resident": ranges(heat.resident), "cached": ranges(heat.cached), "resident_bytes": heat.resident.bytes,
-        "cached_bytes": heat.cached_bytes, "notes": _notes(heat),
+        "cached_bytes": None if heat.cached is None else heat.cached.bytes, "notes": _notes(heat),
         "processes": [{"pid": h.pid, "name": h.name, "mapped": h.mapped.bytes, "resident": h.resident.bytes,
                        "copied": h.copied} for h in heat.holders],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}

@@ -16,22 +16,15 @@ from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.linux import smaps
-from wstrace_plugins.working_set.linux.held_space import Keeper
+from wstrace_plugins.working_set.linux.space import Keeper
 from wstrace_plugins.working_set.linux.space import Space as Space
 
 if TYPE_CHECKING:
-    from wstrace_plugins.working_set.backend import ReferencedBits as ReferencedBits_
     from wstrace_plugins.working_set.file_heat import FileHeat
     from wstrace_plugins.working_set.watching import Condition, Watched
 
 descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
-
-
-def referenced_bits(pid: int) -> ReferencedBits_:
-    """Those of a process, by clear_refs and smaps."""
-    from wstrace_plugins.working_set.linux.referenced import ReferencedBits
-
-    return ReferencedBits(pid)
+referenced_bits = smaps.ReferencedBits
 
 
 def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:

@@ -1,6 +1,6 @@
 """Which pages of a file are in the page cache, and which ones processes have mapped and in memory, on Linux.
 
-The page cache is asked by mincore(2), or where that does not answer by cachestat(2), for the sum alone.
+The page cache is asked by mincore(2).
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
         raise UsageError(f"cannot open {path}: {error.strerror}" if error.strerror else str(error)) from None
     try:
         status = os.fstat(fd)
-        cached, why = _cached(fd, status)
-        total = None if cached is None else cached.bytes
-        if cached is None:
-            total = page_cache.cached_bytes(fd, status)
+        found = page_cache.cached_runs(fd, status)
     finally:
         os.close(fd)
     real, holders, refused = os.path.realpath(path), [], 0
@@ -50,19 +47,14 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
             continue
         if holder is not None:
             holders.append(holder)
-    return FileHeat(real, status.st_size, mmap.PAGESIZE, holders, cached, total, why, refused, parts_of(real))
+    cached, why = (None, found) if isinstance(found, str) else (Ranges.union(*found), "")
+    return FileHeat(real, status.st_size, mmap.PAGESIZE, holders, cached, why, refused, parts_of(real))
 
 
 def _kernel_thread(pid: int) -> bool:
     with suppress(TargetExited):
         return procfs.stat(pid).kernel_thread
     return True
-
-
-def _cached(fd: int, status: os.stat_result) -> tuple[Ranges | None, str]:
-    """What is in the page cache, or None and why not."""
-    found = page_cache.cached_runs(fd, status)
-    return (None, found) if isinstance(found, str) else (Ranges.union(*found), "")
 
 
 def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:

@@ -108,7 +108,9 @@ def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, s
         last = max(int(np.searchsorted(upto, base + CHUNK, "right")), first + 1)
         some = slice(first, last)
         offsets = upto[some] - pages[some] - base
-        held = _fill(entries, start[some], end[some], offsets, int(upto[last - 1]) - base)
+        held = entries(start[some], pages[some])
+        if len(held) != int(upto[last - 1]) - base:
+            raise EOFError
         cuts = borders[slice(*np.searchsorted(borders, (start[first], end[last - 1])))]
         parts.append(_runs(held, start[some], offsets, row[some], cuts, shares=shares))
         first = last
@@ -116,18 +118,6 @@ def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, s
         return {"start": np.empty(0, "<u8"), "pages": np.empty(0, "<u4"), "row": np.empty(0, "<u4"),
                 "top": np.empty(0, "u1")}  # fmt: skip
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _fill(entries: Entries, start: NDArray[Any], end: NDArray[Any], offsets: NDArray[Any], pages: int) -> NDArray[Any]:
-    """The entries of all spans, concatenated; adjacent spans are read with one call."""
-    if len(start) > 1:
-        first = np.flatnonzero(np.r_[True, start[1:] != end[:-1]])
-        held = entries(start[first], np.diff(offsets[first], append=pages))
-    else:  # most of a large process
-        held = entries(start, np.array([pages]))
-    if len(held) != pages:
-        raise EOFError
-    return held
 
 
 def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row: NDArray[Any], borders: NDArray[Any],

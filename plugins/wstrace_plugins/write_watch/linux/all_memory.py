@@ -51,7 +51,6 @@ class AllMemory:
         self._scanned: list[tuple[int, int]] = []
         self._watched = self._shared = _NONE  # the watched mappings; those of them that are shared
         self._held = _NONE  # pages of private memory that were present at the last read
-        self._pending: list[Ranges] = []  # found in new memory by reads that did not reset
         self.look()
 
     @property
@@ -59,30 +58,23 @@ class AllMemory:
         """Bytes that are watched now."""
         return int((self._watched[1] - self._watched[0]).sum())
 
-    def look(self, *, reset: bool = True) -> list[Ranges]:
-        """The written ranges, unordered; then starts to watch what was mapped since the last call.
-
-        reset: the ranges count as not written from now on.
-        """
-        found, held = self._scan(reset)
+    def look(self) -> list[Ranges]:
+        """The written ranges, unordered; then starts to watch what was mapped since the last call."""
+        found, held = self._scan()
         self._check()
         given_back = without(*self._held, *held)[:2]
-        if reset:
-            self._held = held
+        self._held = held
         new, stayed = self._take_in()  # after the scan, because looking for new mappings writes memory too
-        found += [*self._pending, *new, within(*given_back, *stayed)[:2]]
-        self._pending = [] if reset else [*self._pending, *new]
-        return found
+        return [*found, *new, within(*given_back, *stayed)[:2]]
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike look() it writes hardly any memory itself."""
-        self._pending = []
-        _, self._held = self._scan(True)
+        _, self._held = self._scan()
 
-    def _scan(self, reset: bool) -> tuple[list[Ranges], Ranges]:
-        """The written ranges, and the private memory that is present."""
-        flags = pm.PM_SCAN_WP_MATCHING if reset else 0
-        parts = [self._pagemap.scan(*ends, any_of=_HOLDS, give=_GIVE, flags=flags) for ends in self._scanned]
+    def _scan(self) -> tuple[list[Ranges], Ranges]:
+        """The written ranges, which count as not written from now on, and the private memory that is present."""
+        parts = [self._pagemap.scan(*ends, any_of=_HOLDS, give=_GIVE, flags=pm.PM_SCAN_WP_MATCHING)
+                 for ends in self._scanned]  # fmt: skip
         rows = np.concatenate([*parts, np.empty(0, pm.REGION)])
         low, high, each = cut(rows["start"], rows["end"], np.union1d(*self._shared))
         categories, private = rows["categories"][each], ~inside(low, *self._shared)

@@ -105,7 +105,7 @@ class Watcher:
         """Runs of written pages: where they begin and end."""
         self._check_maker()
         if self._all is not None:
-            return _joined(self._all.look(reset=reset))
+            return _joined(self._all.look())
         flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
         try:
             rows = self._pagemap.scan(*self._region, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)
