@@ -16,7 +16,7 @@ from side_band_records import lost
 from wstrace.errors import Unavailable
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux import records
+from wstrace_plugins.page_faults.linux import samples as records
 from wstrace_plugins.page_faults.linux import samples as samples_module
 from wstrace_plugins.page_faults.linux.events import Settings
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
@@ -179,7 +179,7 @@ def test_records_are_split_as_a_walk_over_their_sizes_does(parts: list[Any], tor
         ring += struct.pack("<IHHQ", kind, misc, 16 + len(junk), word) + junk
     begins, end = records.starts(np.frombuffer(ring, "<u8"))
     assert (begins.tolist(), end) == (walked, len(ring) // 8)
-    table, rest = records.rows(np.frombuffer(ring + torn, np.uint8))  # whatever comes: no error, no endless loop
+    table, rest = records.record_rows(np.frombuffer(ring + torn, np.uint8))  # whatever comes: no error, no endless loop
     assert len(table) >= len(walked)
     assert rest <= len(torn)
 

@@ -11,11 +11,10 @@ from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_plugins.os.linux import procfs, vmstat
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.process_rows import ended
 from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_plugins.page_faults.linux.samples import RingSamples
-from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
 
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"

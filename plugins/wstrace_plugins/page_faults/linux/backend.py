@@ -34,12 +34,11 @@ from wstrace_plugins.page_faults.linux.counters import FaultCounters
 from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import own_level, settled_level, stack_levels
 from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
-from wstrace_plugins.page_faults.linux.process_rows import ended
 from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
 from wstrace_plugins.page_faults.linux.rare_calls import RareCalls
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled, steps
-from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
 from wstrace_plugins.page_faults.linux.stack_dumps import StackDumps, StackRate
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 
@@ -86,7 +85,10 @@ class PageFaults(Source):
         stack_rate: int = 2000,
         stack_period: int = 0,
     ) -> None:
-        for option, value, least in (("ring_bytes", ring_bytes, 0), ("poll_ms", poll_ms, 1), ("period", period, 1)):
+        least_of = {"ring_bytes": 0, "poll_ms": 1, "period": 1, "stack_rate": 1, "stack_period": 0}
+        for (option, least), value in zip(
+            least_of.items(), (ring_bytes, poll_ms, period, stack_rate, stack_period), strict=True
+        ):
             if value < least:
                 raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
         self._ring_bytes, self._pace = ring_bytes, Pace(poll_ms / 1000)

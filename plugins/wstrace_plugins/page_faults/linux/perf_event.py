@@ -71,8 +71,6 @@ _NO_FLAGS = 1 << 62  # a bit that no kernel knows
 
 # _IO('$', n): the same on x86-64 and arm64
 PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
-#: the argument of SET_OUTPUT that takes an event, and all that are inherited from it, off its ring
-NO_RING = -1
 PERF_EVENT_IOC_PERIOD = 0x40082404  # _IOW('$', 4, u64)
 PERF_EVENT_IOC_SET_FILTER = 0x40082406
 PERF_EVENT_IOC_SET_BPF = 0x40042408  # _IOW('$', 8, u32)

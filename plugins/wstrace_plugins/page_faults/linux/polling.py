@@ -18,8 +18,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.trace_info import PEAK_SEEN, Usage
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.page_faults.linux.process_rows import Live
-from wstrace_plugins.page_faults.linux.side_band import SideBand
+from wstrace_plugins.page_faults.linux.side_band import Live, SideBand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

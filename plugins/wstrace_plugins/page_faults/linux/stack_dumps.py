@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wstrace.errors import Unavailable, UsageError
+from wstrace.errors import Unavailable
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, STACK_DUMP
 from wstrace_plugins.os.linux import procfs
@@ -173,19 +173,10 @@ _MACHINE = "x86_64"
 
 
 class StackRate(NamedTuple):
-    """How often a fault is sampled: one out of `period`, or, where that is 0, `rate` a second, per thread and CPU.
-
-    Raises:
-        UsageError: neither is positive.
-    """
+    """How often a fault is sampled: one out of `period`, or, where that is 0, `rate` a second, per thread and CPU."""
 
     rate: int
     period: int = 0
-
-    def __post_init__(self) -> None:
-        if self.period < 0 or (not self.period and self.rate < 1):
-            option = "stack_period" if self.period < 0 else "stack_rate"
-            raise UsageError(f"page_faults: {option} is {getattr(self, option[6:])}", "give at least 1")
 
     @property
     def noted(self) -> dict[str, int]:

@@ -37,8 +37,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_plugins.page_faults.windows.family import Births, Family
-from wstrace_plugins.page_faults.windows.process import WatchedProcess
-from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, expected, known, tried
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, WatchedProcess, expected, known, tried
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

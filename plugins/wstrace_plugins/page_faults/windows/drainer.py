@@ -15,8 +15,7 @@ from typing import NamedTuple
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
-from wstrace_plugins.page_faults.windows.process import WatchedProcess
-from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, WatchedProcess
 
 FASTEST_SECONDS = 0.001
 _FILL = KERNEL_RECORDS // 4  # the number of records that a drain should find, well below the size of the buffer

@@ -15,7 +15,7 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.drainer import Drainer
-from wstrace_plugins.page_faults.windows.process import WatchedProcess
+from wstrace_plugins.page_faults.windows.watch import WatchedProcess
 
 _MAX_ENDED = 4096
 _FOREVER = 1 << 64
