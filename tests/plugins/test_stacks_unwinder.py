@@ -13,17 +13,7 @@ BY_RBX = (rules.CFA_SUM, rules.RBX, 32, rules.AT_CFA, -8, *(rules.SAME, 0, 0), *
 LEAF = (rules.CFA_SUM, rules.RSP, 8, rules.AT_CFA, -8, *(rules.SAME, 0, 0), *((rules.SAME, 0) * len(rules.SAVED)))
 
 
-class Known:
-    """Code of which each number is asked for at its sample's time."""
-
-    def likely_numbers(self, rows, after):
-        return self.numbers_of(rows, after)
-
-    def proven(self, rows, after, numbers):
-        return np.ones(len(rows), bool)
-
-
-class TwoProcesses(Known):
+class TwoProcesses:
     """Sample 0 is of a process that has no code. In that of sample 1 a leaf is called by what finds main by rbx."""
 
     rules = np.array([LEAF, BY_RBX, rules.END], "<i8").T
@@ -51,7 +41,7 @@ CODE, STACK, WORDS = 0x1000, 0x7FFF0000, 24
 KINDS = (rules.SAME, rules.AT_CFA, rules.AT_RSP, rules.AT_RBP, rules.LOST, rules.UNKNOWN)
 
 
-class Scripted(Known):
+class Scripted:
     """Frame number n is of the address CODE + 16 n; the last rule is that of no code."""
 
     def __init__(self, table):

@@ -32,10 +32,6 @@ MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
 _OFFSET_BITS = 40
-#: slots of the table in front of the search, and an odd number that spreads processes over them
-_SLOTS, _SPREAD = 1 << 16, 40503
-#: of a user's addresses
-_ADDRESS_BITS = 47
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
 _PYTHON_PREFIX = "py::"
@@ -79,7 +75,6 @@ class KnownCode:
         self._files: dict[tuple[int, int, int, int], int] = {}
         self._loops: dict[tuple[int, int, int, int], Loop] = {}
         self._rule_rows: dict[Rule, int] = {}
-        self._owners: NDArray[np.int64] = np.zeros(1, "<i8")
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
 
@@ -94,14 +89,10 @@ class KnownCode:
         self.rules: NDArray[np.int64] = np.array([rules.NO_RULE], np.int64).T.copy()
         self._frames: list[Frame] = [Frame(0, 0, 0, 0, 0), Frame(FRAME_NATIVE, 0, 0, 0, 0)]
         self._rows: list[int] = [-1, -1]
-        self._within: list[int] = [0, 0]
         #: by frame number: the columns of Frame, and the row of its rule, -1 = the address is not in executable memory
         self.frames: NDArray[np.uint64] = np.zeros((0, len(Frame._fields)), "<u8")
         self.rule_of: NDArray[np.int64] = np.zeros(0, np.int64)
-        #: by frame number: the id of the mapping that its address is in
-        self._mapping_of: NDArray[np.uint32] = np.zeros(0, "<u4")
         self._arrays()
-        self._empty_slots()
 
     def _arrays(self) -> None:
         """Appends what was found out since the last call to the arrays by frame number."""
@@ -109,7 +100,6 @@ class KnownCode:
         table = np.array(self._frames[old:], "<u8").reshape(-1, len(Frame._fields))
         self.frames = np.concatenate((self.frames, table))
         self.rule_of = np.concatenate((self.rule_of, np.array(self._rows[old:], np.int64)))
-        self._mapping_of = np.concatenate((self._mapping_of, np.array(self._within[old:], "<u4")))
         if self._rules:
             self.rules = np.array(self._rules, np.int64).T.copy()
 
@@ -137,7 +127,6 @@ class KnownCode:
             self._forget()
         self._ids = np.array([one.id for one in self._mappings], "<u4")
         self._starts = np.array([one.start for one in self._mappings], "<u8")
-        self._empty_slots()
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -149,20 +138,17 @@ class KnownCode:
             mappings_at: finds the mappings of addresses.
         """
         self.mappings_at = mappings_at
-        owners = np.asarray(pid, "<i8")
-        pids = distinct(owners).tolist()
-        owners = owners[:1] if len(pids) == 1 else owners
-        self._owners = owners << _ADDRESS_BITS ^ owners * _SPREAD % _SLOTS
         if len(self._frames) > MOST_ADDRESSES:
             self._forget()
         self._index()
-        grown = {pid for pid in pids if pid in self._perf_maps and self._perf_maps[pid].grow()}
+        grown = {
+            pid for pid in distinct(np.asarray(pid)).tolist() if pid in self._perf_maps and self._perf_maps[pid].grow()
+        }
         if grown:
             stale = np.array([one.pid in grown and not self._strings[one.file].startswith("/")
                               for one in self._mappings], bool)  # fmt: skip
             kept = ~stale[(self._keys >> np.uint64(_OFFSET_BITS)).astype(np.int64)]
             self._keys, self._numbers = self._keys[kept], self._numbers[kept]
-            self._empty_slots()
 
     def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
         """The frame numbers of instructions, each in the process and at the time of its sample.
@@ -173,39 +159,6 @@ class KnownCode:
         """
         addresses = (after - 1).view("<u8")
         return self._searched(self.mappings_at(rows, addresses), addresses)
-
-    def likely_numbers(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The same, where an address may have the number that it has in another sample: proven() tells."""
-        keys, slots = self._slots(rows, after)
-        numbers = self._slot_numbers.take(slots)
-        new = self._slot_keys.take(slots) != keys
-        if np.count_nonzero(new):
-            numbers[new] = found = self.numbers_of(rows[new], after[new])
-            code = found != OUTSIDE
-            keys, slots = keys[new][code], slots[new][code]
-            self._slot_keys[slots], self._slot_numbers[slots] = keys, found[code]
-        return numbers
-
-    def proven(
-        self, rows: NDArray[np.int64], after: NDArray[np.int64], numbers: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        """Which of likely_numbers() are those of numbers_of()."""
-        same: NDArray[np.bool_] = self._mapping_of.take(numbers) == self.mappings_at(rows, (after - 1).view("<u8"))
-        same |= numbers == OUTSIDE  # these are not in the table
-        if not same.all():
-            _, slots = self._slots(rows[~same], after[~same])
-            self._slot_keys[slots] = 0
-        return same
-
-    def _slots(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The keys of the table in front of the search, and their slots; two processes have different keys."""
-        keys = after ^ (self._owners if len(self._owners) == 1 else self._owners.take(rows))
-        return keys, keys & (_SLOTS - 1)
-
-    def _empty_slots(self) -> None:
-        """Empties the table in front of the search: a slot has the key last searched for that falls into it."""
-        self._slot_keys: NDArray[np.int64] = np.zeros(_SLOTS, "<i8")
-        self._slot_numbers: NDArray[np.int64] = np.full(_SLOTS, OUTSIDE, np.int64)
 
     def _searched(self, ids: NDArray[np.uint32], addresses: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The frame numbers of addresses in mappings."""
@@ -233,7 +186,6 @@ class KnownCode:
             mapping = self._mappings[key >> _OFFSET_BITS]
             rule, frame = self._described(mapping, key & mask)
             self._frames.append(frame)
-            self._within.append(mapping.id)
             row = self._rule_rows.setdefault(rule, len(self._rules))
             if row == len(self._rules):
                 self._rules.append(rule)
