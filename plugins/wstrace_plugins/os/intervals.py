@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.analysis.tally import distinct
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -52,7 +50,10 @@ def without(
         start, end: the ranges. other_start, other_end: the others.
         covered: those that they do cover.
     """
-    low, high, each = cut(start, end, distinct(np.concatenate((other_start, other_end))))
+    borders = np.column_stack(
+        (other_start, other_end)
+    ).ravel()  # ascending; np.union1d imports numpy.ma, which takes 12 ms
+    low, high, each = cut(start, end, borders[np.r_[True, borders[1:] != borders[:-1]][: len(borders)]])
     kept = (overlap(low, high, other_start, other_end) > 0) == covered
     return low[kept], high[kept], each[kept]
 
