@@ -24,7 +24,6 @@ from wstrace_plugins.os.windows.layouts import (
     PROCESS_MEMORY_COUNTERS,
     PSAPI_WORKING_SET_BLOCK,
     PSAPI_WORKING_SET_EX_INFORMATION,
-    PSAPI_WS_WATCH_INFORMATION,
     PSAPI_WS_WATCH_INFORMATION_EX,
 )
 
@@ -100,14 +99,12 @@ class FakeWindows(FakeCreation):
 
     Args:
         pointer: 8 or 4, the width of the tracer.
-        ex: False for a Windows before Vista, without GetWsChangesEx (calling it then raises Unavailable).
-        xp: records lost are told as 1, however many.
         stub: InitializeProcessForWsWatch returns TRUE and watches nothing, as under Wine.
     """
 
-    def __init__(self, *, pointer: int = 8, ex: bool = True, xp: bool = False, stub: bool = False) -> None:
+    def __init__(self, *, pointer: int = 8, stub: bool = False) -> None:
         super().__init__(pointer)
-        self.ex, self.xp, self.stub = ex, xp, stub
+        self.stub = stub
         self.processes: dict[int, FakeProcess] = {}
         self.handles: dict[int, tuple[int, int]] = {}
         self.opened = 0
@@ -198,29 +195,24 @@ class FakeWindows(FakeCreation):
             process.watched = True
         return int(process is not None)
 
-    def GetWsChanges(self, handle: int, buffer: int, size: int) -> int:
-        """The basic records."""
-        return self._changes(handle, buffer, size, PSAPI_WS_WATCH_INFORMATION[self.POINTER], None)
-
     def GetWsChangesEx(self, handle: int, buffer: int, size: int) -> int:
         """The records with threads; size points to the bytes of the buffer and receives the bytes required."""
-        if not self.ex:
-            raise winapi.failed("GetWsChangesEx", winapi.ERROR_PROC_NOT_FOUND)
         count = at(size, "<u4", 1)
-        return self._changes(handle, buffer, int(count[0]), PSAPI_WS_WATCH_INFORMATION_EX[self.POINTER], count)
+        return self._changes(handle, buffer, int(count[0]), count)
 
-    def _changes(self, handle: int, buffer: int, size: int, layout: Any, required: Any) -> int:
+    def _changes(self, handle: int, buffer: int, size: int, required: Any) -> int:
         with _lock:
-            return self._answer(handle, buffer, size, layout, required)
+            return self._answer(handle, buffer, size, required)
 
-    def _answer(self, handle: int, buffer: int, size: int, layout: Any, required: Any) -> int:
+    def _answer(self, handle: int, buffer: int, size: int, required: Any) -> int:
         self.calls.append("GetWsChanges")
         if self.stub:
             return self._fail(winapi.ERROR_CALL_NOT_IMPLEMENTED)
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
         if process is None:
             return 0
-        if required is not None and size % layout.itemsize:
+        layout = PSAPI_WS_WATCH_INFORMATION_EX[self.POINTER]
+        if size % layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
         if 1 in self.processes and self.processes[1].integrity < 0x2000:  # ExIsRestrictedCaller
             return self._fail(winapi.ERROR_ACCESS_DENIED)
@@ -229,8 +221,7 @@ class FakeWindows(FakeCreation):
         if process.busy or not (process.records or process.lost):
             return self._fail(winapi.ERROR_NO_MORE_ITEMS)
         needed = (len(process.records) + 1) * layout.itemsize
-        if required is not None:
-            required[0] = needed
+        required[0] = needed
         if size < needed:
             return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
         # the sizes above are those of all records: what is left out is left out later, and not counted
@@ -239,9 +230,8 @@ class FakeWindows(FakeCreation):
         rows[:] = np.zeros(1, layout)
         for row, (pc, va, tid) in zip(rows, told, strict=False):
             row["FaultingPc"], row["FaultingVa"] = pc, va
-            if required is not None:
-                row["FaultingThreadId"] = tid
-        rows[-1]["FaultingVa"] = min(process.lost, 1) if self.xp else process.lost
+            row["FaultingThreadId"] = tid
+        rows[-1]["FaultingVa"] = process.lost
         process.records, process.lost = [], 0
         return 1
 

@@ -55,7 +55,6 @@ class FakeSystem:
         self.protection: dict[int, int] = {}
         self.native = 0x8664
         self.priorities: list[int] = []
-        self.periods: list[int] = []  # of the timer, in ms
         self.handlers: list[int] = []
         self._snapshots: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
@@ -127,16 +126,6 @@ class FakeSystem:
         """Keeps what was asked for."""
         self.priorities.append(priority)
         return 1
-
-    def timeBeginPeriod(self, milliseconds: int) -> int:
-        """TIMERR_NOERROR; each is to be ended."""
-        self.periods.append(milliseconds)
-        return 0
-
-    def timeEndPeriod(self, milliseconds: int) -> int:
-        """TIMERR_NOERROR."""
-        self.periods.remove(milliseconds)
-        return 0
 
     def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
         """Keeps the handlers, the latest last."""

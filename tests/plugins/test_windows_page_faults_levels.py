@@ -271,17 +271,6 @@ def test_windows_of_a_batch_cover_its_look():
     list(source.stop())
 
 
-@pytest.mark.parametrize(("build", "periods"), [(14393, [1]), (17133, [1]), (17134, []), (26100, []), (0, [])])
-def test_a_windows_whose_sleep_is_coarse_gets_a_finer_timer_while_it_traces(build, periods):
-    windows = machine()
-    windows.process(1)
-    windows.build = build
-    source, _ = traced(windows)
-    assert windows.periods == periods
-    list(source.stop())
-    assert windows.periods == []
-
-
 def test_a_trace_of_translated_code_says_where_its_instructions_lie():
     windows = machine()
     windows.native = 0xAA64  # ARM64; the process is x64

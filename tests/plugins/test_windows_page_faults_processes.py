@@ -154,19 +154,6 @@ def test_no_children_on_request():
     list(source.stop())
 
 
-@pytest.mark.parametrize("code", [1, 87, 120])
-def test_where_only_the_extended_query_is_refused_the_basic_one_is_asked(code):
-    """A 32-bit Python on 64-bit Windows, should WOW64 not pass the call on."""
-    windows = machine()
-    windows.GetWsChangesEx = lambda *_: windows._fail(code)
-    source, _ = traced(windows)
-    windows.processes[7].fault(EXE, HEAP)
-    rows = faults(source.drain(0.0))
-    assert rows["va"].tolist() == [HEAP]
-    assert "tid" not in rows
-    list(source.stop())
-
-
 def test_what_an_attached_process_does_after_the_last_drain_is_not_unaccounted(monkeypatch):
     """It goes on while the last records are named and published."""
     windows = machine()

@@ -31,16 +31,6 @@ def test_sizes_are_those_of_the_headers(width):
 
 
 @WIDTHS
-def test_watch_records_as_the_compiler_lays_them_out(width):
-    records = golden("wswatch", layouts.PSAPI_WS_WATCH_INFORMATION, width, 3)
-    changes = decode(records)
-    assert changes.columns["pc"].tolist() == [PC[width], KERNEL_PC[width]]
-    assert changes.columns["va"].tolist() == [VA[width] & ~1, 0x20000]
-    assert changes.lost == 7
-    assert "tid" not in changes.columns  # GetWsChanges does not tell the thread: absent, not zero
-
-
-@WIDTHS
 def test_extended_records_have_the_thread(width):
     changes = decode(golden("wswatchx", layouts.PSAPI_WS_WATCH_INFORMATION_EX, width, 3))
     assert changes.columns["tid"].tolist() == [4711, 4712]
@@ -60,24 +50,14 @@ def test_bit_0_is_soft_and_no_part_of_the_address(width):
 
 @WIDTHS
 def test_an_instruction_in_the_kernel_is_told(width):
-    user, kernel = decode(golden("wswatch", layouts.PSAPI_WS_WATCH_INFORMATION, width, 3)).columns["flags"]
+    user, kernel = decode(golden("wswatchx", layouts.PSAPI_WS_WATCH_INFORMATION_EX, width, 3)).columns["flags"]
     assert not user & FAULT_PC_KERNEL
     assert kernel & FAULT_PC_KERNEL
 
 
 def test_a_large_address_aware_x86_process_has_user_code_above_2_gib():
-    records = golden("wswatch", layouts.PSAPI_WS_WATCH_INFORMATION, 4, 3)
+    records = golden("wswatchx", layouts.PSAPI_WS_WATCH_INFORMATION_EX, 4, 3)
     assert not decode(records, kernel_base=0xC0000000).columns["flags"][1] & FAULT_PC_KERNEL
-
-
-def test_xp_says_1_for_any_number_of_lost_records():
-    records = golden("wswatch", layouts.PSAPI_WS_WATCH_INFORMATION, 4, 3).copy()
-    records["FaultingVa"][2] = 1
-    today, xp = decode(records), decode(records, xp=True)
-    assert (today.lost, today.lost_is_exact) == (1, True)
-    assert (xp.lost, xp.lost_is_exact) == (1, False)
-    records["FaultingVa"][2] = 0
-    assert decode(records, xp=True).lost_is_exact
 
 
 @WIDTHS

@@ -83,7 +83,6 @@ INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
 InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
-GetWsChanges = declare("psapi.dll", "GetWsChanges", c_int32, c_void_p, c_void_p, c_uint32)
 #: The third argument is a pointer (PDWORD, in and out).
 GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p)
 QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
@@ -125,8 +124,6 @@ RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
 GetSystemInfo = declare("kernel32.dll", "GetSystemInfo", None, c_void_p)
 GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
 SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
-timeBeginPeriod = declare("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
-timeEndPeriod = declare("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
 QueryFullProcessImageNameW = declare(
     "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )

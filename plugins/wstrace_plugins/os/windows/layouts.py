@@ -31,8 +31,6 @@ def _both(fields: list[tuple[str, str, int, int]], size_x64: int, size_x86: int)
     return layouts
 
 
-PSAPI_WS_WATCH_INFORMATION = _both([("FaultingPc", "P", 0, 0), ("FaultingVa", "P", 8, 4)], 16, 8)
-
 PSAPI_WS_WATCH_INFORMATION_EX = _both(
     [("FaultingPc", "P", 0, 0), ("FaultingVa", "P", 8, 4), ("FaultingThreadId", "P", 16, 8), ("Flags", "P", 24, 12)],
     32,
@@ -129,7 +127,6 @@ LUID_AND_ATTRIBUTES = np.dtype([("Count", "<u4"), ("Luid", "V8"), ("Attributes",
 assert LUID_AND_ATTRIBUTES.itemsize == 16
 
 LAYOUT_SIZES = {
-    "PSAPI_WS_WATCH_INFORMATION": (16, 8),
     "PSAPI_WS_WATCH_INFORMATION_EX": (32, 16),
     "PSAPI_WORKING_SET_BLOCK": (8, 4),
     "PSAPI_WORKING_SET_EX_INFORMATION": (16, 8),

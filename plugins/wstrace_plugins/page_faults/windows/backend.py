@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
 _SWITCH_SECONDS = 0.0005  # in Python's default of 5 ms, a burst of faults can overflow a buffer several times
-_FIRST_FINE_TIMER_BUILD = 17134  # Windows 10 1803, since which time.sleep() has a fine timer
 
 
 class PageFaults(Source):
@@ -85,6 +84,7 @@ class PageFaults(Source):
         self._drains = self._hidden = 0
         self._late = [0, 0]  # children that made many faults before they could be watched, and these
         self._started = self._stopped = False
+        self._interval = 0.0
 
     @classmethod
     def probe(cls) -> Level:
@@ -133,8 +133,9 @@ class PageFaults(Source):
             raise
         self._started = True
         self._targets = list(self._processes.values())
-        self._timing = Timing(self.api, self_traced=traces_itself)
-        self._timing.start()
+        if not traces_itself:  # else the switches of its threads would be those of the trace
+            self._interval = sys.getswitchinterval()
+            sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
         if self.own_thread:
             context.register_own_thread(self._drainer.start())
         context.info.level = level
@@ -221,8 +222,7 @@ class PageFaults(Source):
         rows = space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
         if len(rows["start"]):
             yield self._batch(ADDRESS_SPACE, rows, window)
-        if "tid" in columns:
-            self._mark_own(columns)
+        self._mark_own(columns)
         if not self._kernel:
             columns = self._without_kernel(columns)
         count = len(columns["va"])
@@ -293,8 +293,6 @@ class PageFaults(Source):
                 because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
                 text = f"pid {process.pid}: {missing} faults are unaccounted: {because}"
                 self._few.add("processes have unaccounted faults", text)
-        if not watch.lost_is_exact:
-            self._note("this Windows says only that records were lost, not how many")
         counters = processes.counters(self.api, watch.handle)
         if counters is not None and counters.peak_working_set:  # Wine forgets that of an ended process
             self._context.info.usage += Usage(peak_resident_bytes=counters.peak_working_set, peak_pid=process.pid)
@@ -315,7 +313,8 @@ class PageFaults(Source):
             for process in self._processes.values():
                 self._account(process)
             self._processes.clear()
-            self._timing.stop()
+            if self._interval:
+                sys.setswitchinterval(self._interval)
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
         if self._late[0]:
@@ -348,35 +347,3 @@ def _remarks(target: Target) -> Iterator[str]:
         else:
             late = "a wstrace killed in between leaves it suspended"
             yield f"{who} came into its job after its creation ({refused}): {late}"
-
-
-class Timing:
-    """Makes drains punctual from start() to stop(), by the interpreter's switch interval and the system's timer.
-
-    Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
-        self_traced: whether this process is traced itself, so that its switch interval must not change.
-    """
-
-    def __init__(self, api: WindowsApi, *, self_traced: bool) -> None:
-        self._api, self._self_traced = api, self_traced
-        self._interval = 0.0
-        self._period = False
-
-    def start(self) -> None:
-        """Lets Python switch threads every 0.5 ms, and an older Windows wake sleeping threads every ms."""
-        if not self._self_traced:
-            self._interval = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
-        if 0 < processes.build(self._api) < _FIRST_FINE_TIMER_BUILD:
-            with suppress(Unavailable):
-                self._period = self._api.timeBeginPeriod(1) == 0
-
-    def stop(self) -> None:
-        """Restores both."""
-        if self._interval:
-            sys.setswitchinterval(self._interval)
-            self._interval = 0.0
-        if self._period:
-            self._api.timeEndPeriod(1)
-            self._period = False

@@ -3,7 +3,7 @@
 The kernel keeps one buffer of 1,024 records per process (observed on Windows 10 and 11). Reading empties it, so two
 tracers of one process each get a part of the records. A full buffer records nothing more, and its terminator counts
 what was lost. The watch stays on until the process exits; nothing turns it off.
-Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChanges, GetWsChangesEx.
+Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChangesEx (Windows Vista).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
-from wstrace_plugins.os.windows.layouts import PSAPI_WS_WATCH_INFORMATION, PSAPI_WS_WATCH_INFORMATION_EX
+from wstrace_plugins.os.windows.layouts import PSAPI_WS_WATCH_INFORMATION_EX
 from wstrace_plugins.os.windows.memory import AddressSpace, Memory
 
 if TYPE_CHECKING:
@@ -72,29 +72,26 @@ class Changes(NamedTuple):
     """The records of one buffer.
 
     Attributes:
-        columns: pc and va (u64), flags (u8) and, from GetWsChangesEx, tid (u32), each of shape (n,).
+        columns: pc and va (u64), flags (u8) and tid (u32), each of shape (n,).
         lost: the number of records that were lost after these.
-        lost_is_exact: False when `lost` only says that records were lost.
     """
 
     columns: dict[str, NDArray[Any]]
     lost: int
-    lost_is_exact: bool = True
 
     def __len__(self) -> int:
         return len(self.columns["va"])
 
 
-def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False) -> Changes:
+def decode(records: NDArray[np.void], *, kernel_base: int = 0) -> Changes:
     """Decodes the records of a buffer up to its terminator, or up to its end when it has none.
 
     FaultingVa is the byte address, except that bit 0 is 1 for a soft (minor) and 0 for a hard (major) fault, as
     Microsoft's pfmon reads it. The columns are copies, so the buffer may be used again.
 
     Args:
-        records: PSAPI_WS_WATCH_INFORMATION or PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
+        records: PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
         kernel_base: the lowest address of the kernel, see process.kernel_base(); 0 = the upper half.
-        xp: whether it was recorded on Windows XP or Server 2003, whose terminator has 1 for any number of lost records.
     """
     pc = records["FaultingPc"].astype("<u8")
     end = int((pc == 0).argmax()) if len(pc) else 0
@@ -110,19 +107,15 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0, xp: bool = False)
         top = records.dtype["FaultingPc"].itemsize - 1
         flags |= (pc.view("|u1")[top::8] >> 7) << 1
     va &= np.uint64(0xFFFF_FFFF_FFFF_FFFE)
-    columns: dict[str, NDArray[Any]] = {"pc": pc, "va": va, "flags": flags}
-    if "FaultingThreadId" in (records.dtype.names or ()):
-        columns["tid"] = records["FaultingThreadId"][:end].astype("<u4")
+    columns = {"pc": pc, "va": va, "flags": flags, "tid": records["FaultingThreadId"][:end].astype("<u4")}
     lost = int(records["FaultingVa"][end]) if terminated else 0
-    return Changes(columns, lost, not (xp and lost == 1))
+    return Changes(columns, lost)
 
 
 # decode() uses bit 0 of FaultingVa, inverted, and the top bit of FaultingPc as these flags.
 assert (FAULT_MAJOR, FAULT_PC_KERNEL) == (1, 2)
 
 KERNEL_RECORDS = 1024
-#: The errors of a system without GetWsChangesEx; GetWsChanges is used instead, which gives no threads.
-_NOT_THERE = (winapi.ERROR_INVALID_FUNCTION, winapi.ERROR_INVALID_PARAMETER, winapi.ERROR_CALL_NOT_IMPLEMENTED)
 _MAX_RECORDS = 1 << 20  # 32 MiB, more than any kernel keeps
 
 #: (id of the api, pid) of every watch of this process
@@ -136,7 +129,6 @@ class Watch:
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
         pid: the process.
-        xp: see decode().
 
     Raises:
         TargetExited: there is no such process.
@@ -144,16 +136,14 @@ class Watch:
             32-bit, or the watch is a stub.
     """
 
-    def __init__(self, api: WindowsApi, pid: int, *, xp: bool = False) -> None:
-        self._api, self.pid, self._xp = api, pid, xp
+    def __init__(self, api: WindowsApi, pid: int) -> None:
+        self._api, self.pid = api, pid
         self._pointer = api.POINTER
         self._kernel_base = 0 if api.POINTER == 8 else processes.kernel_base(api)
         self._size = np.zeros(1, "<u4")
-        self._extended = True
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
         self._settled: int | None = None
-        self.lost_is_exact = True
         #: Whether the watch was on before, by another tracer or an earlier session.
         self.shared = False
         _claim(api, pid)
@@ -179,7 +169,7 @@ class Watch:
         code = self._query()  # InitializeProcessForWsWatch may return TRUE without enabling the watch (observed)
         if code not in (0, winapi.ERROR_NO_MORE_ITEMS):
             raise Unavailable(
-                f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChanges fails with {code} "
+                f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChangesEx fails with {code} "
                 f"({winapi.meaning(code)}); it is a stub here{', as under Wine' if processes.wine_version() else ''}",
                 "record on Windows itself, with a 64-bit Python; report, replay and convert work here",
             )
@@ -187,15 +177,8 @@ class Watch:
             self._pending = self._take()
 
     def _first_look(self) -> None:
-        """Finds out whether GetWsChangesEx exists (Vista; WOW64 may not pass it on) and whether the watch is on."""
-        try:
-            code = self._query()
-        except Unavailable:
-            code = winapi.ERROR_CALL_NOT_IMPLEMENTED
-        if code in _NOT_THERE:
-            self._extended = False
-            self._allocate(KERNEL_RECORDS + 1)
-            code = self._query()
+        """Finds out whether the watch is on."""
+        code = self._query()
         self.shared = code in (0, winapi.ERROR_NO_MORE_ITEMS)
         if code == 0:
             earlier = self._take()
@@ -206,7 +189,7 @@ class Watch:
                 "run wstrace from an ordinary terminal",
             )
         if code in (winapi.ERROR_ACCESS_DENIED, winapi.ERROR_INVALID_HANDLE):
-            raise winapi.failed("GetWsChanges", code, f"of pid {self.pid}")
+            raise winapi.failed("GetWsChangesEx", code, f"of pid {self.pid}")
 
     def discard(self) -> int:
         """Drops all records so far, like Start Delta in the article of 1996; returns how many were made."""
@@ -227,16 +210,15 @@ class Watch:
             if code in (winapi.ERROR_NO_MORE_ITEMS, winapi.ERROR_NOACCESS):  # 998 is rare and transient (observed)
                 return self.nothing
             if code:
-                raise winapi.failed("GetWsChangesEx" if self._extended else "GetWsChanges", code, f"of pid {self.pid}")
+                raise winapi.failed("GetWsChangesEx", code, f"of pid {self.pid}")
             changes = self._take()
         self._pending = None
         self.recorded += len(changes)
         self.lost += changes.lost
-        self.lost_is_exact &= changes.lost_is_exact
         return changes
 
     def _take(self) -> Changes:
-        changes = decode(self._buffer, kernel_base=self._kernel_base, xp=self._xp)
+        changes = decode(self._buffer, kernel_base=self._kernel_base)
         self._buffer["FaultingPc"][-1] = 0  # terminates the next answer at the latest
         return changes
 
@@ -244,22 +226,18 @@ class Watch:
         """Fills the buffer, which grows until the records fit; returns 0 or the error code."""
         api = self._api
         while True:
-            if self._extended:
-                self._size[0] = self._bytes  # in and out, so it must be set before each call
-                done = api.GetWsChangesEx(self.handle, self._address, self._size_address)
-            else:
-                done = api.GetWsChanges(self.handle, self._address, self._bytes)
+            self._size[0] = self._bytes  # in and out, so it must be set before each call
+            done = api.GetWsChangesEx(self.handle, self._address, self._size_address)
             if done:
                 return 0
             code: int = api.GetLastError()
             if code != winapi.ERROR_INSUFFICIENT_BUFFER or len(self._buffer) >= _MAX_RECORDS:
                 return code
-            required = int(self._size[0]) // self._buffer.itemsize + 1 if self._extended else 0
+            required = int(self._size[0]) // self._buffer.itemsize + 1
             self._allocate(min(max(required, 2 * len(self._buffer)), _MAX_RECORDS))
 
     def _allocate(self, records: int) -> None:
-        layouts = PSAPI_WS_WATCH_INFORMATION_EX if self._extended else PSAPI_WS_WATCH_INFORMATION
-        self._buffer: NDArray[np.void] = np.zeros(records, layouts[self._pointer])
+        self._buffer: NDArray[np.void] = np.zeros(records, PSAPI_WS_WATCH_INFORMATION_EX[self._pointer])
         self.nothing = decode(self._buffer[:0])
         # kept as plain integers, because drains may call a thousand times a second
         self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data
