@@ -56,9 +56,9 @@ def working_set_ms(pages=1_000_000):
 
     def work():
         ordered = windows_blocks.in_order(blocks)
-        index, _ = windows_blocks.runs(ordered, 4096, borders)
+        index, _ = windows_blocks.runs(ordered, borders)
         first = ordered[index]
-        windows_blocks.flags(first), windows_blocks.shares(first), windows_blocks.addresses(first, 4096)
+        windows_blocks.flags(first), windows_blocks.shares(first), windows_blocks.addresses(first)
 
     return 1000 * best(work, 15)
 

@@ -98,7 +98,7 @@ class Named(System):
 
 @pytest.mark.parametrize(("words", "most"), [(["--tree"], 80), ([], 80), (["--tree", "--wide"], 1000)])
 def test_lines_fit_80_columns_unless_they_are_to_be_wide(words, most, monkeypatch):
-    monkeypatch.setattr("wstrace_plugins.working_set.backend.backend", Named)
+    monkeypatch.setattr("wstrace_plugins.working_set.commands.ps.backend", Named)
     lines = CliRunner().invoke(ps, words, catch_exceptions=False).output.splitlines()
     table = [line for line in lines if line and "known" not in line]
     assert max(map(len, table)) <= most

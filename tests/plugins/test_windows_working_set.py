@@ -344,8 +344,8 @@ ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
 
 def test_the_articles_words():
     count, *_ = ARTICLE.tolist()
-    blocks = ARTICLE[1 : count + 1]
-    assert windows_blocks.addresses(blocks, PAGE).tolist() == [0x00400000, 0x00480000, 0x00500000]
+    blocks = ARTICLE[1 : count + 1].astype("<u8")
+    assert windows_blocks.addresses(blocks).tolist() == [0x00400000, 0x00480000, 0x00500000]
     assert windows_blocks.flags(blocks).tolist() == [
         PAGE_READ | PAGE_EXECUTE | PAGE_SHARED,
         PAGE_READ | PAGE_SHARED,
@@ -394,7 +394,7 @@ def brute_runs(blocks, borders):
 def test_runs_are_those_of_a_plain_loop(pages, borders):
     blocks = windows_blocks.in_order(np.array([n * PAGE | bits for n, bits in pages], "<u8"))
     starts = np.array(sorted(b * PAGE for b in borders), "<u8")
-    index, counts = windows_blocks.runs(blocks, PAGE, starts)
+    index, counts = windows_blocks.runs(blocks, starts)
     assert list(zip(blocks[index].tolist(), counts.tolist(), strict=True)) == brute_runs(
         blocks.tolist(), set(starts.tolist())
     )

@@ -14,6 +14,7 @@ import wstrace
 from wstrace.errors import Unavailable
 from wstrace.schema import KIND_SHIFT, KINDS
 from wstrace_plugins.os.intervals import cut, overlap, without
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.working_set import WorkingSet, working_set
 
@@ -98,8 +99,6 @@ class Delta:
 
     @staticmethod
     def _backend() -> Backend:
-        from wstrace_plugins.working_set.backend import backend
-
         return backend()
 
     def _compare(self, written: Runs | None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import NOT_RESIDENT, PAGE_SWAPPED
+from wstrace_plugins.working_set.backend import backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,6 @@ def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptie
         TargetExited: the process has ended.
         Unavailable: the system refuses, or the process is another user's and others is False.
     """
-    from wstrace_plugins.working_set.backend import backend
-
     strings = Dictionary()
     with backend().Space(os.getpid() if pid is None else pid) as space:
         if not others and not space.owned():

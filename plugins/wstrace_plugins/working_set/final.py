@@ -11,6 +11,7 @@ from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source, Target
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_plugins.working_set.backend import KeeperFailed, backend
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.backend import HeldSpace, Keeper
@@ -47,14 +48,10 @@ class FinalSnapshotSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """full, or none with what would lift it; tried on the calling process."""
-        from wstrace_plugins.working_set.backend import backend
-
         return backend().probe_keeper()
 
     def start(self, context: Context) -> None:
         """Starts a keeper for each launched target; they have executed their command when drain() is called."""
-        from wstrace_plugins.working_set.backend import KeeperFailed, backend
-
         self._context = context
         try:
             for target in context.targets:

@@ -13,6 +13,8 @@ from wstrace.batch import Batch
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace_plugins.working_set.backend import backend
+from wstrace_plugins.working_set.process_tree import Held, resident_bytes, sums, traced
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.working_set import WorkingSet
@@ -72,14 +74,10 @@ class PeakSnapshotSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        from wstrace_plugins.working_set.backend import backend
-
         return backend().probe()
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; sparingly, what can be read at its time is enough."""
-        from wstrace_plugins.working_set.backend import backend
-
         self._context, self._backend = context, backend()
         if self._sparing:
             return
@@ -163,8 +161,6 @@ class PeakSnapshotSource(Source):
         self._sums_due = now + _SETTLED
         if not self._still_of(pids):
             return
-        from wstrace_plugins.working_set.process_tree import Held, sums
-
         held = [Held(pid, self._resident(pid), self._backend.accounted(pid).pss) for pid in pids]
         told = sums(self._backend, held)
         self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
@@ -182,13 +178,9 @@ class PeakSnapshotSource(Source):
         return self._bytes / _GROWN <= sum(map(self._resident, pids)) <= self._bytes * _GROWN
 
     def _resident(self, pid: int) -> int:
-        from wstrace_plugins.working_set.process_tree import resident_bytes
-
         return resident_bytes(self._backend, pid)
 
     def _pids(self) -> list[int]:
-        from wstrace_plugins.working_set.process_tree import traced
-
         return traced(self._context, self._backend) if self._context.live else [os.getpid()]
 
     def _batches(self) -> Iterator[Batch]:

@@ -14,6 +14,8 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_plugins.os.few_notes import FewNotes
+from wstrace_plugins.working_set.backend import backend
+from wstrace_plugins.working_set.process_tree import traced
 from wstrace_plugins.working_set.working_set import working_set
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
@@ -62,14 +64,10 @@ class WorkingSetSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        from wstrace_plugins.working_set.backend import backend
-
         return backend().probe()
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
-        from wstrace_plugins.working_set.backend import backend
-
         self._context = context
         self._backend = backend()
         launched = any(target.launched for target in context.targets)
@@ -136,6 +134,4 @@ class WorkingSetSource(Source):
             self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
 
     def _pids(self) -> list[int]:
-        from wstrace_plugins.working_set.process_tree import traced
-
         return traced(self._context, self._backend) if self._context.live else [os.getpid()]

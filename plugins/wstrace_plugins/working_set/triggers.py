@@ -17,6 +17,7 @@ from wstrace.firing import KILLED
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, DTYPES, MARK, RESIDENT_PAGES, Schema
 from wstrace.text import base_name
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import resident_bytes, traced
 from wstrace_plugins.working_set.watching import Condition, Watched, parse_conditions
 from wstrace_plugins.working_set.working_set import working_set
@@ -33,8 +34,6 @@ class WatchedProcesses(Watched):
     def __init__(self, context: Context, conditions: Sequence[Condition], pause: float) -> None:
         names = list(dict.fromkeys(base_name(target.name) for target in context.targets))
         who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-        from wstrace_plugins.working_set.backend import backend
-
         super().__init__("", who, [one for one in conditions if not one.of_cgroup], pause)
         self._context, self._backend = context, backend()
         self._now: Sequence[int] = ()
@@ -98,14 +97,10 @@ class TriggersSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        from wstrace_plugins.working_set.backend import backend
-
         return backend().probe()
 
     def start(self, context: Context) -> None:
         """Checks that the targets, and the memory of the cgroups, can be read."""
-        from wstrace_plugins.working_set.backend import backend
-
         self._context, self._backend = context, backend()
         pids = [target.pid for target in context.targets]
         for pid in pids:

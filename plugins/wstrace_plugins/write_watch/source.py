@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
 from wstrace_plugins.os.intervals import cut
 from wstrace_plugins.os.snapshots import address_space, parts
-
-if TYPE_CHECKING:
-    from wstrace_plugins.write_watch.backend import Watch
+from wstrace_plugins.write_watch.backend import Watch, backend
 
 _TO_ATTACH = "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
 
@@ -51,8 +49,6 @@ class WriteWatchSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """full, with what a watch of another process needs; or what remains without it, with the reason."""
-        from wstrace_plugins.write_watch.backend import backend
-
         level = backend().probe()
         if level.name != "full":
             return level
@@ -60,8 +56,6 @@ class WriteWatchSource(Source):
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and starts the watch."""
-        from wstrace_plugins.write_watch.backend import backend
-
         self._context, self._backend = context, backend()
         self.pid = context.targets[0].pid if context.targets else os.getpid()
         if any(target.launched for target in context.targets):

@@ -10,6 +10,7 @@ from wstrace.errors import UsageError
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.empty import empty_working_set
 
 
@@ -41,8 +42,6 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
 def confirm(pid: int, command: str) -> None:
     """Asks for confirmation on the terminal before that command. Raises UsageError without a terminal."""
     import sys
-
-    from wstrace_plugins.working_set.backend import backend
 
     if not sys.stdin.isatty():
         raise UsageError(f"{command} asks before it acts, and nobody is there to answer", "add --yes")

@@ -14,6 +14,7 @@ from wstrace.terminal.bar import has_blocks, shades
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.file_heat import FileHeat, Ranges
 
 STRIP = 60
@@ -30,8 +31,6 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
 
     Files of known formats (safetensors, GGUF, .npy, ELF) are shown by tensor, array or section. Linux.
     """
-    from wstrace_plugins.working_set.backend import backend
-
     heat = backend().file_heat(path, pids)
     if as_json:
         print_json(_plain(heat))

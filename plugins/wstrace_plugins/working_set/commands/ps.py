@@ -12,6 +12,7 @@ from wstrace.errors import TargetExited
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import Process, Sums, processes, sums
 
 #: The width of a line that goes to no terminal: command lines may take thousands of cells.
@@ -35,8 +36,6 @@ def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, wide: bool
 
     Trees show command lines, as ps(1) does: their arguments may be secret.
     """
-    from wstrace_plugins.working_set.backend import backend
-
     system = backend()
     found = list(processes(system, pids))
     if pids and not found:

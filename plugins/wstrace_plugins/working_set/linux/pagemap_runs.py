@@ -6,7 +6,7 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,7 +173,7 @@ def _shares(entries: NDArray[Any], top: NDArray[Any]) -> NDArray[Any]:
     frames, back = np.unique(entries[rows] & np.uint64(PFN_MASK), return_inverse=True)
     found = []
     try:
-        with Path("/proc/kpagecount").open("rb", buffering=0) as file:
+        with FileIO("/proc/kpagecount") as file:
             for near in np.split(frames, np.flatnonzero(np.diff(frames) > _FRAMES_APART) + 1):
                 place = (near - near[:1]).astype(np.int64)
                 file.seek(int(near[0]) * 8 if len(near) else 0)

@@ -17,7 +17,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from io import FileIO
 
 import numpy as np
 
@@ -114,7 +114,8 @@ class ReferencedBits:
 
 def _clear(pid: int) -> None:
     try:
-        Path(f"/proc/{procfs.memory_task(pid)}/clear_refs").write_text("1")
+        with FileIO(f"/proc/{procfs.memory_task(pid)}/clear_refs", "w") as file:
+            file.write(b"1")
     except (FileNotFoundError, ProcessLookupError):
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:

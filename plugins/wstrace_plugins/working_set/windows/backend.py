@@ -32,13 +32,13 @@ from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WO
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.working_set.backend import Accounted, Totals
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
+from wstrace_plugins.working_set.windows.blocks import PAGE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Columns = dict[str, NDArray[Any]]
 
-PAGE = 4096
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages
 _EX_ENTRIES = 1 << 16
@@ -96,7 +96,8 @@ def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
     try:
         with Space(pid, api) as space:
             blocks = space.query()
-            return Accounted(windows_blocks.private(blocks, space.kernel_base) * space.page_size)
+            ours = windows_blocks.private(blocks) & ~space.of_kernel(blocks)
+            return Accounted(int(ours.sum()) * PAGE)
     except Unavailable:
         return Accounted()
 
@@ -144,7 +145,7 @@ class Space:
             raise
         self.kernel_base = processes.kernel_base(api)
         self.name = processes.name(api, self._handle, pid)
-        self._blocks: NDArray[Any] = np.zeros(0, PSAPI_WORKING_SET_BLOCK[api.POINTER])
+        self._blocks: NDArray[Any] = np.zeros(0, "<u8")
         #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
         self.extended = True
 
@@ -153,12 +154,12 @@ class Space:
         self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
         allocations = list(Memory(self._api, self._handle).allocations())
         known = columns(allocations, strings)
-        pages = windows_blocks.addresses(self._blocks, self.page_size)
+        pages = windows_blocks.addresses(self._blocks)
         at = np.searchsorted(known["start"], pages, "right") - 1
         covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
         if covered.all():
             return known
-        return _merged(known, _strays(pages[~covered], self.page_size, self.kernel_base, strings))
+        return _merged(known, _strays(pages[~covered], self.kernel_base, strings))
 
     def query(self) -> NDArray[Any]:
         """The PSAPI_WORKING_SET_BLOCKs of QueryWorkingSet by address, without their NUMA nodes, shape (n,).
@@ -172,14 +173,14 @@ class Space:
         """
         layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
         counters = processes.counters(self._api, self._handle)
-        expected = counters.working_set // self.page_size if counters is not None else 0
+        expected = counters.working_set // PAGE if counters is not None else 0
         entries = min(max(expected + expected // 4, _FIRST_ENTRIES), _MAX_ENTRIES)
         while True:
             buffer = np.empty(entries + 1, layout)
             buffer[0] = 0
             if self._api.QueryWorkingSet(self._handle, buffer.ctypes.data, buffer.nbytes):
                 count = min(int(buffer[0]), entries)
-                return windows_blocks.in_order(windows_blocks.without_nodes(buffer[1 : count + 1]))
+                return windows_blocks.in_order(buffer[1 : count + 1].astype("<u8") & ~windows_blocks.NODE)
             code = self._api.GetLastError()
             small = code == winapi.ERROR_BAD_LENGTH or (code == winapi.ERROR_NOACCESS and int(buffer[0]) > entries)
             if not small or entries >= _MAX_ENTRIES:
@@ -206,23 +207,23 @@ class Space:
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of resident pages: see backend.Space. A share count of 7 means 7 or more."""
-        blocks = self._with_locked(self._blocks if shares else windows_blocks.without_shares(self._blocks))
-        index, pages = windows_blocks.runs(blocks, self.page_size, mappings["start"])
+        blocks = self._with_locked(self._blocks if shares else self._blocks & ~windows_blocks.SHARES)
+        index, pages = windows_blocks.runs(blocks, mappings["start"])
         first = blocks[index]
-        start = windows_blocks.addresses(first, self.page_size).astype("<u8")
+        start = windows_blocks.addresses(first)
         row = (np.searchsorted(mappings["start"], start, "right") - 1).astype("<u4")
         flags = windows_blocks.flags(first)
         is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
         flags |= is_file * np.uint16(PAGE_FILE)
-        flags[self._is_table(start)] &= ~np.uint16(PAGE_EXCLUSIVE | PAGE_SHARED)  # neither Private nor Shared
+        flags[self.of_kernel(start)] &= ~np.uint16(PAGE_EXCLUSIVE | PAGE_SHARED)  # neither Private nor Shared
         counts = {"shares": windows_blocks.shares(first)} if shares else {}
         return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
 
     def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
         """The blocks with LOCKED and LARGE from QueryWorkingSetEx, which is not called for kernel pages."""
-        ours = windows_blocks.below(blocks, self.kernel_base)
+        ours = ~self.of_kernel(blocks)
         try:
-            found = self.attributes(windows_blocks.addresses(blocks[ours], self.page_size))
+            found = self.attributes(windows_blocks.addresses(blocks[ours]))
         except TargetExited:
             raise
         except Unavailable:
@@ -232,22 +233,21 @@ class Space:
             return blocks
         marks = found.locked * windows_blocks.LOCKED | found.large * windows_blocks.LARGE
         marked: NDArray[Any] = blocks.copy()
-        marked[ours] |= marks.astype(blocks.dtype)
+        marked[ours] |= marks
         return marked
 
-    def _is_table(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
-        """A mask of the addresses that are page tables: each kernel page in a process's working set counts as one.
+    def of_kernel(self, blocks: NDArray[Any]) -> NDArray[np.bool_]:
+        """A mask of the pages of the kernel; in a process's working set each counts as a page table.
 
         The only others are working-set lists, which serve the process in the same way.
         """
-        found: NDArray[np.bool_] = addresses >= np.uint64(self.kernel_base)
+        found: NDArray[np.bool_] = blocks >= np.uint64(self.kernel_base)
         return found
 
     def totals(self) -> Totals:
         """Bytes of the working set, and of page tables if any are listed; large pages are not known."""
         counters = processes.counters(self._api, self._handle)
-        pages = windows_blocks.addresses(self._blocks, self.page_size)
-        tables = int(self._is_table(pages).sum()) * self.page_size
+        tables = int(self.of_kernel(self._blocks).sum()) * PAGE
         return Totals(counters.working_set if counters else None, tables or None)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
@@ -297,12 +297,10 @@ class Space:
         return winapi.failed(call, code, f"of pid {self.pid}")
 
 
-def _strays(pages: NDArray[Any], page_size: int, kernel_base: int, strings: Dictionary) -> Columns:
+def _strays(pages: NDArray[Any], kernel_base: int, strings: Dictionary) -> Columns:
     """Rows for pages without an allocation, which belong to the kernel or were freed meanwhile."""
-    first = np.flatnonzero(np.diff(pages, prepend=pages.dtype.type(0)) != page_size)
-    first = np.union1d(first, [0]).astype(np.intp)
-    last = np.append(first[1:], len(pages)) - 1
-    start, end = pages[first].astype("<u8"), pages[last].astype("<u8") + np.uint64(page_size)
+    first = np.flatnonzero(np.r_[True, np.diff(pages) != PAGE])
+    start, end = pages[first], pages[np.append(first[1:], len(pages)) - 1] + np.uint64(PAGE)
     kernel = start >= np.uint64(kernel_base)
     names = np.where(kernel, np.uint32(strings.code("[kernel]")), np.uint32(0)).astype("<u4")
     flags = (kernel * np.uint16(KIND_KERNEL << KIND_SHIFT)).astype("<u2")

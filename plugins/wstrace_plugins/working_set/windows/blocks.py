@@ -21,13 +21,13 @@ from wstrace.schema import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PROTECTION = 0x1F
-_SHARE_COUNT_SHIFT, _SHARE_COUNT = 5, 7
-_SHARED = 1 << 8
+PAGE = 4096
+_PROTECTION, _SHARED = np.uint64(0x1F), np.uint64(1 << 8)
+SHARES = np.uint64(7 << 5)
 #: Bits 9-11 of a block are the NUMA node (the kernel's MEMORY_WORKING_SET_BLOCK); Microsoft's page calls them reserved.
-_NODE = 7 << 9
+NODE = np.uint64(7 << 9)
 #: Bits for results of QueryWorkingSetEx, stored in place of the node, so that one comparison splits runs.
-LOCKED, LARGE = 1 << 9, 1 << 10
+LOCKED, LARGE = np.uint64(1 << 9), np.uint64(1 << 10)
 
 
 def _flags_of_protection() -> NDArray[np.uint16]:
@@ -52,52 +52,32 @@ _FLAGS = _flags_of_protection()
 
 
 def flags(blocks: NDArray[Any]) -> NDArray[Any]:
-    """PAGE_* bits of PSAPI_WORKING_SET_BLOCKs: sharable pages are PAGE_SHARED, all others PAGE_EXCLUSIVE.
+    """PAGE_* bits of PSAPI_WORKING_SET_BLOCKs (u64): sharable pages are PAGE_SHARED, all others PAGE_EXCLUSIVE.
 
     Their sums are Shared ("could theoretically be shared") and Private in the article of 1996 (docs/compatibility.md).
     """
-    found: NDArray[Any] = _FLAGS[(blocks & blocks.dtype.type(_PROTECTION)).astype(np.intp)]
-    shared = blocks & blocks.dtype.type(_SHARED) != 0
-    found |= np.where(shared, np.uint16(PAGE_SHARED), np.uint16(PAGE_EXCLUSIVE))
+    found: NDArray[Any] = _FLAGS[(blocks & _PROTECTION).astype(np.intp)]
+    found |= np.where(private(blocks), np.uint16(PAGE_EXCLUSIVE), np.uint16(PAGE_SHARED))
     for bit, flag in ((LOCKED, PAGE_LOCKED), (LARGE, PAGE_HUGE)):
-        found |= (blocks & blocks.dtype.type(bit) != 0) * np.uint16(flag)
+        found |= (blocks & bit != 0) * np.uint16(flag)
     return found
 
 
-def without_nodes(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The blocks with the bits of the NUMA node cleared."""
-    found: NDArray[Any] = blocks & blocks.dtype.type(~_NODE & ((1 << 8 * blocks.itemsize) - 1))
+def private(blocks: NDArray[Any]) -> NDArray[np.bool_]:
+    """A mask of the pages that no other process can share."""
+    found: NDArray[np.bool_] = blocks & _SHARED == 0
     return found
-
-
-def without_shares(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The blocks with their share counts cleared, so that these do not split runs."""
-    mask = ~(_SHARE_COUNT << _SHARE_COUNT_SHIFT) & ((1 << 8 * blocks.itemsize) - 1)
-    found: NDArray[Any] = blocks & blocks.dtype.type(mask)
-    return found
-
-
-def below(blocks: NDArray[Any], kernel_base: int) -> NDArray[np.bool_]:
-    """A mask of the pages that do not belong to the kernel."""
-    found: NDArray[np.bool_] = blocks <= blocks.dtype.type(min(kernel_base, 1 << 8 * blocks.itemsize) - 1)
-    return found
-
-
-def private(blocks: NDArray[Any], kernel_base: int) -> int:
-    """The number of pages that no other process can share, without those of the kernel."""
-    return int(((blocks & blocks.dtype.type(_SHARED) == 0) & below(blocks, kernel_base)).sum())
 
 
 def shares(blocks: NDArray[Any]) -> NDArray[Any]:
     """The number of processes that share each page, u8: 1 for a private page; 7 means 7 or more."""
-    count = (blocks >> blocks.dtype.type(_SHARE_COUNT_SHIFT)) & blocks.dtype.type(_SHARE_COUNT)
-    found: NDArray[Any] = np.maximum(count, 1).astype("|u1")
+    found: NDArray[Any] = np.maximum((blocks & SHARES) >> np.uint64(5), 1).astype("|u1")
     return found
 
 
-def addresses(blocks: NDArray[Any], page_size: int) -> NDArray[Any]:
-    """The addresses of the pages: the blocks without the bits below `page_size`."""
-    found: NDArray[Any] = blocks & blocks.dtype.type(~(page_size - 1) & ((1 << 8 * blocks.itemsize) - 1))
+def addresses(blocks: NDArray[Any]) -> NDArray[Any]:
+    """The addresses of the pages."""
+    found: NDArray[Any] = blocks & ~np.uint64(PAGE - 1)
     return found
 
 
@@ -107,24 +87,19 @@ def in_order(blocks: NDArray[Any]) -> NDArray[Any]:
     return blocks if sorted_already else np.sort(blocks, kind="stable")
 
 
-def runs(blocks: NDArray[Any], page_size: int, starts: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
+def runs(blocks: NDArray[Any], starts: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
     """Runs of adjacent pages with equal attributes.
 
     Args:
         blocks: the blocks, sorted, shape (n,).
-        page_size: the size of a page in bytes.
         starts: the start addresses of mappings, sorted, at which a run ends.
 
     Returns:
         The index of each run's first block, and the number of its pages.
     """
-    if not len(blocks):
-        return np.zeros(0, np.intp), np.zeros(0, "<u4")
-    first = np.empty(len(blocks), bool)
-    first[0] = True
     # the block of the next page with the same low bits is greater by exactly the page size
-    np.not_equal(blocks[1:] - blocks[:-1], blocks.dtype.type(page_size), out=first[1:])
-    border = np.searchsorted(blocks, starts.astype(blocks.dtype))
+    first = np.r_[True, blocks[1:] - blocks[:-1] != PAGE][: len(blocks)]
+    border = np.searchsorted(blocks, starts)
     first[border[border < len(blocks)]] = True
     index = np.flatnonzero(first)
     return index, np.diff(index, append=len(blocks)).astype("<u4")
