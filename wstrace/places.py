@@ -33,7 +33,7 @@ class MappedFile(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A named part of a file (a section, a tensor, an array): from byte `start` up to, not including, `end`."""
+    """A named part of a file (a section, a tensor): from byte `start` up to, not including, `end`."""
 
     name: str
     start: int

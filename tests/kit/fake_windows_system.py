@@ -44,7 +44,6 @@ class FakeSystem:
         self.build = 19045
         self.highest = 0x7FFEFFFF if self.POINTER == 4 else 0x7FFFFFFEFFFF
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
-        self.mounted: dict[str, str] = {}  # device -> folder
         self.asked: list[str] = []
         self.privileges: set[str] = set()  # switched on
         self.held = {"SeDebugPrivilege"}  # may be switched on
@@ -88,34 +87,10 @@ class FakeSystem:
         row = at(information, SYSTEM_INFO[self.POINTER], 1)[0]
         row["dwPageSize"], row["lpMaximumApplicationAddress"] = 4096, self.highest
 
-    def FindFirstVolumeW(self, name: int, chars: int) -> int:
-        """The first volume, by its GUID path."""
-        self._volumes = [f"\\\\?\\Volume{{{n}}}\\" for n in range(len(self.mounted))]
-        return 77 if self.FindNextVolumeW(77, name, chars) else 0
-
-    def FindNextVolumeW(self, search: int, name: int, chars: int) -> int:
-        """The next one; 18 (ERROR_NO_MORE_FILES) past the last."""
-        if not self._volumes:
-            return self._fail(18)
-        write_utf16(name, self._volumes.pop(0) + "\0", chars)
-        return 1
-
-    def FindVolumeClose(self, search: int) -> int:
-        """TRUE."""
-        return 1
-
-    def GetVolumePathNamesForVolumeNameW(self, volume: str, paths: int, chars: int, returned: int) -> int:
-        """The folders of a volume, each closed by a zero, and one more."""
-        folder = list(self.mounted.values())[int(volume.split("{")[1].split("}")[0])]
-        write_utf16(paths, folder + "\0\0" if folder else "\0", chars)
-        return 1
-
     def QueryDosDeviceW(self, name: str, buffer: int, chars: int) -> int:
         """The device of a drive letter or a volume, with its two closing zeros."""
         self.asked.append(name)
         device = self.drives.get(name)
-        if name.startswith("Volume{"):
-            device = list(self.mounted)[int(name[7:-1])]
         return write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
 
     def GetCurrentThread(self) -> int:

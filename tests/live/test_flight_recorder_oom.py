@@ -220,7 +220,7 @@ def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
     cgroups = Cgroups.mounted()
     made = cgroups.at(cgroup.path)
     files = cgroups.memory(made)
-    if files.pressure() is None:
+    if files.pressure_file is None:
         pytest.skip("this kernel does not tell pressure")
     watched = WatchedCgroup(made, files, parse_conditions(["psi=300ms/2s"]), 1.0)
     assert watched.read() == []
@@ -247,7 +247,7 @@ def waiting(tmp_path: Path, cgroup: MadeCgroup) -> Iterator[tuple[subprocess.Pop
 
     cgroups = Cgroups.mounted()
     files = cgroups.memory(cgroups.at(cgroup.path))
-    if files.pressure() is None:
+    if files.pressure_file is None:
         pytest.skip("this kernel does not tell pressure")
     path = tmp_path / "read.bin"
     path.write_bytes(bytes(2 * LIMIT))
@@ -278,7 +278,7 @@ def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
         begin(program)
         deadline = time.monotonic() + 100
         while not (tmp_path / "api-1.wst").exists() and tracer.poll() is None:
-            assert time.monotonic() < deadline, f"the kernel tells of this pressure: {files.pressure()}"
+            assert time.monotonic() < deadline, f"{files.pressure_file}"
             time.sleep(0.1)
         program.kill()
         said = tracer.communicate(timeout=60)[1]

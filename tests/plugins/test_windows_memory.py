@@ -29,12 +29,6 @@ def test_a_path_of_the_kernels_as_people_read_it(kernels, shown):
     assert drive_path(FakeWindows(), kernels) == shown
 
 
-def test_a_volume_in_a_folder_has_that_folders_path():
-    windows = FakeWindows()
-    windows.mounted = {"\\Device\\HarddiskVolume7": "", VOLUME: "C:\\mnt\\dev\\"}
-    assert drive_path(windows, VOLUME + "\\x.dll") == "C:\\mnt\\dev\\x.dll"
-
-
 def test_a_letter_that_is_given_later_is_found_and_not_asked_for_at_each_name(monkeypatch):
     windows = FakeWindows()
     assert drive_path(windows, VOLUME + "\\x.dll") == VOLUME + "\\x.dll"

@@ -25,12 +25,6 @@ def golden(name: str, layout: dict[int, np.dtype], width: int, count: int = 1) -
 
 
 @WIDTHS
-def test_sizes_are_those_of_the_headers(width):
-    for name, (x64, x86) in layouts.LAYOUT_SIZES.items():
-        assert getattr(layouts, name)[width].itemsize == (x64 if width == 8 else x86), name
-
-
-@WIDTHS
 def test_extended_records_have_the_thread(width):
     changes = decode(golden("wswatchx", layouts.PSAPI_WS_WATCH_INFORMATION_EX, width, 3))
     assert changes.columns["tid"].tolist() == [4711, 4712]

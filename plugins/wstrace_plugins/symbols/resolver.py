@@ -97,7 +97,7 @@ class ImageResolver(Resolver):
         return nothing
 
     def parts(self, file: MappedFile) -> Sequence[Part]:
-        """Sections of ELF files, tensors of safetensors and GGUF files, the array of a .npy file."""
+        """Sections of ELF files, tensors of safetensors files."""
         from wstrace_plugins.symbols.parts import file_parts
 
         try:

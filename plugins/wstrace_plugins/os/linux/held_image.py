@@ -27,73 +27,73 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _PT_LOAD, _PT_GNU_STACK, _READ, _WRITE, _EXECUTE = 1, 0x6474E551, 4, 2, 1
 GO, ANSWER = 0x11111111, 0x22222222  # Placeholders in the code for the descriptors' numbers.
 
-#: The machine code beside its assembly.
-LISTING = (
-    ("4989e4", "mov r12, rsp"),
-    ("bf11800000", "mov edi, 0x8011"),  # CLONE_PARENT | SIGCHLD
-    ("31f6", "xor esi, esi"),
-    ("31d2", "xor edx, edx"),
-    ("4531d2", "xor r10d, r10d"),
-    ("4531c0", "xor r8d, r8d"),
-    ("b838000000", "mov eax, 56"),  # clone
-    ("0f05", "syscall"),
-    ("4885c0", "test rax, rax"),
-    ("0f88b8000000", "js quit"),
-    ("7409", "jz child"),
-    ("31ff", "xor edi, edi"),
-    ("b8e7000000", "mov eax, 231"),  # exit_group
-    ("0f05", "syscall"),
-    ("", "child:"),
-    ("bf11111111", "mov edi, 0x11111111"),
-    ("be02000000", "mov esi, 2"),  # F_SETFD
-    ("ba01000000", "mov edx, 1"),  # FD_CLOEXEC
-    ("b848000000", "mov eax, 72"),  # fcntl
-    ("0f05", "syscall"),
-    ("bf22222222", "mov edi, 0x22222222"),
-    ("b848000000", "mov eax, 72"),  # fcntl
-    ("0f05", "syscall"),
-    ("b827000000", "mov eax, 39"),  # getpid
-    ("0f05", "syscall"),
-    ("50", "push rax"),
-    ("bf22222222", "mov edi, 0x22222222"),
-    ("4889e6", "mov rsi, rsp"),
-    ("ba08000000", "mov edx, 8"),
-    ("b801000000", "mov eax, 1"),  # write
-    ("0f05", "syscall"),
-    ("bf11111111", "mov edi, 0x11111111"),
-    ("4889e6", "mov rsi, rsp"),
-    ("ba01000000", "mov edx, 1"),
-    ("31c0", "xor eax, eax"),  # read
-    ("0f05", "syscall"),
-    ("83f801", "cmp eax, 1"),
-    ("7559", "jne quit"),
-    ("4881ec90000000", "sub rsp, 144"),
-    ("31ff", "xor edi, edi"),
-    ("4889e6", "mov rsi, rsp"),
-    ("b862000000", "mov eax, 98"),  # getrusage
-    ("0f05", "syscall"),
-    ("bf22222222", "mov edi, 0x22222222"),
-    ("4889e6", "mov rsi, rsp"),
-    ("ba90000000", "mov edx, 144"),
-    ("b801000000", "mov eax, 1"),  # write
-    ("0f05", "syscall"),
-    ("498b7c2408", "mov rdi, [r12+8]"),
-    ("498d742410", "lea rsi, [r12+16]"),
-    ("498b1424", "mov rdx, [r12]"),
-    ("498d54d410", "lea rdx, [r12+rdx*8+16]"),
-    ("b83b000000", "mov eax, 59"),  # execve
-    ("0f05", "syscall"),
-    ("48f7d8", "neg rax"),
-    ("50", "push rax"),
-    ("bf22222222", "mov edi, 0x22222222"),
-    ("4889e6", "mov rsi, rsp"),
-    ("ba08000000", "mov edx, 8"),
-    ("b801000000", "mov eax, 1"),  # write
-    ("0f05", "syscall"),
-    ("", "quit:"),
-    ("bf7e000000", "mov edi, 126"),
-    ("b8e7000000", "mov eax, 231"),  # exit_group
-    ("0f05", "syscall"),
+#: The machine code, with its assembly behind each piece.
+_CODE = (
+    "4989e4"  # mov r12, rsp
+    "bf11800000"  # mov edi, 0x8011  ; CLONE_PARENT | SIGCHLD
+    "31f6"  # xor esi, esi
+    "31d2"  # xor edx, edx
+    "4531d2"  # xor r10d, r10d
+    "4531c0"  # xor r8d, r8d
+    "b838000000"  # mov eax, 56  ; clone
+    "0f05"  # syscall
+    "4885c0"  # test rax, rax
+    "0f88b8000000"  # js quit
+    "7409"  # jz child
+    "31ff"  # xor edi, edi
+    "b8e7000000"  # mov eax, 231  ; exit_group
+    "0f05"  # syscall
+    # child:
+    "bf11111111"  # mov edi, 0x11111111
+    "be02000000"  # mov esi, 2  ; F_SETFD
+    "ba01000000"  # mov edx, 1  ; FD_CLOEXEC
+    "b848000000"  # mov eax, 72  ; fcntl
+    "0f05"  # syscall
+    "bf22222222"  # mov edi, 0x22222222
+    "b848000000"  # mov eax, 72  ; fcntl
+    "0f05"  # syscall
+    "b827000000"  # mov eax, 39  ; getpid
+    "0f05"  # syscall
+    "50"  # push rax
+    "bf22222222"  # mov edi, 0x22222222
+    "4889e6"  # mov rsi, rsp
+    "ba08000000"  # mov edx, 8
+    "b801000000"  # mov eax, 1  ; write
+    "0f05"  # syscall
+    "bf11111111"  # mov edi, 0x11111111
+    "4889e6"  # mov rsi, rsp
+    "ba01000000"  # mov edx, 1
+    "31c0"  # xor eax, eax  ; read
+    "0f05"  # syscall
+    "83f801"  # cmp eax, 1
+    "7559"  # jne quit
+    "4881ec90000000"  # sub rsp, 144
+    "31ff"  # xor edi, edi
+    "4889e6"  # mov rsi, rsp
+    "b862000000"  # mov eax, 98  ; getrusage
+    "0f05"  # syscall
+    "bf22222222"  # mov edi, 0x22222222
+    "4889e6"  # mov rsi, rsp
+    "ba90000000"  # mov edx, 144
+    "b801000000"  # mov eax, 1  ; write
+    "0f05"  # syscall
+    "498b7c2408"  # mov rdi, [r12+8]
+    "498d742410"  # lea rsi, [r12+16]
+    "498b1424"  # mov rdx, [r12]
+    "498d54d410"  # lea rdx, [r12+rdx*8+16]
+    "b83b000000"  # mov eax, 59  ; execve
+    "0f05"  # syscall
+    "48f7d8"  # neg rax
+    "50"  # push rax
+    "bf22222222"  # mov edi, 0x22222222
+    "4889e6"  # mov rsi, rsp
+    "ba08000000"  # mov edx, 8
+    "b801000000"  # mov eax, 1  ; write
+    "0f05"  # syscall
+    # quit:
+    "bf7e000000"  # mov edi, 126
+    "b8e7000000"  # mov eax, 231  ; exit_group
+    "0f05"  # syscall
 )
 
 
@@ -101,7 +101,7 @@ def image(go: int, answer: int) -> bytes | None:
     """The ELF file for these two descriptors; None if there is none for this machine."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return None
-    code = bytes.fromhex("".join(code for code, _ in LISTING))
+    code = bytes.fromhex(_CODE)
     code = code.replace(struct.pack("<I", GO), struct.pack("<I", go))
     code = code.replace(struct.pack("<I", ANSWER), struct.pack("<I", answer))
     size = _HEADERS + len(code)

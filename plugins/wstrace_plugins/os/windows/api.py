@@ -48,20 +48,6 @@ ERROR_MORE_DATA = 234
 ERROR_NO_MORE_ITEMS = 259
 ERROR_NOACCESS = 998
 
-MEANINGS = {
-    ERROR_ACCESS_DENIED: "ERROR_ACCESS_DENIED",
-    ERROR_INVALID_HANDLE: "ERROR_INVALID_HANDLE",
-    ERROR_BAD_LENGTH: "ERROR_BAD_LENGTH: the buffer has not the size that the call asks for",
-    ERROR_GEN_FAILURE: "ERROR_GEN_FAILURE: the process is not watched",
-    ERROR_INVALID_PARAMETER: "ERROR_INVALID_PARAMETER",
-    ERROR_CALL_NOT_IMPLEMENTED: "ERROR_CALL_NOT_IMPLEMENTED",
-    ERROR_INSUFFICIENT_BUFFER: "ERROR_INSUFFICIENT_BUFFER",
-    ERROR_PROC_NOT_FOUND: "ERROR_PROC_NOT_FOUND",
-    ERROR_PARTIAL_COPY: "ERROR_PARTIAL_COPY: not all of that memory is there",
-    ERROR_NO_MORE_ITEMS: "ERROR_NO_MORE_ITEMS: nothing was recorded, or another query is under way",
-    ERROR_NOACCESS: "ERROR_NOACCESS",
-}
-
 DENIED = (
     "run wstrace in an elevated terminal (Run as administrator), or as the user who owns the process; "
     "an administrator may add --debug-privilege"
@@ -139,12 +125,6 @@ GetWriteWatch = declare(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
 )
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
-FindFirstVolumeW = declare("kernel32.dll", "FindFirstVolumeW", c_void_p, c_void_p, c_uint32)
-FindNextVolumeW = declare("kernel32.dll", "FindNextVolumeW", c_int32, c_void_p, c_void_p, c_uint32)
-FindVolumeClose = declare("kernel32.dll", "FindVolumeClose", c_int32, c_void_p)
-GetVolumePathNamesForVolumeNameW = declare(
-    "kernel32.dll", "GetVolumePathNamesForVolumeNameW", c_int32, c_wchar_p, c_void_p, c_uint32, c_void_p
-)
 CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c_void_p, c_uint32, c_uint32)
 Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
 Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
@@ -199,7 +179,8 @@ def GetLastError() -> int:  # noqa: N802 - the system's own name
 
 def meaning(code: int) -> str:
     """The meaning of an error code, such as `ERROR_ACCESS_DENIED`, or the system's text for it."""
-    return MEANINGS.get(code) or getattr(ctypes, "FormatError", lambda n: "unknown")(code)
+    names = (name for name, value in globals().items() if name.startswith("ERROR_") and value == code)
+    return next(names, "") or getattr(ctypes, "FormatError", lambda n: "unknown")(code)
 
 
 def failed(call: str, code: int, what: str = "") -> Unavailable:

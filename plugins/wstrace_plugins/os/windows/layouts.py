@@ -125,20 +125,3 @@ assert PRIVILEGE_SET.itemsize == 20
 LUID_AND_ATTRIBUTES = np.dtype([("Count", "<u4"), ("Luid", "V8"), ("Attributes", "<u4")])
 """TOKEN_PRIVILEGES (winnt.h) with one entry, the same in both widths."""
 assert LUID_AND_ATTRIBUTES.itemsize == 16
-
-LAYOUT_SIZES = {
-    "PSAPI_WS_WATCH_INFORMATION_EX": (32, 16),
-    "PSAPI_WORKING_SET_BLOCK": (8, 4),
-    "PSAPI_WORKING_SET_EX_INFORMATION": (16, 8),
-    "MEMORY_BASIC_INFORMATION": (48, 28),
-    "PROCESS_MEMORY_COUNTERS": (72, 40),
-    "PROCESSENTRY32W": (568, 556),
-    "PROCESS_BASIC_INFORMATION": (48, 24),
-    "STARTUPINFOEXW": (112, 72),
-    "PROCESS_INFORMATION": (24, 16),
-    "SYSTEM_INFO": (48, 36),
-    "SYSTEM_PROCESS_INFORMATION": (256, 184),
-}
-for _name, (_x64, _x86) in LAYOUT_SIZES.items():
-    assert globals()[_name][8].itemsize == _x64, _name
-    assert globals()[_name][4].itemsize == _x86, _name

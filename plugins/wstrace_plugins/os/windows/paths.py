@@ -2,7 +2,7 @@ r"""Translates paths of mapped files from the kernel's form (`\Device\HarddiskVo
 
 A kernel path is never opened unchanged: Windows takes `\Device\x` as a path on the current drive, where anyone may put
 a file.
-Source: Microsoft Learn, QueryDosDeviceW, FindFirstVolumeW, GetVolumePathNamesForVolumeNameW; "Naming Files, Paths, and
+Source: Microsoft Learn, QueryDosDeviceW; "Naming Files, Paths, and
 Namespaces" (`\\?\`, GLOBALROOT).
 """
 
@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-
-from wstrace.errors import Unavailable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +27,6 @@ _REDIRECTORS = frozenset({
     "mup", "lanmanredirector", "webdavredirector", "p9rdr", "vboxminirdr", "vmhgfs", "hgfs", "rdpdr", "nfsrdr",
 })  # fmt: skip
 _BELIEVED_SECONDS = 1.0  # a volume may get a drive letter later, or lose it to another volume
-_MAX_VOLUMES = 1024
 _CHARS = 1024
 _MAX_PATH = 259
 _ON_A_DRIVE = r"[A-Za-z]:\\"
@@ -40,7 +37,7 @@ _CHANGED_BY_WIN32 = (
     r"(?i)/|[. ](\\|$)|\\(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3]) *([.:][^\\]*)?(\\|$)"
 )
 
-#: api -> device -> (drive letter or folder, "" for none; when it was queried)
+#: api -> device -> (drive letter, "" for none; when it was queried)
 _drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionary()
 
 
@@ -52,8 +49,7 @@ def utf16(units: NDArray[Any]) -> str:
 def drive_path(api: WindowsApi, path: str) -> str:
     r"""`C:\dir\file` for `\Device\HarddiskVolume3\dir\file`, `\\server\share\file` for `\Device\Mup\server\share\file`.
 
-    The path of a volume that is mounted in a folder begins with that folder; that of a volume that is not mounted is
-    returned unchanged. Wine's `\??\C:\file` loses its prefix.
+    The path of a volume without a letter is returned unchanged. Wine's `\??\C:\file` loses its prefix.
     """
     if path.startswith("\\??\\UNC\\"):
         return "\\\\" + path[len("\\??\\UNC\\") :]
@@ -96,14 +92,11 @@ def openable(path: str) -> str:
 
 
 def _drive(api: WindowsApi, device: str) -> str:
-    """`C:` or `C:\folder` of a device; "" when it is not mounted."""
+    """`C:` of a device; "" when it has no letter."""
     drives, now = _drives.setdefault(api, {}), time.perf_counter()
     known = drives.get(device)
     if known is None or now - known[1] >= _BELIEVED_SECONDS:
-        found = _drive_letters(api)
-        if device not in found:
-            found |= {d: folder for d, folder in _mounted_folders(api).items() if d not in found}
-        drives.update({d: (name, now) for d, name in {device: "", **found}.items()})
+        drives.update({d: (name, now) for d, name in {device: "", **_drive_letters(api)}.items()})
     return drives[device][0]
 
 
@@ -120,32 +113,3 @@ def _device(api: WindowsApi, name: str) -> str:
     target = np.zeros(_CHARS, "<u2")
     count = api.QueryDosDeviceW(name, target.ctypes.data, len(target))
     return utf16(target[:count]).partition("\0")[0] if count else ""
-
-
-def _mounted_folders(api: WindowsApi) -> dict[str, str]:
-    r"""`\Device\HarddiskVolume9` -> `C:\mnt`, for every volume that is mounted in a folder."""
-    from wstrace_plugins.os.windows.api import (
-        INVALID_HANDLE_VALUE,  # not on top: every trace on Linux imports this module
-    )
-
-    folders: dict[str, str] = {}
-    name, paths, returned = np.zeros(_CHARS, "<u2"), np.zeros(_CHARS, "<u2"), np.zeros(1, "<u4")
-    try:
-        search = api.FindFirstVolumeW(name.ctypes.data, len(name))
-    except Unavailable:
-        return folders
-    if search in (None, 0, INVALID_HANDLE_VALUE):
-        return folders
-    try:
-        for _ in range(_MAX_VOLUMES):
-            volume = utf16(name).partition("\0")[0]  # \\?\Volume{GUID}\
-            device = _device(api, volume[len("\\\\?\\") :].rstrip("\\"))
-            place = (volume, paths.ctypes.data, len(paths), returned.ctypes.data)
-            if device and api.GetVolumePathNamesForVolumeNameW(*place):
-                folder = utf16(paths).partition("\0")[0].rstrip("\\")
-                folders.update({device: folder} if folder else {})
-            if not api.FindNextVolumeW(search, name.ctypes.data, len(name)):
-                break
-    finally:
-        api.FindVolumeClose(search)
-    return folders

@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from bisect import bisect_right
-from heapq import heappop, heappush
-from itertools import pairwise
-from operator import attrgetter
-from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wstrace.errors import WstraceError
 from wstrace_plugins.os.linux import procfs
@@ -27,17 +25,6 @@ MOST_LINES = 1 << 20
 _MOST_NAME = 1024
 #: a map may be older than its process by the resolution of the process's start
 _SLACK_SECONDS = 0.1
-
-
-class Entry(NamedTuple):
-    """Code [start, end) and its name."""
-
-    start: int
-    end: int
-    name: str
-
-
-_START = attrgetter("start")
 
 
 class PerfMap:
@@ -53,9 +40,9 @@ class PerfMap:
         self._fd = -1
         self._read = 0
         self._rest = b""
-        self._lines = 0
-        #: code that does not overlap, by address; what is in a later run replaces what is in an earlier one
-        self._runs: list[list[Entry]] = []
+        #: of each line, in their order: where its code begins and ends, and its name
+        self._spans: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+        self._names: list[str] = []
 
     def grow(self) -> bool:
         """Reads what was added since the last call; returns whether there was anything."""
@@ -68,23 +55,17 @@ class PerfMap:
         self._read += len(new)
         lines = (self._rest + new).split(b"\n")
         self._rest = lines.pop()[: 2 * _MOST_NAME]
-        found = [entry for entry in map(_entry, lines) if entry is not None][: MOST_LINES - self._lines]
-        self._lines += len(found)
+        found = [entry for entry in map(_entry, lines) if entry is not None][: MOST_LINES - len(self._names)]
         if found:
-            self._runs.append(_disjoint(found))
-        # runs of one size become one: few are searched, and few times is a line handled
-        while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
-            later = self._runs.pop()
-            self._runs.append(_disjoint(self._runs.pop() + later))
+            spans = np.array([entry[:2] for entry in found], np.int64)
+            self._spans = np.concatenate((self._spans, spans))
+            self._names += [name for *_, name in found]
         return bool(new)
 
     def name(self, address: int) -> str | None:
-        """The name of the code at an address, None where the map has none."""
-        for run in reversed(self._runs):
-            at = bisect_right(run, address, key=_START) - 1
-            if at >= 0 and address < run[at].end:
-                return run[at].name
-        return None
+        """The name of the code at an address, by the latest line; None where the map has none."""
+        at = np.flatnonzero((self._spans[:, 0] <= address) & (address < self._spans[:, 1]))
+        return self._names[at[-1]] if len(at) else None
 
     def close(self) -> None:
         """Closes the file."""
@@ -93,33 +74,17 @@ class PerfMap:
             self._fd = -1
 
 
-def _entry(line: bytes) -> Entry | None:
-    """What a line says; None where it is none."""
+def _entry(line: bytes) -> tuple[int, int, str] | None:
+    """Where a line's code begins and ends, and its name; None where it is no such line."""
     start, _, rest = line.partition(b" ")
     size, _, name = rest.partition(b" ")
     try:
         first, length = int(start, 16), int(size, 16)
     except ValueError:
         return None
-    if not 0 < length < 1 << 40 or not 0 <= first < 1 << 63:
+    if not 0 < length < 1 << 40 or not 0 <= first < 1 << 62:
         return None
-    return Entry(first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip())
-
-
-def _disjoint(entries: list[Entry]) -> list[Entry]:
-    """What later entries leave of earlier ones, sorted by address."""
-    order = sorted(range(len(entries)), key=lambda at: entries[at].start, reverse=True)
-    edges = sorted({edge for one in entries for edge in (one.start, one.end)})
-    covering: list[int] = []  # a heap: the latest entry first
-    found: list[Entry] = []
-    for start, end in pairwise(edges):
-        while order and entries[order[-1]].start <= start:
-            heappush(covering, -order.pop())
-        while covering and entries[-covering[0]].end <= start:
-            heappop(covering)
-        if covering:
-            found.append(Entry(start, end, entries[-covering[0]].name))
-    return found
+    return first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip()
 
 
 def _open(pid: int, since_ns: int) -> int:

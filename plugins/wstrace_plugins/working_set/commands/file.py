@@ -29,7 +29,7 @@ STRIP = 60
 def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
     """Show what of a file is in memory: mapped and resident in processes, and in the page cache, by offset.
 
-    Files of known formats (safetensors, GGUF, .npy, ELF) are shown by tensor, array or section. Linux.
+    Files of known formats (safetensors, ELF) are shown by tensor or section. Linux.
     """
     heat = backend().file_heat(path, pids)
     if as_json:
