@@ -16,7 +16,7 @@ import resource
 from pathlib import Path
 
 from wstrace_plugins.page_faults.linux import tracepoints
-from wstrace_plugins.page_faults.linux.events import ClosedBeside, close_later
+from wstrace_plugins.page_faults.linux.events import close_later
 
 #: Calls that no other tracer of this machine watches: their last event is ours.
 RARE = [(f"syscalls/sys_{side}_{name}", "") for name in ("quotactl", "acct", "vhangup") for side in ("enter", "exit")]
@@ -57,9 +57,7 @@ def test_the_thread_that_closes_tracepoints_does_not_wait() -> None:
 def test_nothing_is_left_open(number: int) -> None:
     read, write = os.pipe()
     fds = [write, *(os.dup(write) for _ in range(number - 1))]
-    closing = ClosedBeside()
-    closing.take(fds)
-    closing.finish()
+    close_later(fds)
     assert fds == []
     assert not is_open(write)
     assert told_of_end(read)
@@ -72,9 +70,7 @@ def test_without_sockets_they_are_closed_all_the_same(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(_socket, "socketpair", refused)
     read, write = os.pipe()
-    closing = ClosedBeside()
-    closing.take([write])
-    closing.finish()
+    close_later([write])
     assert not is_open(write)
     assert told_of_end(read)
     os.close(read)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import struct
-import threading
 from collections.abc import Callable, Iterable
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,7 +108,7 @@ class PerfEvents:
     ) -> None:
         self._rings, self.cpus, self._descriptors, self._opened = rings, tuple(cpus), descriptors, opened
         self._fds: dict[str, list[int]] = {SIDE: [], REMAP: [], MINOR: [], MAJOR: [], STACKS: []}
-        self._closing, self._stops = ClosedBeside(), 0
+        self._stops = 0
         self._attributes: tuple[Settings, dict[str, list[NDArray[Any]]]] | None = None
         self.threads: set[int] = set()
         #: one out of so many faults is recorded: see record_one_in(); whether it ever was more than one
@@ -262,7 +261,7 @@ class PerfEvents:
             for fd in fds:
                 with contextlib.suppress(OSError):
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
-        self._closing.take(self._fds[REMAP])
+        close_later(self._fds[REMAP])
 
     def went_on(self) -> bool:
         """Whether records have come since the rings were read although all events were stopped: then stops them again.
@@ -290,13 +289,11 @@ class PerfEvents:
 
     def close(self) -> None:
         """Closes the events and restores our own limit of descriptors."""
-        self._closing.finish()
         self.after_fork_in_child()
         self._descriptors.restore()
 
     def after_fork_in_child(self) -> None:
         """Closes the inherited descriptors in a forked child."""
-        self._closing.after_fork_in_child()
         for fds in self._fds.values():
             _close(fds)
             fds.clear()
@@ -315,67 +312,31 @@ _SPARE = 64  # left for everything else in this process
 
 
 def close_later(fds: list[int]) -> None:
-    """Closes the descriptors that the list holds now, and removes them. The files whose last ones these were are ended
-    by a thread of the kernel (Linux 6.9), for which nobody waits.
+    """Closes the descriptors of tracepoints, and empties the list.
+
+    The last event of each waits 20 to 50 ms for all CPUs (tracepoint_synchronize_unregister()), one after the other: a
+    thread of the kernel does that (Linux 6.9).
 
     They are put into a message in the queue of a socket that nothing but this queue itself refers to. The kernel's own
     collector (net/unix/garbage.c) frees such sockets with what their messages hold, and before Linux 6.9 does it here.
     """
+    if not fds:
+        return
     import _socket  # what else is in `socket` takes 7 ms to import
 
-    n = len(fds)  # another thread may add some
     with contextlib.ExitStack() as sockets:  # closed after the descriptors, queue first: the other starts the collector
         with contextlib.suppress(OSError):  # no sockets here, or too many descriptors in messages
             sender, queue = _socket.socketpair()
             sockets.callback(sender.close)
             sockets.callback(queue.close)
             sender.setblocking(False)
-            sent = [queue.fileno(), *fds[:n]]
+            sent = [queue.fileno(), *fds]
             for start in range(0, len(sent), _SCM_MAX_FD):
                 part = sent[start : start + _SCM_MAX_FD]
                 message = struct.pack(f"{len(part)}i", *part)
                 sender.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, message)])
-        for _ in range(n):
-            os.close(fds.pop(0))
-
-
-class ClosedBeside:
-    """Descriptors of tracepoints: the last event of each waits 20 to 50 ms for all CPUs
-    (tracepoint_synchronize_unregister()), one after the other. The kernel does that, or where it is too old, a thread
-    while the last records are read.
-    """
-
-    def __init__(self) -> None:
-        self._fds: list[int] = []
-        self._thread: threading.Thread | None = None
-
-    def take(self, fds: list[int]) -> None:
-        """Begins to close them, and empties the list."""
-        self._fds += fds
-        fds.clear()
-        if self._fds and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._close, name="wstrace-close")
-            try:
-                self._thread.start()
-            except RuntimeError:  # no thread can be started now
-                self._thread = None
-
-    def _close(self) -> None:
-        while self._fds:
-            close_later(self._fds)
-
-    def finish(self) -> None:
-        """Waits until all are closed."""
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = None
-        self._close()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child, which has no such thread: closes what is left, which the parent has open."""
-        self._thread = None
-        while self._fds:
-            os.close(self._fds.pop())
+        while fds:
+            os.close(fds.pop())
 
 
 class Descriptors:

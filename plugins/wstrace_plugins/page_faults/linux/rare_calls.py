@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from wstrace.clock import now_ns
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
-from wstrace_plugins.page_faults.linux.events import ClosedBeside
+from wstrace_plugins.page_faults.linux.events import close_later
 from wstrace_plugins.page_faults.linux.rings import Ring
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
@@ -41,7 +41,6 @@ class RareCalls:
         self.numbers: dict[str, tuple[int, int]] = {}
         self._rings: list[Ring] = []
         self._fds: list[int] = []
-        self._closing = ClosedBeside()
         self._began = time.monotonic()
         if not wanted:
             return
@@ -91,19 +90,17 @@ class RareCalls:
 
     def disarm(self) -> None:
         """Ends the events; what the rings hold can still be read."""
-        self._closing.take(self._fds)
+        close_later(self._fds)
 
     def close(self) -> None:
         """Ends the events and unmaps the rings."""
         self.disarm()
-        self._closing.finish()
         for ring in self._rings:
             ring.close()
         self._rings = []
 
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors."""
-        self._closing.after_fork_in_child()
         while self._fds:
             os.close(self._fds.pop())
         for ring in self._rings:
