@@ -6,13 +6,9 @@ import errno
 import json
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-
-from wstrace_plugins.page_faults.linux.python_stacks import bpf
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, Assembler
 
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
@@ -68,24 +64,3 @@ def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, comma
     assert done.returncode not in (0, 1), "asked for by name, it is an error of the documented kind"
     assert why in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(("signals", "loaded"), [(3, True), (1000, False)])
-def test_a_signal_while_a_program_is_verified_does_not_cost_the_stacks(
-    monkeypatch: pytest.MonkeyPatch, signals: int, loaded: bool
-) -> None:
-    """The verifier gives up with EAGAIN when one is pending, as one that stops or continues the tracer."""
-    system, left = bpf.bpf, [signals]
-
-    def interrupted(command: int, attr: bytes) -> int:
-        if command == _LOAD and left[0]:
-            left[0] -= 1
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return system(command, attr)
-
-    monkeypatch.setattr(bpf, "bpf", interrupted)
-    nothing = Assembler()
-    nothing.mov(R0, 0)
-    nothing.exit()
-    with nullcontext() if loaded else pytest.raises(BlockingIOError):
-        bpf.Program(nothing.assemble(), b"nothing").close()

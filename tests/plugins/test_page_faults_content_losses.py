@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_plugins.page_faults.linux import rare_calls
 from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls
 from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
 from wstrace_plugins.page_faults.linux.side_band import SideBand
@@ -257,53 +254,6 @@ def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> Non
     rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
     told = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
     assert rows == [*told, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
-
-
-def test_others_that_call_all_the_time_end_the_tracepoints_of_rare_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
-    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
-    monkeypatch.setattr(
-        rare_calls, "Ring", lambda kind, cpu, size: SimpleNamespace(cpu=cpu, fd=0, waiting=0, size=size)
-    )
-    rare = rare_calls.RareCalls([0], wanted=True)
-    assert not rare.too_many(100_000)
-    assert rare.too_many(10**9)
-    assert not rare.too_many(10**9)  # it is done once
-    assert os.read(read, 1) == b""  # closed, by a thread
-    os.close(read)
-    side = make()
-    for record in [comm(b"a", 1), *[call("madvise", 10, 0, 1, 4, pid=99)] * 3]:
-        side.take(record)
-    given(side, END)
-    assert side.others == 6
-    side.rare_calls_end()
-    assert side.traced_losses(calls_everywhere=True) == ("moved", "forked", "executed", "shares memory")
-
-
-@pytest.mark.parametrize(("cpus", "calls"), [(2, 1 << 20), (96, 1 << 18), (1024, 1 << 16)])
-def test_the_rings_of_many_processors_are_smaller(monkeypatch, cpus: int, calls: int) -> None:
-    sizes: list[int] = []
-    none = SimpleNamespace(cpu=0, fd=0, close=lambda: None)
-    watch = lambda cpus: ({"brk": (9, 10)}, [(0, os.open("/dev/null", os.O_RDONLY))])  # noqa: E731
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", watch)
-    monkeypatch.setattr(rare_calls.perf, "ioctl", lambda *arguments: None)
-    monkeypatch.setattr(rare_calls, "Ring", lambda kind, cpu, size: sizes.append(size) or none)
-    rare_calls.RareCalls(range(cpus), wanted=True).close()
-    assert sizes == [calls] * cpus
-
-
-def test_rare_calls_without_rings_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*arguments: object) -> None:
-        raise OSError
-
-    read, write = os.pipe()
-    monkeypatch.setattr(rare_calls.tracepoints, "watch_calls", lambda *_: ({"brk": (9, 10)}, [(0, write)]))
-    monkeypatch.setattr(rare_calls, "Ring", refused)
-    rare = rare_calls.RareCalls([0], wanted=True)
-    assert (rare.numbers, rare.filled) == ({}, False)
-    assert os.read(read, 1) == b""
-    os.close(read)
 
 
 def test_a_loss_before_all_else_that_was_read_is_of_its_own_time() -> None:

@@ -90,31 +90,6 @@ def test_what_a_refusal_means(
     assert "\n" not in str(refused)
 
 
-def test_paranoid_2_forbids_events_that_count_in_the_kernel_and_no_others(monkeypatch: Any) -> None:
-    monkeypatch.setattr(perf.procfs, "setting", lambda path: 2)
-    monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": "0", "Seccomp": "0"})
-    monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: -1)
-    monkeypatch.setattr(perf.libc, "last_error", lambda: OSError(errno.EINVAL, "flags"))
-    refused = OSError(errno.EACCES, os.strerror(errno.EACCES), "perf_event_open")
-    assert perf.refusal(refused, kernel=True).why == "kernel.perf_event_paranoid is 2"
-    assert perf.refusal(refused).why.endswith("by what is not known")
-
-
-def test_a_call_that_a_signal_interrupts_is_made_again(monkeypatch: Any) -> None:
-    answers = [(-1, errno.EINTR), (-1, errno.EINTR), (5, 0), (-1, errno.ESRCH)]
-    monkeypatch.setattr(perf.libc, "syscall", lambda *arguments: answers[0][0])
-    monkeypatch.setattr(perf, "_oserror", lambda call: OSError(answers.pop(0)[1], call))
-    [event] = Settings().attributes(MINOR, lost=True)
-    assert perf.perf_event_open(event, 1, 0) == 5
-    answers.pop(0)
-    with pytest.raises(ProcessLookupError):
-        perf.perf_event_open(event, 1, 0)
-
-
-def test_this_kernel_answers_itself() -> None:
-    assert perf.filtered() is None
-
-
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib.util
 import os
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -26,70 +24,16 @@ from wstrace.stack_ids import StackIds
 from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.elf import python_in
 from wstrace_plugins.os.linux.cpython.objects import LineTable
-from wstrace_plugins.page_faults.linux.python_stacks import bpf, interpreters, kernel
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler, Code
+from wstrace_plugins.page_faults.linux.python_stacks import kernel
+from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     Interpreters,
-    is_library,
-    is_named,
-    starts_others,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW, StackRows
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-
-
-@pytest.mark.parametrize(
-    ("name", "named", "library"),
-    [
-        ("/usr/bin/python3.11", True, False),
-        ("/usr/bin/python", True, False),
-        ("/opt/pypy3.9", True, False),
-        ("/usr/bin/uwsgi-core", True, False),
-        ("/opt/my-python-build", True, False),
-        ("/usr/lib/libpython3.11.so.1.0", True, True),
-        ("/usr/lib/libpython3.so", True, False),
-        ("/usr/lib/mylibpython3.11.so", True, False),
-        ("/usr/lib/python3/libfoo.so", False, False),
-        ("/usr/bin/sh", False, False),
-    ],
-)
-def test_files_of_a_cpython_are_known_by_their_names(name: str, named: bool, library: bool) -> None:
-    assert (is_named(name), is_library(name)) == (named, library)
-
-
-@pytest.mark.parametrize(
-    ("imports", "starts"),
-    [
-        ({b"execve", b"write"}, True),
-        ({b"__libc_fork"}, False),
-        ({b"_fork"}, True),
-        ({b"__vfork"}, True),
-        ({b"fexecve"}, True),
-        ({b"execveat"}, True),
-        ({b"posix_spawnp"}, True),
-        ({b"forkpty"}, True),
-        ({b"popen"}, True),
-        ({b"system"}, True),
-        ({b"filesystem", b"forked", b"execute"}, False),
-        (set(), True),
-    ],
-)
-def test_a_program_starts_others_by_what_it_imports(
-    imports: set[bytes], starts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interpreters, "Elf", lambda read: types.SimpleNamespace(imports=lambda: imports))
-    assert starts_others(0) is starts
-
-
-def test_a_command_that_is_no_python_needs_no_expression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that is compiled is 0.1 ms of a start."""
-    monkeypatch.setattr(interpreters, "re", None)
-    assert Interpreters().of_command("/bin/sh", {}).starts
-    assert not is_named("/usr/lib/libc.so.6")
-    assert not is_library("/usr/lib/libc.so.6")
 
 
 def codes(code: CodeType) -> list[CodeType]:
@@ -186,18 +130,6 @@ SCRIPT = [("sample", 5, 0, NO_ROW), ("stack", 5, 0xA0), ("sample", 5, 1, 0xA0), 
 WANTED = [want for kind, _, _, *rest in SCRIPT if kind == "sample" for want in rest]
 
 
-def test_a_sample_has_the_stack_of_the_row_before_it_if_that_is_its_threads() -> None:
-    rows = np.array([row(kind, tid, value) for kind, tid, value, *_ in SCRIPT], "<u8")
-    for cuts in ([], *([i] for i in range(len(rows) + 1)), list(range(len(rows)))):
-        pairs = StackRows()  # whatever the reads cut the ring into
-        parts = [pairs.pair(part) for part in np.split(rows, cuts)]
-        out = np.concatenate(parts)
-        samples = out[(out[:, 0] & 0xFFFFFFFF) == 9]
-        assert samples[:, 5].tolist() == WANTED
-        assert samples[:, 4].tolist() == list(range(7))
-        assert len(out) == 8  # the lost row stays for the account
-
-
 def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into() -> None:
     """As long as there is neither a stack row nor a loss it takes a shorter way, to the same end."""
     rows = np.array([row(kind, tid, value) for kind, tid, value, *_ in SCRIPT], "<u8")
@@ -246,23 +178,6 @@ def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
     assert finder.of_command(str(tmp_path), environment).python is None
 
 
-def test_others_are_looked_at_while_many_records_are_decoded() -> None:
-    """A program's start gives a thousand stacks, which take tens of ms: another Python asks to be looked at then."""
-    strings, looks, seen = Dictionary(), [0], []
-    decoder = Decoder(CallSites(StackIds(), strings), strings, lambda: looks.__setitem__(0, looks[0] + 1))
-
-    def records() -> Iterator[memoryview]:
-        for key in range(64):
-            yield memoryview(b"\x02" + bytes(7) + key.to_bytes(8, "little") + bytes(24 + 800))
-        seen.append(looks[0])
-        frames = b"".join(key.to_bytes(8, "little") + bytes(16) for key in range(20))
-        yield memoryview(b"\x01" + bytes(7) + (0x770).to_bytes(8, "little") + (20).to_bytes(8, "little") + frames)
-
-    decoder.take(records())
-    assert seen == [4]
-    assert looks[0] >= 4 + 20
-
-
 def test_records_of_a_hostile_target_are_bounded() -> None:
     """Names and tables of 2 ** 32 - 1 bytes, characters of 7 bytes, 2 ** 64 - 1 frames, frames without code."""
     strings = Dictionary()
@@ -281,23 +196,6 @@ def test_records_of_a_hostile_target_are_bounded() -> None:
     assert leaf[1] == HOW_EXACT
     assert decoder.leaf(0x880) == (0, HOW_NOT_READABLE)
     assert all(len(name) <= 512 for name in strings.names(0, len(strings)))
-
-
-@pytest.mark.parametrize("log", [b"BPF program is too large. Processed 1000001 insn\nprocessed 1000001 insns\n", b""])
-def test_what_the_verifier_says_of_a_program_is_the_reason(monkeypatch: pytest.MonkeyPatch, log: bytes) -> None:
-    """GIVEN a kernel that refuses to load a program with E2BIG and fills the log that it is handed, or does not."""
-
-    def refused(command: int, attr: bytes) -> int:
-        assert command == bpf._LOAD
-        _, _, _, _, _, size, place, *_ = bpf._LOAD_ATTR.unpack(attr)
-        ctypes.memmove(place, log, min(size, len(log)))
-        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-
-    monkeypatch.setattr(bpf, "bpf", refused)
-    with pytest.raises(OSError, match="Argument list too long") as caught:
-        bpf.Program(Code(bytes(8), (0,)), b"test")
-    said = log.decode().partition("\n")[0] or "the verifier says nothing"
-    assert said in str(kernel.refusal(caught.value))
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
