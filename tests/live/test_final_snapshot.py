@@ -157,15 +157,6 @@ def test_memory_whose_keeper_was_killed_is_told_as_that() -> None:
         target.close()
 
 
-def test_an_attached_process_is_not_held() -> None:
-    source = FinalSnapshotSource()
-    with subprocess.Popen(["sleep", "30"]) as target:
-        source.start(Context(targets=(LinuxPlatform().attach(target.pid),)))
-        assert source.finished
-        assert list(source.stop()) == []
-        target.kill()
-
-
 UNPRIVILEGED = """
 import ctypes, os, sys
 from wstrace.interfaces import Context

@@ -117,15 +117,6 @@ ctypes.CDLL(None).syscall({60 if os.uname().machine == "x86_64" else 93}, 0)  # 
     assert one.ours().total_bytes == one.kernels()["Rss"]
 
 
-def test_its_memory_is_freed_when_it_is_let_go(held: Any) -> None:
-    one = held(HOLDS)
-    one.end()
-    assert one.kernels()
-    one.keeper.close()
-    one.keeper.close()
-    assert one.kernels() == {}
-
-
 TRACER = """
 from wstrace_plugins.working_set.linux import backend as linux
 keeper = linux.make_keeper()

@@ -121,16 +121,3 @@ def test_a_write_watch_tells_a_huge_page_as_a_whole(huge, watchable):
         assert watch.ranges().tolist() == [[2 * huge, 3 * huge]]
     with pytest.raises(Unavailable, match="cuts a page of hugetlb"):
         wstrace.WriteWatch.watch(memoryview(memory)[mmap.PAGESIZE : huge])
-
-
-def test_all_memory_of_a_process_has_them_too(huge, watchable):
-    memory = mmap.mmap(-1, 4 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
-    array = np.frombuffer(memory, "u1")
-    array[0], array[2 * huge] = 1, 1
-    first = array.ctypes.data
-    with wstrace.MemoryWatch() as watch:
-        array[2 * huge + 8192], array[3 * huge] = 1, 1
-        end, runs = first + 4 * huge, zip(*(column.tolist() for column in watch.written()), strict=True)
-        # a run goes on into what lies behind this memory, when that was written too
-        ours = [(at - first, min(at + pages * mmap.PAGESIZE, end) - at) for at, pages in runs if first <= at < end]
-        assert ours == [(2 * huge, 2 * huge)]

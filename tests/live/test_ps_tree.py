@@ -6,7 +6,6 @@ import contextlib
 import json
 import mmap
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -141,39 +140,6 @@ def test_multiprocessing_is_below_its_parent(tmp_path, capsys):
         assert titles[0].endswith("pool.py")
         assert sum("multiprocessing" in title for title in titles[1:]) == 3
         assert all(process["ppid"] == pids[0] for process in told["processes"][1:])
-
-
-def test_gunicorn_with_preload(tmp_path, capsys):
-    pytest.importorskip("gunicorn")
-    (tmp_path / "app.py").write_text(
-        "held = bytearray(b'x') * (24 << 20)\ndef app(e, s):\n    s('200 OK', [])\n    return []\n"
-    )
-    words = [sys.executable, "-m", "gunicorn", "--preload", "-w", "3", "-b", f"unix:{tmp_path}/s", "app:app"]
-    with family(words, lambda children: len(children) >= 3, cwd=tmp_path) as pids:
-        told = tree(capsys, pids[0])
-        agrees(told, pids)
-        assert told["total"]["rss_sum"] > 4 * 24 * MIB
-        assert told["total"]["pss"] < 4 * 24 * MIB
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="postgres runs as another user: needs root")
-def test_postgres_has_its_own_titles(open_folder, capsys):
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    if not programs or shutil.which("setpriv") is None:
-        pytest.skip("needs postgresql (tests/install-peers)")
-    data = open_folder / "data"
-    data.mkdir()
-    os.chown(data, 65534, 65534)
-    become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    subprocess.run([*become, programs[-1].with_name("initdb"), "-D", data, "-A", "trust", "--no-sync"], check=True,
-                   capture_output=True, cwd="/", timeout=60)  # fmt: skip
-    words = [*become, programs[-1], "-D", data, "-k", data, "-c", "listen_addresses="]
-    with family(words, lambda children: len(children) >= 5, cwd="/") as pids:
-        told = tree(capsys, pids[0])
-        agrees(told, pids)
-        titles = {process["title"] for process in told["processes"]}
-        assert {"postgres: checkpointer", "postgres: walwriter"} <= titles
-        assert [(group["name"], group["processes"]) for group in told["groups"]] == [("postgres", len(pids))]
 
 
 def test_a_process_that_is_not_there_is_an_error(capsys):

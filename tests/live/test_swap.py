@@ -99,20 +99,6 @@ def test_a_snapshot_tells_exactly_the_pages_swapped_out(out):
                    if flags & schema.PAGE_SWAPPED)  # fmt: skip
 
 
-def test_pages_that_two_processes_have_swapped_out_are_each_ones():
-    """A swap entry that a fork has doubled: VmSwap counts it in both."""
-    fork = "more = [os.fork()]\nif not more[0]: time.sleep(60)"
-    with holding(64, range(32), fork) as (pid, (start, child)):
-        try:
-            for who in (pid, int(child)):
-                taken = wstrace.working_set(who)
-                found = pages_of(taken, int(start), 64 * PAGE)
-                assert [page for page, flags in found.items() if flags & schema.PAGE_SWAPPED] == list(range(32))
-                assert taken.swapped_bytes == status(who, "VmSwap")
-        finally:
-            os.kill(int(child), 9)
-
-
 def test_empty_tells_what_went_to_swap(capsys):
     from wstrace_plugins.working_set.linux import pageout
 

@@ -20,7 +20,6 @@ from wstrace_plugins.mapped_files.windows.backend import build_ids
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import launchers, token
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.backend import platform
 from wstrace_plugins.os.windows.listing import listed, user_name
 from wstrace_plugins.page_faults.windows.backend import PageFaults
 from wstrace_plugins.page_faults.windows.watch import FIRST_FILTERED_BUILD, Watch
@@ -248,16 +247,6 @@ def test_a_function_of_a_pdb_is_named(tmp_path):
     shutil.copy(tmp_path / "a2.dll", tmp_path / "b" / "a.dll")
     other = ImageResolver().resolve(MappedFile(str(tmp_path / "b" / "a.dll")), np.array([offset], "<u8"))[0]
     assert other.function != "hidden", "assumption: a PDB of another build has another PdbSig70, or is PdbUnmatched"
-
-
-def test_the_program_is_the_one_that_path_finds(tmp_path, monkeypatch):
-    shutil.copy(os.path.join(os.environ["SYSTEMROOT"], "System32", "whoami.exe"), tmp_path / "python.exe")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    target = platform().launch(["python"])
-    with processes.opened(winapi, target.pid, winapi.QUERY_RIGHTS) as handle:
-        image = processes.image(winapi, handle)
-    target.close()
-    assert Path(image).samefile(tmp_path / "python.exe"), "assumption: lpApplicationName decides what starts"
 
 
 @real

@@ -13,7 +13,6 @@ if sys.platform != "win32":
     pytest.skip("only on Windows: the kernel's own watch", allow_module_level=True)
 
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.backend import platform
 
 if processes.wine_version():
     pytest.skip("only on Windows itself: Wine's watch is a stub", allow_module_level=True)
@@ -129,15 +128,6 @@ def test_the_rest_is_drained_after_the_exit(child):
     watch.close()
 
 
-def test_a_watch_stays_on_and_the_next_one_is_told(child):
-    watch = Watch(winapi, child.pid)
-    assert not watch.shared
-    watch.close()
-    again = Watch(winapi, child.pid)
-    assert again.shared
-    again.close()
-
-
 def test_attach_and_a_session_in_the_own_process(child):
     with Session(pid=child.pid) as session:
         start = int(child("at = region(500); print(f'{at:x}', end='')"), 16)
@@ -178,28 +168,6 @@ def test_a_locked_page_is_told_and_stays(child):
     assert found.locked.tolist() == [True, False]
 
 
-def test_write_watch_finds_exactly_the_pages_written_also_by_the_kernel(tmp_path):
-    watch = wstrace.WriteWatch(1000 * PAGE)
-    array = np.frombuffer(watch, "u1")
-    array[:: 100 * PAGE] = 1
-    assert watch.written().tolist() == [n * 100 * PAGE for n in range(10)]
-    (tmp_path / "data").write_bytes(b"x" * 3 * PAGE)
-    with (tmp_path / "data").open("rb", buffering=0) as file:
-        file.readinto(memoryview(watch)[5 * PAGE : 8 * PAGE])
-    assert watch.written().tolist() == [5 * PAGE, 6 * PAGE, 7 * PAGE]
-    watch.close()
-
-
-def test_a_venvs_launcher_is_resolved(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
-    python = tmp_path / "v" / "Scripts" / "python.exe"
-    target = platform().launch([str(python), "-c", "import sys, time; sys.exit(sys.prefix != sys.base_prefix and 7)"])
-    target.resume()
-    assert target.wait(20) == 7  # the venv's prefix, in the process itself
-    assert processes.descendants(winapi, target.pid) == []
-    target.close()
-
-
 def test_children_are_followed(tmp_path):
     script = """
         import subprocess, sys, time
@@ -211,11 +179,6 @@ def test_children_are_followed(tmp_path):
     with wstrace.open_trace(str(path)) as trace:
         pids = {pid for batch in trace.batches("page_fault") for pid in np.unique(batch["pid"]).tolist()}
     assert len(pids) >= 2
-
-
-def test_exit_codes_of_ntstatus_pass_through(tmp_path):
-    done, _ = run(tmp_path, "import ctypes; ctypes.windll.kernel32.ExitProcess(0xC0000005)")
-    assert done.returncode in (0xC0000005, 0xC0000005 - (1 << 32))
 
 
 def test_the_commands_work(child):

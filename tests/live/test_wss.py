@@ -125,13 +125,6 @@ def test_what_is_used_at_times_is_in_the_union_of_one_window(target):
     assert 0.9 < window.seconds < 30
 
 
-def test_nothing_used_is_nothing(target):
-    target.use(0, 0)
-    (window,) = windows(target.pid, 0.3)
-    assert pages(window, target.file) == (0, PAGES)
-    assert pages(window, "[anon]")[0] <= 16
-
-
 def test_a_program_that_ends_gives_the_windows_before(target):
     target.use(0, 10)
     found = []

@@ -12,8 +12,6 @@ from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import ClockAnchor
 from wstrace.interfaces import Context
 from wstrace.schema import (
-    ADDRESS_SPACE,
-    KIND_ANON,
     KIND_FILE,
     KIND_KERNEL,
     KIND_SHIFT,
@@ -24,12 +22,10 @@ from wstrace.schema import (
     PROCESS_FORK,
     RESIDENT_PAGES,
     SPACE_MAP,
-    SPACE_UNMAP,
 )
 from wstrace.testing import EnricherContract, batch_of
 from wstrace_plugins.mapped_files.enricher import MappedFiles
 
-FILE, ANON = KIND_FILE << KIND_SHIFT, KIND_ANON << KIND_SHIFT
 SECOND = 1_000_000_000
 
 
@@ -51,15 +47,6 @@ def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..
     assert told.fault((30, 0x1000), (30, 0x5FFF), (30, 0x8000), pid=8) == ["/a", "/b", "/c"]
     assert told.ids == [1, 2, 3, 4]  # the kernel's, and three
     assert [row["pid"] for row in told.mappings] == [0, 7, 7, 7]
-
-
-def test_memory_without_a_file_is_the_same_whatever_offset_it_is_told_with(drive: Callable[..., Any]) -> None:
-    told = drive()
-    for time, offset in ((10, 0x1000), (11, 0)):
-        told.give(batch_of(ADDRESS_SPACE, told.context.strings, time_ns=time, pid=7, event=SPACE_MAP, start=0x1000,
-                           end=0x2000, offset=offset, file="", dev=0, ino=0, flags=ANON))  # fmt: skip
-    assert told.fault((20, 0x1000)) == ["[anon]"]
-    assert told.ids == [1, 2]
 
 
 def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..., Any]) -> None:
@@ -104,32 +91,6 @@ def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -
     assert told.fault(*((25, page) for page in pages)) == ["/a", "/b", "/a", "/a", "/a"]
     assert told.fault(*((60, page) for page in pages), pid=8) == ["/a", "/a", "/a", "/b", "/a"]
     assert told.fault(*((120, page) for page in pages)) == ["/a"] * 5
-
-
-@pytest.mark.parametrize("in_time", [0, 1])
-def test_what_a_second_listing_shows_is_there_whatever_late_rows_tell_of_before_it(drive: Callable[..., Any], in_time):
-    """GIVEN looks at a process that grows, and its rows up to 100 ms behind these THEN a child has all at the fork."""
-    told = drive()
-    rows = [(SPACE_MAP, 50, 0x3000, 0x9000), (SPACE_MAP, 60, 0x2000, 0x9000), (SPACE_UNMAP, 61, 0x2000, 0x3000)]
-    for event, time, start, end in rows[:in_time]:
-        told.space(event, time, (start, end, "/a"))
-    told.listing(100, (0x3000, 0x9000, "/a"))
-    told.listing(200, (0x3000, 0x9000, "/a"))
-    assert told.fault((210, 0x4000)) == ["/a"]
-    for event, time, start, end in rows[in_time:]:
-        told.space(event, time, (start, end, "/a"))
-    told.process(PROCESS_FORK, 205, pid=8, ppid=7)
-    assert told.fault((220, 0x2000), (220, 0x3000), (220, 0x8000), pid=8) == ["", "/a", "/a"]
-    assert told.fault((55, 0x3000), (150, 0x4000), (220, 0x4000)) == ["/a"] * 3
-
-
-def test_an_exec_told_late_keeps_what_was_told_of_the_new_image(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
-    told.listing(100, (0x5000, 0x6000, "/new"))
-    assert told.fault((110, 0x5000)) == ["/new"]
-    told.process(PROCESS_EXEC, 50)
-    assert told.fault((20, 0x1000), (110, 0x5000), (110, 0x1000)) == ["/old", "/new", ""]
 
 
 def test_a_number_that_is_given_again_is_another_process(drive: Callable[..., Any]) -> None:

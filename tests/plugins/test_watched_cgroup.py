@@ -114,19 +114,6 @@ def test_a_size_and_a_growth_are_of_the_cgroup(monkeypatch, tmp_path):
     assert script.watched.members() == (9, 8, 7), "those that have ended had faults, too"
 
 
-def test_a_cgroup_that_is_removed_ends(monkeypatch, tmp_path):
-    folder = tmp_path / "x"
-    folder.mkdir()
-    script = Script(monkeypatch, folder, "end", "oom_kill")
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
-    script.seconds += 1
-    assert [one.text for one in script.watched.read()] == ["end"]
-    assert script.watched.gone
-    assert list(script.watched.pids()) == []
-
-
 def test_what_a_cgroup_does_not_count_is_refused(monkeypatch, tmp_path):
     v1 = tmp_path / "v1"
     v1.mkdir()

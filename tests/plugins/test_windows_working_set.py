@@ -23,10 +23,9 @@ from wstrace.schema import (
 from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.listing import listed, user_name
-from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
-from wstrace_plugins.working_set.windows.backend import REASONS, Space, accounted
+from wstrace_plugins.working_set.windows.backend import REASONS, Space
 from wstrace_plugins.working_set.working_set import read
 from wstrace_plugins.write_watch.windows.backend import mappings
 
@@ -117,14 +116,6 @@ def test_locked_and_large_pages_come_from_the_extended_query():
     assert not any(f & PAGE_HUGE for f in flags.values())
 
 
-def test_where_the_extended_query_refuses_the_rest_is_still_told():
-    windows = machine()
-    windows.QueryWorkingSetEx = lambda *_: windows._fail(winapi.ERROR_INVALID_PARAMETER)
-    with Space(7, windows) as space:
-        assert len(space.runs(space.mappings(Dictionary()))["start"]) == 3
-        assert not space.extended
-
-
 @pytest.mark.parametrize("way", ["EmptyWorkingSet", "SetProcessWorkingSetSize"])
 def test_emptying_tells_what_stayed_and_why(way):
     windows = machine()
@@ -181,13 +172,6 @@ def test_a_process_that_ends_meanwhile():
 # -- mapped files ------------------------------------------------------------------------------------------------------
 
 
-def test_mapped_file_names_what_lies_at_an_address():
-    windows = machine()
-    assert mapped_file(EXE + 0x1234, 7, windows) == "C:\\app.exe"
-    assert mapped_file(HEAP, 7, windows) is None
-    assert not windows.handles
-
-
 def test_a_listing_and_a_process_that_is_gone():
     windows = machine()
     strings = Dictionary()
@@ -233,13 +217,6 @@ def test_a_buffer_that_is_too_small_may_be_told_in_two_ways(code):
         assert len(space.query()) == 100_005
 
 
-def test_no_access_for_another_reason_is_an_error():
-    windows = machine()
-    windows.QueryWorkingSet = lambda *_: windows._fail(winapi.ERROR_NOACCESS)
-    with Space(7, windows) as space, pytest.raises(Unavailable, match="998"):
-        space.query()
-
-
 def test_runs_are_joined_whatever_their_share_counts_unless_these_are_asked_for():
     windows = machine()
     process = windows.processes[7]
@@ -264,16 +241,6 @@ def test_private_and_shared_and_page_tables_are_the_total(pointer):
         assert sum(owner.private for owner in owners) == taken.private_bytes
         assert sum(owner.shared for owner in owners) == taken.shared_bytes
         assert sum(owner.tables for owner in owners) == taken.page_table_bytes
-
-
-def test_a_32_bit_process_of_a_64_bit_windows_has_no_page_tables_where_it_may_have_code():
-    windows = machine(4)
-    windows.process(1, wow64=True)
-    windows.processes[7].wow64 = True
-    windows.processes[7].working_set |= {0xC000_1000: 4}
-    taken = taken_of(windows)
-    assert taken.page_table_bytes is None
-    assert taken.private_bytes == 2 * PAGE
 
 
 def test_a_32_bit_tracer_of_a_64_bit_process_is_refused_everywhere():
@@ -331,14 +298,6 @@ def test_the_listing_has_processes_that_nobody_may_open():
     assert not windows.handles
 
 
-def test_private_bytes_of_another_process_and_of_one_that_refuses():
-    windows = machine()
-    windows.processes[7].working_set |= {KERNEL: 4}
-    assert accounted(7, windows) == Accounted(private=PAGE)
-    windows.processes[7].denied = True
-    assert accounted(7, windows) == Accounted()
-
-
 ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
 
 
@@ -363,11 +322,6 @@ def test_every_protection(protection, flags):
     assert windows_blocks.flags(words).tolist() == [  # + 8 no-cache, + 16 guard, + 24 write-combined
         flags | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE, flags | PAGE_GUARD | PAGE_EXCLUSIVE, flags | PAGE_EXCLUSIVE,
     ]  # fmt: skip
-
-
-def test_share_counts_end_at_7():
-    words = np.array([0x1000 | 0x100 | n << 5 for n in range(8)], "<u8")
-    assert windows_blocks.shares(words).tolist() == [1, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_extended_attributes():

@@ -183,14 +183,6 @@ def test_why_a_page_stayed():
         assert all(words in reason for words, reason in zip(expected, said, strict=True))
 
 
-def test_smaps_flags():
-    text = ("00400000-00401000 r-xp 00000000 08:01 1 /a b: c\nRss: 4 kB\nVmFlags: rd ex mr lo \n"
-            "7f0000000000-7f0000200000 rw-p 00000000 00:0f 2 /anon_hugepage (deleted)\nVmFlags: rd ht\n")  # fmt: skip
-    flags = smaps.parse(text.encode())
-    assert flags[0x400000] == {"rd", "ex", "mr", "lo"}
-    assert "ht" in flags[0x7F0000000000]
-
-
 def test_smaps_is_split_where_the_kernel_splits_it():
     """A file's name may hold any character but a newline: a page feed is none."""
     text = ("00400000-00401000 r-xp 00000000 08:01 1 /q\fzz-1 rw\x1cVmFlags: lo\u2028VmFlags: ht\rSwap: 4 kB\n"

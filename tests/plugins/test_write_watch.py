@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 import os
 import sys
@@ -156,20 +155,6 @@ def test_an_existing_array_that_is_not_aligned():
     assert watch.written().tolist() == [0, PAGE - 100, 10 * PAGE - 100]
 
 
-def test_a_watch_is_a_buffer():
-    watch = wstrace.WriteWatch(3 * PAGE + 17)
-    assert isinstance(watch, wstrace.WriteWatch)
-    assert memoryview(watch).nbytes == 3 * PAGE + 17
-    floats = np.frombuffer(watch, "<f4", count=2 * PAGE // 4)
-    floats[PAGE // 4] = 1.5
-    assert np.asarray(watch)[PAGE : PAGE + 4].tobytes() == np.float32(1.5).tobytes()
-    assert watch.written().tolist() == [PAGE]
-    watch.close()
-    del watch
-    gc.collect()
-    floats[0] = 2.0  # the memory lives as long as the array
-
-
 def test_all_writable_memory_of_the_own_process():
     old = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE)
     old[:] = b"x" * len(old)
@@ -232,24 +217,6 @@ def test_pages_given_back_count_as_written_in_all_memory_too():
         memory[50 * PAGE] = 1
         memory.madvise(mmap.MADV_DONTNEED, 50 * PAGE, PAGE)  # as it was
         assert told(watch, memory) == [40]
-
-
-def test_memory_that_is_unmapped_is_not_written():
-    gone, replaced = mmap.mmap(-1, 16 * PAGE, flags=PRIVATE), mmap.mmap(-1, 16 * PAGE, flags=PRIVATE)
-    gone[:] = replaced[:] = b"x" * 16 * PAGE
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    at = ctypes.addressof(ctypes.c_ubyte.from_buffer(replaced))
-    with wstrace.MemoryWatch() as watch:
-        first = ctypes.addressof(ctypes.c_ubyte.from_buffer(gone))
-        gc.collect()
-        gone.close()
-        assert libc.mmap(at, 16 * PAGE, 3, PRIVATE | 0x10, -1, 0) == at  # MAP_FIXED: new memory in its place
-        replaced[5 * PAGE] = 1
-        start, _ = watch.written()
-        assert not ((start >= first) & (start < first + 16 * PAGE)).any()
-        assert told(watch, replaced) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -145,40 +144,6 @@ def test_nobody_is_there():
 
 
 # -- what goes wrong at the other end ------------------------------------------------------------------------------
-
-
-def test_an_agent_without_descriptors_left_answers_when_there_are_some_again(tmp_path):
-    path = str(tmp_path / "a.sock")
-    code = f"""
-import os, resource, sys, time, wstrace
-agent = wstrace.agent({path!r})
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-held = []
-try:
-    while True: held.append(os.dup(0))
-except OSError:
-    print(flush=True)
-sys.stdin.readline()
-for fd in held: os.close(fd)
-print(flush=True)
-sys.stdin.readline()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as target:
-        target.stdout.readline()
-        with socket.socket(socket.AF_UNIX) as early:
-            early.connect(path)
-            early.sendall(b"nonsense")
-        time.sleep(0.3)  # it meets EMFILE
-        target.stdin.write("\n")
-        target.stdin.flush()
-        target.stdout.readline()
-        uffd, pagemap = agent_linux.connect(target.pid, path)
-        assert not os.get_inheritable(uffd.fd)
-        uffd.close()
-        pagemap.close()
-        target.kill()
 
 
 HOSTILE = """

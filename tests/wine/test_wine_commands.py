@@ -62,25 +62,10 @@ def test_files_recorded_here_are_reported_and_replayed_here(command, tmp_path):
     assert "200" in command("report", tmp_path / "y.wst")[1]
 
 
-def test_an_existing_file_is_not_overwritten(command, tmp_path):
-    path = tmp_path / "x.wst"
-    path.write_bytes(b"mine")
-    code, _, said = command("run", "-o", path, "--", sys.executable, "-c", "pass")
-    assert code == 123
-    assert "exists" in said
-    assert path.read_bytes() == b"mine"
-
-
 def test_lines_name_address_instruction_owner_and_module(command):
     code, printed, said = command("run", "-e", "console:format=lines", "--", sys.executable, KNOWN, 1, 20)
     assert code == 3, said
     assert "ntdll.dll" in printed + said
-
-
-def test_output_is_utf8_whatever_the_code_page(command):
-    code, printed, said = command("doctor", PYTHONUTF8="0", PYTHONIOENCODING="cp1252")
-    assert code == 0, said
-    assert "wine" in printed
 
 
 def test_a_batch_file_and_a_missing_command_say_what_to_do(command, tmp_path):
