@@ -241,7 +241,7 @@ def test_a_venvs_launcher_is_resolved_to_its_interpreter(tmp_path):
     launcher = tmp_path / "Scripts" / "python.exe"
     launcher.write_bytes(b"MZ")
     (tmp_path / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\nversion = 3.11\n")
-    executable, _, environment, _ = resolve([str(launcher)])
+    executable, _, environment = resolve([str(launcher)])
     assert Path(executable).samefile(sys.executable)
     assert environment["__PYVENV_LAUNCHER__"] == str(launcher)
     assert resolve([sys.executable])[::2] == (sys.executable, None)
