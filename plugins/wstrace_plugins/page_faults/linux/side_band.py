@@ -162,128 +162,6 @@ _END = (1 << 64) - 1
 _U64 = struct.Struct("<Q")
 
 
-class ProcessRows:
-    """The live processes, and rows of PROCESS, CONTENT_LOSS and ADDRESS_SPACE up to the watermark.
-
-    Args:
-        strings: where names get their codes.
-        remaps: whether calls that change address spaces are told.
-        shared: which processes share one address space.
-    """
-
-    def __init__(self, strings: Dictionary, remaps: bool, shared: SharedSpaces | None) -> None:
-        self.live = LiveProcesses()
-        self._strings = strings
-        self._remaps = Remaps(strings.code("[anon]")) if remaps else None
-        self._shared = shared or SharedSpaces()
-        self._losses = ContentLosses(self._shared)
-        self._processes: list[tuple[int, ...]] = []
-        self._spaces: list[tuple[int, ...]] = []
-        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
-
-    @property
-    def _waiting(self) -> bool:
-        """Whether rows wait for the watermark."""
-        return bool(self._processes or self._spaces or self._listings or self._losses)
-
-    def launched(self, pid: int) -> None:
-        """A process that we launched and that has not executed its command yet."""
-        self.live[pid] = Live(os.getpid(), 0, {pid})
-
-    def seen(self, pid: int, time_ns: int) -> None:
-        """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
-
-        Raises:
-            TargetExited, Unavailable: from procfs.
-        """
-        stat = procfs.stat(pid)
-        maps = procfs.read_maps(pid)
-        if pid not in self.live:
-            live = self.live[pid] = Live(
-                stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)), image_end=_END
-            )
-            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, UNKNOWN_CODE))
-            for tid in sorted(live.threads - {pid}):
-                name = self._strings.code(procfs.thread_name(pid, tid))
-                self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
-            if stat.ppid in self.live and same_memory(pid, stat.ppid):
-                self._shared.joined(pid, stat.ppid)
-                self._losses.shares(time_ns, pid, stat.ppid)
-        self._forget(pid)
-        self._list(pid, time_ns, maps.coded(self._strings))
-
-    def unread(self, pid: int, time_ns: int) -> None:
-        """Adds a process that ran before and ended before it was read: what it had mapped until then is not known.
-
-        What it maps, moves and unmaps from now on is.
-        """
-        self.live[pid] = Live(0, 0, {pid}, image_end=_END)
-        self._forget(pid)
-        self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
-
-    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
-        if not (n := len(columns["start"])):
-            return
-        event = np.full(n, SPACE_MAP, "|u1")
-        event[0] = SPACE_REPLACE
-        columns["time_ns"] = np.full(n, time_ns, "<u8")
-        columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
-        heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
-        self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
-        self._listings.append((time_ns, columns))
-        if self._remaps is not None:
-            for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
-                self._remaps.changed(row)
-
-    def forget(self, pid: int) -> None:
-        """A live process is not traced any more; should it come back, it is seen again."""
-        if self.live.pop(pid, None) is not None:
-            self._forget(pid)
-            self._losses.ended(pid)
-            self._shared.left(pid)
-
-    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
-        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
-        self._shared.lost()
-        self._losses.births_lost()
-        self._lose_calls(time_ns, misc, record)
-        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
-
-    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
-        """Calls of all live processes are lacking: from then on, until what the record has in its last eight bytes."""
-        self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
-
-    def _forget(self, pid: int) -> None:
-        if self._remaps is not None:
-            self._remaps.forget(pid)
-
-    def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
-        """Emits rows of an address space for every process that shares it."""
-        for time_ns, pid, *rest in rows:
-            for sharer in self._shared.of(pid):
-                row = (time_ns, sharer, *rest)
-                self._spaces.append(row)
-                if self._remaps is not None:
-                    self._remaps.changed(row)
-
-    def _rows(self, watermark: int, source: str) -> Iterator[Batch]:
-        processes, self._processes = until(self._processes, watermark)
-        if processes:
-            yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
-        if losses := self._losses.give(watermark, final=watermark == _END):
-            yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
-        spaces, self._spaces = until(self._spaces, watermark)
-        due = [one for one in self._listings if one[0] <= watermark]
-        self._listings = [one for one in self._listings if one[0] > watermark]
-        # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
-        if spaces or due:
-            yield self._batch(ADDRESS_SPACE, with_listings(ADDRESS_SPACE, spaces, due), source)
-
-    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
-        times = columns["time_ns"]
-        return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
-
-
 Record = tuple[int, int, int, bytes]  # time, type, misc, all of it
 _HEADER = struct.Struct("<IHH")  # type, misc, size
 _MMAP2 = struct.Struct("<II QQQ II QQ II")  # pid tid, addr len pgoff, maj min, ino generation, prot flags
@@ -297,7 +175,7 @@ _CACHE = 4096
 _KEPT = 1 << 16
 
 
-class SideBand(ProcessRows):
+class SideBand:
     """Decodes side-band records and emits them in order of time, up to the watermark.
 
     Process rows whose tid equals the pid describe the process, which has ended when its last thread has. `code` is the
@@ -320,7 +198,14 @@ class SideBand(ProcessRows):
         calls: Calls | None = None,
         shared: SharedSpaces | None = None,
     ) -> None:
-        super().__init__(strings, calls is not None, shared)
+        self.live = LiveProcesses()
+        self._strings = strings
+        self._remaps = Remaps(strings.code("[anon]")) if calls is not None else None
+        self._shared = shared or SharedSpaces()
+        self._losses = ContentLosses(self._shared)
+        self._processes: list[tuple[int, ...]] = []
+        self._spaces: list[tuple[int, ...]] = []
+        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
         #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
         self.ended: set[int] = set()
         #: Whether a process outlived its parent, so that no traced process waits for it.
@@ -352,7 +237,8 @@ class SideBand(ProcessRows):
     @property
     def holds(self) -> bool:
         """True when records wait for the watermark."""
-        return bool(self._records or self._waiting)
+        rows = self._processes or self._spaces or self._listings or self._losses
+        return bool(self._records or rows)
 
     def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
         """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
@@ -539,3 +425,100 @@ class SideBand(ProcessRows):
             if (reader := self._readers.get(kind)) is not None and self._takes(time_ns, kind, misc, record):
                 reader(time_ns, misc, record)
         yield from self._rows(watermark, source)
+
+    def launched(self, pid: int) -> None:
+        """A process that we launched and that has not executed its command yet."""
+        self.live[pid] = Live(os.getpid(), 0, {pid})
+
+    def seen(self, pid: int, time_ns: int) -> None:
+        """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
+
+        Raises:
+            TargetExited, Unavailable: from procfs.
+        """
+        stat = procfs.stat(pid)
+        maps = procfs.read_maps(pid)
+        if pid not in self.live:
+            live = self.live[pid] = Live(
+                stat.ppid, self._strings.code(stat.name), set(procfs.threads(pid)), image_end=_END
+            )
+            self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, UNKNOWN_CODE))
+            for tid in sorted(live.threads - {pid}):
+                name = self._strings.code(procfs.thread_name(pid, tid))
+                self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
+            if stat.ppid in self.live and same_memory(pid, stat.ppid):
+                self._shared.joined(pid, stat.ppid)
+                self._losses.shares(time_ns, pid, stat.ppid)
+        self._forget(pid)
+        self._list(pid, time_ns, maps.coded(self._strings))
+
+    def unread(self, pid: int, time_ns: int) -> None:
+        """Adds a process that ran before and ended before it was read: what it had mapped until then is not known.
+
+        What it maps, moves and unmaps from now on is.
+        """
+        self.live[pid] = Live(0, 0, {pid}, image_end=_END)
+        self._forget(pid)
+        self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
+
+    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
+        if not (n := len(columns["start"])):
+            return
+        event = np.full(n, SPACE_MAP, "|u1")
+        event[0] = SPACE_REPLACE
+        columns["time_ns"] = np.full(n, time_ns, "<u8")
+        columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
+        heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
+        self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
+        self._listings.append((time_ns, columns))
+        if self._remaps is not None:
+            for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
+                self._remaps.changed(row)
+
+    def forget(self, pid: int) -> None:
+        """A live process is not traced any more; should it come back, it is seen again."""
+        if self.live.pop(pid, None) is not None:
+            self._forget(pid)
+            self._losses.ended(pid)
+            self._shared.left(pid)
+
+    def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
+        self._shared.lost()
+        self._losses.births_lost()
+        self._lose_calls(time_ns, misc, record)
+        self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
+
+    def _lose_calls(self, time_ns: int, misc: int, record: bytes) -> None:
+        """Calls of all live processes are lacking: from then on, until what the record has in its last eight bytes."""
+        self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
+
+    def _forget(self, pid: int) -> None:
+        if self._remaps is not None:
+            self._remaps.forget(pid)
+
+    def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
+        """Emits rows of an address space for every process that shares it."""
+        for time_ns, pid, *rest in rows:
+            for sharer in self._shared.of(pid):
+                row = (time_ns, sharer, *rest)
+                self._spaces.append(row)
+                if self._remaps is not None:
+                    self._remaps.changed(row)
+
+    def _rows(self, watermark: int, source: str) -> Iterator[Batch]:
+        processes, self._processes = until(self._processes, watermark)
+        if processes:
+            yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
+        if losses := self._losses.give(watermark, final=watermark == _END):
+            yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
+        spaces, self._spaces = until(self._spaces, watermark)
+        due = [one for one in self._listings if one[0] <= watermark]
+        self._listings = [one for one in self._listings if one[0] > watermark]
+        # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
+        if spaces or due:
+            yield self._batch(ADDRESS_SPACE, with_listings(ADDRESS_SPACE, spaces, due), source)
+
+    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
+        times = columns["time_ns"]
+        return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)
