@@ -216,7 +216,7 @@ class PythonStacks(NoStacks):
 
         strings = self._context.strings
         sites = CallSites(self._context.stack_ids, strings, self._source)
-        return Decoder(sites, strings, lambda: self.look_at_processes(0))
+        return Decoder(sites, strings)
 
     # -- which process runs what -----------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     RECORD_CODE,
     RECORD_STACK,
     STATUS_BITS,
-    UNCHECKED,
 )
 
 if TYPE_CHECKING:
@@ -40,14 +39,11 @@ if TYPE_CHECKING:
 _CODE = struct.Struct("<IIQIIIIII")
 _STACK = struct.Struct("<IIQQ")
 assert (_CODE.size, _STACK.size) == (CODE_HEAD, HEAD)
-_FRAME = np.dtype([("code", "<u8"), ("offset", "<u4"), ("flags", "<u4"), ("address", "<u8")])
+_FRAME = np.dtype([("code", "<u8"), ("offset", "<u8"), ("address", "<u8")])
 assert _FRAME.itemsize == FRAME
-_UNCHECKED_BIT = UNCHECKED >> 32
 #: code objects, bytes of their line tables, and stacks that are kept at most; what comes after them stays unknown
 MOST_CODES, MOST_BYTES, MOST_STACKS = 1 << 18, 128 << 20, 1 << 20
 _CODE_UNIT = 2
-#: records between two looks at what else waits: a code object takes some 30 us
-_RECORDS = 16
 
 
 class _Code(NamedTuple):
@@ -73,18 +69,16 @@ class Decoder:
     Args:
         sites: the tree that the frames go into.
         strings: the dictionary of their names.
-        meanwhile: is called all along a call that takes long, tens of ms for the thousand stacks of a program's start.
-            Another program asks to be looked at then, and is well begun when it is answered behind that.
     """
 
-    def __init__(self, sites: CallSites, strings: Dictionary, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self._sites, self._strings, self._meanwhile = sites, strings, meanwhile
+    def __init__(self, sites: CallSites, strings: Dictionary) -> None:
+        self._sites, self._strings = sites, strings
         self._codes: dict[int, _Code] = {}
         self._bytes = 0
         #: hash -> (id of the innermost frame, how it was had)
         self._stacks: dict[int, tuple[int, int]] = {}
-        #: (code, offset, flags) -> its frame
-        self._frames: dict[tuple[int, int, int], _Frame] = {}
+        #: (code, offset) -> its frame
+        self._frames: dict[tuple[int, int], _Frame] = {}
         self.refused = 0
 
     def __len__(self) -> int:
@@ -93,9 +87,7 @@ class Decoder:
     def take(self, records: Iterable[memoryview]) -> Batch | None:
         """Reads new records; returns the call sites that are new."""
         stacks: dict[int, NDArray[Any]] = {}
-        for number, record in enumerate(records):
-            if number % _RECORDS == 0:
-                self._meanwhile()
+        for record in records:
             kind = record[0]
             if kind == RECORD_CODE:
                 self._code(bytes(record))
@@ -132,7 +124,7 @@ class Decoder:
     def _add(self, stacks: dict[int, NDArray[Any]]) -> None:
         """Adds stacks to the tree, one level of all of them after the other, from the outermost frame inwards."""
         keys = list(stacks)
-        whole = [[self._frame(*frame) for frame in stacks[key][["code", "offset", "flags"]].tolist()] for key in keys]
+        whole = [[self._frame(*frame) for frame in stacks[key][["code", "offset"]].tolist()] for key in keys]
         chains = []
         readable = []
         for key, frames in zip(keys, whole, strict=True):
@@ -144,7 +136,6 @@ class Decoder:
         leaves = np.zeros(len(keys), "<u4")
         level = 0
         while rows := [i for i, chain in enumerate(chains) if len(chain) > level]:
-            self._meanwhile()
             frames_here = np.array([chains[i][level] for i in rows], "<i8")
             function, file, line, flags = frames_here.T
             leaves[rows] = self._sites.add(
@@ -159,19 +150,19 @@ class Decoder:
             else:
                 self._stacks[key] = (leaf, HOW_EXACT)
 
-    def _frame(self, key: int, offset: int, flags: int) -> _Frame | None:
+    def _frame(self, key: int, offset: int) -> _Frame | None:
         """The frame at an offset of a code object; None where that was not told."""
-        known = self._frames.get((key, offset, flags))
+        known = self._frames.get((key, offset))
         if known is not None:
             return known
         code = self._codes.get(key)
         if code is None:
             return None
         line = code.lines.line((offset - code.begin) // _CODE_UNIT)
-        frame = _Frame(code.function, code.file, line or 0, FRAME_UNCHECKED if flags & _UNCHECKED_BIT else 0)
+        frame = _Frame(code.function, code.file, line or 0, 0)
         if len(self._frames) >= MOST_STACKS:
             self._frames.clear()
-        self._frames[key, offset, flags] = frame
+        self._frames[key, offset] = frame
         return frame
 
     def statistics(self) -> dict[str, int]:

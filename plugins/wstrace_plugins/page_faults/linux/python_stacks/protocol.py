@@ -57,10 +57,8 @@ STACK_ROW = MAGIC << 32 | RAW_BYTES
 #: a record of the ring buffer begins with its kind, in the low byte of a u32
 RECORD_STACK, RECORD_CODE = 1, 2
 #: a stack: u32 kind, u32 tgid, u64 hash, u64 number of frames; then the frames, innermost first: u64 id of the code
-#: object, u32 offset of the instruction in it, u32 flags, u64 its address
+#: object, u64 offset of the instruction in it, u64 its address
 HEAD, FRAME = 24, 24
-#: flags of a frame, in the upper half of a u64: its code object was identified by pointers only
-UNCHECKED = 1 << 32
 #: a code object: u32 kind | where its instructions begin << 8, u32 tgid, u64 id, u32 first line, u32 bytes of the line
 #: table, {u32 state, u32 length} of its qualified name and of its file's name; then room for both names, and the table
 CODE_HEAD, NAME_ROOM, FILE_ROOM, LINES_ROOM = 40, 256, 512, 24 << 10
@@ -108,8 +106,7 @@ class S:
     SIZE = 288
     # tgid and exec of the process that the tracer was asked about last on this CPU
     ASKED = 296
-    # of the frame before in this walk: the flags of its code object; the file's name that was hashed last, and its hash
-    FLAGS = 312
+    # of the frame before in this walk: the file's name that was hashed last, and its hash
     FILE = 320
     FILE_HASH = 328
     WORDS = 336  # what was read last, up to 112 bytes

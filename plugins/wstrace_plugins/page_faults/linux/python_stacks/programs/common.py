@@ -166,11 +166,10 @@ class Walk(Assembler):
 
 
 def push(a: Walk, again: str) -> None:
-    """Adds the frame of code S.CODE with identity R1 and flags R0; R4 = the multiplier. Ends the step."""
+    """Adds the frame of code S.CODE with identity R1; R4 = the multiplier. Ends the step."""
     a.load(R2, R8, S.OFFSET)
     a.op("lsh", R2, 32)
     a.op("rsh", R2, 32)
-    a.op("or", R2, R0)
     a.load(R3, R8, S.HASH)
     a.mix(R3, R1)
     a.mix(R3, R2)

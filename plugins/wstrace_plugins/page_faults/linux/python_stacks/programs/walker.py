@@ -49,7 +49,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     STATUS_BITS,
     TRUNCATED,
     UNBORN,
-    UNCHECKED,
     S,
 )
 
@@ -168,7 +167,6 @@ def content(a: Walk, o: Layout, again: str) -> None:
     a.store(R8, S.STAGE, 0)
     a.load64(R4, a.maps.multiplier)
     a.load(R1, R8, S.ID)
-    a.mov(R0, 0)
     push(a, again)
 
 
@@ -436,22 +434,13 @@ def _step(a: Walk, o: Layout, again: str) -> None:
     a.load(R3, R8, S.WORDS + o.code_version - low, WORD)
     a.op("lsh", R3, 32)
     a.op("or", R2, R3)
+    a.jump_if(R3, "==", 0, "torn")  # the numbers have come to an end: 2 ** 32 code objects were made before this one
     a.mix(R1, R2)
-    a.mov(R0, 0)
-    a.jump_if(R3, "!=", 0, "numbered")
-    # 2 ** 32 code objects were made before this one, which has no number: what it points to must do
-    a.load64(R0, UNCHECKED)
-    for member in (o.code_linetable, o.code_qualname, o.code_filename):
-        a.load(R2, R8, S.WORDS + member - low)
-        a.mix(R1, R2)
-    a.label("numbered")
     a.store(R8, S.ID, R1)
-    a.store(R8, S.FLAGS, R0)
     a.jump("push")
     a.label("same code")
     a.load64(R4, a.maps.multiplier)
     a.load(R1, R8, S.ID)
-    a.load(R0, R8, S.FLAGS)
     a.label("push")
     push(a, again)
     _ends(a)
