@@ -24,13 +24,13 @@ from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace_exporters.msgpack.read.trace import open_trace as open_trace
 from wstrace_exporters.otel import otel as otel
 from wstrace_exporters.otel.application.span import span as span
-from wstrace_plugins.mapped_files.question import mapped_file as mapped_file
+from wstrace_plugins.mapped_files import mapped_file as mapped_file
 from wstrace_plugins.working_set.delta import delta as delta
 from wstrace_plugins.working_set.empty import empty_working_set as empty_working_set
 from wstrace_plugins.working_set.working_set import working_set as working_set
-from wstrace_plugins.write_watch.agent import agent as agent
 from wstrace_plugins.write_watch.write_watch import MemoryWatch as MemoryWatch
 from wstrace_plugins.write_watch.write_watch import WriteWatch as WriteWatch
+from wstrace_plugins.write_watch.write_watch import agent as agent
 
 __version__: str
 __all__: list[str]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wstrace.hookspecs import hookimpl
+from wstrace_plugins.os import backend
 
 if TYPE_CHECKING:
     from wstrace.interfaces import Enricher
@@ -26,3 +27,14 @@ def wstrace_enrichers() -> Sequence[type[Enricher]]:
     from wstrace_plugins.mapped_files.enricher import MappedFiles
 
     return [MappedFiles]
+
+
+def mapped_file(address: int, pid: int | None = None) -> str | None:
+    """The path of the file mapped at an address of a process (None = the calling one); None where no file is.
+
+    Raises:
+        TargetExited: there is no such process.
+        Unavailable: it belongs to someone else, or wstrace captures nothing on this system.
+    """
+    path: str | None = backend("wstrace_plugins.mapped_files").mapped_file(address, pid)
+    return path
