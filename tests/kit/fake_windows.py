@@ -65,8 +65,6 @@ class FakeProcess:
     token_denied: bool = False
     elevated: bool = False
     integrity: int = 0x2000
-    machine: int = 0
-    kind: int = 0x8664
     user: str = "me"
     watched: bool = False
     busy: bool = False

@@ -52,7 +52,6 @@ class FakeSystem:
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
         self.protection: dict[int, int] = {}
-        self.native = 0x8664
         self.priorities: list[int] = []
         self.handlers: list[int] = []
         self._snapshots: dict[int, list[Any]] = {}
@@ -172,20 +171,11 @@ class FakeSystem:
         return 1
 
     def GetProcessInformation(self, handle: int, kind: int, buffer: int, size: int) -> int:
-        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection; ProcessMachineTypeInfo (9)."""
+        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection."""
         pid = self._held(handle)[0]
-        if kind not in (7, 9):
+        if kind != 7:
             return self._fail(winapi.ERROR_INVALID_PARAMETER)
-        if kind == 9:
-            at(buffer, "<u2", 1)[0] = self.processes[pid].kind
-        else:
-            at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
-        return 1
-
-    def IsWow64Process2(self, handle: int, machine: int, native: int) -> int:
-        """The machine of a process under WOW64, 0 for any other (x64 on ARM64, too), and the system's own."""
-        at(machine, "<u2", 1)[0] = self.processes[self._held(handle)[0]].machine
-        at(native, "<u2", 1)[0] = self.native
+        at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
         return 1
 
     # -- jobs -----------------------------------------------------------------------------------------------------

@@ -126,13 +126,6 @@ def test_processes_and_counters() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_where_the_kernel_lists_no_children_all_processes_are_read(monkeypatch) -> None:
-    monkeypatch.setattr(procfs, "lists_children", lambda: False)
-    monkeypatch.setattr(procfs, "descendants", lambda pid: [pid + 1])
-    assert procfs.living_descendants(4711) == [4712]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("words", "text", "told"),
     [
@@ -161,16 +154,6 @@ def test_an_ended_process_that_nobody_waited_for_has_no_arguments_and_no_account
     assert procfs.arguments(child.pid) == ()
     assert accounted(child.pid).ended
     assert not accounted(os.getpid()).ended
-
-
-def test_the_descendants_of_many_processes_are_read_at_once_and_each_is_named_once(monkeypatch):
-    asked = []
-    monkeypatch.setattr(procfs, "parents", lambda: asked.append(1) or {2: 1, 3: 2, 4: 3, 5: 9, 6: 5, 7: 1, 9: 0})
-    assert procfs.descendants(1) == [2, 7, 3, 4]
-    asked.clear()
-    assert procfs.descendants(1, 3, 5, 1) == [2, 7, 4, 6], "3 and 5 are asked about themselves"
-    assert procfs.descendants(8) == []
-    assert len(asked) == 2
 
 
 def test_the_platform_says_of_a_process_what_psutil_says():

@@ -91,10 +91,6 @@ def test_while_more_batches_wait_samples_of_several_are_unwound_together(held: H
     assert held.enricher.held == 0
 
 
-def test_without_samples_no_fault_waits(held: Held) -> None:
-    assert [len(one) for one in held.faults(2)] == [2]
-
-
 def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None:
     held.samples()
     assert held.faults() == []
@@ -103,25 +99,6 @@ def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None
     *faults, last = held.enricher.enrich(snapshot)
     assert [len(one) for one in faults] == [2]
     assert last is snapshot
-
-
-def test_mappings_are_kept_for_the_samples_that_wait(held: Held) -> None:
-    [since] = held.context.held_since
-    begin = now_ns()
-    assert since() > begin
-    for time_ns in (begin + 7, begin + 5, begin + 9):
-        assert list(held.enricher.enrich(samples(2, 1, 1, time_ns))) == []
-    assert held.faults() == []
-    assert since() == begin + 5
-    held.behind = False
-    held.faults()
-    assert since() > now_ns()
-
-
-def test_faults_that_wait_are_given_in_the_end(held: Held) -> None:
-    held.samples()
-    assert held.faults() == []
-    assert [len(one) for one in held.enricher.close()] == [2]
 
 
 def test_where_unwinding_fails_no_fault_is_lost(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Dictionary
-from wstrace.schema import FRAME_INTERPRETER, KIND_ANON, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
+from wstrace.schema import FRAME_INTERPRETER, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
 from wstrace.testing import batch_of
 
 if sys.platform != "linux":
@@ -27,46 +27,8 @@ import pytest
 
 from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.linux import known_code
 from wstrace_plugins.stacks.linux.images import CodeMapping, Loop, _image, _vdso
 from wstrace_plugins.stacks.linux.known_code import KnownCode
-
-
-def code_memory(ids: dict[int, int]) -> KnownCode:
-    """Known code with mappings of 64 KiB: id -> start."""
-    strings = Dictionary()
-    code = KnownCode(strings)
-    code.learn(
-        batch_of(
-            MAPPING, strings, id=list(ids), time_ns=1, pid=2**30, start=list(ids.values()),
-            end=[start + 0x10000 for start in ids.values()], offset=0, file="[anon]", dev=0, ino=0,
-            build_id="", flags=MAP_EXECUTE | KIND_ANON << KIND_SHIFT,
-        )
-    )  # fmt: skip
-    return code
-
-
-def found(code: KnownCode, rows: np.ndarray, addresses: np.ndarray) -> np.ndarray:
-    """The frame numbers, as the unwinder has them."""
-    return code.numbers_of(rows, addresses.view("<i8") + 1)
-
-
-def test_an_address_has_its_own_frame_however_many_others_came_between() -> None:
-    """More addresses than the table in front of the search has slots, in two mappings, in any order."""
-    starts = {2: 0x10000, 3: 0x7F0000000000}
-    code, dice = code_memory(starts), np.random.default_rng(3)
-    ids = np.repeat(np.array([2, 3, 0, 9], "<u4"), 6000)  # 0: in no mapping; 9: in one whose row never came
-    begin = np.array([starts.get(i, 0x10000) for i in ids.tolist()], "<u8")
-    addresses = begin + dice.integers(0, 0x10000, len(ids), "<u8")
-    for _ in range(3):
-        order = dice.permutation(len(ids))
-        code.begin([2**30], lambda rows, _, order=order: ids[order][rows])
-        numbers = found(code, np.arange(len(ids)), addresses[order])
-        mapping, offset = code.frames[numbers].T[1:3]
-        known = np.isin(ids[order], list(starts))
-        assert (mapping == np.where(known, ids[order], 0)).all()
-        assert (offset == np.where(known, addresses[order], 0)).all()
-        assert (numbers[~known] == known_code.OUTSIDE).all()
 
 
 def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,36 +53,6 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: 
         code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
         numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10001 + inside, 0x10001 + outside]))
         assert code.frames[numbers].T[5].tolist() == [FRAME_INTERPRETER, 0]
-
-
-def test_what_a_file_says_of_an_address_is_found_out_once_for_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build runs its compiler hundreds of times; each time it is mapped elsewhere."""
-    strings, asked = Dictionary(), []
-    code = KnownCode(strings)
-    starts = [0x10000, 0x50000, 0x90000]
-    code.learn(
-        batch_of(
-            MAPPING, strings, id=[2, 3, 4], time_ns=1, pid=[2**30, 2**30 + 1, 2**30 + 2], start=starts,
-            end=[start + 0x10000 for start in starts], offset=0, file="/usr/lib/cc1", dev=8, ino=[11, 11, 12],
-            build_id="", flags=MAP_EXECUTE | KIND_FILE << KIND_SHIFT,
-        )
-    )  # fmt: skip
-
-    def image(mapping: CodeMapping) -> Any:
-        def rule(address: int) -> Any:
-            asked.append((mapping.ino, address))
-            return rules.FRAME_POINTER if mapping.ino == 11 else rules.END
-
-        return SimpleNamespace(elf=SimpleNamespace(address_of=lambda offset: offset), rule=rule)
-
-    monkeypatch.setattr(code.images, "of", image)
-    code.begin([2**30], lambda rows, _: (2 + rows).astype("<u4"))
-    numbers = code.numbers_of(np.arange(3), np.array(starts) + 0x151)
-    assert asked == [(11, 0x150), (12, 0x150)], "another file of that name is another"
-    assert code.frames[numbers][:, 1].tolist() == [2, 2, 4]
-    assert code.rules[:, code.rule_of[numbers]].T.tolist() == [
-        [*one] for one in (rules.FRAME_POINTER,) * 2 + (rules.END,)
-    ]
 
 
 def test_a_function_of_the_vdso_has_its_rule():

@@ -35,12 +35,6 @@ def pip_launcher(interpreter, quoted=False):
     return b"MZ" + b"\0" * 5000 + b"#!" + words.encode() + b"\r\n" + script_zip()
 
 
-def old_uv_launcher(interpreter, magic=b"UVSC"):
-    """uv before 0.8: stub, zip, path, its length, magic."""
-    path = str(interpreter).encode()
-    return b"MZ" + b"\0" * 5000 + script_zip() + path + struct.pack("<I", len(path)) + magic
-
-
 def uv_launcher(interpreter, kind=1, wide=True, names=("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH")):
     """uv from 0.8 on: a PE file with RT_RCDATA resources, laid out as the linker does: tables, names, entries, data."""
     contents = [bytes((kind,)), str(interpreter).encode()]
@@ -68,8 +62,6 @@ def uv_launcher(interpreter, kind=1, wide=True, names=("UV_TRAMPOLINE_KIND", "UV
 MADE = {
     "pip": (pip_launcher, True),
     "pip, quoted": (lambda path: pip_launcher(path, quoted=True), True),
-    "uv before 0.8": (old_uv_launcher, True),
-    "uv before 0.8, python": (lambda path: old_uv_launcher(path, b"UVPY"), False),
     "uv": (uv_launcher, True),
     "uv, python": (lambda path: uv_launcher(path, 2), False),
     "uv, 32-bit": (lambda path: uv_launcher(path, wide=False), True),
@@ -103,7 +95,7 @@ def test_a_path_of_uvs_may_be_relative_to_the_launcher(tmp_path, python):
 
 @pytest.mark.parametrize("content", [
     uv_launcher("/nowhere/python.exe"), uv_launcher("x", 3), uv_launcher("x", names=("OTHER", "UV_PYTHON_PATH")),
-    uv_launcher("a\0b"), old_uv_launcher("/nowhere/x.exe"), b"MZ" + b"\xff" * 4 + b"UVSC", b"UVSC",
+    uv_launcher("a\0b"), b"MZ",
 ])  # fmt: skip
 def test_a_launcher_that_leads_nowhere_is_a_program(tmp_path, content):
     tool = tmp_path / "tool.exe"

@@ -271,14 +271,6 @@ def test_windows_of_a_batch_cover_its_look():
     list(source.stop())
 
 
-def test_a_trace_of_translated_code_says_where_its_instructions_lie():
-    windows = machine()
-    windows.native = 0xAA64  # ARM64; the process is x64
-    source, context = traced(windows)
-    assert "pid 7 runs x64 code by translation: instructions lie in the translator's memory" in context.info.notes
-    list(source.stop())
-
-
 @pytest.mark.parametrize("asked", ["python", "native", "python+native"])
 def test_stacks_that_are_asked_for_are_refused_with_the_reason(asked):
     windows = machine()

@@ -4,7 +4,6 @@ import pytest
 from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
 from wstrace_plugins.page_faults.windows.watch import Watch
 
@@ -39,15 +38,6 @@ def test_a_privilege_that_is_not_held_says_what_to_do(windows):
     with pytest.raises(Unavailable, match="could not be switched on") as refused:
         token.set_debug_privilege(windows)
     assert "elevated" in refused.value.remedy
-
-
-@pytest.mark.parametrize(("native", "machine", "kind", "code"), [
-    (0x8664, 0, 0x8664, ""), (0x8664, 0x14C, 0x14C, ""), (0xAA64, 0, 0xAA64, ""), (0xAA64, 0x14C, 0x14C, "x86"),
-    (0xAA64, 0, 0x8664, "x64"),
-])  # fmt: skip
-def test_translated_code_is_told(windows, native, machine, kind, code):
-    windows.native, windows.processes[1].machine, windows.processes[1].kind = native, machine, kind
-    assert processes.emulated(windows, windows.GetCurrentProcess()) == code
 
 
 def test_a_sid_as_text():

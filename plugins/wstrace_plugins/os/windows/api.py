@@ -34,7 +34,6 @@ WATCH_RIGHTS = QUERY_RIGHTS | PROCESS_SET_INFORMATION | SYNCHRONIZE
 EMPTY_RIGHTS = QUERY_RIGHTS | PROCESS_SET_QUOTA
 
 # -- error codes --------------------------------------------------------------------------------------------------
-ERROR_INVALID_FUNCTION = 1
 ERROR_ACCESS_DENIED = 5
 ERROR_INVALID_HANDLE = 6
 ERROR_BAD_LENGTH = 24
@@ -91,8 +90,6 @@ WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c
 SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
-#: Since Windows 10 1511: the machine (IMAGE_FILE_MACHINE_*) of a process, 0 = native, and of the system.
-IsWow64Process2 = declare("kernel32.dll", "IsWow64Process2", c_int32, c_void_p, c_void_p, c_void_p)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
 #: ProcessProtectionLevelInfo = 7 is a DWORD.
 GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)

@@ -2,7 +2,7 @@
 
 `py` and `uv run` decide at run time: they are traced themselves, and what they start as a child.
 Sources: distlib, t32/t64 launchers (stub, `#!INTERPRETER`, zip); uv, uv-trampoline-builder (the resources
-UV_TRAMPOLINE_KIND and UV_PYTHON_PATH; before 0.8 the path, its length and `UVSC` or `UVPY` behind the zip); CPython,
+UV_TRAMPOLINE_KIND and UV_PYTHON_PATH, since 0.8); CPython,
 venvlauncher.c and multiprocessing. Launchers are untrusted input, so every read is
 bounded.
 """
@@ -26,7 +26,7 @@ _MAX_ENTRIES, _MAX_SECTIONS = 1024, 96
 _HIGH = 0x8000_0000  # in a name: it is a text; in an offset: it leads to a table
 _END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
 _UV_KIND, _UV_PYTHON = "UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"
-_UV_SCRIPT = {b"\x01": True, b"\x02": False, b"UVSC": True, b"UVPY": False}
+_UV_SCRIPT = {b"\x01": True, b"\x02": False}
 
 
 class Launcher(NamedTuple):
@@ -69,11 +69,8 @@ def venv_base(path: str) -> str:
 def _uv(file: BinaryIO) -> Launcher | None:
     resources = named_data(file, (_UV_KIND, _UV_PYTHON), _MAX_PATH_BYTES)
     kind, path = resources.get(_UV_KIND, b""), resources.get(_UV_PYTHON, b"")
-    if kind not in _UV_SCRIPT or not path:
-        end = _last(file, 8)
-        kind, length = end[4:], int.from_bytes(end[:4], "little")
-        path = _last(file, 8 + min(length, _MAX_PATH_BYTES))[:-8] if kind in _UV_SCRIPT else b""
-    return Launcher(path.decode("utf-8", "replace"), _UV_SCRIPT[kind]) if path and b"\0" not in path else None
+    known = kind in _UV_SCRIPT and path and b"\0" not in path
+    return Launcher(path.decode("utf-8", "replace"), _UV_SCRIPT[kind]) if known else None
 
 
 def _shebang(file: BinaryIO) -> Launcher | None:

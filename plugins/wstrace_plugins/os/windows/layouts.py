@@ -116,9 +116,6 @@ OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<
                            ("dwBuildNumber", "<u4"), ("dwPlatformId", "<u4"), ("szCSDVersion", "V256")])  # fmt: skip
 assert OSVERSIONINFOW.itemsize == 276  # the same in both widths
 
-PROCESS_MACHINE_INFORMATION = np.dtype([("ProcessMachine", "<u2"), ("Res0", "<u2"), ("MachineAttributes", "<u4")])
-assert PROCESS_MACHINE_INFORMATION.itemsize == 8
-
 PRIVILEGE_SET = np.dtype([("Count", "<u4"), ("Control", "<u4"), ("Luid", "V8"), ("Attributes", "<u4")])
 assert PRIVILEGE_SET.itemsize == 20
 

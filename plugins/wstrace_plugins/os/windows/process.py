@@ -16,7 +16,6 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,
-    PROCESS_MACHINE_INFORMATION,
     PROCESS_MEMORY_COUNTERS,
     PROCESSENTRY32W,
     SYSTEM_INFO,
@@ -24,8 +23,6 @@ from wstrace_plugins.os.windows.layouts import (
 from wstrace_plugins.os.windows.paths import utf16
 
 _PATH_CHARS = 32_768
-_ARM64, _MACHINES = 0xAA64, {0x8664: "x64", 0x14C: "x86"}  # IMAGE_FILE_MACHINE_*
-_MACHINE_TYPE = 9  # GetProcessInformation: ProcessMachineTypeInfo, Windows 11
 
 
 class Counters(NamedTuple):
@@ -132,23 +129,6 @@ def born_since(api: WindowsApi, pid: int) -> list[int]:
             if created(api, child) >= born:  # an older process is the child of another one with this pid
                 found.append(child)
     return found
-
-
-def emulated(api: WindowsApi, handle: int) -> str:
-    """`x64` or `x86` for a process whose code Windows on ARM64 translates; "" for a native one or when not known."""
-    machine, native = np.zeros(1, "<u2"), np.zeros(1, "<u2")
-    try:
-        told = api.IsWow64Process2(handle, machine.ctypes.data, native.ctypes.data)
-    except Unavailable:  # before Windows 10 1511
-        return ""
-    if not told or native[0] != _ARM64:
-        return ""
-    if machine[0]:
-        return _MACHINES.get(int(machine[0]), "")
-    kind = np.zeros(1, PROCESS_MACHINE_INFORMATION)  # x64 on ARM64 is not WOW64, so only this call shows it
-    if not api.GetProcessInformation(handle, _MACHINE_TYPE, kind.ctypes.data, kind.nbytes):
-        return ""
-    return _MACHINES.get(int(kind["ProcessMachine"][0]), "")
 
 
 def kernel_base(api: WindowsApi) -> int:

@@ -168,11 +168,6 @@ class PageFaults(Source):
                 "processes were watched before",
                 f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults",
             )
-        if emulated := processes.emulated(self.api, process.watch.handle):
-            self._few.add(
-                "processes run code by translation",
-                f"pid {pid} runs {emulated} code by translation: instructions lie in the translator's memory",
-            )
         return process
 
     def _note(self, text: str) -> None:
