@@ -311,7 +311,7 @@ def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> Non
 
 
 @needs_root
-def test_a_tracer_with_a_cpu_limit_counts_what_it_loses_and_says_why(
+def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(
     touches: Path, tmp_path: Path, throttled: tuple[Path, Path]
 ) -> None:
     """The limit stops it while its target, which has none, fills the rings again and again."""
@@ -333,4 +333,3 @@ def test_a_tracer_with_a_cpu_limit_counts_what_it_loses_and_says_why(
     told = figures(path)
     assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
     assert told["ledger"]["lost_kernel:minor"] > 100_000
-    assert "CPU limit stopped the tracer's own cgroup for" in said
