@@ -1,33 +1,26 @@
 """The trace file against its goals and its peers, on a real capture and on synthetic rows, ratios in one run.
 
     python tests/benchmarks/trace_file.py                          # all of it: minutes, 2 GB of disk
-    python tests/benchmarks/trace_file.py --rows 300000 --query-rows 2000000 --faults 100000    # a smoke test
+    python tests/benchmarks/trace_file.py --rows 300000 --faults 100000     # a smoke test
 
 Goals: write and read to columns at least as fast as Arrow IPC with zstd in the same run, at half its size; writer
-memory <= 20 MB, a one-second window out of 10M rows <= 10 ms, a scan of 60 MB without footer <= 50 ms, top-10 files
-over 100M rows <= 2.5 s. Neither reader uses threads.
-Peers: perf.data and `perf script`, one msgpack map a record, Parquet and Arrow IPC by pyarrow. Rows a second are of
-the processor time of the one process (what a core does), except for the query, which is wall time on all cores.
+memory <= 20 MB, a one-second window out of 10M rows <= 10 ms. Neither reader uses threads. Peers: Parquet and Arrow IPC
+by pyarrow. Rows a second are of the processor time of the one process (what a core does).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import os
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
 
-import msgpack
 import numpy as np
 import pyarrow as pa
 import synthetic_trace as synthetic
@@ -35,13 +28,10 @@ from pyarrow import parquet
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
-from wstrace_exporters.msgpack.interchange.sql import connect
-from wstrace_exporters.msgpack.read.part import Part
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
-TOP = "select file, count(*) n from page_fault group by file order by n desc limit 10"
 #: touches memory as programs do: a heap that grows, files mapped and read in runs and at random, children, threads
 WORKLOAD = """
 import mmap, os, random, sys, threading, glob
@@ -73,12 +63,6 @@ def part(n):
     mapped(n // 5)
 part(faults)
 """
-
-
-def best(measure: Callable[[], float], rounds: int) -> tuple[float, float]:
-    """The best and the median of so many measurements."""
-    values = [measure() for _ in range(rounds)]
-    return min(values), statistics.median(values)
 
 
 def rate(rows: int, seconds: float) -> str:
@@ -119,9 +103,9 @@ def capture(path: Path, faults: int) -> None:
 # -- ours and the peers: write one file, read it back ----------------------------------------------------------------
 
 
-def write_wstf(data: Data, path: Path, layout: Literal["wstf", "rows"] = "wstf") -> None:
+def write_wstf(data: Data, path: Path) -> None:
     context = Context(strings=data.strings)
-    exporter = MsgpackExporter(path=str(path), force=True, fsync="none", layout=layout)
+    exporter = MsgpackExporter(path=str(path), force=True, fsync="none")
     exporter.start(context)
     for batch in itertools.chain(data.first, data.batches):
         exporter.export(batch)
@@ -131,11 +115,6 @@ def write_wstf(data: Data, path: Path, layout: Literal["wstf", "rows"] = "wstf")
 def read_wstf(path: Path, columns: tuple[str, ...] | None) -> int:
     with open_trace(str(path)) as trace:
         return sum(len(batch) for batch in trace.batches("page_fault", columns))
-
-
-def read_maps(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for record in msgpack.Unpacker(file) if record["stream"] == "page_fault")
 
 
 def table_batches(data: Data) -> Iterator[pa.RecordBatch]:
@@ -196,42 +175,6 @@ def compare(data: Data, folder: Path, rounds: int) -> None:
         line(f"{name}: write", rate(data.rows, min(write[name])), goal[0])
         line(f"{name}: read to columns", rate(data.rows, min(read[name])), goal[1])
         line(f"{name}: size", f"{size[name]:6.2f} B/record", goal[2])
-    part = Data(data.batches[:2], data.first, data.strings)
-    path = folder / "maps"
-    began = time.process_time()
-    write_wstf(part, path, "rows")
-    line("a msgpack map a record: write", rate(part.rows, time.process_time() - began))
-    began = time.process_time()
-    assert read_maps(path) == part.rows
-    line("a msgpack map a record: read", rate(part.rows, time.process_time() - began))
-    line("a msgpack map a record: size", f"{path.stat().st_size / part.rows:6.2f} B/record")
-
-
-def perf(folder: Path, faults: int) -> None:
-    """perf.data of the same workload, and `perf script` over it."""
-    if shutil.which("perf") is None:
-        line("perf.data", "perf is not here")
-        return
-    for options, name in (([], "perf.data"), (["-z"], "perf.data, record -z")):
-        path = folder / "perf.data"
-        record = ["perf", "record", "-q", "-e", "page-faults", "-c", "1", "-d", *options, "-o", str(path), "--",
-                  sys.executable, "-c", WORKLOAD, str(faults)]  # fmt: skip
-        subprocess.run(record, check=True, stderr=subprocess.DEVNULL)
-        began = os.times()
-        out = subprocess.Popen(
-            ["perf", "script", "-F", "time,pid,tid,ip,addr", "-i", str(path)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        assert out.stdout is not None
-        rows = 0
-        while block := out.stdout.read(1 << 20):
-            rows += block.count(b"\n")
-        out.wait()
-        ended = os.times()
-        seconds = ended.children_user + ended.children_system - began.children_user - began.children_system
-        line(f"{name}: size", f"{path.stat().st_size / max(rows, 1):6.2f} B/record")
-        line(f"{name}: read by perf script", rate(rows, seconds))
-        path.unlink()
 
 
 # -- the other goals -------------------------------------------------------------------------------------------------
@@ -274,29 +217,6 @@ def window(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def scan(path: Path) -> float:
-    """Seconds to find every frame of a file without its end."""
-    began = time.perf_counter()
-    Part(str(path)).close()
-    return time.perf_counter() - began
-
-
-def without_end(path: Path, out: Path, size: int) -> int:
-    """The first bytes of a trace; gives how many."""
-    with path.open("rb") as source, out.open("wb") as cut:
-        data = source.read(size - 100)
-        cut.write(data[:-100])
-    return len(data) - 100
-
-
-def query(path: Path) -> float:
-    """Seconds for the ten files with most faults."""
-    began = time.perf_counter()
-    with connect(str(path), TOP) as answer:
-        assert answer.rows
-    return time.perf_counter() - began
-
-
 def spread(path: Path, rows: int) -> None:
     """A trace of so many rows at 20,000 a second: a frame a second, as a session cuts them."""
     context = Context()
@@ -309,24 +229,9 @@ def spread(path: Path, rows: int) -> None:
     exporter.close()
 
 
-def large(path: Path, rows: int) -> None:
-    """A trace of so many rows: 10M of them again and again, later and later."""
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), force=True, fsync="none")
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    begin = 2_000_000
-    while rows > 0:
-        for batch in synthetic.faults(context.strings, min(rows, 10_000_000), begin=begin):
-            exporter.export(batch)
-            begin, rows = batch.window[1], rows - len(batch)
-    exporter.close()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--query-rows", type=int, default=100_000_000)
     parser.add_argument("--faults", type=int, default=3_000_000, help="of the real capture")
     parser.add_argument("--capture", type=Path, help="a capture to use instead of making one")
     parser.add_argument("--rounds", type=int, default=3)
@@ -340,7 +245,6 @@ def main() -> None:
         real = Data.captured(captured)
         print(f"a real capture, {real.rows:,} faults, {asked.rounds} rounds")
         compare(real, folder, asked.rounds)
-        perf(folder, min(asked.faults, 500_000))
         del real
         data = Data.synthetic(asked.rows)
         print(f"synthetic, {data.rows:,} rows")
@@ -349,11 +253,8 @@ def main() -> None:
         del data
         line("writer's memory", f"{memory(folder, min(asked.rows, 3_000_000)):.1f} MB", "20")
         spread(path, asked.rows)
-        line("a second out of them, 20,000 a second", f"{best(lambda: window(path), 5)[0] * 1e3:.1f} ms", "10")
-        large(path, asked.query_rows)
-        size = without_end(path, folder / "cut.wst", 60_000_000)
-        line(f"scan of {size / 1e6:.0f} MB", f"{best(lambda: scan(folder / 'cut.wst'), 5)[0] * 1e3:.1f} ms", "50")
-        line(f"top 10 of {asked.query_rows:,}", f"{best(lambda: query(path), asked.rounds)[0]:.2f} s", "2.5 of 100M")
+        seconds = min(window(path) for _ in range(5))
+        line("a second out of them, 20,000 a second", f"{seconds * 1e3:.1f} ms", "10")
 
 
 if __name__ == "__main__":

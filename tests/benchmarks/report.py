@@ -1,9 +1,9 @@
-"""What `wstrace report FILE` costs: CPU seconds and peak memory of the command, for a trace of many faults.
+"""What the answers from a file cost: CPU seconds and peak memory of `report` and of each other form of a large trace.
 
-    python tests/benchmarks/blame.py [--pages 1048576] [--rounds 5] [--other PYTHON]
+    python tests/benchmarks/report.py [--pages 1048576] [--rounds 5] [--other PYTHON]
 
-Goals: <= 2 s and 300 MB for a process of 4 GiB with 1M faults, <= 1.5 s for 1M faults of which few pages are left. With
---other, the Python of another installation is measured in turn, A B A B. Compile both first (`python -m compileall`).
+Goals for 1M faults: <= 1 x the version before, 200 MB. With --other, the Python of another installation is measured in
+turn, A B A B; it must read the files that this one writes. Compile both first (`python -m compileall`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,23 @@ os._exit(0)
 """
 
 
-def measured(python: str, trace: str) -> tuple[float, float]:
-    """CPU seconds and peak MB of one `wstrace report`."""
-    with subprocess.Popen([python, "-m", "wstrace", "report", trace], stdout=subprocess.DEVNULL) as process:
+#: form -> the words of the command behind its trace; OUT is a new file
+FORMS = {
+    "report": ("report", "TRACE"),
+    "report --by kind": ("report", "TRACE", "--by", "kind"),
+    "HTML": ("report", "TRACE", "--force", "--html", "OUT"),
+    "jsonl": ("report", "TRACE", "--format", "jsonl"),
+    "folded": ("report", "TRACE", "--format", "folded"),
+    "pprof": ("convert", "TRACE", "--force", "-o", "OUT.pb.gz"),
+    "Perfetto": ("convert", "TRACE", "--force", "-o", "OUT.pftrace"),
+}
+
+
+def measured(python: str, form: str, trace: str) -> tuple[float, float]:
+    """CPU seconds and peak MB of one command."""
+    words = [word.replace("TRACE", trace).replace("OUT", f"{trace}.out") for word in FORMS[form]]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([python, "-m", "wstrace", *words], stdout=quiet, stderr=quiet) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
@@ -56,11 +70,13 @@ def main() -> None:
             trace = f"{folder}/{again}.wst"
             subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", trace, "--",
                             sys.executable, str(program), str(pages), str(again)], check=True)  # fmt: skip
-            rounds = [[measured(python, trace) for python in pythons] for _ in range(asked.rounds)]
-            for number, python in enumerate(pythons):
-                cpu, memory = zip(*(one[number] for one in rounds), strict=True)
-                median = statistics.median(cpu)
-                print(f"{what}: {min(cpu):.2f} s CPU (median {median:.2f}), {max(memory):.0f} MB  {python}")
+            print(f"{what}: {Path(trace).stat().st_size:,} bytes")
+            for form in FORMS:
+                rounds = [[measured(python, form, trace) for python in pythons] for _ in range(asked.rounds)]
+                for number, python in enumerate(pythons):
+                    cpu, memory = zip(*(one[number] for one in rounds), strict=True)
+                    median = statistics.median(cpu)
+                    print(f"  {form}: {min(cpu):.2f} s CPU (median {median:.2f}), {max(memory):.0f} MB  {python}")
 
 
 if __name__ == "__main__":
