@@ -39,7 +39,7 @@ print(flush=True); input()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (used + 20, limit[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert descriptors() == before
+    assert descriptors() <= before  # what an earlier test left may be closed meanwhile
     script = f"""
 import resource, sys
 sys.path[:0] = {sys.path!r}
