@@ -29,7 +29,6 @@ _API = {
     "Unavailable": "wstrace.errors",
     "WriteWatch": "wstrace_plugins.write_watch.write_watch",
     "WstraceError": "wstrace.errors",
-    "agent": "wstrace_plugins.write_watch.write_watch",
     "delta": "wstrace_plugins.working_set.delta",
     "empty_working_set": "wstrace_plugins.working_set.empty",
     "hookimpl": "wstrace.hookspecs",

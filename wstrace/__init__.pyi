@@ -30,7 +30,6 @@ from wstrace_plugins.working_set.empty import empty_working_set as empty_working
 from wstrace_plugins.working_set.working_set import working_set as working_set
 from wstrace_plugins.write_watch.write_watch import MemoryWatch as MemoryWatch
 from wstrace_plugins.write_watch.write_watch import WriteWatch as WriteWatch
-from wstrace_plugins.write_watch.write_watch import agent as agent
 
 __version__: str
 __all__: list[str]

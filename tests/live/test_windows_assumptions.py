@@ -259,23 +259,6 @@ def test_the_launcher_that_pip_made_is_resolved():
     assert Path(found.interpreter).samefile(sys.executable), "assumption: the shebang is this Python"
 
 
-@real
-def test_a_pipe_whose_name_is_taken_is_refused():
-    from wstrace_plugins.write_watch.windows import pipe
-
-    name = f"{pipe.PREFIX}wstrace-test-{os.getpid()}"
-    first = pipe.Server(name)
-    try:
-        try:
-            pipe.Server(name).close()
-            taken = False
-        except OSError:
-            taken = True
-        assert taken, "assumption: FILE_FLAG_FIRST_PIPE_INSTANCE refuses a name that somebody has"
-    finally:
-        first.close()
-
-
 STORM = """
 import threading, time
 def work():

@@ -40,14 +40,6 @@ def test_a_privilege_that_is_not_held_says_what_to_do(windows):
     assert "elevated" in refused.value.remedy
 
 
-def test_a_sid_as_text():
-    sid = bytes.fromhex("010500000000000515000000") + b"".join(
-        n.to_bytes(4, "little") for n in (7, 8, 0xFFFFFFFF, 1001)
-    )
-    assert token.sid_text(sid) == "S-1-5-21-7-8-4294967295-1001"
-    assert token.sid_text(sid + b"\0\0\0\0") == "S-1-5-21-7-8-4294967295-1001"
-
-
 def test_low_integrity_is_the_reason_that_is_given(windows):
     assert not token.low_integrity(windows)
     windows.processes[1].integrity = 0x1000

@@ -118,7 +118,7 @@ def test_memory_that_was_there_before_cannot_be_watched(windows):
 def test_all_watched_buffers_of_the_process(windows):
     first, start = region(windows, 2)
     first[PAGE] = 1  # before it is watched
-    watcher = half.allocated(windows)
+    watcher = half.open_watcher(windows)
     second, other = region(windows, 3)
     first[0] = second[PAGE] = 1
     assert sorted(watcher.written()[0].tolist()) == sorted([start, other + PAGE])

@@ -14,7 +14,7 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
-from wstrace.errors import CommandNotFound, TargetExited, Unavailable
+from wstrace.errors import CommandNotFound, TargetExited
 from wstrace.places import MappedFile
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
 from wstrace_plugins.mapped_files.windows.backend import mapped_file
@@ -202,35 +202,6 @@ def test_memory_is_freed_with_its_last_reference():
     watch.close()
     del watch
     assert held - committed() >= 256 << 20
-
-
-def test_a_tracer_outside_asks_the_agent(target):
-    process = target("write_on_request.py")
-    start = int(process.stdout.readline(), 16)
-    watcher = write_watch.open_watcher(process.pid)
-    process.stdin.write("1 2 3 40\n")
-    process.stdin.flush()
-    assert process.stdout.readline().strip() == "written"
-    starts, pages = watcher.written()
-    assert list(zip(((starts - start) // PAGE).tolist(), pages.tolist(), strict=True)) == [(1, 3), (40, 1)]
-    assert len(watcher.written()[0]) == 0
-    process.stdin.write("5\n")
-    process.stdin.flush()
-    process.stdout.readline()
-    assert ((watcher.written()[0] - start) // PAGE).tolist() == [5]
-    process.stdin.close()
-    process.wait(20)
-    with pytest.raises(TargetExited):
-        watcher.written()
-    watcher.close()
-
-
-def test_a_process_without_an_agent_says_what_to_do(target):
-    process = target("fault_on_request.py")
-    process.stdout.readline()
-    with pytest.raises(Unavailable, match="runs no agent") as refused:
-        write_watch.open_watcher(process.pid)
-    assert "wstrace.agent()" in refused.value.remedy
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

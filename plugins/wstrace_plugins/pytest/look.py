@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from wstrace.errors import Unavailable
 from wstrace_plugins.pytest.observer import Row, Seen
 
 if TYPE_CHECKING:
@@ -23,53 +22,35 @@ _AROUND = frozenset(("_pytest", "pytest", "pluggy", "wstrace"))
 
 
 class Look:
-    """What the process does from begin to end: sessions on the other process, and two snapshots of it.
+    """What the process does from begin to end: a session on the other process, and two snapshots of it."""
 
-    Raises:
-        Unavailable: what is written cannot be seen.
-    """
-
-    def __init__(self, pid: int, *, names: bool, written: bool) -> None:
+    def __init__(self, pid: int) -> None:
         import wstrace
 
-        self._pid, self._names, self._lacking = pid, names, ""
+        self._pid, self._lacking = pid, ""
         self._faults: Session | None = None
-        #: the interval is so long that the only look is the one at the end
-        self._writes = _session(pid, "write_watch:interval=1e6") if written else None
-        if names:
-            try:
-                self._faults = _session(pid, "page_faults", "working_set")
-                if (level := self._faults.info.level) is not None and level.counts_only:
-                    self._lacking = f"{level.why}; {level.remedy}" if level.remedy else level.why
-            except wstrace.Unavailable as refused:
-                self._lacking = str(refused)
-            self._before = _by_file(pid)
+        try:
+            self._faults = wstrace.Session(pid, sources=["page_faults", "working_set"], children=False).start()
+            if (level := self._faults.info.level) is not None and level.counts_only:
+                self._lacking = f"{level.why}; {level.remedy}" if level.remedy else level.why
+        except wstrace.Unavailable as refused:
+            self._lacking = str(refused)
+        self._before = _by_file(pid)
 
     def end(self) -> Seen:
         """What was seen."""
         seen = Seen()
-        if self._writes is not None:
-            self._writes.stop()
-            page = self._writes.info.page_size
-            seen.written = sum(int(batch["pages"].sum()) for batch in self._writes.trace.batches("written")) * page
-        if self._names:
-            after = _by_file(self._pid)
-            if self._faults is not None:
-                self._faults.stop()
-            if self._faults is None or self._lacking:
-                grown = [(name, size - self._before.get(name, 0)) for name, size in after.items()]
-                seen.rows = _most([(name, more, more) for name, more in grown if more > 0])
-                seen.lacking = f"files and kinds of memory only: {self._lacking}"
-            else:
-                seen.rows, seen.by = _most(_by_line(self._faults)), "line"
-                seen.lacking = "; ".join(self._faults.info.lacking)
+        after = _by_file(self._pid)
+        if self._faults is not None:
+            self._faults.stop()
+        if self._faults is None or self._lacking:
+            grown = [(name, size - self._before.get(name, 0)) for name, size in after.items()]
+            seen.rows = _most([(name, more, more) for name, more in grown if more > 0])
+            seen.lacking = f"files and kinds of memory only: {self._lacking}"
+        else:
+            seen.rows, seen.by = _most(_by_line(self._faults)), "line"
+            seen.lacking = "; ".join(self._faults.info.lacking)
         return seen
-
-
-def _session(pid: int, *sources: str) -> Session:
-    import wstrace
-
-    return wstrace.Session(pid, sources=sources, children=False).start()
 
 
 def _by_line(session: Session) -> list[Row]:
@@ -109,14 +90,12 @@ def serve(questions: IO[bytes], answer: Callable[[dict[str, Any]], None]) -> Non
         asked = json.loads(line)
         try:
             if "begin" in asked:
-                look = Look(asked["begin"], names=asked["names"], written=asked["written"])
+                look = Look(asked["begin"])
                 answer({"ready": True})
             else:
                 assert look is not None
                 seen, look = look.end(), None
                 answer(asdict(seen))
-        except Unavailable as refused:
-            answer({"refused": str(refused)})
         except Exception as error:
             answer({"failed": f"{type(error).__name__}: {error}"})
 

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Self
 
-from wstrace.errors import Unavailable
-
 #: (label, bytes that it brought, bytes of them that are still there)
 Row = tuple[str, int, int]
 #: Seconds until an observer that says nothing is given up.
@@ -28,19 +26,18 @@ class Seen:
 
     rows: (label, bytes that it brought, bytes of them that are still there), most first. by: `line` where the faults
     were recorded, `file` where only snapshots could be compared. lacking: why no more than that is known, and what
-    lifts it; "" = everything is. written: bytes of the pages that were written; None = not asked for.
+    lifts it; "" = everything is.
     """
 
     rows: list[Row] = field(default_factory=list)
     by: str = "file"
     lacking: str = ""
-    written: int | None = None
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """From its JSON."""
         rows = [(str(label), int(brought), int(left)) for label, brought, left in data["rows"]]
-        return cls(rows, data["by"], data["lacking"], data["written"])
+        return cls(rows, data["by"], data["lacking"])
 
 
 class Observer:
@@ -50,20 +47,10 @@ class Observer:
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = ""
 
-    def begin(self, pid: int, *, names: bool, written: bool) -> None:
-        """Begins to look at a process; returns when it is being looked at.
-
-        Args:
-            pid: the process.
-            names: whether to see who brings memory.
-            written: whether to see what is written, by the agent that the process has started.
-
-        Raises:
-            Unavailable: what is written cannot be seen.
-        """
-        answer = {} if self._failed else self._ask({"begin": pid, "names": names, "written": written})
-        if written and (self._failed or "refused" in answer):
-            raise Unavailable(self._failed or str(answer["refused"]))
+    def begin(self, pid: int) -> None:
+        """Begins to look at a process; returns when it is being looked at."""
+        if not self._failed:
+            self._ask({"begin": pid})
 
     def end(self) -> Seen:
         """What was seen since begin()."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,24 +23,26 @@ from wstrace_plugins.pytest.observer import Observer
 from wstrace_plugins.pytest.report import Counted
 from wstrace_plugins.pytest.settings import switched_on
 
+if TYPE_CHECKING:
+    from wstrace import MemoryWatch
+
 _LIMITS = pytest.StashKey[Limits]()
 _MEASURED = pytest.StashKey[Measured]()
 _APART = pytest.StashKey[Apart]()
 
 
 @contextmanager
-def _agent() -> Iterator[None]:
-    """An agent, by which another process sees what this one writes."""
+def _watch() -> Iterator[MemoryWatch]:
+    """A watch of what this process writes."""
     import wstrace
 
     try:
-        agent = wstrace.agent()
+        watch = wstrace.MemoryWatch()
     except Unavailable as refused:
         pytest.fail(str(cannot("written", refused)), pytrace=False)
-    try:
-        yield
-    finally:
-        agent.close()
+    with watch:
+        watch.written()  # so that its own pages are in memory
+        yield watch
 
 
 class Budgets:
@@ -144,27 +146,27 @@ class Budgets:
 
     def _measure(self, item: pytest.Item, limits: Limits) -> Generator[None, Any, Any]:
         """Counts, and has the observer look: who brings memory is known only if it looked when that came."""
-        names, written = self._names_may_be_told(item, limits), "written" in limits.most
+        names = self._names_may_be_told(item, limits)
         seen = None
-        with _agent() if written else nullcontext(), clean_heap(self._system):
+        with _watch() if "written" in limits.most else nullcontext() as watch, clean_heap(self._system):
             try:
                 meter = Meter(self._system, limits.most)
-                if names or written:
-                    self._observer.begin(os.getpid(), names=names, written=written)
             except Unavailable as refused:
                 pytest.fail(str(refused), pytrace=False)
+            if names:
+                self._observer.begin(os.getpid())
+            if watch is not None:
+                watch.reset()
             meter.start()
             try:
                 result = yield
             finally:
                 meter.stop()
-                if names or written:
+                if watch is not None:
+                    meter.figures["written"] = int(watch.written()[1].sum()) * watch.page_size
+                if names:
                     seen = self._observer.end()
-        if written and (seen is None or seen.written is None):
-            pytest.fail(f"wstrace: written cannot be had here: {seen.lacking if seen else ''}", pytrace=False)
-        if seen is not None and seen.written is not None:
-            meter.figures["written"] = seen.written
-        measured = item.stash[_MEASURED] = Measured([meter.figures], seen if names else None)
+        measured = item.stash[_MEASURED] = Measured([meter.figures], seen)
         if self._traced is None:
             self._judge(item, limits, measured)
         elif self._cold:

@@ -1,4 +1,4 @@
-"""What was written since the last read: the source `write_watch`, wstrace.WriteWatch and wstrace.agent.
+"""What was written since the last read: the source `write_watch`, wstrace.WriteWatch and MemoryWatch.
 
 `backend.py` describes what it needs from the system.
 """

@@ -11,7 +11,7 @@ from wstrace.interfaces import Level
 
 
 class Watch(Protocol):
-    """A watch of the calling process or of another one."""
+    """A watch of the calling process."""
 
     @property
     def page_size(self) -> int:
@@ -23,7 +23,6 @@ class Watch(Protocol):
         The pages count as not written from now on; no write in between is lost.
 
         Raises:
-            TargetExited: the process ended or executed another program.
             Unavailable: this is a forked child, or the memory was mapped anew.
         """
 
@@ -64,15 +63,6 @@ class OwnWatch(Watch, Protocol):
         """Marks everything as not written; only called where add_writable() works."""
 
 
-class Agent(Protocol):
-    """A running agent, which passes a watch of its process to tracers."""
-
-    path: str
-
-    def close(self) -> None:
-        """Stops the agent and removes its socket; a watch that a tracer has already continues."""
-
-
 class Backend(Protocol):
     """The module that talks to the operating system."""
 
@@ -88,17 +78,11 @@ class Backend(Protocol):
     def Watcher(self) -> OwnWatch:  # noqa: N802 - a class of the module
         """A watch of the calling process. Raises Unavailable."""
 
-    def open_watcher(self, pid: int, agent: str = "") -> Watch:
-        """A watch of all memory of the calling process or of another one that this system can watch.
+    def open_watcher(self) -> Watch:
+        """A watch of all memory of the calling process that this system can watch. Raises Unavailable."""
 
-        agent: the socket on which the other process's agent listens, "" = the default one.
-        """
-
-    def mappings(self, pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
+    def mappings(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
         """The columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start."""
-
-    def start_agent(self, path: str | None) -> Agent:
-        """Lets a tracer outside of this process watch it. Raises Unavailable where the system has no method for it."""
 
 
 def backend() -> Backend:

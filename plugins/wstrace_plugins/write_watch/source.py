@@ -11,61 +11,51 @@ import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import TargetExited, Unavailable, UsageError
+from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
 from wstrace_plugins.os.intervals import cut
 from wstrace_plugins.os.snapshots import address_space, parts
 from wstrace_plugins.write_watch.backend import Watch, backend
 
-_TO_ATTACH = "to attach: call wstrace.agent() in that process, then: wstrace attach PID -s write_watch"
-
 
 class WriteWatchSource(Source):
-    """Runs of pages written since the last read, of the calling process or of one that allows it.
+    """Runs of pages that the calling process has written since the last read.
 
-    Another process is watched through its agent (wstrace.agent() in it). Its children are not
-    watched: the system does not pass the watch on in a fork.
+    Its children are not watched: the system does not pass the watch on in a fork.
 
     Args:
         interval: seconds between two reads.
-        agent: socket of the target's agent; "" = the default one.
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
     name: ClassVar[str] = "write_watch"
     streams: ClassVar[tuple[Schema, ...]] = (WRITTEN_PAGES, ADDRESS_SPACE)
 
-    def __init__(self, *, interval: float = 1.0, agent: str = "", max_cpu: float = 0.05) -> None:
+    def __init__(self, *, interval: float = 1.0, max_cpu: float = 0.05) -> None:
         if interval <= 0:
             raise UsageError(f"write_watch: interval is {interval}", "give seconds, more than 0")
         if not 0 < max_cpu <= 1:
             raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
-        self._interval, self._agent, self._max_cpu = interval, agent, max_cpu
+        self._interval, self._max_cpu = interval, max_cpu
         self._watcher: Watch | None = None
         self._snap = self._pages = 0
-        self._ended = False
 
     @classmethod
     def probe(cls) -> Level:
-        """full, with what a watch of another process needs; or what remains without it, with the reason."""
-        level = backend().probe()
-        if level.name != "full":
-            return level
-        return Level("full", "of the process itself; another one is watched through its agent", _TO_ATTACH)
+        """full, or none with the reason."""
+        return backend().probe()
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and starts the watch."""
         self._context, self._backend = context, backend()
-        self.pid = context.targets[0].pid if context.targets else os.getpid()
-        if any(target.launched for target in context.targets):
+        self.pid = os.getpid()
+        if context.groups or any(target.pid != self.pid for target in context.targets):
             raise Unavailable(
-                "write_watch cannot watch a command from its start: the watch must be made in the process itself",
-                "call wstrace.agent() in it, then: wstrace attach PID -s write_watch",
+                "write_watch watches the process in which the session runs",
+                'in that process: wstrace.Session(sources=["write_watch"])',
             )
-        if len(context.targets) > 1 or context.groups:
-            raise UsageError("write_watch watches one process", "start one session for each")
-        self._watcher = self._backend.open_watcher(self.pid, self._agent)
+        self._watcher = self._backend.open_watcher()
         self._due = time.monotonic() + self._interval
 
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -88,31 +78,19 @@ class WriteWatchSource(Source):
         if self._watcher is not None:
             self._watcher.after_fork_in_child()
 
-    @property
-    def finished(self) -> bool:
-        """True when the process has ended."""
-        return self._ended
-
     def statistics(self) -> Mapping[str, int | float]:
         """looks (reads made), pages found written."""
         return {"looks": self._snap, "pages": self._pages}
 
     def _look(self) -> Iterator[Batch]:
         watcher = self._watcher
-        if self._ended or watcher is None:
+        if watcher is None:
             return
         started = time.thread_time()
-        try:
-            start, pages = watcher.written()
-            time_ns = now_ns()
-            # after the read, so that every mapping with a written page is listed
-            mappings = self._backend.mappings(self.pid, self._context.strings)
-        except TargetExited as error:
-            self._ended = True
-            # the process has executed another program
-            if any(target.wait(0) is None for target in self._context.targets):
-                self._context.info.note(f"what it writes since: {error.why}")
-            return
+        start, pages = watcher.written()
+        time_ns = now_ns()
+        # after the read, so that every mapping with a written page is listed
+        mappings = self._backend.mappings(self._context.strings)
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
         # one scan joins adjacent pages, but a run must lie in one mapping
         borders = np.union1d(mappings["start"], mappings["end"])

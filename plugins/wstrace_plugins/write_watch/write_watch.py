@@ -1,4 +1,4 @@
-"""wstrace.WriteWatch: memory that reports its written pages; MemoryWatch: all memory; agent(): for a tracer outside."""
+"""wstrace.WriteWatch: memory that reports its written pages; MemoryWatch: all memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
-from wstrace_plugins.write_watch.backend import Agent, OwnWatch, backend
+from wstrace_plugins.write_watch.backend import OwnWatch, backend
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -181,17 +181,3 @@ class MemoryWatch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def agent(path: str | None = None) -> Agent:
-    """Starts a thread that passes a write watch of this process to a tracer of the same user.
-
-    `wstrace attach PID -s write_watch` finds it by the process's id. It needs no privilege on either side.
-
-    Args:
-        path: the Unix socket (mode 0600); None = wstrace/PID.sock in the user's runtime folder.
-
-    Raises:
-        Unavailable: this system cannot pass a watch to another process, or the socket cannot be made.
-    """
-    return backend().start_agent(path)

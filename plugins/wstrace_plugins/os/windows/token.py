@@ -53,12 +53,6 @@ def _sid(api: WindowsApi, process: int, what: int) -> bytes:
     return information[2 * api.POINTER : int(size[0])].tobytes()
 
 
-def sid_text(sid: bytes) -> str:
-    """A SID in the notation of security descriptors, `S-1-5-21-...`."""
-    authority, below = int.from_bytes(sid[2:8], "big"), np.frombuffer(sid, "<u4", sid[1], 8)
-    return "-".join(str(part) for part in ("S", sid[0], authority, *below.tolist()))
-
-
 def elevated(api: WindowsApi) -> bool:
     """Whether this process runs with an administrator's full token; False when not known."""
     value, size = np.zeros(1, "<u4"), np.zeros(1, "<u4")

@@ -1,4 +1,4 @@
-"""The watch of all writable memory of a process on Linux: includes new mappings, and reports memory that was freed.
+"""The watch of all writable memory of this process on Linux: includes new mappings, and reports memory that was freed.
 
 Absent pages of private memory get no write-protection mark, which would cost page tables for all reserved memory. So a
 page that never existed and one that was freed (MADV_DONTNEED) look the same. Therefore the present pages are remembered
@@ -11,7 +11,7 @@ Source: Linux Documentation/admin-guide/mm/pagemap.rst; mm/memory.c zap_install_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from typing import Any
 
 import numpy as np
@@ -31,23 +31,21 @@ _GIVE = pm.IS_WPALLOWED | pm.IS_WRITTEN | pm.IS_PFNZERO | pm.IS_FILE
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
 
 
-def mappings(pid: int, strings: Dictionary) -> dict[str, NDArray[Any]]:
-    """The columns of a process's mappings."""
-    columns = procfs.read_maps(pid).coded(strings)
+def mappings(strings: Dictionary) -> dict[str, NDArray[Any]]:
+    """The columns of the calling process's mappings."""
+    columns = procfs.read_maps(os.getpid()).coded(strings)
     return {name: column[columns["end"] <= USER_END] for name, column in columns.items()}
 
 
 class AllMemory:
-    """All writable memory of a process under one userfaultfd; memory of another userfaultfd is left to that one.
+    """All writable memory of this process under one userfaultfd; memory of another userfaultfd is left to that one.
 
     Args:
-        pid: the process.
-        uffd, pagemap: of that process.
-        check: raises when the process has ended or executed another program.
+        uffd, pagemap: of this process.
     """
 
-    def __init__(self, pid: int, uffd: Userfaultfd, pagemap: pm.Pagemap, check: Callable[[], None]) -> None:
-        self._pid, self._uffd, self._pagemap, self._check = pid, uffd, pagemap, check
+    def __init__(self, uffd: Userfaultfd, pagemap: pm.Pagemap) -> None:
+        self._uffd, self._pagemap = uffd, pagemap
         self._scanned: list[tuple[int, int]] = []
         self._watched = self._shared = _NONE  # the watched mappings; those of them that are shared
         self._held = _NONE  # pages of private memory that were present at the last read
@@ -61,7 +59,6 @@ class AllMemory:
     def look(self) -> list[Ranges]:
         """The written ranges, unordered; then starts to watch what was mapped since the last call."""
         found, held = self._scan()
-        self._check()
         given_back = without(*self._held, *held)[:2]
         self._held = held
         new, stayed = self._take_in()  # after the scan, because looking for new mappings writes memory too
@@ -87,7 +84,7 @@ class AllMemory:
 
     def _take_in(self) -> tuple[list[Ranges], Ranges]:
         """Watches what was mapped since the last call: returns the pages found there, and what stays watched."""
-        columns = mappings(self._pid, Dictionary())
+        columns = mappings(Dictionary())
         start, end, shared = columns["start"], columns["end"], (columns["flags"] & MAP_SHARED) != 0
         bare = self._pagemap.scan(pm.PAGE, int(end.max(initial=pm.PAGE)), mask=pm.IS_WPALLOWED,
                                   inverted=pm.IS_WPALLOWED, give=pm.IS_WPALLOWED)  # fmt: skip

@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_plugins.os.linux import pagemap as pm
-from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
-from wstrace_plugins.write_watch.linux.agent import Agent, connect
 from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
 
@@ -45,17 +43,9 @@ def allocate(nbytes: int) -> mmap.mmap:
     return mmap.mmap(-1, nbytes, flags=flags)
 
 
-def start_agent(path: str | None) -> Agent:
-    """Lets a tracer outside of this process watch it. Raises Unavailable when this process cannot be watched."""
-    Watcher().close()
-    return Agent(path)
-
-
-def open_watcher(pid: int, agent: str = "") -> Watcher:
-    """A watcher of all writable memory of the calling process, or of another one through its agent."""
-    if pid != os.getpid():
-        procfs.stat_with_memory(pid)
-    watcher = Watcher(pid, agent)
+def open_watcher() -> Watcher:
+    """A watcher of all writable memory of the calling process."""
+    watcher = Watcher()
     try:
         watcher.add_writable()
     except BaseException:
@@ -69,16 +59,12 @@ class Watcher:
 
     page_size = pm.PAGE
 
-    def __init__(self, pid: int | None = None, agent: str = "") -> None:
-        self.pid = os.getpid() if pid is None else pid
+    def __init__(self) -> None:
         self._maker = os.getpid()
         self._region = 0, 0
         self._all: AllMemory | None = None
-        if self.pid == self._maker:
-            self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
-            self._prove()
-        else:  # the agent has proved that it works
-            self._uffd, self._pagemap = connect(self.pid, agent)
+        self._uffd, self._pagemap = Userfaultfd(), pm.Pagemap()
+        self._prove()
 
     def add(self, start: int, end: int) -> None:
         """Watches these pages; none of them is written yet."""
@@ -93,7 +79,7 @@ class Watcher:
     def add_writable(self) -> int:
         """Watches all writable memory, present and future; returns the number of bytes watched."""
         self._check_maker()
-        self._all = AllMemory(self.pid, self._uffd, self._pagemap, self._check_there)
+        self._all = AllMemory(self._uffd, self._pagemap)
         return self._all.nbytes
 
     def written(self, *, reset: bool = True) -> Runs:
@@ -143,11 +129,6 @@ class Watcher:
             why, remedy = f"write watch does not work here: {refused.why}", refused.remedy
         self.close()
         raise Unavailable(why, remedy)
-
-    def _check_there(self) -> None:
-        """Called after scans: of an address space that has ended they find nothing and raise nothing."""
-        if self.pid != self._maker and self._pagemap.gone:
-            raise TargetExited(f"process {self.pid} ended or executed another program while it was watched")
 
     def _check_maker(self) -> None:
         if os.getpid() != self._maker:

@@ -10,7 +10,6 @@ Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWat
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Dictionary
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.write_watch.windows.agent import Agent, RemoteWatcher, connect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,34 +79,12 @@ def _free(api: WindowsApi, start: int) -> None:
         api.VirtualFree(start, 0, winapi.MEM_RELEASE)
 
 
-def mappings(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
-    """The columns of a process's allocations. Raises TargetExited, Unavailable."""
-    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
-    try:
-        processes.refuse_other_width(api, handle, pid)
-        rows = columns(list(Memory(api, handle).allocations()), strings)
-    finally:
-        api.CloseHandle(handle)
-    if not len(rows["start"]):
-        raise TargetExited(f"process {pid} has ended")
-    return rows
+def mappings(strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
+    """The columns of this process's allocations."""
+    return columns(list(Memory(api, api.GetCurrentProcess()).allocations()), strings)
 
 
-def open_watcher(pid: int, agent: str = "") -> Watcher | RemoteWatcher:
-    """A watcher of what WriteWatch allocated in a process, of another one through its agent.
-
-    Raises TargetExited, Unavailable.
-    """
-    return allocated() if pid == os.getpid() else connect(pid, agent)
-
-
-def start_agent(path: str | None) -> Agent:
-    """Starts an agent, through which a tracer outside of this process watches memory that WriteWatch made here."""
-    Watcher().close()
-    return Agent(path, allocated)
-
-
-def allocated(api: WindowsApi = winapi) -> Watcher:
+def open_watcher(api: WindowsApi = winapi) -> Watcher:
     """A watcher of all memory of this process that WriteWatch allocated and will allocate, with nothing written yet."""
     watcher = Watcher(api)
     watcher.everything = True
