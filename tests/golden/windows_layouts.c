@@ -1,5 +1,5 @@
-/* Known values in the structures of psapi.h, memoryapi.h, tlhelp32.h, sysinfoapi.h and winternl.h, as a C compiler lays them out.
-   tests/golden/make_windows_layouts builds it for both widths and writes windows_layouts.json. */
+/* Known values in the structures of psapi.h, memoryapi.h, tlhelp32.h and winternl.h, as a C compiler lays them out.
+   tests/golden/make_windows_layouts builds it and writes windows_layouts.json. */
 #include <windows.h>
 #include <psapi.h>
 #include <tlhelp32.h>
@@ -8,15 +8,9 @@
 #define GOLD(name) __attribute__((section(name), used))
 #define P(n) ((void *)(UINT_PTR)(n))
 
-#ifdef _WIN64
 #define PC 0x7ffb12345678ull
 #define VA 0x1d2f4a6b8c10ull
 #define KERNEL_PC 0xfffff80212345678ull
-#else
-#define PC 0x1017ffafu
-#define VA 0x10190275u
-#define KERNEL_PC 0x80512345u
-#endif
 
 /* soft fault: bit 0 of FaultingVa; then a hard one from the kernel; then the terminator: 7 lost */
 GOLD("wswatch") PSAPI_WS_WATCH_INFORMATION watch[3] = {
@@ -59,8 +53,6 @@ GOLD("startup") STARTUPINFOEXW startup = {
     .StartupInfo = {.cb = sizeof(STARTUPINFOEXW)}, .lpAttributeList = (LPPROC_THREAD_ATTRIBUTE_LIST)P(0x12340)};
 
 GOLD("created") PROCESS_INFORMATION created = {P(0x44), P(0x48), 42, 43};
-
-GOLD("sysinfo") SYSTEM_INFO sysinfo = {.dwPageSize = 4096, .lpMaximumApplicationAddress = P(0x7ffeffff)};
 
 GOLD("version") OSVERSIONINFOW version = {
     .dwOSVersionInfoSize = sizeof(OSVERSIONINFOW), .dwMajorVersion = 10, .dwBuildNumber = 26100};

@@ -60,7 +60,6 @@ class FakeProcess:
     parent: int = 0
     name: str = "app.exe"
     capacity: int = 1024
-    wow64: bool = False
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
@@ -96,12 +95,11 @@ class FakeWindows(FakeCreation):
     """The api of one fake machine.
 
     Args:
-        pointer: 8 or 4, the width of the tracer.
         stub: InitializeProcessForWsWatch returns TRUE and watches nothing, as under Wine.
     """
 
-    def __init__(self, *, pointer: int = 8, stub: bool = False) -> None:
-        super().__init__(pointer)
+    def __init__(self, *, stub: bool = False) -> None:
+        super().__init__()
         self.stub = stub
         self.processes: dict[int, FakeProcess] = {}
         self.handles: dict[int, tuple[int, int]] = {}
@@ -178,12 +176,6 @@ class FakeWindows(FakeCreation):
             at(size, "<u4", 1)[0] = write_utf16(buffer, f"C:\\apps\\{process.name}", int(at(size, "<u4", 1)[0]))
         return int(process is not None)
 
-    def IsWow64Process(self, handle: int, result: int) -> int:
-        """A 32-bit process on a 64-bit system."""
-        process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
-        at(result, "<u4", 1)[0] = bool(process and process.wow64)
-        return int(process is not None)
-
     # -- the watch ------------------------------------------------------------------------------------------------
 
     def InitializeProcessForWsWatch(self, handle: int) -> int:
@@ -209,7 +201,7 @@ class FakeWindows(FakeCreation):
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
         if process is None:
             return 0
-        layout = PSAPI_WS_WATCH_INFORMATION_EX[self.POINTER]
+        layout = PSAPI_WS_WATCH_INFORMATION_EX
         if size % layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
         if 1 in self.processes and self.processes[1].integrity < 0x2000:  # ExIsRestrictedCaller
@@ -261,7 +253,7 @@ class FakeWindows(FakeCreation):
         process = self._of(handle, winapi.QUERY_RIGHTS)
         if process is None:
             return 0
-        layout = PSAPI_WORKING_SET_BLOCK[self.POINTER]
+        layout = PSAPI_WORKING_SET_BLOCK
         at(buffer, layout, 1)[0] = len(process.working_set)
         if size < (len(process.working_set) + 1) * layout.itemsize:
             return self._fail(self.small_code)
@@ -274,7 +266,7 @@ class FakeWindows(FakeCreation):
         process = self._of(handle, winapi.QUERY_RIGHTS)
         if process is None:
             return 0
-        layout = PSAPI_WORKING_SET_EX_INFORMATION[self.POINTER]
+        layout = PSAPI_WORKING_SET_EX_INFORMATION
         for row in at(buffer, layout, size // layout.itemsize):
             row["VirtualAttributes"] = process.attributes.get(int(row["VirtualAddress"]) // PAGE * PAGE, 0)
         return 1
@@ -288,7 +280,7 @@ class FakeWindows(FakeCreation):
 
     def SetProcessWorkingSetSize(self, handle: int, minimum: int, maximum: int) -> int:
         """(SIZE_T)-1 twice is EmptyWorkingSet."""
-        everything = (1 << 8 * self.POINTER) - 1
+        everything = (1 << 64) - 1
         return self.EmptyWorkingSet(handle) if minimum == maximum == everything else 1
 
     def GetProcessMemoryInfo(self, handle: int, buffer: int, size: int) -> int:
@@ -296,7 +288,7 @@ class FakeWindows(FakeCreation):
         process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)
         if process is None:
             return 0
-        counters = at(buffer, PROCESS_MEMORY_COUNTERS[self.POINTER], 1)[0]
+        counters = at(buffer, PROCESS_MEMORY_COUNTERS, 1)[0]
         counters["PageFaultCount"] = process.page_faults & 0xFFFFFFFF
         counters["WorkingSetSize"] = counters["PeakWorkingSetSize"] = len(process.working_set) * PAGE
         return 1
@@ -306,10 +298,10 @@ class FakeWindows(FakeCreation):
     def VirtualQueryEx(self, handle: int, address: int, buffer: int, size: int) -> int:
         """The region around an address; 0 after the exit."""
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)
-        limit = 0x7FFF_FFFF_0000 if self.POINTER == 8 else 0x7FFF_0000
+        limit = 0x7FFF_FFFF_0000
         if process is None or process.exited or address >= limit:
             return self._fail(winapi.ERROR_INVALID_PARAMETER)
-        region = at(buffer, MEMORY_BASIC_INFORMATION[self.POINTER], 1)
+        region = at(buffer, MEMORY_BASIC_INFORMATION, 1)
         for a in sorted(process.allocations, key=lambda a: a.start):
             if a.start <= address < a.start + a.size:
                 protect = a.protect | (winapi.PAGE_GUARD if a.guard else 0)
@@ -347,7 +339,7 @@ class FakeWindows(FakeCreation):
         if shadow is None or start + size > base + len(shadow):
             self._fail(winapi.ERROR_INVALID_PARAMETER)
             return 0xFFFFFFFF
-        counter = at(count, f"<u{self.POINTER}", 1)
+        counter = at(count, "<u8", 1)
         written: list[int] = []
         for page in range(start // PAGE * PAGE, start + size, PAGE):
             now, before = ctypes.string_at(page, PAGE), slice(page - base, page - base + PAGE)
@@ -355,7 +347,7 @@ class FakeWindows(FakeCreation):
                 written.append(page)
                 if flags & winapi.WRITE_WATCH_FLAG_RESET:  # the pages not returned stay set
                     shadow[before] = now
-        at(addresses, f"<u{self.POINTER}", len(written) or 1)[: len(written)] = written
+        at(addresses, "<u8", len(written) or 1)[: len(written)] = written
         counter[0], at(granularity, "<u4", 1)[0] = len(written), PAGE
         return 0
 

@@ -20,8 +20,8 @@ class FakeCreation(FakeSystem):
     code for programs that cannot be started.
     """
 
-    def __init__(self, pointer: int) -> None:
-        super().__init__(pointer)
+    def __init__(self) -> None:
+        super().__init__()
         self.created: list[tuple[str, str, int, str]] = []
         self.no_job_lists = False
         self.no_jobs_at_creation = 0
@@ -36,9 +36,9 @@ class FakeCreation(FakeSystem):
     def InitializeProcThreadAttributeList(self, attributes: int | None, count: int, flags: int, size: int) -> int:
         """122 and the size for no list."""
         if not attributes:
-            at(size, f"<u{self.POINTER}", 1)[0] = _LIST_BYTES
+            at(size, "<u8", 1)[0] = _LIST_BYTES
             return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
-        assert at(size, f"<u{self.POINTER}", 1)[0] == _LIST_BYTES
+        assert at(size, "<u8", 1)[0] == _LIST_BYTES
         self._lists[attributes] = 0
         return 1
 
@@ -48,8 +48,8 @@ class FakeCreation(FakeSystem):
         """The job; 50 (ERROR_NOT_SUPPORTED) before Windows 10."""
         if self.no_job_lists:
             return self._fail(_NOT_SUPPORTED)
-        assert (which, size) == (_JOB_LIST, self.POINTER)
-        self._lists[attributes] = int(at(value, f"<u{self.POINTER}", 1)[0])
+        assert (which, size) == (_JOB_LIST, 8)
+        self._lists[attributes] = int(at(value, "<u8", 1)[0])
         return 1
 
     def DeleteProcThreadAttributeList(self, attributes: int) -> None:
@@ -61,9 +61,9 @@ class FakeCreation(FakeSystem):
         folder: None, startup: int, made: int,
     ) -> int:  # fmt: skip
         """A process of the next free number, with its two handles."""
-        given = at(startup, STARTUPINFOEXW[self.POINTER], 1)[0]
+        given = at(startup, STARTUPINFOEXW, 1)[0]
         assert flags & _EXTENDED
-        assert given["cb"] == STARTUPINFOEXW[self.POINTER].itemsize
+        assert given["cb"] == STARTUPINFOEXW.itemsize
         assert not inherit
         job = self._lists[int(given["lpAttributeList"])] if given["lpAttributeList"] else 0
         if self.missing or (job and self.no_jobs_at_creation):
@@ -73,7 +73,7 @@ class FakeCreation(FakeSystem):
         if job:
             self.jobs[job].members.add(born.pid)
             self.jobs[job].messages.append((6, born.pid))
-        row = at(made, PROCESS_INFORMATION[self.POINTER], 1)[0]
+        row = at(made, PROCESS_INFORMATION, 1)[0]
         row["hThread"], row["dwProcessId"] = self._handle(-1), born.pid
         row["hProcess"] = self._handle(born.pid)
         self.handles[int(row["hProcess"])] = (born.pid, 0xFFFFFFFF)

@@ -14,7 +14,6 @@ from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,
     PROCESSENTRY32W,
-    SYSTEM_INFO,
     SYSTEM_PROCESS_INFORMATION,
 )
 
@@ -34,15 +33,12 @@ class FakeJob:
 class FakeSystem:
     """What FakeWindows inherits. `processes`, `handles`, `opened` and `_fail` are FakeWindows' own."""
 
-    POINTER: int
     processes: dict[int, Any]
     handles: dict[int, tuple[int, int]]
     opened: int
 
-    def __init__(self, pointer: int) -> None:
-        self.POINTER = pointer
+    def __init__(self) -> None:
         self.build = 19045
-        self.highest = 0x7FFEFFFF if self.POINTER == 4 else 0x7FFFFFFEFFFF
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
         self.asked: list[str] = []
         self.privileges: set[str] = set()  # switched on
@@ -81,11 +77,6 @@ class FakeSystem:
         """ERROR_ACCESS_DENIED for STATUS_ACCESS_DENIED, else ERROR_MR_MID_NOT_FOUND."""
         return 5 if status & 0xFFFFFFFF == 0xC0000022 else 317
 
-    def GetSystemInfo(self, information: int) -> None:
-        """x86 with 2 GiB for programs unless told otherwise."""
-        row = at(information, SYSTEM_INFO[self.POINTER], 1)[0]
-        row["dwPageSize"], row["lpMaximumApplicationAddress"] = 4096, self.highest
-
     def QueryDosDeviceW(self, name: str, buffer: int, chars: int) -> int:
         """The device of a drive letter or a volume, with its two closing zeros."""
         self.asked.append(name)
@@ -119,7 +110,7 @@ class FakeSystem:
         if not self._snapshots[snapshot]:
             return self._fail(18)
         process = self._snapshots[snapshot].pop(0)
-        entry = at(buffer, PROCESSENTRY32W[self.POINTER], 1)[0]
+        entry = at(buffer, PROCESSENTRY32W, 1)[0]
         entry["th32ProcessID"], entry["th32ParentProcessID"] = process.pid, process.parent
         entry["szExeFile"] = np.frombuffer(process.name.encode("utf-16-le").ljust(520, b"\0"), "V520")[0]
         return 1
@@ -131,14 +122,14 @@ class FakeSystem:
         process = self.processes.get(self._held(handle)[0])
         if process is None or kind != 0:
             return -0x3FFFFFF8
-        row = at(buffer, PROCESS_BASIC_INFORMATION[self.POINTER], 1)[0]
+        row = at(buffer, PROCESS_BASIC_INFORMATION, 1)[0]
         row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
         row["PebBaseAddress"] = 0x1000
         return 0
 
     def NtQuerySystemInformation(self, kind: int, buffer: int, size: int, returned: int) -> int:
         """Every process, by an entry that tells where the next one begins; names lie behind the entries."""
-        layout = SYSTEM_PROCESS_INFORMATION[self.POINTER]
+        layout = SYSTEM_PROCESS_INFORMATION
         there = [process for process in self.processes.values() if not process.exited]
         needed = sum(layout.itemsize + 64 + 2 * len(process.name) for process in there)
         at(returned, "<u4", 1)[0] = needed
@@ -200,7 +191,7 @@ class FakeSystem:
         if what == 9:
             self.jobs[job].limits = int(at(value + 16, "<u4", 1)[0])
         elif what == 7:
-            self.jobs[job].port = int(at(value, f"<u{self.POINTER}", 2)[1])
+            self.jobs[job].port = int(at(value, "<u8", 2)[1])
         return 1
 
     def AssignProcessToJobObject(self, job: int, process: int) -> int:
@@ -218,10 +209,10 @@ class FakeSystem:
     def QueryInformationJobObject(self, job: int, what: int, buffer: int, size: int, returned: int | None) -> int:
         """JobObjectBasicProcessIdList (3): 234 (ERROR_MORE_DATA) when they do not fit."""
         pids = sorted(pid for pid in self.jobs[job].members if pid in self.processes)
-        room = (size - 8) // self.POINTER
+        room = (size - 8) // 8
         counts = at(buffer, "<u4", 2)
         counts[:] = len(pids), min(len(pids), room)
-        at(buffer + 8, f"<u{self.POINTER}", room)[: len(pids)] = pids[:room]
+        at(buffer + 8, "<u8", room)[: len(pids)] = pids[:room]
         return 1 if len(pids) <= room else self._fail(234)
 
     def GetQueuedCompletionStatus(self, port: int, number: int, key: int, about: int, milliseconds: int) -> int:
@@ -268,15 +259,15 @@ class FakeSystem:
         process = self.processes[self._tokens[token]]
         if what == 25:
             label = bytes((1, 1, 0, 0, 0, 0, 0, 16)) + process.integrity.to_bytes(4, "little")
-            ctypes.memmove(buffer + 2 * self.POINTER, label, len(label))
-            at(returned, "<u4", 1)[0] = 2 * self.POINTER + len(label)
+            ctypes.memmove(buffer + 16, label, len(label))
+            at(returned, "<u4", 1)[0] = 16 + len(label)
             return 1
         if what == 20:
             at(buffer, "<u4", 1)[0], at(returned, "<u4", 1)[0] = process.elevated, 4
             return 1
         sid = process.user.encode().ljust(12, b"\0")
-        ctypes.memmove(buffer + 2 * self.POINTER, sid, len(sid))
-        at(returned, "<u4", 1)[0] = 2 * self.POINTER + len(sid)
+        ctypes.memmove(buffer + 16, sid, len(sid))
+        at(returned, "<u4", 1)[0] = 16 + len(sid)
         return 1
 
     def LookupPrivilegeValueW(self, system: None, name: str, luid: int) -> int:

@@ -15,11 +15,10 @@ DEVICE = "\\Device\\HarddiskVolume3"
 def machine(**options) -> FakeWindows:
     """A fake machine with process 7: an exe, a DLL, a heap and a stack."""
     windows = FakeWindows(**options)
-    high = windows.POINTER == 8
     windows.process(7).allocations += [
-        FakeAllocation(EXE if high else 0x400000, 0x5000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
+        FakeAllocation(EXE, 0x5000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
                        DEVICE + "\\apps\\app.exe"),
-        FakeAllocation(DLL if high else 0x10000000, 0x200000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
+        FakeAllocation(DLL, 0x200000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
                        DEVICE + "\\Windows\\System32\\cwdll32.dll"),
         FakeAllocation(HEAP, 0x10000),
         FakeAllocation(HEAP + 0x100000, 0x100000, guard=True),

@@ -18,7 +18,6 @@ class Meanwhile:
 
     def __init__(self, windows, n, happens):
         self._windows, self._left, self._happens, self.happened = windows, n, happens, False
-        self.POINTER = windows.POINTER
 
     def __getattr__(self, name):
         call = getattr(self._windows, name)

@@ -1,12 +1,10 @@
 """Which processes the watch of Windows takes, from when and until when, on a stand-in machine."""
 
-import numpy as np
 import pytest
 from fake_windows import FakeWindows
 from windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.schema import FAULT_PC_KERNEL
 from wstrace_plugins.os.windows import process as processes
 
 
@@ -92,32 +90,6 @@ def test_a_process_that_cannot_be_opened(why):
         with pytest.raises(TargetExited):
             traced(windows, 8)
     source, _ = traced(machine())  # nothing is left behind: the pid can be traced
-    list(source.stop())
-
-
-def test_a_32_bit_tracer_refuses_a_64_bit_process():
-    windows = machine(pointer=4)
-    windows.process(1, wow64=True)  # ourselves, on a 64-bit system
-    with pytest.raises(Unavailable, match="64-bit process and this Python is 32-bit"):
-        traced(windows)
-    windows.processes[7].wow64 = True
-    source, _ = traced(windows)
-    windows.processes[7].fault(0x80400000, HEAP)
-    rows = faults(source.drain(0.0))
-    assert not rows["flags"][0] & FAULT_PC_KERNEL  # such a process may have 4 GiB for its own code
-    list(source.stop())
-
-
-@pytest.mark.parametrize(("highest", "kernel"), [(0x7FFEFFFF, True), (0xBFFEFFFF, False)])
-def test_where_the_kernel_of_a_32_bit_windows_begins_is_asked(highest, kernel):
-    windows = machine(pointer=4)
-    windows.process(1)
-    windows.highest = highest  # the second: booted with 3 GB for programs
-    source, _ = traced(windows)
-    windows.processes[7].fault(0x80400000, HEAP)
-    rows = faults(source.drain(0.0))
-    assert bool(rows["flags"][0] & FAULT_PC_KERNEL) is kernel
-    assert rows["pc"].dtype == np.dtype("<u8")
     list(source.stop())
 
 

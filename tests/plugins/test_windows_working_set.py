@@ -20,21 +20,20 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
-from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
+from wstrace_plugins.mapped_files.windows.backend import listing
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.listing import listed, user_name
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.backend import REASONS, Space
 from wstrace_plugins.working_set.working_set import read
-from wstrace_plugins.write_watch.windows.backend import mappings
 
 PAGE, LARGE_PAGE = 4096, 2 << 20
 EXE, HEAP, BIG = 0x400000, 0x500000, 0x10000000
 
 
-def machine(pointer=8, pages=0):
-    windows = FakeWindows(pointer=pointer)
+def machine(pages=0):
+    windows = FakeWindows()
     process = windows.process(7)
     process.allocations += [
         FakeAllocation(EXE, 0x100000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY,
@@ -49,9 +48,8 @@ def machine(pointer=8, pages=0):
     return windows
 
 
-@pytest.mark.parametrize("pointer", [8, 4])
-def test_runs_with_their_owners(pointer):
-    windows = machine(pointer)
+def test_runs_with_their_owners():
+    windows = machine()
     strings = Dictionary()
     with Space(7, windows) as space:
         mappings = space.mappings(strings)
@@ -90,15 +88,15 @@ def test_a_working_set_that_grows_while_it_is_asked():
 
 
 def test_pages_of_the_kernel_and_of_freed_memory_have_a_row():
-    windows = machine(4)
-    windows.processes[7].working_set |= {0xC0001000: 4, 0x80500000: 4, 0x80501000: 4, 0x30000000: 4}
+    windows = machine()
+    windows.processes[7].working_set |= {KERNEL + 0x1000: 4, KERNEL + 0x500000: 4, KERNEL + 0x501000: 4, 0x30000000: 4}
     strings = Dictionary()
     with Space(7, windows) as space:
         mappings = space.mappings(strings)
         runs = space.runs(mappings)
         assert space.totals().page_tables == 3 * PAGE
     owners = {int(s): strings[int(mappings["file"][row])] for s, row in zip(runs["start"], runs["row"], strict=True)}
-    assert owners[0x80500000] == owners[0xC0001000] == "[kernel]"
+    assert owners[KERNEL + 0x500000] == owners[KERNEL + 0x1000] == "[kernel]"
     assert owners[0x30000000] == ""
     assert int(runs["pages"].sum()) == 9
     assert all(mappings["start"][1:] >= mappings["end"][:-1])
@@ -227,10 +225,9 @@ def test_runs_are_joined_whatever_their_share_counts_unless_these_are_asked_for(
     assert shared["shares"].tolist() == [1, 2, 3, 4, 5, 6, 7, 1, 2]
 
 
-@pytest.mark.parametrize("pointer", [8, 4])
-def test_private_and_shared_and_page_tables_are_the_total(pointer):
-    windows = machine(pointer)
-    tables = [KERNEL, KERNEL + 0x100000] if pointer == 8 else [0xC000_1000, 0xC030_0000]
+def test_private_and_shared_and_page_tables_are_the_total():
+    windows = machine()
+    tables = [KERNEL, KERNEL + 0x100000]
     windows.processes[7].working_set |= dict.fromkeys(tables, 4)
     taken = taken_of(windows)
     assert taken.page_table_bytes == 2 * PAGE
@@ -241,17 +238,6 @@ def test_private_and_shared_and_page_tables_are_the_total(pointer):
         assert sum(owner.private for owner in owners) == taken.private_bytes
         assert sum(owner.shared for owner in owners) == taken.shared_bytes
         assert sum(owner.tables for owner in owners) == taken.page_table_bytes
-
-
-def test_a_32_bit_tracer_of_a_64_bit_process_is_refused_everywhere():
-    windows = machine(4)
-    windows.process(1, wow64=True)
-    for asked in (lambda: Space(7, windows), lambda: mapped_file(EXE, 7, windows),
-                  lambda: listing(7, np.zeros(0, "<u8"), Dictionary(), windows),
-                  lambda: mappings(7, Dictionary(), windows)):  # fmt: skip
-        with pytest.raises(Unavailable, match="64-bit process and this Python is 32-bit"):
-            asked()
-    assert not windows.handles
 
 
 def test_pages_of_the_kernel_are_not_put_to_the_extended_query():

@@ -28,6 +28,8 @@ def system(platform: str = sys.platform) -> str:
             f"wstrace captures on Linux and Windows, not on {platform}",
             "report, info, replay and convert work here on files recorded there",
         )
+    if sys.maxsize < 1 << 32:
+        raise Unavailable("wstrace captures with a 64-bit Python, and this one has 32 bits", "install a 64-bit Python")
     return name
 
 

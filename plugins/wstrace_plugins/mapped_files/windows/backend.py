@@ -36,7 +36,6 @@ def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: W
     except TargetExited:
         return None
     try:
-        processes.refuse_other_width(api, handle, pid)
         allocations = list(Memory(api, handle).allocations())
     finally:
         api.CloseHandle(handle)
@@ -101,7 +100,6 @@ def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) 
     pid = os.getpid() if pid is None else pid
     handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
     try:
-        processes.refuse_other_width(api, handle, pid)
         return Memory(api, handle).file(address) or None
     finally:
         api.CloseHandle(handle)

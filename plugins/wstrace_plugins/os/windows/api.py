@@ -13,7 +13,6 @@ from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.foreign import WindowsApi, declare
-from wstrace_plugins.os.windows.layouts import POINTER as POINTER  # re-exported as api.POINTER
 
 # -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
 PROCESS_TERMINATE = 0x0001
@@ -89,7 +88,6 @@ WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c
 #: The handler is called on a thread that the system creates in the process.
 SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
-IsWow64Process = declare("kernel32.dll", "IsWow64Process", c_int32, c_void_p, c_void_p)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
 #: ProcessProtectionLevelInfo = 7 is a DWORD.
 GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
@@ -104,7 +102,6 @@ NtQuerySystemInformation = declare(
 RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
 #: The true version, whatever the manifest of the calling program says.
 RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
-GetSystemInfo = declare("kernel32.dll", "GetSystemInfo", None, c_void_p)
 GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
 SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
 QueryFullProcessImageNameW = declare(

@@ -180,7 +180,7 @@ class WindowsPlatform(Platform):
         shown = {
             "system": f"Windows {machine.version()}",
             "machine": machine.machine(),
-            "python": f"{machine.python_version()}, {8 * winapi.POINTER}-bit",
+            "python": machine.python_version(),
             "privilege": "administrator" if token.elevated(winapi) else "user",
         }
         wine = processes.wine_version()

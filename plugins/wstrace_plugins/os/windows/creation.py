@@ -104,7 +104,7 @@ def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
 @contextmanager
 def _job_list(api: WindowsApi, job: Job) -> Iterator[int]:
     """Yields the address of a PROC_THREAD_ATTRIBUTE_LIST with the job. Raises Unavailable before Windows 10."""
-    size, jobs = np.zeros(1, f"<u{api.POINTER}"), np.array([job.handle], f"<u{api.POINTER}")
+    size, jobs = np.zeros(1, "<u8"), np.array([job.handle], "<u8")
     api.InitializeProcThreadAttributeList(None, 1, 0, size.ctypes.data)  # fails, and gives the size
     attributes = np.zeros(int(size[0]), "u1")
     at = attributes.ctypes.data
@@ -120,7 +120,7 @@ def _job_list(api: WindowsApi, job: Job) -> Iterator[int]:
 
 def _create_process(api: WindowsApi, program: Program, attributes: int = 0) -> tuple[int, int]:
     """Calls CreateProcessW without inherited handles, as subprocess does; returns the pid and a handle."""
-    startup, made = np.zeros(1, STARTUPINFOEXW[api.POINTER]), np.zeros(1, PROCESS_INFORMATION[api.POINTER])
+    startup, made = np.zeros(1, STARTUPINFOEXW), np.zeros(1, PROCESS_INFORMATION)
     startup["cb"], startup["lpAttributeList"] = startup.itemsize, attributes
     line = _utf16(subprocess.list2cmdline(program.arguments))  # writable, as CreateProcessW requires
     block = None if program.environment is None else _block(program.environment)

@@ -18,8 +18,8 @@ from wstrace_plugins.os.windows import process as processes
 
 _RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
 _PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
-#: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: its size in bytes by pointer width, and the offset of LimitFlags.
-_LIMITS_BYTES, _LIMIT_FLAGS_AT = {8: 144, 4: 112}, 16
+#: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: its size in bytes, and the offset of LimitFlags.
+_LIMITS_BYTES, _LIMIT_FLAGS_AT = 144, 16
 _BREAKAWAY_OK = 0x800  # without it, creating a child with CREATE_BREAKAWAY_FROM_JOB would fail
 _KILL_ON_JOB_CLOSE = 0x2000
 _NEW_PROCESS = 6  # JOB_OBJECT_MSG_NEW_PROCESS
@@ -49,7 +49,7 @@ class Job:
             self._port = self._made(
                 "CreateIoCompletionPort", api.CreateIoCompletionPort(winapi.INVALID_HANDLE_VALUE, None, 0, 1)
             )
-            self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], f"<u{api.POINTER}"))
+            self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], "<u8"))
             self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
             if pid:
                 self.put(pid)
@@ -75,7 +75,7 @@ class Job:
         self._made("SetInformationJobObject", done, keep=False)
 
     def _limit(self, flags: int) -> None:
-        limits = np.zeros(_LIMITS_BYTES[self._api.POINTER], "|u1")
+        limits = np.zeros(_LIMITS_BYTES, "|u1")
         limits[_LIMIT_FLAGS_AT : _LIMIT_FLAGS_AT + 4].view("<u4")[0] = flags
         self._set(_EXTENDED_LIMITS, limits)
 
@@ -96,12 +96,12 @@ class Job:
         """The pids of the processes that are in the job now; [] when the system does not say."""
         room = 256
         while room <= _MAX_MEMBERS:
-            listed = np.zeros(_LIST_HEAD + room * self._api.POINTER, "|u1")
+            listed = np.zeros(_LIST_HEAD + 8 * room, "|u1")
             done = self._api.QueryInformationJobObject(
                 self.handle, _PROCESS_ID_LIST, listed.ctypes.data, listed.nbytes, None
             )
             if done:
-                pids: list[int] = listed[_LIST_HEAD:].view(f"<u{self._api.POINTER}").tolist()
+                pids: list[int] = listed[_LIST_HEAD:].view("<u8").tolist()
                 return pids[: int(listed[4:8].view("<u4")[0])]
             if self._api.GetLastError() != winapi.ERROR_MORE_DATA:
                 break

@@ -89,7 +89,7 @@ def _by_system_information(api: WindowsApi) -> list[Listed]:
 
 
 def _entries(api: WindowsApi, buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Listed]:
-    layout, at, base = SYSTEM_PROCESS_INFORMATION[api.POINTER], 0, buffer.ctypes.data
+    layout, at, base = SYSTEM_PROCESS_INFORMATION, 0, buffer.ctypes.data
     while at + layout.itemsize <= len(buffer):
         entry = buffer[at : at + layout.itemsize].view(layout)[0]
         start, length = int(entry["ImageNameBuffer"]) - base, int(entry["ImageNameLength"])

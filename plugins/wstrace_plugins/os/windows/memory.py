@@ -34,7 +34,7 @@ from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import MEMORY_BASIC_INFORMATION
 from wstrace_plugins.os.windows.paths import drive_path, utf16
-from wstrace_plugins.os.windows.process import kernel_base
+from wstrace_plugins.os.windows.process import KERNEL_BASE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,10 +131,8 @@ class Memory:
 
     def __init__(self, api: WindowsApi, handle: int) -> None:
         self._api, self._handle = api, handle
-        self._information = np.zeros(1, MEMORY_BASIC_INFORMATION[api.POINTER])
+        self._information = np.zeros(1, MEMORY_BASIC_INFORMATION)
         self._path = np.zeros(_PATH_CHARS, "<u2")
-        #: The lowest address of the kernel for this process.
-        self.kernel_base = kernel_base(api)
 
     def region(self, address: int) -> Region | None:
         """The region around an address; None past the end of the address space or after the process's exit."""
@@ -211,7 +209,6 @@ class AddressSpace:
         self._checked: dict[int, float] = {}
         self._hopeless: set[int] = set()
         self._nothing: dict[int, float] = {}  # place without memory -> when it was queried
-        self._kernel = memory.kernel_base
         self._starts = np.zeros(0, "<u8")
         self._ends = np.zeros(0, "<u8")
 
@@ -229,7 +226,7 @@ class AddressSpace:
         A call queries at most _MAX_QUESTIONS unknown places. Known allocations, and places without memory, are queried
         again after 0.1 s at the earliest. Addresses of the kernel are not queried.
         """
-        addresses = addresses[addresses < np.uint64(self._kernel)]
+        addresses = addresses[addresses < np.uint64(KERNEL_BASE)]
         chunks = np.unique(addresses >> np.uint64(_GRANULARITY)) << np.uint64(_GRANULARITY)
         chunk_end = chunks + np.uint64((1 << _GRANULARITY) - 1)
         place = np.searchsorted(self._starts, chunk_end, "right") - 1

@@ -18,11 +18,12 @@ from wstrace_plugins.os.windows.layouts import (
     PROCESS_BASIC_INFORMATION,
     PROCESS_MEMORY_COUNTERS,
     PROCESSENTRY32W,
-    SYSTEM_INFO,
 )
 from wstrace_plugins.os.windows.paths import utf16
 
 _PATH_CHARS = 32_768
+#: The lowest address of the kernel, which has the upper half.
+KERNEL_BASE = 1 << 63
 
 
 class Counters(NamedTuple):
@@ -36,7 +37,7 @@ class Counters(NamedTuple):
 
 def counters(api: WindowsApi, handle: int) -> Counters | None:
     """The result of GetProcessMemoryInfo, also for a process that has exited; None when the call fails."""
-    info = np.zeros(1, PROCESS_MEMORY_COUNTERS[api.POINTER])
+    info = np.zeros(1, PROCESS_MEMORY_COUNTERS)
     if not api.GetProcessMemoryInfo(handle, info.ctypes.data, info.nbytes):
         return None
     row = info[0]
@@ -46,7 +47,7 @@ def counters(api: WindowsApi, handle: int) -> Counters | None:
 
 def parent(api: WindowsApi, handle: int) -> int:
     """The pid of a process's parent, which may have been reused since; 0 when the system does not say."""
-    information = np.zeros(1, PROCESS_BASIC_INFORMATION[api.POINTER])
+    information = np.zeros(1, PROCESS_BASIC_INFORMATION)
     status = api.NtQueryInformationProcess(handle, 0, information.ctypes.data, information.nbytes, None)
     return int(information["InheritedFromUniqueProcessId"][0]) if status >= 0 else 0
 
@@ -89,7 +90,7 @@ def parents(api: WindowsApi) -> list[tuple[int, int]]:
     snapshot = api.CreateToolhelp32Snapshot(winapi.TH32CS_SNAPPROCESS, 0)
     if snapshot in (None, 0, winapi.INVALID_HANDLE_VALUE):
         raise winapi.failed("CreateToolhelp32Snapshot", api.GetLastError())
-    entry = np.zeros(1, PROCESSENTRY32W[api.POINTER])
+    entry = np.zeros(1, PROCESSENTRY32W)
     entry["dwSize"] = entry.itemsize
     pid, parent, address = entry["th32ProcessID"], entry["th32ParentProcessID"], entry.ctypes.data
     found = []
@@ -129,36 +130,6 @@ def born_since(api: WindowsApi, pid: int) -> list[int]:
             if created(api, child) >= born:  # an older process is the child of another one with this pid
                 found.append(child)
     return found
-
-
-def kernel_base(api: WindowsApi) -> int:
-    """The lowest address of the kernel: 1 << 63 for x64; for x86 behind the highest address of GetSystemInfo.
-
-    On a 64-bit Windows, the kernel has no address below 4 GiB, which a 32-bit process may have for itself.
-    """
-    if api.POINTER == 8:
-        return 1 << 63
-    ours, information = np.zeros(1, "<u4"), np.zeros(1, SYSTEM_INFO[4])
-    if api.IsWow64Process(api.GetCurrentProcess(), ours.ctypes.data) and ours[0]:
-        return 1 << 32
-    api.GetSystemInfo(information.ctypes.data)
-    highest = int(information["lpMaximumApplicationAddress"][0])
-    return (highest | 0xFFFF) + 0x1_0001 if highest else 1 << 31  # after 64 KiB that no process can use
-
-
-def refuse_other_width(api: WindowsApi, handle: int, pid: int) -> None:
-    """Refuses to read a 64-bit process from a 32-bit Python, which would get truncated addresses.
-
-    Raises:
-        Unavailable: this Python is 32-bit and the process is not.
-    """
-    if api.POINTER == 8:
-        return
-    ours, theirs = np.zeros(1, "<u4"), np.zeros(1, "<u4")
-    api.IsWow64Process(api.GetCurrentProcess(), ours.ctypes.data)
-    api.IsWow64Process(handle, theirs.ctypes.data)
-    if ours[0] and not theirs[0]:
-        raise Unavailable(f"pid {pid} is a 64-bit process and this Python is 32-bit", "trace it with a 64-bit Python")
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def _sid(api: WindowsApi, process: int, what: int) -> bytes:
         at = information.ctypes.data
         if not api.GetTokenInformation(token, what, at, len(information), size.ctypes.data):
             raise winapi.failed("GetTokenInformation", api.GetLastError())
-    return information[2 * api.POINTER : int(size[0])].tobytes()
+    return information[16 : int(size[0])].tobytes()
 
 
 def elevated(api: WindowsApi) -> bool:

@@ -103,7 +103,7 @@ class PageFaults(Source):
         """Begins to watch every target; a launched one has not run yet.
 
         Raises:
-            Unavailable: access is refused, the target is 64-bit and this Python 32-bit, the watch is a stub (Wine), the
+            Unavailable: access is refused, the watch is a stub (Wine), the
                 target is traced already, stacks are asked for, or `require` is "full" and the system
                 gives less.
         """

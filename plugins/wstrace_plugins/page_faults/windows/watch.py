@@ -83,15 +83,14 @@ class Changes(NamedTuple):
         return len(self.columns["va"])
 
 
-def decode(records: NDArray[np.void], *, kernel_base: int = 0) -> Changes:
+def decode(records: NDArray[np.void]) -> Changes:
     """Decodes the records of a buffer up to its terminator, or up to its end when it has none.
 
     FaultingVa is the byte address, except that bit 0 is 1 for a soft (minor) and 0 for a hard (major) fault, as
     Microsoft's pfmon reads it. The columns are copies, so the buffer may be used again.
 
     Args:
-        records: PSAPI_WS_WATCH_INFORMATION_EX of either width, shape (n,).
-        kernel_base: the lowest address of the kernel, see process.kernel_base(); 0 = the upper half.
+        records: PSAPI_WS_WATCH_INFORMATION_EX, shape (n,).
     """
     pc = records["FaultingPc"].astype("<u8")
     end = int((pc == 0).argmax()) if len(pc) else 0
@@ -101,11 +100,7 @@ def decode(records: NDArray[np.void], *, kernel_base: int = 0) -> Changes:
     pc = pc[:end]
     va = records["FaultingVa"][:end].astype("<u8")
     flags = (va.view("|u1")[::8] & 1) ^ 1
-    if kernel_base:
-        flags |= (pc >= np.uint64(kernel_base)).view("|u1") * np.uint8(FAULT_PC_KERNEL)
-    else:  # the kernel has the upper half, which the top bit shows
-        top = records.dtype["FaultingPc"].itemsize - 1
-        flags |= (pc.view("|u1")[top::8] >> 7) << 1
+    flags |= (pc.view("|u1")[7::8] >> 7) << 1  # the kernel has the upper half, which the top bit shows
     va &= np.uint64(0xFFFF_FFFF_FFFF_FFFE)
     columns = {"pc": pc, "va": va, "flags": flags, "tid": records["FaultingThreadId"][:end].astype("<u4")}
     lost = int(records["FaultingVa"][end]) if terminated else 0
@@ -132,14 +127,11 @@ class Watch:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused, this process watches the pid already, the process is 64-bit and this Python
-            32-bit, or the watch is a stub.
+        Unavailable: access is refused, this process watches the pid already, or the watch is a stub.
     """
 
     def __init__(self, api: WindowsApi, pid: int) -> None:
         self._api, self.pid = api, pid
-        self._pointer = api.POINTER
-        self._kernel_base = 0 if api.POINTER == 8 else processes.kernel_base(api)
         self._size = np.zeros(1, "<u4")
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
@@ -150,7 +142,6 @@ class Watch:
         try:
             self.handle = winapi.open_process(api, pid, winapi.WATCH_RIGHTS)
             try:
-                processes.refuse_other_width(api, self.handle, pid)
                 self._enable()
             except BaseException:
                 api.CloseHandle(self.handle)
@@ -218,7 +209,7 @@ class Watch:
         return changes
 
     def _take(self) -> Changes:
-        changes = decode(self._buffer, kernel_base=self._kernel_base)
+        changes = decode(self._buffer)
         self._buffer["FaultingPc"][-1] = 0  # terminates the next answer at the latest
         return changes
 
@@ -237,7 +228,7 @@ class Watch:
             self._allocate(min(max(required, 2 * len(self._buffer)), _MAX_RECORDS))
 
     def _allocate(self, records: int) -> None:
-        self._buffer: NDArray[np.void] = np.zeros(records, PSAPI_WS_WATCH_INFORMATION_EX[self._pointer])
+        self._buffer: NDArray[np.void] = np.zeros(records, PSAPI_WS_WATCH_INFORMATION_EX)
         self.nothing = decode(self._buffer[:0])
         # kept as plain integers, because drains may call a thousand times a second
         self._bytes, self._address = self._buffer.nbytes, self._buffer.ctypes.data

@@ -127,7 +127,7 @@ class Space:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused, or the process is 64-bit and this Python 32-bit.
+        Unavailable: access is refused.
     """
 
     page_size = PAGE
@@ -138,12 +138,6 @@ class Space:
             self._handle: int = api.GetCurrentProcess()
         else:
             self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
-        try:
-            processes.refuse_other_width(api, self._handle, pid)
-        except Unavailable:
-            self.close()
-            raise
-        self.kernel_base = processes.kernel_base(api)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, "<u8")
         #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
@@ -159,7 +153,7 @@ class Space:
         covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
         if covered.all():
             return known
-        return _merged(known, _strays(pages[~covered], self.kernel_base, strings))
+        return _merged(known, _strays(pages[~covered], strings))
 
     def query(self) -> NDArray[Any]:
         """The PSAPI_WORKING_SET_BLOCKs of QueryWorkingSet by address, without their NUMA nodes, shape (n,).
@@ -171,7 +165,7 @@ class Space:
             TargetExited: the process has ended.
             Unavailable: the system refuses.
         """
-        layout = PSAPI_WORKING_SET_BLOCK[self._api.POINTER]
+        layout = PSAPI_WORKING_SET_BLOCK
         counters = processes.counters(self._api, self._handle)
         expected = counters.working_set // PAGE if counters is not None else 0
         entries = min(max(expected + expected // 4, _FIRST_ENTRIES), _MAX_ENTRIES)
@@ -196,7 +190,7 @@ class Space:
             Unavailable: the system refuses.
         """
         values = np.zeros(len(addresses), "<u8")
-        rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION[self._api.POINTER])
+        rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION)
         for at in range(0, len(addresses), _EX_ENTRIES):
             some = rows[: len(addresses) - at]
             some["VirtualAddress"], some["VirtualAttributes"] = addresses[at : at + len(some)], 0
@@ -241,7 +235,7 @@ class Space:
 
         The only others are working-set lists, which serve the process in the same way.
         """
-        found: NDArray[np.bool_] = blocks >= np.uint64(self.kernel_base)
+        found: NDArray[np.bool_] = blocks >= np.uint64(processes.KERNEL_BASE)
         return found
 
     def totals(self) -> Totals:
@@ -253,7 +247,7 @@ class Space:
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
         handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
-        everything = (1 << 8 * self._api.POINTER) - 1
+        everything = (1 << 64) - 1
         try:
             try:
                 done = self._api.EmptyWorkingSet(handle)
@@ -297,11 +291,11 @@ class Space:
         return winapi.failed(call, code, f"of pid {self.pid}")
 
 
-def _strays(pages: NDArray[Any], kernel_base: int, strings: Dictionary) -> Columns:
+def _strays(pages: NDArray[Any], strings: Dictionary) -> Columns:
     """Rows for pages without an allocation, which belong to the kernel or were freed meanwhile."""
     first = np.flatnonzero(np.r_[True, np.diff(pages) != PAGE])
     start, end = pages[first], pages[np.append(first[1:], len(pages)) - 1] + np.uint64(PAGE)
-    kernel = start >= np.uint64(kernel_base)
+    kernel = start >= np.uint64(processes.KERNEL_BASE)
     names = np.where(kernel, np.uint32(strings.code("[kernel]")), np.uint32(0)).astype("<u4")
     flags = (kernel * np.uint16(KIND_KERNEL << KIND_SHIFT)).astype("<u2")
     return {"start": start, "end": end, "offset": np.zeros(len(start), "<u8"), "file": names, "flags": flags}

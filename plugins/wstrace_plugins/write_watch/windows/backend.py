@@ -109,8 +109,8 @@ class Watcher:
         self._ranges: list[tuple[int, int]] = []
         self.everything = False
         self._kept: list[NDArray[np.uint64]] = []
-        self._addresses = np.zeros(_CAPACITY, f"<u{api.POINTER}")
-        self._count = np.zeros(1, f"<u{api.POINTER}")  # a ULONG_PTR, in and out, in elements
+        self._addresses = np.zeros(_CAPACITY, "<u8")
+        self._count = np.zeros(1, "<u8")  # a ULONG_PTR, in and out, in elements
         self._granularity = np.zeros(1, "<u4")  # a ULONG
         self._prove()
         with _lock:
