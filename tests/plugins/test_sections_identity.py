@@ -90,21 +90,11 @@ def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -
     assert ImageResolver().resolve(MappedFile(str(file), pid=ended.pid, **inode_of(file)), offset)[0].number
 
 
-@pytest.mark.parametrize("openat2", [True, False], ids=["openat2", "before Linux 5.6"])
-def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: Path, monkeypatch) -> None:
-    import ctypes
-    import errno
+def test_links_are_followed_in_the_root_of_the_process(tmp_path: Path) -> None:
     import os
 
     from wstrace_plugins.os.linux import named_file
-    from wstrace_plugins.os.linux import openat2 as opening
 
-    def refused(*_: int) -> int:
-        ctypes.set_errno(errno.ENOSYS)
-        return -1
-
-    if not openat2:
-        monkeypatch.setattr(opening, "_syscall", refused)
     root = tmp_path / "root"
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "there").write_text("theirs")
@@ -121,14 +111,10 @@ def test_links_are_followed_in_the_root_of_the_process(openat2: bool, tmp_path: 
 
     assert content("/lib/there") == "theirs"
     for path in ("/absolute", "/../../secret", "/lib/missing"):
-        with pytest.raises(OSError):  # noqa: PT011 - which errno it is differs between the two ways
+        with pytest.raises(OSError):  # noqa: PT011 - which errno it is differs
             content(path)
     for path in ("/inside", "/folder/there"):
-        if openat2:
-            assert content(path) == "theirs"
-        else:
-            with pytest.raises(OSError):  # noqa: PT011
-                content(path)
+        assert content(path) == "theirs"
 
 
 def test_what_maps_tells_of_a_file(built: Path) -> None:

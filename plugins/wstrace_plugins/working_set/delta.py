@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from wstrace_plugins.os.intervals import cut, overlap, without
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.working_set import WorkingSet, working_set
-
-if TYPE_CHECKING:
-    from wstrace_plugins.working_set.backend import Backend
 
 Runs = tuple[NDArray[Any], NDArray[Any]]
 DeltaBy = Literal["module", "kind", "section"]
@@ -57,15 +54,15 @@ class Delta:
         self.not_written = "" if written else "it was not asked for"
         self._watch: Any = None
         if pid is None:  # warm up: run once so that our own pages are resident before the first snapshot
-            self._backend().faults()
+            backend().faults()
             working_set()
         self.before: WorkingSet = working_set(pid)
         self.after = self.before
         if pid is None:
             self._watch_memory(written)
-            self._faults = self._backend().faults()
+            self._faults = backend().faults()
         else:
-            self.not_written = "another process is watched by the source write_watch"
+            self.not_written = "only the calling process is watched"
         self._started = time.perf_counter()
 
     def _watch_memory(self, wanted: bool) -> None:
@@ -92,14 +89,10 @@ class Delta:
         return self
 
     def _count_faults(self) -> None:
-        minor, major = self._backend().faults()
+        minor, major = backend().faults()
         self.minor_faults = minor - self._faults[0]
         before = self._faults[1]
         self.major_faults = None if major is None or before is None else major - before
-
-    @staticmethod
-    def _backend() -> Backend:
-        return backend()
 
     def _compare(self, written: Runs | None) -> None:
         old, new = _resident(self.before), _resident(self.after)

@@ -4,7 +4,7 @@ To open a device may have effects (a watchdog's timer starts), and so may readin
 is first only pointed at (O_PATH). A name is that in its process's root: in ours, another file may have it, and opening
 `/proc/PID/root/x` by its path would follow an absolute symbolic link to *our* x.
 
-Source: open(2), O_PATH; fstatfs(2).
+Source: open(2), O_PATH; fstatfs(2); openat2(2), include/uapi/linux/openat2.h: struct open_how.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import ctypes
 import mmap
 import os
 import stat
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 
 from wstrace.errors import WstraceError
 from wstrace_plugins.os.foreign import declare
-from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.os.linux.openat2 import open_below, reopened
+from wstrace_plugins.os.linux import libc, procfs
 
 _fstatfs = declare(None, "fstatfs", ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+_OPENAT2 = 437  # The number is the same on every architecture.
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 #: f_type of file systems that hold no files but the kernel's answers: procfs, sysfs, debugfs, tracefs
 _ANSWERS = (0x9FA0, 0x62656572, 0x64626720, 0x74726163)
 
@@ -32,7 +35,7 @@ def open_named(path: str, root: str = "", inode: int = 0, *, links: bool = True)
     Args:
         path: its name; absolute where there is a root.
         root: the folder that is `/` for the path; "" = ours. Before Linux 5.6, and where a sandbox refuses openat2(),
-            a path in it that contains a symbolic link is refused. The kernel's own names of mapped files contain none.
+            it is refused.
         inode: the number that it must have; 0 = any.
         links: whether it may be a symbolic link.
 
@@ -45,9 +48,23 @@ def open_named(path: str, root: str = "", inode: int = 0, *, links: bool = True)
         return _opened(os.open(path, flags), path, inode)
     top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return _opened(open_below(top, path, flags), path, inode)
+        return _opened(_open_below(top, path, flags), path, inode)
     finally:
         os.close(top)
+
+
+def _open_below(top: int, path: str, flags: int) -> int:
+    """Opens a path with the folder of a descriptor as its root. Raises OSError, ValueError."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    resolve = _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, resolve))
+    text = ctypes.create_string_buffer(name)
+    fd = libc.syscall(_OPENAT2, top, ctypes.addressof(text), ctypes.addressof(how), 24)
+    if fd < 0:
+        raise libc.last_error()
+    return fd
 
 
 def _opened(fd: int, path: str, inode: int) -> int:
@@ -55,7 +72,10 @@ def _opened(fd: int, path: str, inode: int) -> int:
     status, about = os.fstat(fd), (ctypes.c_ulong * 32)()  # struct statfs, 120 bytes, begins with f_type
     refused = not stat.S_ISREG(status.st_mode) or _fstatfs(fd, ctypes.addressof(about)) or about[0] in _ANSWERS
     if not refused and inode in (0, status.st_ino):
-        return reopened(fd)
+        try:
+            return os.open(f"/proc/self/fd/{fd}", _READ)
+        finally:
+            os.close(fd)
     os.close(fd)
     raise OSError(f"{path} is {'no regular file' if refused else 'another file by now'}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -17,17 +16,15 @@ from wstrace_plugins.working_set.process_tree import Process, Sums, processes, s
 
 #: The width of a line that goes to no terminal: command lines may take thousands of cells.
 _WIDTH = 80
-_LARGEST_FIRST = ("resident", "private", "shared", "pss")
 
 
 @click.command()
 @click.argument("pids", type=int, nargs=-1, metavar="[PID]...")
-@click.option("--tree", is_flag=True, help="Children below their parents, the sums of all, and those by program.")
-@click.option("--sort", type=click.Choice([*_LARGEST_FIRST, "pid", "name"]), default="resident", help="Of the list.")
+@click.option("--tree", is_flag=True, help="Children below their parents, and the sums of all.")
 @click.option("--top", type=click.IntRange(1), help="So many at most.")
 @click.option("--wide", is_flag=True, help="Whole command lines; otherwise lines fit the terminal, or 80 columns.")
 @json_option
-def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, wide: bool, as_json: bool) -> None:
+def ps(pids: tuple[int, ...], tree: bool, top: int | None, wide: bool, as_json: bool) -> None:
     """Show the processes with their working sets: resident, private, shared and proportional bytes (pss).
 
     With a PID only that process, with --tree also what descends from it. What a tree has in memory is three numbers:
@@ -41,12 +38,10 @@ def ps(pids: tuple[int, ...], tree: bool, sort: str, top: int | None, wide: bool
     if pids and not found:
         raise TargetExited(f"there is no process {', '.join(map(str, pids))}")
     if tree:
-        _tree(found, sums(system, found), _groups(found), top, wide=wide, as_json=as_json)
+        _tree(found, sums(system, found), top, wide=wide, as_json=as_json)
         return
     found = [process for process in found if not pids or process.pid in pids]
-    found.sort(key=lambda process: process.pid)
-    found.sort(key=lambda process: getattr(process, sort) or ("" if sort == "name" else 0),
-               reverse=sort in _LARGEST_FIRST)  # fmt: skip
+    found.sort(key=lambda process: (-process.resident, process.pid))
     if as_json:
         print_json([asdict(process) for process in found[:top]])
         return
@@ -63,32 +58,13 @@ def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
     return TextTable(columns, list(rows), whole=wide)
 
 
-def _groups(found: list[Process]) -> list[dict[str, Any]]:
-    """The sums of the processes of each program, the largest first; pss None where none of it is known."""
-    by_name: dict[str, list[Process]] = {}
-    for process in found:
-        by_name.setdefault(process.name, []).append(process)
-    groups = []
-    for name, members in by_name.items():
-        pss = [process.pss for process in members if process.pss is not None]
-        groups.append({"name": name, "processes": len(members), "rss_sum": sum(p.resident for p in members),
-                       "private": sum(p.private or 0 for p in members), "pss": sum(pss) if pss else None})  # fmt: skip
-    return sorted(groups, key=lambda group: (-(group["pss"] or group["rss_sum"]), group["name"]))
-
-
-def _tree(found: list[Process], total: Sums, groups: list[dict[str, Any]], top: int | None, *, wide: bool,
-          as_json: bool) -> None:  # fmt: skip
+def _tree(found: list[Process], total: Sums, top: int | None, *, wide: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"schema": 1, "total": asdict(total), "groups": groups, "processes": [asdict(p) for p in found]})
+        print_json({"schema": 1, "total": asdict(total), "processes": [asdict(p) for p in found]})
         return
     names = ["  " * process.depth + process.title for process in found]
     parts: list[str | TextTable] = [_headline(total), *([f"distinct not known: {total.why}"] if total.why else []), "",
                                     _table(found[:top], names[:top], wide=wide)]  # fmt: skip
-    if len(groups) > 1:
-        columns = [Column("processes"), Column("rss_sum"), Column("private"), Column("pss"), Column("program", "name")]
-        rows = [[f"{g['processes']:,}", size(g["rss_sum"]), size(g["private"]), _size(g["pss"]), g["name"]]
-                for g in groups[:top]]  # fmt: skip
-        parts += ["", TextTable(columns, list(rows), total=len(groups), whole=wide)]
     Output.standard("stdout", width=_WIDTH).show(*parts)
 
 
