@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -157,12 +156,6 @@ def test_what_is_not_there(tree: Cgroups) -> None:
         tree.at("/cgroup.procs")  # a file
 
 
-def test_a_container_of_another_hierarchy_only_is_named(tree: Cgroups) -> None:
-    for ask in (lambda: tree.container("e" * 12), lambda: tree.at("/docker/" + "e" * 64)):
-        with pytest.raises(Unavailable, match="in the hierarchy of memory only, and perf events go by"):
-            ask()
-
-
 def test_globs(tree: Cgroups) -> None:
     def paths(pattern: str) -> list[str]:
         return [one.path for one in tree.matching(pattern)]
@@ -272,27 +265,6 @@ def test_memory_of_v1_has_the_words_of_v2(tree: Cgroups) -> None:
     assert memory.max() == 1 << 20
 
 
-def test_a_memory_cgroup_of_another_name_is_found_by_its_processes(tree: Cgroups) -> None:
-    unit = tree.at("/user.slice")
-    for pid, path in ((7, "/docker"), (8, "/docker"), (9, "/")):
-        (tree.folder.parent / f"proc/{pid}").mkdir()
-        (tree.folder.parent / f"proc/{pid}/cgroup").write_text(f"4:memory:{path}\n0::/user.slice\n")
-    (unit.folder / "cgroup.procs").write_text("7\n8\n")
-    assert tree.memory(unit).folder == tree.folder.parent / "memory/docker"
-    other = tree.folder.parent / "memory/docker/below"
-    other.mkdir()
-    (other.parent / "cgroup.procs").write_text("7\n8\n77777777\n")  # the last one has ended meanwhile
-    (other / "cgroup.procs").write_text("")
-    assert tree.memory(unit).folder == other.parent
-    (other / "cgroup.procs").write_text("9\n")
-    with pytest.raises(Unavailable, match=r"that of its processes, /docker, has 1 other, too"):
-        tree.memory(unit)
-    for pids, why in (("7\n9\n", "its processes are in 2 of them"), ("", "nor has it a process that tells one")):
-        (unit.folder / "cgroup.procs").write_text(pids)
-        with pytest.raises(Unavailable, match=why):
-            tree.memory(unit)
-
-
 def test_refusals_of_memory_are_one_sentence(tree: Cgroups) -> None:
     v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
     unit = v2.at("/user.slice")
@@ -306,16 +278,6 @@ def test_refusals_of_memory_are_one_sentence(tree: Cgroups) -> None:
     without = Cgroups(Hierarchy(tree.folder, True), Unavailable("the cgroup controller memory is switched off"))
     with pytest.raises(Unavailable, match="memory is switched off"):
         without.memory(without.root)
-
-
-def test_a_closed_folder_is_named(tree: Cgroups, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> int:
-        raise PermissionError(13, os.strerror(13))
-
-    unit = tree.at("/user.slice")
-    monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(Unavailable, match=r"/user\.slice cannot be read: Permission denied; run wstrace as root"):
-        unit.open()
 
 
 # -- what memory counts of chosen cgroups --------------------------------------------------------------------------
@@ -365,13 +327,3 @@ def test_what_one_before_has_counted_is_no_loss_of_the_next(tree: Cgroups) -> No
     counting(tree, "user.slice", 5000)
     assert group.begin(tree.at("/user.slice")).faults is None
     assert group.usage() == Usage()
-
-
-def test_memory_that_two_cgroups_share_is_counted_for_neither(tree: Cgroups) -> None:
-    counting(tree, "docker", 100)
-    for pid, path in ((7, "user.slice"), (8, "system.slice/nginx.service/workers")):
-        (tree.folder.parent / f"proc/{pid}").mkdir()
-        (tree.folder.parent / f"proc/{pid}/cgroup").write_text(f"4:memory:/docker\n0::/{path}\n")
-        (tree.folder / path / "cgroup.procs").write_text(f"{pid}\n")
-    assert chosen(tree, "/user.slice").usage() == Usage(0, 0)
-    assert chosen(tree, "*.slice").usage() == Usage()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from wstrace.errors import Unavailable
-from wstrace.firing import KILLED, REACHED
 
 if sys.platform != "linux":
     pytest.skip("only on Linux: control groups", allow_module_level=True)
@@ -49,39 +48,6 @@ class Script:
         return [one.text for one in self.watched.read()]
 
 
-def test_a_kill_at_the_limit_is_told_with_the_limit_and_how_many_there_were(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "oom_kill")
-    assert script.fires(99) == []
-    script.watched.looked(7, 0.0)
-    fired = script.watched
-    assert script.fires(10, max=5, oom=1, oom_kill=3) == ["oom_kill"]
-    firing = fired.firing(parse_conditions(["oom_kill"])[0], ())
-    assert (firing.how, firing.n_bytes, firing.what) == (KILLED, 100 * MIB, "oom_kill (3 kills)")
-    assert (firing.who, firing.cgroup, firing.last_look_ns) == ("x", "/pod/x", 7)
-    assert script.fires(10) == []
-    assert script.fires(10, max=5, oom=1, oom_kill=4, oom_group_kill=1) == ["oom_kill"]
-    assert fired.firing(parse_conditions(["oom_kill"])[0], ()).what == "oom_kill (the whole group)"
-
-
-def test_a_kill_for_want_of_others_memory_is_told_with_the_last_size(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "oom_kill", limit="max\n")
-    assert script.fires(60) == []
-    assert script.fires(5, oom_kill=1) == ["oom_kill"]
-    firing = script.watched.firing(parse_conditions(["oom_kill"])[0], ())
-    assert (firing.n_bytes, firing.what) == (60 * MIB, "oom_kill")
-
-
-def test_looks_are_due_near_the_limit_with_each_step(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "oom_kill")
-    due = []
-    for size in (50, 89, 90, 91, 92, 93, 94, 99):
-        script.fires(size)
-        if script.watched.look_is_due():
-            due.append(size)
-            script.watched.looked(script.seconds * SECOND, 0.0)
-    assert due == [90, 92, 94, 99]
-
-
 @pytest.mark.parametrize(
     ("looks", "told"),
     [
@@ -99,19 +65,6 @@ def test_a_kill_is_told_by_the_last_look_that_saw_what_was_killed(monkeypatch, t
     killed, reached = parse_conditions(["oom_kill", "rss=90MiB"])
     assert script.watched.firing(killed, ()).last_look_ns == told * SECOND
     assert script.watched.firing(reached, ()).last_look_ns == looks[-1][0] * SECOND
-
-
-def test_a_size_and_a_growth_are_of_the_cgroup(monkeypatch, tmp_path):
-    script = Script(monkeypatch, tmp_path, "rss=80MiB", "growth=20MiB/3s")
-    assert [script.fires(size) for size in (50, 55, 60, 65)] == [[], [], [], []]
-    assert script.fires(81) == ["rss=80MiB", "growth=20MiB/3s"]
-    firing = script.watched.firing(parse_conditions(["rss=80MiB"])[0], (7, 8))
-    assert (firing.how, firing.n_bytes, firing.pids) == (REACHED, 81 * MIB, (7, 8))
-    assert script.watched.pids() == [7, 8]
-    (tmp_path / "cgroup.procs").write_text("9\n")
-    assert script.watched.pids() == [9]
-    script.fires(81)
-    assert script.watched.members() == (9, 8, 7), "those that have ended had faults, too"
 
 
 def test_what_a_cgroup_does_not_count_is_refused(monkeypatch, tmp_path):

@@ -82,13 +82,12 @@ class ChosenCgroups(Group):
     def begin(self, one: Cgroup) -> Usage:
         """Adds a cgroup whose faults count from now on; returns those that the system had counted before.
 
-        What the memory cgroup of another one counts is not its own: that of one removed before stays a little longer in
-        a hierarchy of its own, and several may share one.
+        What the memory cgroup of one removed before counts is not its own: it stays a little longer in a hierarchy of
+        its own.
         """
         self.members[one.id] = one
         before = self._memory(one)
-        others = {known.memory for known in self._before.values()} | {number for _, number in self._former}
-        if before.memory in others:
+        if before.memory in {number for _, number in self._former}:
             before = _UNKNOWN
         self._before[one.id] = before
         return before.usage

@@ -7,7 +7,6 @@ machine runs; a path may be, by the next container of that name.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import glob
 import os
@@ -141,7 +140,6 @@ class Cgroups:
             if found.st_dev != self.folder.stat().st_dev or not stat.S_ISDIR(found.st_mode):
                 raise FileNotFoundError(errno.ENOENT, "no cgroup")
         except OSError as error:
-            self._raise_if_elsewhere(below)
             raise _refused(below, error) from None
         return Cgroup(below, found.st_ino, folder)
 
@@ -195,7 +193,6 @@ class Cgroups:
             ids = ", ".join(sorted(container[:16] for container in found))
             raise UsageError(f"{len(found)} containers have ids that begin with {prefix}: {ids}", "give more digits")
         if not found:
-            self._raise_if_elsewhere(f"/**/*{wanted}*")
             raise TargetExited(
                 f"no cgroup is that of a container {prefix}", "is it running? docker ps, crictl ps or podman ps tells"
             )
@@ -224,11 +221,10 @@ class Cgroups:
     def memory(self, cgroup: Cgroup) -> MemoryFiles:
         """The files that tell of a cgroup's memory.
 
-        In a hierarchy of its own, memory is that of the same path; else that in which its processes are, if all of
-        them are and no others.
+        In a hierarchy of its own, memory is that of the same path.
 
         Raises:
-            Unavailable: there is none, or not one.
+            Unavailable: there is none.
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory
@@ -237,30 +233,8 @@ class Cgroups:
             return MemoryFiles(cgroup.folder, self._memory.unified, pressure, cgroup.path)
         folder = self._memory.folder / cgroup.path.lstrip("/")
         if not folder.is_dir():
-            controller = "" if self._memory.unified else "memory"
-            paths = {path_of(pid, controller, self._proc) for pid in cgroup.processes()} - {None}
-            if len(paths) != 1:
-                spread = (
-                    f"its processes are in {len(paths)} of them" if paths else "nor has it a process that tells one"
-                )
-                raise Unavailable(
-                    f"the cgroup {cgroup.path} has no memory cgroup of its name ({self._memory.folder}); {spread}"
-                )
-            folder = self._memory.folder / (path := paths.pop() or "/").lstrip("/")
-            if n := self._others(folder, path, cgroup, controller):
-                raise Unavailable(
-                    f"the cgroup {cgroup.path} has no memory cgroup of its name ({self._memory.folder}); that of its "
-                    f"processes, {path}, has {n} other{'s' * (n > 1)}, too"
-                )
+            raise Unavailable(f"the cgroup {cgroup.path} has no memory cgroup of its name ({self._memory.folder})")
         return MemoryFiles(folder, self._memory.unified, pressure, cgroup.path)
-
-    def _others(self, folder: Path, path: str, cgroup: Cgroup, controller: str) -> int:
-        """How many processes are in that folder of the memory hierarchy or below it, and not in a cgroup."""
-        with contextlib.suppress(Unavailable):
-            there = Cgroup(path, folder.stat().st_ino, folder).processes()  # before its own: what forks is in both
-            own = set(cgroup.processes())
-            return sum(pid not in own and path_of(pid, controller, self._proc) is not None for pid in there)
-        return 0
 
     def memory_of_process(self, pid: int) -> tuple[Cgroup, MemoryFiles]:
         """The cgroup that a process's memory is accounted to, in the hierarchy of memory, and what tells of it.
@@ -297,17 +271,6 @@ class Cgroups:
         if not (some := list(found)):
             raise TargetExited(why, remedy)
         return some
-
-    def _raise_if_elsewhere(self, pattern: str) -> None:
-        """Raises Unavailable where the hierarchy of memory has what that of perf events has not."""
-        if isinstance(self._memory, Unavailable) or self._memory == self._events:
-            return
-        for there, path in _walk(self._memory.folder, "/"):
-            if matches(path, pattern):
-                raise Unavailable(
-                    f"the cgroup {there} is in the hierarchy of memory only, and perf events go by {self.folder}",
-                    "attach its processes: wstrace attach followed by the pids in its cgroup.procs",
-                )
 
 
 def matches(path: str, pattern: str) -> bool:
