@@ -20,7 +20,6 @@ _API = {
     "Resolver": "wstrace.interfaces",
     "Session": "wstrace.session",
     "Source": "wstrace.interfaces",
-    "Summary": "wstrace.analysis.summary",
     "Table": "wstrace.table",
     "Trace": "wstrace.trace",
     "TraceFileError": "wstrace.errors",

@@ -1,5 +1,4 @@
 # What wstrace/__init__.py gives on first use, for type checkers.
-from wstrace.analysis.summary import Summary as Summary
 from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary
 from wstrace.declarations import Format as Format

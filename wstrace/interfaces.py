@@ -262,6 +262,8 @@ class Exporter(abc.ABC):
     takes_output: ClassVar[bool] = False
     #: closed after the others, because it reports what became of them
     ends_last: ClassVar[bool] = False
+    #: tells at the end of the trace that was kept: where nobody wants one, it is kept until then
+    reports: ClassVar[bool] = False
     #: seconds that flush() and close() may take even where the session waits for less: of what is made at the end
     close_seconds: float = 0.0
     #: takes its batches up to half a second later, in bulk: nobody looks at what it writes in the meantime

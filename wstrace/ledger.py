@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from wstrace.text import number, printable, printable_words
+
 #: stage -> (whether it is a loss, what it counts), in the order in which the stages are shown.
 STAGES: dict[str, tuple[bool, str]] = {
     "counted": (False, "faults that the kernel's own counter saw, by type"),
@@ -30,6 +32,8 @@ STAGES: dict[str, tuple[bool, str]] = {
     "unconsumed": (False, "rows for enrichers only that no enricher took, or that found no room"),
     "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),
 }
+#: Rows that sum up what is there.
+_IN_SUMS = frozenset({"counted", "recorded", "sampled", "unaccounted", "without_stack"})
 #: losses of a trace file that are counted in files, frames and bytes, not in records
 OF_FILES = frozenset({"file_cut", "file_bad_frames", "file_lost_frames", "file_lost_bytes"})
 
@@ -94,6 +98,16 @@ class Ledger:
     def words(self, stage: str) -> str:
         """A description of what the stage counts; its name if it has none."""
         return self._stages.get(stage, (True, stage))[1]
+
+    def sentences(self) -> list[tuple[str, bool]]:
+        """(line, whether it is a loss) for each row that is not zero and no sum of a report has; losses first."""
+        found = []
+        for stage, who, n in self.rows():
+            if n and stage not in _IN_SUMS:
+                lost, of = self.is_loss(stage), f" ({printable(who, 60)})" if who else ""
+                words = printable_words(self.words(stage), 240)
+                found.append((f"{'lost' if lost else 'note':4}  {number(n):>11}  {words}{of}", lost))
+        return sorted(found, key=lambda row: not row[1])
 
     def as_dict(self) -> dict[str, int]:
         """{"stage" or "stage:who": count}: the form used in a file and in JSON."""

@@ -1,4 +1,4 @@
-"""Recorder: the exporter that keeps a trace in memory, for embedding (`session.faults`, `session.summary()`)."""
+"""Recorder: the exporter that keeps a trace in memory, for embedding (`session.faults`, `session.trace`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import WstraceError
 from wstrace.interfaces import Context, Exporter
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, PAGE_FAULT
@@ -14,26 +13,19 @@ from wstrace.schema import DTYPES, PAGE_FAULT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.analysis.place_counts import PlaceCounts
-    from wstrace.analysis.summary import Summary
-    from wstrace.analysis.symbols import PlaceBy, Symbolizer
 
-#: The bytes of faults that are kept. The rest is counted in the summary and, as dropped, in the ledger.
+#: The bytes of faults that are kept. The rest is counted as dropped in the ledger.
 KEEP_BYTES = 256 << 20
 #: The rows of other streams may take one part in this many of KEEP_BYTES, in addition.
 _OTHERS = 4
 
 
 class Recorder(Exporter):
-    """Counts everything, and keeps the page faults and the rows of other streams, each up to a limit."""
+    """Keeps the page faults and the rows of other streams, each up to a limit."""
 
     name = "memory"
 
     def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
-        from wstrace.analysis.summary import Summary
-
-        self.summary: Summary = Summary(self._by_place)
-        self._symbolizer: Symbolizer | None = None
         self._keep_bytes = keep_bytes
         self._batches: list[Batch] = []
         self._bytes = 0
@@ -42,16 +34,11 @@ class Recorder(Exporter):
         self._ledger = Ledger()
 
     def start(self, context: Context) -> None:
-        """Takes the session's ledger, to count what is not kept, and its resolvers, to name the places of faults."""
-        from wstrace.analysis.symbols import Symbolizer
-
-        self._ledger, self._symbolizer = context.ledger, Symbolizer(context)
+        """Takes the session's ledger, to count what is not kept."""
+        self._ledger = context.ledger
 
     def export(self, batch: Batch) -> None:
-        """Counts the batch in the summary and keeps it; a batch past the limit is counted as dropped in the ledger."""
-        self.summary.add(batch)
-        if self._symbolizer is not None:
-            self._symbolizer.learn(batch)
+        """Keeps the batch; one past the limit is counted as dropped in the ledger."""
         if batch.schema.name != PAGE_FAULT.name:
             if self._others_bytes + batch.nbytes > self._keep_bytes // _OTHERS:
                 self._ledger.add("dropped_lane", len(batch), self.name)
@@ -68,7 +55,7 @@ class Recorder(Exporter):
     def thin(self, chosen: Callable[[Batch], Batch | None]) -> None:
         """Keeps of each batch what `chosen` returns of it: for a live view, which needs no rows of long ago.
 
-        The summary still counts what is left out, and the ledger does not: it was let go, not lost.
+        The ledger does not count what is left out: it was let go, not lost.
 
         Args:
             chosen: returns the batch, some rows of it, or None. Batches of a stream come to it as one.
@@ -77,17 +64,6 @@ class Recorder(Exporter):
         self._others = [part for batch in _joined(self._others) if (part := chosen(batch)) is not None]
         self._bytes = sum(batch.nbytes for batch in self._batches)
         self._others_bytes = sum(batch.nbytes for batch in self._others)
-
-    def _by_place(self, by: PlaceBy) -> PlaceCounts:
-        """Counts the kept faults by section or function; names are resolved only when this is called."""
-        from wstrace.analysis.place_counts import PlaceCounts
-
-        if self._symbolizer is None:
-            raise WstraceError("the session has not begun", "ask after start()")
-        counts = PlaceCounts(self._symbolizer, by)
-        for batch in list(self._batches):
-            counts.add(batch)
-        return counts
 
     @property
     def strings(self) -> Dictionary:

@@ -30,7 +30,6 @@ from wstrace.trace_info import TraceInfo
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.analysis.summary import Summary
     from wstrace.recorder import Recorder
     from wstrace.trace import Trace
 
@@ -174,10 +173,6 @@ class Session:
     def name(self, code: int) -> str:
         """The name behind a `file` or `pc_file` code."""
         return self.context.strings[int(code)]
-
-    def summary(self) -> Summary:
-        """The counts so far by file, module, thread and process; available after stop() too."""
-        return self._memory().summary
 
     def _memory(self) -> Recorder:
         if self._recorder is None:

@@ -17,7 +17,6 @@ from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
-    from wstrace.analysis.summary import Summary
     from wstrace.recorder import Recorder
 
 
@@ -79,10 +78,6 @@ class SessionTrace(Trace):
             wanted = selection.of(batch)
             if wanted is not None:
                 yield wanted
-
-    def summary(self) -> Summary:
-        """The counts so far of all faults, including those that memory had no room for."""
-        return self._recorder.summary
 
 
 def shown(kind: str, context: Context, state: str) -> str:

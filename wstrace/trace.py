@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from wstrace.analysis.blame.rows import Blame
     from wstrace.analysis.report import Report
     from wstrace.analysis.stacks import StackCounts
-    from wstrace.analysis.summary import Summary
     from wstrace.notebook import Picture
 
 
@@ -63,15 +62,6 @@ class Trace(Records):
         from wstrace.analysis.report import report
 
         return report(self, (by,) if isinstance(by, str) else tuple(by), at, lead=sort)
-
-    def summary(self) -> Summary:
-        """The counts by file, module, thread and process."""
-        from wstrace.analysis.summary import Summary
-
-        counted = Summary()
-        for batch in self.read(Selection()):
-            counted.add(batch)
-        return counted
 
     def stacks(self) -> StackCounts:
         """The counts of faults by stack: `trace.stacks().table("line")` has the rows of `report --by line`."""
@@ -230,23 +220,17 @@ class Trace(Records):
         return shown(self._picture)
 
     def _picture(self) -> Picture:
-        """The first lines of a report and the faults by file, for a notebook; of many faults only the number."""
-        from wstrace.analysis.filter import Filter
-        from wstrace.analysis.headline import answer, completeness
+        """The first lines of a report and its rows by file, for a notebook; of many faults only the number."""
         from wstrace.notebook import Picture
 
         n = self.rows.get(PAGE_FAULT.name, 0)
         if n > _QUICK:
-            return Picture(
-                [f"{self.name}: {n:,} page faults", "too many to be counted here: see summary() and blame()"]
-            )
-        counted = self.summary()
-        first = answer(counted, self.info, Filter(), n, ledger=self.ledger)
-        sentences = [first, completeness(counted, self.info, self.ledger, n)]
-        rows = [
-            (f"{row.total:,}", f"{row.major:,}", f"{row.share:.1%}", row.label) for row in counted.top("file", None)
-        ]
-        return Picture(sentences, ["faults", "from disk", "share", "file of the page"], rows)
+            return Picture([f"{self.name}: {n:,} page faults", "too many to be counted here: see report()"])
+        found = self.report(by="file", sort="faults")
+        whole = max(found.total.get("faults", 0), 1)
+        rows = [(f"{row.values.get('faults', 0):,}", f"{row.values.get('from_disk', 0):,}",
+                 f"{row.values.get('faults', 0) / whole:.1%}", row.label) for row in found.rows]  # fmt: skip
+        return Picture([found.answer, found.completeness], ["faults", "from disk", "share", "file of the page"], rows)
 
     def _lost(self) -> str:
         """The number of lost records, in words."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from wstrace.clock import ClockAnchor
+from wstrace.text import printable, printable_words
 
 #: A number from a file that lies outside of this range is not a time, count or size that we wrote.
 _LARGEST = (1 << 63) - 1
@@ -140,6 +141,17 @@ class TraceInfo:
     def level_name(self) -> str:
         """The name of the level; "full" if no source has reported another one."""
         return self.level.name if self.level is not None else "full"
+
+    @property
+    def obstacles(self) -> list[str]:
+        """`level counters: why; to lift it: command`, and a line per thing that records lack."""
+        without = [f"without {printable_words(what, 240)}" for what in self.lacking]
+        level = self.level
+        if level is None or level.name == "full":
+            return without
+        why, remedy = printable(level.why), printable(level.remedy)
+        text = f"level {printable(level.name, 60)}: {why or 'the system gives no more'}"
+        return [f"{text}; to lift it: {remedy}" if remedy else text, *without]
 
     def note(self, reason: str) -> None:
         """Adds something that the trace cannot show, a few hundred at most; a note that exists is not repeated."""

@@ -14,10 +14,10 @@ def write(trace: Trace, file: IO[bytes], *, top: int = 10) -> int:
 
     If this raises, no file is left behind, and one line on stderr names this plugin and the reason.
     """
-    rows = trace.summary().top("file", top)
+    rows = trace.report(by="file", sort="faults").rows[:top]
     file.write(b"| faults | from disk | file |\n|---:|---:|---|\n")
     for row in rows:
-        file.write(f"| {row.total:,} | {row.major:,} | {printable(row.label)} |\n".encode())
+        file.write(f"| {row.values['faults']:,} | {row.values['from_disk']:,} | {printable(row.label)} |\n".encode())
     return len(rows)
 
 

@@ -34,27 +34,6 @@ def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
         assert f"\n  {word} " in done.stdout
 
 
-def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
-    code = (
-        "import sys\nfrom wstrace.cli import main\n"
-        "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
-        "kept = ('wstrace_exporters.msgpack.read.trace', 'wstrace_exporters.msgpack.write.writer',"
-        " 'wstrace_exporters.otel.transport.otlp',"
-        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_exporters.otel.exporter',"
-        " 'wstrace_exporters.html.exporter',"
-        " 'wstrace_exporters.msgpack.read', 'wstrace_exporters.msgpack.write.flight_recorder',"
-        " 'wstrace_plugins.working_set.source',"
-        " 'wstrace_plugins.working_set.peak', 'wstrace_plugins.working_set.triggers',"
-        " 'wstrace_plugins.write_watch.source',"
-        " 'wstrace_plugins.os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
-        " 'wstrace_exporters.msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
-        "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
-        "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="Python stacks are those of Linux")
 def test_a_shell_that_starts_no_python_loads_nothing_that_reads_its_frames():
     code = (
@@ -209,12 +188,6 @@ def test_all_after_the_target_belongs_to_it(tmp_path):
     ):
         done = wstrace("run", *words, cwd=tmp_path)
         assert done.stdout == "['-o', 'its', '--', '-q']\n", done.stderr
-
-
-def test_the_figures_that_a_complete_trace_leaves_out_are_shown_by_run_v(tmp_path):
-    second = wstrace("run", "-v", "-c", "pass", cwd=tmp_path).stderr.splitlines()[1]
-    assert not second.startswith("complete")
-    assert "; level " in second
 
 
 def test_the_target_s_own_code_wins(tmp_path):
@@ -379,3 +352,24 @@ def test_a_limit_that_is_met_before_anything_begins_is_no_internal_error(
     assert limit in said
     assert "internal" not in said
     assert said.count("\n") == 1
+
+
+def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
+    code = (
+        "import sys\nfrom wstrace.cli import main\n"
+        "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
+        "kept = ('wstrace_exporters.msgpack.read.trace', 'wstrace_exporters.msgpack.write.writer',"
+        " 'wstrace_exporters.otel.transport.otlp',"
+        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_exporters.otel.exporter',"
+        " 'wstrace_exporters.html.exporter',"
+        " 'wstrace_exporters.msgpack.read', 'wstrace_exporters.msgpack.write.flight_recorder',"
+        " 'wstrace_plugins.working_set.source',"
+        " 'wstrace_plugins.working_set.peak', 'wstrace_plugins.working_set.triggers',"
+        " 'wstrace_plugins.write_watch.source',"
+        " 'wstrace_plugins.os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames', 'wstrace.analysis.blame',"
+        " 'wstrace_exporters.msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
+        "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
+        "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

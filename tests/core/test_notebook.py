@@ -121,7 +121,7 @@ def test_an_error_is_a_sentence(monkeypatch):
 
     assert checked(shown(fails)).texts == ["it cannot be shown: ValueError: <b>no</b>"]
     trace = scripted().trace()
-    monkeypatch.setattr(type(trace), "summary", lambda self: fails())
+    monkeypatch.setattr(type(trace), "report", lambda self, **_: fails())
     assert checked(trace._repr_html_()).texts[0].startswith("it cannot be shown")
 
 
@@ -130,5 +130,5 @@ def test_nothing_and_very_much_are_told_at_once(monkeypatch):
     assert "no resident pages" in checked(trace_of().blame()._repr_html_()).texts[0]
     monkeypatch.setattr(wstrace.trace, "_QUICK", 3)
     trace = scripted().trace()
-    monkeypatch.setattr(type(trace), "summary", lambda self: pytest.fail("it was counted"))
+    monkeypatch.setattr(type(trace), "report", lambda self, **_: pytest.fail("it was counted"))
     assert checked(trace._repr_html_()).texts[1].startswith("too many")

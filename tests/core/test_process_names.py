@@ -7,7 +7,8 @@ from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
 from wstrace.analysis.blame.orders import VIEWS
-from wstrace.analysis.summary import Summary
+from wstrace.analysis.cube import Cube
+from wstrace.analysis.report import rows as rows_of
 from wstrace.batch import Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import (
@@ -27,7 +28,7 @@ from wstrace.testing import batch_of
 
 
 def test_a_title_holds_until_the_next_program_and_workers_are_numbered():
-    strings, summary = Dictionary(), Summary()
+    strings, cube = Dictionary(), Cube()
     rows = [
         (7, 1, PROCESS_EXEC, "postgres"),
         (7, 1, PROCESS_TITLE, "kit: master"),
@@ -40,15 +41,12 @@ def test_a_title_holds_until_the_next_program_and_workers_are_numbered():
         (10, 7, PROCESS_FORK, "postgres"),
     ]
     pids, parents, events, names = (list(column) for column in zip(*rows, strict=True))
-    summary.add(batch_of(PROCESS, strings, time_ns=list(range(9)), pid=pids, ppid=parents, tid=pids, event=events,
+    cube.add(batch_of(PROCESS, strings, time_ns=list(range(9)), pid=pids, ppid=parents, tid=pids, event=events,
                          name=names, code=-1))  # fmt: skip
-    summary.add(batch_of(PAGE_FAULT, strings, time_ns=9, pid=[7, 8, 9, 10], tid=[7, 8, 9, 10], pc=1, va=2, flags=0))
-    assert [(row.label, row.role) for row in summary.top("process")] == [
-        ("kit: master (7)", "main"),
-        ("postgres (10)", "worker 2 of 7"),
-        ("postgres: checkpointer (8)", "worker 1 of 7"),
-        ("sh (9)", ""),
-    ]
+    cube.add(batch_of(PAGE_FAULT, strings, time_ns=9, pid=[7, 8, 9, 10], tid=[7, 8, 9, 10], pc=1, va=2, flags=0))
+    assert [row.label for row in rows_of(cube, ("process",))] == [
+        "kit: master (7), main", "postgres (10), worker 2 of 7", "postgres: checkpointer (8), worker 1 of 7", "sh (9)",
+    ]  # fmt: skip
 
 
 def family() -> Script:
@@ -102,13 +100,13 @@ def run(command, *words):
 
 
 def test_a_row_of_a_pid_that_was_given_out_again_says_that_it_is_shared():
-    strings, summary = Dictionary(), Summary()
+    strings, cube = Dictionary(), Cube()
     rows = [(7, 1, PROCESS_EXEC, "app"), (8, 7, PROCESS_FORK, "one"), (8, 7, PROCESS_EXIT, "one"),
             (8, 7, PROCESS_FORK, "two"), (9, 7, PROCESS_FORK, "three"), (9, 7, PROCESS_EXIT, "three")]  # fmt: skip
     for number, (pid, ppid, event, name) in enumerate(rows):
-        summary.add(batch_of(PROCESS, strings, time_ns=number, pid=pid, ppid=ppid, tid=pid, event=event, name=name,
+        cube.add(batch_of(PROCESS, strings, time_ns=number, pid=pid, ppid=ppid, tid=pid, event=event, name=name,
                              code=-1))  # fmt: skip
-    summary.add(batch_of(PAGE_FAULT, strings, pid=[7, 8, 9], tid=[7, 8, 9], va=1, flags=0))
-    assert {row.label: row.role for row in summary.top("process")} == {
-        "app (7)": "main", "two (8)": "worker 1 of 7, with 1 earlier process of this pid", "three (9)": "worker 2 of 7",
-    }  # fmt: skip
+    cube.add(batch_of(PAGE_FAULT, strings, pid=[7, 8, 9], tid=[7, 8, 9], pc=1, va=1, flags=0))
+    assert [row.label for row in rows_of(cube, ("process",))] == [
+        "app (7), main", "three (9), worker 2 of 7", "two (8), worker 1 of 7, with 1 earlier process of this pid",
+    ]  # fmt: skip

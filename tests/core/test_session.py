@@ -231,7 +231,7 @@ def test_the_memory_outlives_the_block():
     with Session(sources=[ScriptedSource([faults(10)])], enrichers=[]) as session:
         session.wait(5)
     assert session.faults["va"].tolist() == [4096 * i for i in range(10)]
-    assert session.summary().total == 10
+    assert session.trace.report().total["faults"] == 10
 
 
 def test_faults_may_be_asked_for_while_more_arrive(monkeypatch):

@@ -207,7 +207,7 @@ def test_a_fork_storm(cgroup: MadeCgroup) -> None:
     assert by_cgroup(session).keys() == {cgroup.path}
     assert len(np.unique(session.faults["pid"])) >= 151
     assert session.ledger.get("unresolved", "va") <= len(session.faults) // 100
-    names = [row.label for row in session.summary().top("process", 200)]
+    names = [row.label for row in session.trace.report(by="process").rows]
     assert sum(name.startswith("true") for name in names) == 150
     assert_balanced(session)
 
@@ -337,7 +337,7 @@ def test_files_have_the_names_of_the_containers_root(cgroup: MadeCgroup, tmp_pat
         [*cgroup.joining(), *enter, str(tmp_path), "/bin/sh", "-c", "for i in 1 2 3; do /bin/true; done"], check=True
     )
     session.stop()
-    found = {row.label: row.total for row in session.summary().top("file", 100)}
+    found = {row.label: row.values["faults"] for row in session.trace.report(by="file").rows}
     assert found.get("/bin/true", 0) > 3, found
     inodes = {int(ino) for batch in session.trace.batches("mapping") for ino in batch["ino"]}
     assert (tmp_path / "bin/true").stat().st_ino in inodes

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from command_line import wstrace
 
+from wstrace import open_trace
 from wstrace.session import Session
 
 pytestmark = pytest.mark.usefixtures("full_level")
@@ -89,16 +90,17 @@ def test_attach_to_nothing() -> None:
     assert run.stderr.splitlines() == [f"wstrace: there is no process {2**22 - 3}"]
 
 
-def test_wait_children(touch: Path) -> None:
+def test_wait_children(touch: Path, tmp_path: Path) -> None:
     """A daemon holds nothing up, unless it is asked for."""
     script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
     began = time.monotonic()
     without = wstrace("run", "-P", "no:console", "--", "sh", "-c", script)
     assert without.returncode == 0
     short = time.monotonic() - began
-    waited = wstrace("run", "--wait-children", "--", "sh", "-c", script)
-    assert waited.returncode == 0
-    assert "touch" in waited.stderr
+    path = str(tmp_path / "x.wst")
+    assert wstrace("run", "-q", "--wait-children", "-o", path, "--", "sh", "-c", script).returncode == 0
+    with open_trace(path) as trace:
+        assert any(row.label.startswith("touch") for row in trace.report(by="process").rows)
     assert short < 20
 
 

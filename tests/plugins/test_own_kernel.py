@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.analysis.place_counts import PlaceCounts
-from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.symbols import Symbolizer, label_of
 from wstrace.batch import Dictionary
 from wstrace.clock import ClockAnchor
 from wstrace.interfaces import Context
@@ -91,10 +90,9 @@ def by_function(info: TraceInfo) -> set[str]:
         batch_of(MAPPING, strings, id=[1, 2], time_ns=1, pid=0, start=[KERNEL_START, 0x7000], end=[2**64 - 1, 0x9000],
                  offset=0, file=files, dev=0, ino=0, build_id="", flags=0)
     )  # fmt: skip
-    counts = PlaceCounts(symbolizer, "function")
-    counts.add(batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=[0xFFFFFFFF81000110, 0x7001 + clock_gettime()], va=1,
-                        flags=0, pc_mapping=[1, 2], pc_file=files))  # fmt: skip
-    return set(counts.faults())
+    batch = batch_of(PAGE_FAULT, strings, pid=1, tid=1, pc=[0xFFFFFFFF81000110, 0x7001 + clock_gettime()], va=1,
+                     flags=0, pc_mapping=[1, 2], pc_file=files)  # fmt: skip
+    return {label_of(place, "function") for place in symbolizer.of(batch, "pc", "pc_mapping", "pc_file")}
 
 
 def test_tables_by_function_name_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

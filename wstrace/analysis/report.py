@@ -18,7 +18,6 @@ from wstrace.analysis.blame.sums import Sums, sums_at
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, dimensions_of, labels_of
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.headline import losses, obstacles
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.moments import Recorded
 from wstrace.analysis.names import names_of
@@ -191,7 +190,7 @@ def report(
         at = moment_of(trace.info)
         moments.append((at, pids_of(trace.info)))
     noted = len(moments)
-    attached = bool(trace.info.targets) and trace.info.exit_code is None
+    attached = bool(trace.info.targets) and trace.info.exit_code is None and not trace.info.command
     cube = Cube(found.values(), names=names_of(trace.info, trace.strings, rule), limit=1 << 22)
     cells, seen = _read(trace, cube, chosen)
     if next(iter(trace.batches(RESIDENT_PAGES.name, ("pages",))), None) is not None:
@@ -225,7 +224,7 @@ def report(
         lead,
         answer,
         _completeness(trace, total, cube, pages),
-        [*further, *_nothing(chosen, total), *obstacles(trace.info), *(text for text, _ in losses(trace.ledger))],
+        [*further, *_nothing(chosen, total), *trace.info.obstacles, *(text for text, _ in trace.ledger.sentences())],
         total,
         table,
         "" if pages is None else pages.moment,

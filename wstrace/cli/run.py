@@ -78,14 +78,14 @@ def _is_open(number: int) -> bool:
 
 
 def with_sources_by_the_way(recording: Recording) -> Tracing:
-    """The options, with the sources of Plugins.by_the_way() where the trace is kept and the user added no source.
+    """The options, with the sources of Plugins.by_the_way() where the user added no source.
 
     Options of a source that is there by default add none.
     """
     options, config = recording.options, recording.config
-    kept = options.output or options.pictures or config.get("output")
     chosen = {parse_spec(one).name for one in (*config.get("sources", ()), *options.sources)}
-    if not kept or options.over_time or not chosen <= set(recording.plugins.defaults("source")):
+    shown = recording.kept or recording.answers
+    if not shown or options.over_time or not chosen <= set(recording.plugins.defaults("source")):
         return options
     return options._replace(sources=(*recording.plugins.by_the_way(), *options.sources))
 

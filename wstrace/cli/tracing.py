@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -24,9 +24,11 @@ from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.ledger import Ledger
 from wstrace.logs import shape
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
+from wstrace.output_rights import temporary_folder
 from wstrace.plugins import Plugins
 from wstrace.targets import Group, Target
 from wstrace.text import base_name, printable
+from wstrace.trace_info import NOT_SAVED
 
 if TYPE_CHECKING:
     from wstrace.session import Session
@@ -46,7 +48,6 @@ class Tracing(NamedTuple):
     children: bool
     wait_children: bool
     quiet: bool
-    verbose: bool
     live: bool | None
     fail_on_loss: bool
     require: str
@@ -77,7 +78,6 @@ _OPTIONS = [
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
-    click.option("-v", "--verbose", is_flag=True, default=None, help="All figures of completeness."),
     click.option("--live/--no-live", default=None, help="Show a live line of faults, resident memory and loss."),
     click.option(
         "--fail-on-loss",
@@ -149,11 +149,29 @@ class Recording:
             OutputError: an exporter failed.
             LossError: records were lost under --fail-on-loss.
         """
-        with before_the_trace():
-            session = self._session(targets, command, groups)
-        shape()  # what its parts have imported may log
-        self._drive(session)
-        return self._exit_code(session)
+        with ExitStack() as opened:
+            with before_the_trace():
+                if folder := opened.enter_context(temporary_folder()) if self.answers else "":
+                    self.options = self.options._replace(output=os.path.join(folder, "trace.wst"))
+                session = self._session(targets, command, groups)
+            if folder:
+                session.info.extra[NOT_SAVED] = "add -o FILE"
+            shape()  # what its parts have imported may log
+            self._drive(session)
+            return self._exit_code(session)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the user wants a file of the trace."""
+        recorder = any(spec.name == "flight_recorder" for spec in self._exporters())
+        return bool(self.options.output or self.options.pictures or self.config.get("output") or recorder)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the trace is kept for the report at its end alone."""
+        quiet = self.options.quiet or _truth(self.config.get("quiet", False))
+        used = (self.plugins.class_of("exporter", name) for name in self.plugins.defaults("exporter"))
+        return not quiet and not self.kept and any(cls.reports for cls in used)
 
     def _session(self, targets: Sequence[Target], command: Sequence[str], groups: Sequence[Group]) -> Session:
         """The session that the options ask for."""
@@ -185,7 +203,7 @@ class Recording:
     def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        shared = {"quiet": quiet or None, "verbose": self.options.verbose or None, "live": self.options.live}
+        shared = {"quiet": quiet or None, "live": self.options.live}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
         for one in (*self.config.get(role + "s", ()), *requested):
             spec = parse_spec(one)

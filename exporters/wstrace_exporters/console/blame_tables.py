@@ -10,7 +10,6 @@ from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.recording import first_lines
 from wstrace.analysis.blame.rows import Blame, BlameRow
 from wstrace.analysis.blame.words import answer, brought, completeness, why_no_pages
-from wstrace.analysis.headline import obstacles
 from wstrace.analysis.proposals import callers, groups, not_python
 from wstrace.analysis.stacks import FOREIGN
 from wstrace.terminal.bar import Bar
@@ -48,7 +47,7 @@ def known(told: Blame, more: str = "", *, pages: bool = True, rows: Iterable[Bla
     Args:
         rows: of the table by line that is shown; None = that of blame.
     """
-    lines = [completeness(told, pages=pages) + more, *obstacles(told.of.info), *_not_python(told, rows)]
+    lines = [completeness(told, pages=pages) + more, *told.of.info.obstacles, *_not_python(told, rows)]
     return [Styled(line, "dim") for line in lines]
 
 

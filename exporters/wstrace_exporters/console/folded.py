@@ -8,27 +8,20 @@ from __future__ import annotations
 from typing import IO
 
 from wstrace.analysis.symbols import symbolizer_of
-from wstrace.schema import CALL_SITE, MAPPING, PAGE_FAULT, PROCESS, STACK_COLUMNS
+from wstrace.schema import MAPPING
+from wstrace.text import printable
 from wstrace.trace import Trace
-from wstrace_exporters.console.stack_report import StackReport
+
+#: What separates the frames of a stack, and what stands for it in a name.
+_FOLD, _UNFOLD = ";", ","
 
 
-def write(trace: Trace, file: IO[bytes], *, native: bool = False) -> int:
-    """Writes a line `outermost;...;innermost faults` per stack; returns their number.
-
-    Args:
-        trace: the trace.
-        file: the output.
-        native: tell stacks by the samples of native code.
-    """
-    report = StackReport("", (), (), "", "", native=native)
-    of_faults = ("time_ns", "pid", "host", "pc", "pc_mapping", "pc_file", "flags", "sampled", *STACK_COLUMNS)
-    wanted = {CALL_SITE.name: None, MAPPING.name: None, PROCESS.name: None, PAGE_FAULT.name: of_faults}
-    for stream, columns in wanted.items():
-        for batch in trace.batches(stream, columns):
-            report.add(batch)
-    lines = 0
-    for line in report.folded(symbolizer_of(trace.info, trace.batches(MAPPING.name))):
-        file.write(line.encode())
+def write(trace: Trace, file: IO[bytes]) -> int:
+    """Writes a line `outermost;...;innermost faults` per stack; returns their number."""
+    counts, lines = trace.stacks(), 0
+    native = not counts.python and counts.native > 0
+    for frames, faults in counts.folded(symbolizer_of(trace.info, trace.batches(MAPPING.name)), native=native):
+        names = (printable(frame).replace(_FOLD, _UNFOLD) for frame in frames)
+        file.write(f"{_FOLD.join(names)} {faults}\n".encode())
         lines += 1
     return lines

@@ -10,7 +10,6 @@ from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.timeline import Timeline
-from wstrace.analysis.headline import losses, obstacles
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
 from wstrace_exporters.html.document import document
@@ -70,10 +69,10 @@ def _headline(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     info, found = trace.info, trace.report(at=at)
     lines = [found.answer, found.completeness]
     state = trace.state
-    told = losses(trace.ledger)
+    told = trace.ledger.sentences()
     lost = [text for text, is_loss in told if is_loss] + ([_STATES[state]] if state in _STATES else [])
     # the page itself writes `note: ` before each of them
-    notes = [*obstacles(info), *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
+    notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
     command = printable(" ".join(info.command), 400)
     about = [command, f"pages of {size(blame.of.page_size)}", words.moment_words(blame.of.inputs.moment)]
     foot = "Made by wstrace from its own analysis; the file asks nothing of any network."

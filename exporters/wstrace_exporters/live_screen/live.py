@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from threading import Event
 
+from wstrace.analysis.cube import Cube
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
@@ -37,7 +38,7 @@ class Live(Exporter):
 
     def __init__(self) -> None:
         self.latest, self.by, self.fresh = Look(), OWNERS[0], Event()
-        self._recorder = Recorder(keep_bytes=_KEEP_BYTES)
+        self._recorder, self._cube = Recorder(keep_bytes=_KEEP_BYTES), Cube()
         self._due = 0.0
         self._until = 0  # the time of the last fault, in ns
 
@@ -52,6 +53,7 @@ class Live(Exporter):
         """Keeps a batch, and takes the look that is due."""
         if batch.schema == PAGE_FAULT:
             self._until = max(self._until, batch.window[1])
+            self._cube.add(batch)
         self._recorder.export(batch)
         self.tick()
 
@@ -70,7 +72,7 @@ class Live(Exporter):
         before = self.latest if self.latest.time_ns else Look(info.started_ns)
         self._recorder.thin(lambda batch: batch)  # a look reads few long batches in half of the time of many short ones
         try:
-            look, chosen = take_look(self._trace, self._recorder.summary, self.by, before, self._until)
+            look, chosen = take_look(self._trace, self._cube, self.by, before, self._until)
         except UsageError as error:  # no look at any process has come yet, or none can be taken
             look = Look(before.time_ns, until_ns=before.until_ns, completeness=str(error), by=self.by)
         else:

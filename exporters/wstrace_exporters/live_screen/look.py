@@ -13,9 +13,10 @@ from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.resident import keys_of
 from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.cube import Cube
 from wstrace.analysis.losses import key_of, page_of
 from wstrace.analysis.moments import Snapshots
-from wstrace.analysis.summary import Summary
+from wstrace.analysis.report import rows
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.schema import (
@@ -94,11 +95,11 @@ class Taken(NamedTuple):
     chosen: Callable[[Batch], Batch | None]
 
 
-def take_look(trace: Trace, summary: Summary, by: str, before: Look, until_ns: int = 0) -> Taken:
+def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0) -> Taken:
     """The look at what is kept of a trace.
 
     Args:
-        trace: the records. summary: the counts of all faults, those that are not kept any more included.
+        trace: the records. cube: the counts of all faults, those that are not kept any more included.
         by: one of OWNERS. before: the look before.
         until_ns: the time of the last fault that has come. What has been resident since then may be of faults that have
             not come yet: of the pages, the last snapshot before it is shown, or before LATE_NS ago.
@@ -115,11 +116,11 @@ def take_look(trace: Trace, summary: Summary, by: str, before: Look, until_ns: i
         by,
         owners,
         _of_span(found, "process", before.until_ns),
-        [FileRow(str(row.key[0]), row.major) for row in summary.top("file", None, hard=True)],
+        [FileRow(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row.values["from_disk"])],
         found.total,
         sum(row.faults for row in owners),
-        summary.total,
-        summary.major,
+        cube.total("faults"),
+        cube.total("from_disk"),
         sum(n for _, _, n in trace.ledger.losses()),
         completeness=words.completeness(found),
     )

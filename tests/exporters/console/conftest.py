@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import io
-import os
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from wstrace.batch import Batch, SnapshotPart
+from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.places import MappedFile, Place
-from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS, RESIDENT_PAGES
+from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import ScriptedTarget
-from wstrace.trace_info import Level, Usage
 from wstrace_exporters.console.console import Console
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "console"
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
 
@@ -55,30 +51,6 @@ class Trace:
             PAGE_FAULT, {**given, **columns}, strings=self.context.strings, window=(5_000_000_000, 6_000_000_000)
         )
 
-    def process(self, rows: list[tuple[int, int, int, int, str]]) -> Batch:
-        """Rows of (pid, ppid, tid, event, name)."""
-        names = [("pid", "u4"), ("ppid", "u4"), ("tid", "u4"), ("event", "u1")]
-        columns: dict[str, Any] = {
-            name: np.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(names)
-        }
-        columns["name"] = np.array([self.code(row[4]) for row in rows], "u4")
-        return Batch(PROCESS, columns, strings=self.context.strings)
-
-    def pages(
-        self, rows: list[tuple[int, str]], *, schema: Any = RESIDENT_PAGES, pid: int = 700, **columns: Any
-    ) -> Batch:
-        """Rows of (pages, file)."""
-        given = {
-            "start": np.arange(len(rows), dtype="u8") * (1 << 30),
-            "pages": np.array([row[0] for row in rows], "u4"),
-            "file": np.array([self.code(row[1]) for row in rows], "u4"),
-            "kind": np.array([1 if row[1].startswith("/") else 2 for row in rows], "u1"),
-        }
-        header = {"snap": 1, "part": 0, "last": True, "pid": pid, "t": 0, "pages": int(given["pages"].sum())}
-        return Batch(
-            schema, {**given, **columns}, strings=self.context.strings, snapshot=SnapshotPart.from_dict(header)
-        )
-
     def mappings(self, rows: list[tuple[int, int, int, int, str]], pid: int = 700) -> Batch:
         """Rows of (id, start, end, offset, file)."""
         names = [("id", "u4"), ("start", "u8"), ("end", "u8"), ("offset", "u8")]
@@ -87,24 +59,6 @@ class Trace:
         }
         columns |= {"pid": np.full(len(rows), pid, "u4"), "file": np.array([self.code(row[4]) for row in rows], "u4")}
         return Batch(MAPPING, columns, strings=self.context.strings)
-
-
-def ordinary(trace: Trace) -> list[Batch]:
-    """A trace like that of the README: two processes, three threads, some faults from disk."""
-    trace.context.ledger.add("recorded", 9_700, "page_fault")
-    trace.context.ledger.add("recorded", 12, "process")
-    trace.context.ledger.set("counted", 9_640, "minor")
-    trace.context.ledger.set("counted", 60, "major")
-    info = trace.context.info
-    info.level, info.usage = Level("full"), Usage(9_900, 60, 432_640_000)
-    info.notes, info.started_ns = ["MAP_POPULATE, mlock"], 4_999_000_000
-    return [
-        trace.process([(700, 1, 700, 3, "python3"), (700, 700, 701, 5, "loader"), (800, 700, 800, 3, "sh")]),
-        trace.faults([(6_000, TORCH, LIBC), (2_000, "[heap]", PYTHON), (500, "[anon]", LIBC)]),
-        trace.faults([(900, LIBC, PYTHON), (140, "", "")], tid=701),
-        trace.faults([(60, TORCH, LIBC)], tid=701, major=True),
-        trace.faults([(100, "[stack]", "[kernel]")], pid=800, tid=800),
-    ]
 
 
 def printed(trace: Trace, batches: list[Batch], stream: Any = None, **options: Any) -> str:
@@ -120,24 +74,6 @@ def printed(trace: Trace, batches: list[Batch], stream: Any = None, **options: A
         return stream.getvalue()
     stream.flush()
     return str(stream.buffer.getvalue().decode(stream.encoding))
-
-
-def golden(name: str, text: str) -> None:
-    """Compares with tests/golden/console/NAME; WSTRACE_GOLDEN=write makes it anew, to be read before it is kept."""
-    path = GOLDEN / name
-    if os.environ.get("WSTRACE_GOLDEN") == "write":
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def counters(trace: Trace) -> list[Batch]:
-    info, why = trace.context.info, "perf_event_open was refused (paranoid 4)"
-    info.level = Level("counters", why, "sudo sysctl kernel.perf_event_paranoid=1")
-    info.usage, info.page_size = Usage(96_000, 113, 12 << 20), 4096
-    info.notes = ["addresses, instructions and threads of faults"]
-    trace.context.ledger.set("counted", 96_113)
-    return [trace.pages([(1000, TORCH), (500, "[heap]"), (20, LIBC)])]
 
 
 class KnownSections:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stacks_scripted import Fault, Stacks
 
-from wstrace.batch import Batch, SnapshotPart
-from wstrace.places import MappedFile
-from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, Column
+from wstrace.batch import Batch
+from wstrace.schema import FRAME_CUT, HOW_NOT_YET, PAGE_FAULT, Column
+from wstrace.testing import batch_of
 
+PARSE, MAIN = ("parse_record", "/srv/app/leak.py", 12), ("<module>", "/srv/app/leak.py", 40)
+LOADS = ("loads", "/usr/lib/python3.11/json/__init__.py", 346)
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
 
@@ -127,60 +130,51 @@ def test_loss_is_told_beside_the_lines_not_among_them(kit: Any, capsys: pytest.C
     assert "3  records dropped: the bus's queue was full (page_fault)" in capsys.readouterr().err
 
 
-def test_by_section_counts_faults_and_resident_pages(kit: Any) -> None:
-    trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
-    resident = trace.pages(
-        [(2, LIBC), (5, "[heap]")],
-        mapping=np.array([1, 2], "u4"),
-        start=np.array([0x7F1000000000, 0x7F1000003000], "u8"),
-    )
-    batches = [*kit.lines_of(trace), resident]
-    report = json.loads(kit.printed(trace, batches, json=True, by="section"))
-    assert report["summary"]["top"]["section"] == [
-        {"section": "libc.so.6!.data(20)", "total": 2, "minor": 1, "major": 1, "still_resident_pages": 1},
-        {"section": "[heap]", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 5},
-        {"section": "libc.so.6!.text(14)", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 1},
-        {"section": "[unknown]", "total": 1, "minor": 1, "major": 0, "still_resident_pages": 0},
+def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
+    trace = kit.Trace()
+    faults = [
+        Fault([LOADS, PARSE]),
+        Fault([]),
+        Fault(None, how=HOW_NOT_YET),
+        Fault([PARSE], [(0, 0x10)], weight=3),
+        Fault(None, [(0, 0x10)], weight=3, how=HOW_NOT_YET),
     ]
-    assert "still resident" in kit.printed(trace, batches, by="section")
-    for time_ns, heap in ((1, 0), (-1, 5)):  # the last snapshot by time counts, whichever came last
-        header = {"snap": 2, "last": True, "pid": 700, "t": time_ns}
-        columns = dict(resident.take(slice(0, 1)).columns)
-        again = [
-            *batches,
-            Batch(RESIDENT_PAGES, columns, strings=trace.context.strings, snapshot=SnapshotPart.from_dict(header)),
-        ]
-        rows = json.loads(kit.printed(trace, again, json=True, by="section"))["summary"]["top"]["section"]
-        assert {row["section"]: row["still_resident_pages"] for row in rows}["[heap]"] == heap
-
-
-def test_by_function_counts_faults_by_that_of_the_instruction(kit: Any) -> None:
-    trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
-    batches = [*kit.lines_of(trace), trace.pages([(2, LIBC)], mapping=np.array([1], "u4"))]
-    rows = json.loads(kit.printed(trace, batches, json=True, by="function"))["summary"]["top"]["function"]
-    assert rows == [
-        {"function": "python3.11!f", "total": 4, "minor": 3, "major": 1},
-        {"function": "[kernel]", "total": 1, "minor": 1, "major": 0},
+    found = [
+        json.loads(line)
+        for line in kit.printed(trace, Stacks(trace.context.strings).batches(faults), format="jsonl").splitlines()
     ]
-    assert "still resident" not in kit.printed(trace, batches, by="function")
+    loads = {"kind": "python", "function": "loads", "file": LOADS[1], "line": 346, "own": False, "how": "exact"}
+    parse = {"kind": "python", "function": "parse_record", "file": PARSE[1], "line": 12, "own": True, "how": "exact"}
+    native = {"kind": "native", "module": "[unknown]", "offset": "0x10", "how": "own"}
+    assert [row["stack"] for row in found] == [[loads, parse], [], None, [native, parse], [native]]
+    assert [row.get("stack_reason") for row in found] == [
+        None, "no Python frame", "interpreter not known yet", None, "interpreter not known yet",
+    ]  # fmt: skip
+    assert [row.get("weight") for row in found] == [0, 0, 0, 3, 3]
+    assert not any(name in row for row in found for name in ("stack_how", "native_stack", "native_how"))
+    documented = (Path(__file__).parents[3] / "docs" / "console.md").read_text(encoding="utf-8")
+    for key in {key for row in found for key in row} | set(loads) | set(native) | {"stack_truncated"}:
+        assert f"`{key}`" in documented, key
 
 
-def test_names_that_are_missing_are_a_number_with_the_reason(kit: Any) -> None:
-    class Sections(kit.KnownSections):
-        def resolve(self, file: MappedFile, offsets: Any) -> list[Any]:
-            places = super().resolve(file, offsets)
-            why = "is not the file that was traced" if "python" in file.path else "cannot\x1b be read"
-            return [place._replace(section="", number=0, function="", why=why) for place in places]
+def test_json_lines_go_on_when_further_call_sites_come(kit: Any) -> None:
+    trace = kit.Trace()
+    stacks = Stacks(trace.context.strings)
+    parts = [
+        batch for stack in ([MAIN], [PARSE, MAIN], [LOADS, PARSE, MAIN]) for batch in stacks.batches([Fault(stack)])
+    ]
+    found = [json.loads(line)["stack"] for line in kit.printed(trace, parts, format="jsonl").splitlines()]
+    assert [[frame["function"] for frame in frames] for frames in found] == [
+        ["<module>"], ["parse_record", "<module>"], ["loads", "parse_record", "<module>"],
+    ]  # fmt: skip
 
-    trace = kit.Trace(live=False)
-    trace.context = replace(trace.context, resolvers={"sections": Sections()})
-    told = "note            4  faults without a function: python3.11 is not the file that was traced"
-    assert told in kit.printed(trace, kit.lines_of(trace), by="function").splitlines()
-    told = "note            3  faults without a section: libc.so.6 cannot\\x1b be read"
-    assert told in kit.printed(trace, kit.lines_of(trace), by="section").splitlines()
-    assert "without a" not in kit.printed(trace, kit.lines_of(trace), by="file")
-    report = json.loads(kit.printed(trace, kit.lines_of(trace), by="function", json=True))
-    assert report["summary"]["unnamed"] == [
-        {"module": "python3.11", "why": "is not the file that was traced", "faults": 4}]  # fmt: skip
+
+def test_a_json_line_says_that_a_stack_was_cut_and_that_a_frame_is_not_certain(kit: Any) -> None:
+    trace = kit.Trace()
+    stacks = Stacks(trace.context.strings)
+    ids = [stacks.python([PARSE], flags=FRAME_CUT), stacks.python([PARSE], flags=16)]
+    sites = [batch for tree in stacks.trees.values() if (batch := tree.new_rows())]
+    fault = batch_of(PAGE_FAULT, trace.context.strings, pid=1, tid=1, pc=1, va=1, flags=0, stack=ids, stack_how=[1, 1])
+    found = [json.loads(line) for line in kit.printed(trace, [*sites, fault], format="jsonl").splitlines()]
+    assert [row.get("stack_truncated") for row in found] == [True, None]
+    assert [row["stack"][0]["how"] for row in found] == ["exact", "not checked"]

@@ -9,7 +9,6 @@ import numpy as np
 
 from wstrace.analysis.blame.causes import NO_LINE
 from wstrace.analysis.blame.rows import Blame, BlameRow
-from wstrace.analysis.headline import obstacles
 from wstrace.text import estimate_mark, number, plural, printable, size, unit_of
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def brought(told: Blame) -> str:
 def first_lines(told: Blame) -> list[str]:
     """The answer, or why there is none; how complete it is; what the records lack, with what lifts that."""
     pages = told.total > 0
-    return [answer(told) if pages else why_no_pages(told), completeness(told, pages=pages), *obstacles(told.of.info)]
+    return [answer(told) if pages else why_no_pages(told), completeness(told, pages=pages), *told.of.info.obstacles]
 
 
 def why_no_pages(told: Blame) -> str:
