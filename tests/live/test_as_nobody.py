@@ -70,7 +70,6 @@ def said(process: subprocess.Popen[str]) -> str:
 
 def test_without_a_filter_the_setting_is_the_reason(nobody: Run) -> None:
     text = said(nobody(0, "run", "--", "true"))
-    assert text.splitlines()[0].endswith("[level user]")
     assert "level user: kernel.perf_event_paranoid is 2: " in text
     assert "seccomp" not in text
 
@@ -80,7 +79,6 @@ def test_debians_value_of_3_is_the_reason(nobody: Run) -> None:
     PARANOID.write_text("3")
     level = "counters" if "Debian" in os.uname().version else "user"
     text = said(nobody(0, "run", "--", "true"))
-    assert text.splitlines()[0].endswith(f"[level {level}]")
     assert f"level {level}: kernel.perf_event_paranoid is 3" in text
     assert "kernel.perf_event_paranoid=1" in text
     assert "seccomp" not in text
@@ -115,10 +113,9 @@ def test_what_a_user_does_not_see_is_ascribed_to_the_kernel_only_where_that_is_p
     with nobody("-c", code) as target:
         time.sleep(1)
         try:
-            text = said(nobody(0, "attach", target.pid, "--duration", "1s", "-v"))
+            text = said(nobody(0, "attach", target.pid, "--duration", "1s"))
         finally:
             target.kill()
-    [completeness] = [line for line in text.splitlines()[1:3] if line.startswith("recorded")]
-    assert "level user" in completeness
-    assert "while it was being attached" in completeness
-    assert "(faults that kernel code took" not in completeness
+    assert "level user" in text
+    assert "while it was being attached" in text.splitlines()[1]
+    assert "(faults that kernel code took" not in text

@@ -64,7 +64,7 @@ def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[
     """(what it ran, report --json of the file, stderr) of `wstrace run`; `touches` goes on when it is held."""
     file, told = str(tmp_path / "t.wst"), str(tmp_path / "held")
     telling = [sys.executable, held_program.__file__, told, str(touches)]
-    words = [*telling, "run", "-v", "-f", "-o", file, "--", *map(str, command)]
+    words = [*telling, "run", "-f", "-o", file, "--", *map(str, command)]
     environment = {**os.environ, "UNTIL": told}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     words = [sys.executable, "-m", "wstrace", "report", "--by", "file", "--json", file]
@@ -95,7 +95,7 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
     """It goes on until it was told of, however slow the tracer is."""
     file, told = tmp_path / "t.wst", tmp_path / "told"
-    options = ["-v", "-f", "-o", file, "--duration", "0.3s"]
+    options = ["-f", "-o", file, "--duration", "0.3s"]
     words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(told)}, **pipes) as tracer:

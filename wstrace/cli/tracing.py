@@ -115,7 +115,7 @@ class Recording:
         self._error: WstraceError | None = None  # the error of a source or enricher
         self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
         self.config = Config.load(options.config, project=not is_administrator())
-        self._left_out = words
+        self._left_out, self._temporary = words, False
 
     def exporter_names(self) -> list[str]:
         """The names of the exporters that the options and the configuration ask for."""
@@ -151,10 +151,12 @@ class Recording:
         """
         with ExitStack() as opened:
             with before_the_trace():
-                if folder := opened.enter_context(temporary_folder()) if self.answers else "":
-                    self.options = self.options._replace(output=os.path.join(folder, "trace.wst"))
+                self._temporary = self.answers
+                if self._temporary:
+                    path = os.path.join(opened.enter_context(temporary_folder()), "trace.wst")
+                    self.options = self.options._replace(output=path)
                 session = self._session(targets, command, groups)
-            if folder:
+            if self._temporary:
                 session.info.extra[NOT_SAVED] = "add -o FILE"
             shape()  # what its parts have imported may log
             self._drive(session)
@@ -270,7 +272,8 @@ class Recording:
         try:
             exit_on_exporter_error(session)
         except OutputError as error:
-            return error
+            if not (self._temporary and session.info.incomplete):  # the report has said what it lacks
+                return error
         if self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False)):
             if losses := session.ledger.losses():
                 return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))

@@ -215,11 +215,11 @@ class Console(Exporter):
 
 def next_step(info: TraceInfo) -> str:
     """The last line of a live trace: where it is saved and what to read next, or how to save it."""
+    why = info.extra.get(NOT_SAVED)
+    if why or not (info.saved or info.incomplete):
+        return f"not saved: {printable(why, 240) if isinstance(why, str) else 'add -o FILE'}"
     if info.incomplete:
         return f"output incomplete: {printable_words(info.incomplete, 240)}"
-    why = info.extra.get(NOT_SAVED)
-    if why or not info.saved:
-        return f"not saved: {printable(why, 240) if isinstance(why, str) else 'add -o FILE'}"
     if info.saved == "-":
         return "saved to stdout"
     path = printable(info.saved)
