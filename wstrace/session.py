@@ -292,7 +292,11 @@ class Session:
         """
         until = float("inf") if timeout is None else time.monotonic() + timeout
         children = self.context.wait_children and self._state == "running"
-        for target in self.context.targets if not children else ():
+        while not self.finished and (children or not self.context.targets):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        for target in self.context.targets:
             while (code := target.wait(min(0.5, max(0.0, until - time.monotonic())))) is None:
                 # Wait for a launched target even when every source has failed: its exit code is still needed.
                 if self.finished and self._state == "running" and not (self._failed and target.launched):
@@ -300,10 +304,6 @@ class Session:
                 if time.monotonic() >= until:
                     return False
             self.info.exit_code, self.info.exit_signal = code, target.exit_signal
-        while not self.finished and (children or not self.context.targets):
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.02)
         return True
 
     def stop(self, seconds: float | None = None) -> None:

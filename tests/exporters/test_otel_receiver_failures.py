@@ -12,7 +12,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_scripted import SECRET, ended, faulted, otel, run, started
 from receiver import Receiver, last_points, logs
 
-from wstrace.analysis import headline
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context
 from wstrace.session import Session
@@ -75,7 +74,7 @@ def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
         session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
         assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
     told = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
-    assert told in [line for line, _ in headline.losses(session.ledger)]
+    assert told in [line for line, _ in session.ledger.sentences()]
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])

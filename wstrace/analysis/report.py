@@ -190,7 +190,7 @@ def report(
         at = moment_of(trace.info)
         moments.append((at, pids_of(trace.info)))
     noted = len(moments)
-    attached = bool(trace.info.targets) and trace.info.exit_code is None and not trace.info.command
+    attached = bool(trace.info.targets) and trace.info.exit_code is None
     cube = Cube(found.values(), names=names_of(trace.info, trace.strings, rule), limit=1 << 22)
     cells, seen = _read(trace, cube, chosen)
     if next(iter(trace.batches(RESIDENT_PAGES.name, ("pages",))), None) is not None:

@@ -63,6 +63,8 @@ def attach(
     with ExitStack() as opened:
         if chosen:
             return recording.record((), groups=[opened.enter_context(closing(platform.group(*one))) for one in chosen])
+        if (recording.kept or recording.answers) and not (recording.options.sources or recording.options.over_time):
+            recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
         return recording.record([opened.enter_context(closing(platform.attach(pid))) for pid in wanted])
 
 
