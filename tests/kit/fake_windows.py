@@ -278,11 +278,6 @@ class FakeWindows(FakeCreation):
             process.working_set = {a: bits for a, bits in process.working_set.items() if a in process.stubborn}
         return int(process is not None)
 
-    def SetProcessWorkingSetSize(self, handle: int, minimum: int, maximum: int) -> int:
-        """(SIZE_T)-1 twice is EmptyWorkingSet."""
-        everything = (1 << 64) - 1
-        return self.EmptyWorkingSet(handle) if minimum == maximum == everything else 1
-
     def GetProcessMemoryInfo(self, handle: int, buffer: int, size: int) -> int:
         """Counts; they stay after the exit while a handle is open."""
         process = self._of(handle, winapi.PROCESS_QUERY_LIMITED_INFORMATION)

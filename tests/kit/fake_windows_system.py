@@ -194,13 +194,6 @@ class FakeSystem:
             self.jobs[job].port = int(at(value, "<u8", 2)[1])
         return 1
 
-    def AssignProcessToJobObject(self, job: int, process: int) -> int:
-        """The process itself is told as new, too."""
-        pid = self._held(process)[0]
-        self.jobs[job].members.add(pid)
-        self.jobs[job].messages.append((6, pid))
-        return 1
-
     def IsProcessInJob(self, process: int, job: int, result: int) -> int:
         """Whether the process is a member."""
         at(result, "<u4", 1)[0] = self._held(process)[0] in self.jobs[job].members

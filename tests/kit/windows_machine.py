@@ -6,6 +6,7 @@ from fake_windows import FakeAllocation, FakeWindows
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.backend import PageFaults
 
 EXE, DLL, HEAP = 0x140000000, 0x7FFB10000000, 0x20000000
@@ -27,6 +28,15 @@ def machine(**options) -> FakeWindows:
                        "\\Device\\Mup\\server\\share\\data.bin"),
     ]  # fmt: skip
     return windows
+
+
+def job_of(windows, pid=7) -> Job:
+    """A job in which that process was created."""
+    job = Job(windows)
+    job.pid = pid
+    windows.jobs[job.handle].members.add(pid)
+    windows.jobs[job.handle].messages.append((6, pid))
+    return job
 
 
 def traced(windows, *pids, launched=True, context=None, **options):

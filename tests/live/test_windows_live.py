@@ -149,10 +149,7 @@ def test_the_total_is_the_working_set_size(child):
     assert int(snapshot["pages"].sum()) * PAGE == pytest.approx(total, rel=0.02)
 
 
-@pytest.mark.parametrize("way", ["EmptyWorkingSet", "SetProcessWorkingSetSize"])
-def test_emptying_makes_pages_leave(child, way, monkeypatch):
-    if way == "SetProcessWorkingSetSize":
-        monkeypatch.setattr(winapi, "EmptyWorkingSet", lambda handle: 0)
+def test_emptying_makes_pages_leave(child):
     child("at = region(5000); touch(at, 5000)")
     done = wstrace.empty_working_set(child.pid)
     assert done.left > 4000 * PAGE

@@ -7,7 +7,6 @@ from windows_machine import machine, traced
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.os.windows.creation import NotCreated, create
-from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.resolve import Program
 
 PROGRAM = Program("C:\\apps\\app.exe", ["app", "two words", 'a "quote"'], None)
@@ -21,7 +20,6 @@ def made(windows, program=PROGRAM, **options):
 
 def test_a_process_is_in_its_job_when_it_comes_into_being():
     windows = FakeWindows()
-    windows.AssignProcessToJobObject = None  # a tracer may be killed before it could call this
     child = made(windows)
     assert (child.pid, child.unguarded) == (100, "")
     ((path, line, flags, environment),) = windows.created
@@ -44,40 +42,18 @@ def test_the_environment_is_passed_whole():
 @pytest.mark.parametrize(("setting", "value", "told"), [
     ("no_job_lists", True, "UpdateProcThreadAttribute failed with 50"),
     ("no_jobs_at_creation", 5, "CreateProcessW failed with 5"),
+    ("no_jobs", True, "CreateJobObjectW failed with 5"),
 ])  # fmt: skip
-def test_a_system_that_refuses_the_job_at_the_creation_gets_it_afterwards(setting, value, told):
+def test_a_system_that_refuses_the_job_gives_the_process_and_the_reason(setting, value, told):
     windows = FakeWindows()
     setattr(windows, setting, value)
     child = made(windows)
     assert child.unguarded.startswith(told)
-    assert child.job.members() == [100]
-    assert [flags & SUSPENDED for *_, flags, _ in windows.created] == [SUSPENDED]
-    child.job.close()
-    child.close()
-    assert windows.processes[100].exited
-    assert not windows.handles
-
-
-def test_a_system_without_jobs_gives_the_process_and_the_reason():
-    windows = FakeWindows()
-    windows.no_jobs = True
-    child = made(windows)
     assert child.job is None
-    assert child.unguarded.startswith("CreateJobObjectW failed with 5")
+    assert [flags & SUSPENDED for *_, flags, _ in windows.created] == [SUSPENDED]
     child.kill()
     child.close()
     assert windows.processes[100].exited
-    assert not windows.handles
-
-
-def test_a_process_that_is_in_a_job_that_lets_no_other_have_it():
-    windows = FakeWindows()
-    windows.no_jobs_at_creation = 5
-    windows.AssignProcessToJobObject = lambda job, process: windows._fail(5)
-    child = made(windows)
-    assert child.job is None
-    assert child.unguarded.startswith("AssignProcessToJobObject for pid 100 failed with 5")
-    child.close()
     assert not windows.handles
 
 
@@ -99,15 +75,10 @@ def test_a_program_that_cannot_be_started_leaves_nothing_open(job):
     assert windows.created == []
 
 
-@pytest.mark.parametrize(("job", "told"), [
-    (True, "app.exe (7) came into its job after its creation (why): a wstrace killed in between leaves it suspended"),
-    (False, "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"),
-])  # fmt: skip
-def test_the_trace_says_what_the_job_could_not_do(job, told):
+def test_the_trace_says_what_the_job_could_not_do():
     target = ScriptedTarget(7, "app.exe")
     target.unguarded = "why"
-    windows = machine()
-    target.job = Job(windows, 7) if job else None
-    source, context = traced(windows, context=Context(targets=(target,)))
+    source, context = traced(machine(), context=Context(targets=(target,)))
+    told = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
     assert told in context.info.notes
     list(source.stop())

@@ -89,7 +89,7 @@ def trace(api, windows):
 
 
 def job(api, windows):
-    made = Job(api, 7)
+    made = Job(api)
     try:
         made.members()
         made.news()
@@ -99,7 +99,7 @@ def job(api, windows):
 
 
 @pytest.mark.parametrize("happens", [ends, refuses, takes_rights])
-@pytest.mark.parametrize(("act", "calls"), [(snapshot, 15), (questions, 8), (trace, 25), (job, 8)])
+@pytest.mark.parametrize(("act", "calls"), [(snapshot, 15), (questions, 8), (trace, 25), (job, 6)])
 def test_whatever_ends_or_refuses_between_two_calls(act, calls, happens):
     assert everywhere(act, happens) >= calls
 

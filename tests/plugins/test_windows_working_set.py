@@ -114,25 +114,11 @@ def test_locked_and_large_pages_come_from_the_extended_query():
     assert not any(f & PAGE_HUGE for f in flags.values())
 
 
-@pytest.mark.parametrize("way", ["EmptyWorkingSet", "SetProcessWorkingSetSize"])
-def test_emptying_tells_what_stayed_and_why(way):
+def test_emptying_tells_what_stayed_and_why():
     windows = machine()
     process = windows.processes[7]
     process.stubborn = frozenset({0x401000, 0x500000})
     process.attributes = {0x401000: 1 | 1 << 22}
-    if way == "SetProcessWorkingSetSize":
-
-        def missing(handle):
-            raise winapi.failed("EmptyWorkingSet", winapi.ERROR_PROC_NOT_FOUND)
-
-        direct = windows.EmptyWorkingSet
-        windows.EmptyWorkingSet = missing
-
-        def resize(handle, low, high):
-            assert low == high == (1 << 64) - 1
-            return direct(handle)
-
-        windows.SetProcessWorkingSetSize = resize
     with Space(7, windows) as space:
         mappings = space.mappings(Dictionary())
         space.empty(mappings, space.runs(mappings))

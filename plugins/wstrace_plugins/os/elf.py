@@ -71,27 +71,16 @@ class Section(NamedTuple):
     entry_size: int
 
 
-def _forms(names: Sequence[str], narrow: str, wide: str, narrow_order: Sequence[str] = ()) -> list[np.dtype[Any]]:
-    """The rows of a table in files of 32 and of 64 bits."""
-    return [
-        np.dtype(list(zip(order, kinds.split(), strict=True)))
-        for order, kinds in ((narrow_order or names, narrow), (names, wide))
-    ]
+def _form(names: Sequence[str], kinds: str) -> np.dtype[Any]:
+    return np.dtype([(name, f"<{kind}") for name, kind in zip(names, kinds.split(), strict=True)])
 
 
-_PROGRAMS = _forms(
-    Program._fields, "u4 u4 u4 u4 u4 u4 u4 u4", "u4 u4 u8 u8 u8 u8 u8 u8",
-    ("kind", "offset", "address", "physical", "size", "memory", "flags", "alignment"),
-)  # fmt: skip
-_SECTIONS = _forms(Section._fields, "u4 u4 u4 u4 u4 u4 u4 u4 u4 u4", "u4 u4 u8 u8 u8 u8 u4 u4 u8 u8")
-_SYMBOLS = _forms(
-    ("name", "info", "other", "section", "value", "size"), "u4 u4 u4 u1 u1 u2", "u4 u1 u1 u2 u8 u8",
-    ("name", "value", "size", "info", "other", "section"),
-)  # fmt: skip
-_TAGS = _forms(("tag", "value"), "u4 u4", "u8 u8")
-_HEADERS = ("HHIIIIIHHHHHH", "HHIQQQIHHHHHH")
-#: Elf64_Sym: symbols of all files come in this form
-SYMBOL = _SYMBOLS[1]
+_PROGRAMS = _form(Program._fields, "u4 u4 u8 u8 u8 u8 u8 u8")
+_SECTIONS = _form(Section._fields, "u4 u4 u8 u8 u8 u8 u4 u4 u8 u8")
+#: Elf64_Sym
+SYMBOL = _form(("name", "info", "other", "section", "value", "size"), "u4 u1 u1 u2 u8 u8")
+_TAGS = _form(("tag", "value"), "u8 u8")
+_HEADER = struct.Struct("<HHIQQQIHHHHHH")
 
 
 class TooManySymbolsError(ValueError):
@@ -112,7 +101,7 @@ def read_of(fd: int) -> Read:
 
 
 class Elf:
-    """An ELF file of 32 or 64 bits, of any byte order and machine. Addresses are the file's own (p_vaddr).
+    """A little-endian ELF file of 64 bits, of any machine. Addresses are the file's own (p_vaddr).
 
     Args:
         read: gives bytes of the file; it must stay readable.
@@ -124,23 +113,17 @@ class Elf:
     def __init__(self, read: Read) -> None:
         self._read = read
         head = read(0, 64)
-        if len(head) < 64 or not head.startswith(MAGIC) or head[4] not in (1, 2) or head[5] not in (1, 2):
-            raise ValueError("no ELF file")
-        self._wide = head[4] == 2
-        self.order = "<" if head[5] == 1 else ">"
-        fields = struct.unpack_from(self.order + _HEADERS[self._wide], head, 16)
-        self.kind, self.machine, _, self.entry, programs, self._sections_at, _, _, *counts = fields
+        if len(head) < 64 or not head.startswith(MAGIC) or head[4:6] != b"\2\1":
+            raise ValueError("no little-endian ELF file of 64 bits")
+        self.kind, self.machine, _, self.entry, programs, self._sections_at, _, _, *counts = _HEADER.unpack_from(
+            head, 16
+        )
         self._program_size, n_programs, self._section_size, self._n_sections, self._names_in = counts
         rows = self._headers(_PROGRAMS, programs, n_programs, self._program_size)
         self.programs = [Program(*row) for row in rows]
         self.loads = [one for one in self.programs if one.kind == LOAD]
         if len(self.loads) > MAX_SEGMENTS:
             raise ValueError(f"{len(self.loads)} segments in memory are more than {MAX_SEGMENTS}")
-
-    @property
-    def bits(self) -> int:
-        """64 or 32."""
-        return 64 if self._wide else 32
 
     @functools.cached_property
     def sections(self) -> list[Section]:
@@ -166,7 +149,7 @@ class Elf:
 
     def symbols(self, kind: int) -> tuple[NDArray[Any], bytes]:
         """The rows (SYMBOL) of the table `SYMBOLS` or `DYNAMIC_SYMBOLS`, none where it is not there; their strings."""
-        return self._linked(kind, _SYMBOLS)
+        return self._linked(kind, SYMBOL)
 
     def symbol(self, name: bytes, kinds: Sequence[int] = (DYNAMIC_SYMBOLS, SYMBOLS)) -> tuple[int, int] | None:
         """The address and size of a symbol that the file defines; None where it has none of that name."""
@@ -201,7 +184,7 @@ class Elf:
 
         A note: name size, descriptor size and type of 4 bytes each, then name and descriptor, padded to 4 bytes.
         """
-        words, left = struct.Struct(self.order + "3I"), MAX_NOTES
+        words, left = struct.Struct("<3I"), MAX_NOTES
         for program in [one for one in self.programs if one.kind == NOTE][:MAX_SEGMENTS]:
             notes, at = self._read(program.offset, min(program.size, MAX_NOTE_BYTES)), 0
             while at + words.size <= len(notes) and left:
@@ -234,31 +217,24 @@ class Elf:
             raise ValueError("the ELF file is cut off, or its headers contradict themselves")
         return content
 
-    def _headers(self, forms: list[np.dtype[Any]], offset: int, count: int, step: int) -> list[tuple[int, ...]]:
+    def _headers(self, form: np.dtype[Any], offset: int, count: int, step: int) -> list[tuple[int, ...]]:
         if not count:
             return []
-        if count > MAX_HEADERS or step != forms[self._wide].itemsize:
+        if count > MAX_HEADERS or step != form.itemsize:
             raise ValueError(f"{count} headers of {step} bytes in an ELF file")
-        rows: list[tuple[int, ...]] = self._rows(forms, offset, count).tolist()
+        rows: list[tuple[int, ...]] = self._rows(form, offset, count).tolist()
         return rows
 
-    def _rows(self, forms: list[np.dtype[Any]], offset: int, count: int) -> NDArray[Any]:
-        """The rows of a table, in the form that a file of 64 bits has."""
-        form = forms[self._wide].newbyteorder("<" if self.order == "<" else ">")
-        raw = np.frombuffer(self.content(offset, count * form.itemsize), form)
-        if form == forms[1]:
-            return raw
-        rows = np.empty(count, forms[1])
-        for name in forms[1].names or ():
-            rows[name] = raw[name]
-        return rows
+    def _rows(self, form: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
+        """The rows of a table."""
+        return np.frombuffer(self.content(offset, count * form.itemsize), form)
 
-    def _linked(self, kind: int, forms: list[np.dtype[Any]]) -> tuple[NDArray[Any], bytes]:
+    def _linked(self, kind: int, form: np.dtype[Any]) -> tuple[NDArray[Any], bytes]:
         """The rows of the first section of a kind, and the strings that it refers to."""
         table = next((one for one in self.sections if one.kind == kind), None)
         if table is None or table.link >= len(self.sections):
-            return np.empty(0, forms[1]), b""
-        strings, count = self.sections[table.link], table.size // forms[self._wide].itemsize
+            return np.empty(0, form), b""
+        strings, count = self.sections[table.link], table.size // form.itemsize
         if count > MAX_SYMBOLS or strings.size > MAX_STRINGS:
             raise TooManySymbolsError("has more symbols than are read")
-        return self._rows(forms, table.offset, count), self.content(strings.offset, strings.size)
+        return self._rows(form, table.offset, count), self.content(strings.offset, strings.size)

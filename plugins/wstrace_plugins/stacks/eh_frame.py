@@ -58,7 +58,7 @@ class UnwindFile:
         self._read = read
         self._allowance = allowance or Allowance()
         self.elf = Elf(read)
-        if self.elf.machine != elf.X86_64 or self.elf.bits != 64 or self.elf.order != "<":
+        if self.elf.machine != elf.X86_64:
             raise ValueError("no ELF file for x86-64")
         self._header = next((one for one in self.elf.programs if one.kind == elf.EH_FRAME), None)
         self._prepared = False

@@ -59,13 +59,12 @@ def described_lines(file: ImageFile) -> str:
 
 
 def _uncompressed(parsed: Elf, name: str, section: Section) -> int:
-    """The bytes of a section when it is unpacked, as it tells at its begin: `ZLIB`, or Elf64_Chdr or Elf32_Chdr."""
+    """The bytes of a section when it is unpacked, as it tells at its begin: `ZLIB`, or Elf64_Chdr."""
     if name.startswith(".z"):
         return int.from_bytes(parsed.content(section.offset + 4, 8), "big")
     if not section.flags & elf.COMPRESSED:
         return section.size
-    width = parsed.bits // 8
-    return int.from_bytes(parsed.content(section.offset + width, width), "little" if parsed.order == "<" else "big")
+    return int.from_bytes(parsed.content(section.offset + 8, 8), "little")
 
 
 def section_parts(file: ImageFile) -> list[Part]:

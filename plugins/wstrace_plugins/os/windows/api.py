@@ -113,7 +113,6 @@ VirtualQueryEx = declare("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c
 ReadProcessMemory = declare(
     "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
 )
-SetProcessWorkingSetSize = declare("kernel32.dll", "SetProcessWorkingSetSize", c_int32, c_void_p, c_size_t, c_size_t)
 #: lpdwCount is a ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes.
 GetWriteWatch = declare(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
@@ -124,7 +123,6 @@ Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, 
 Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
 
 CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
-AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
 SetInformationJobObject = declare(
     "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
 )

@@ -63,7 +63,7 @@ class Child:
 def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
     """Creates the process of a program, suspended.
 
-    A system that refuses a job at the creation gets the process first, and the job then.
+    Where the system refuses a job, the process is in none.
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
@@ -80,25 +80,15 @@ def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
     except Unavailable as refused:
         return Child(api, *_create_process(api, program), None, refused.why)
     try:
-        try:
-            with _job_list(api, made) as attributes:
-                pid, handle = _create_process(api, program, attributes)
-            unguarded = ""
-        except (Unavailable, NotCreated) as refused:  # before Windows 10, or in a job that forbids others in it
-            unguarded = str(refused)
-            pid, handle = _create_process(api, program)
-    except BaseException:
+        with _job_list(api, made) as attributes:
+            made.pid, handle = _create_process(api, program, attributes)
+        return Child(api, made.pid, handle, made)
+    except BaseException as refused:  # in a job that forbids others in it
         made.close()
-        raise
-    if not unguarded:
-        made.pid = pid
-        return Child(api, pid, handle, made)
-    try:
-        made.put(pid)
-    except Unavailable as refused:
-        made.close()
-        return Child(api, pid, handle, None, refused.why)
-    return Child(api, pid, handle, made, unguarded)
+        if not isinstance(refused, Unavailable | NotCreated):
+            raise
+        why = str(refused)
+    return Child(api, *_create_process(api, program), None, why)
 
 
 @contextmanager

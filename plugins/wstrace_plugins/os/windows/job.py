@@ -1,7 +1,7 @@
 """Job: a job object around a launched process, which reports the processes that it and its children start.
 
 While the process is suspended, the job also terminates it when the tracer is killed, so that it is not left behind.
-Source: Microsoft Learn, jobapi2.h: AssignProcessToJobObject, SetInformationJobObject, QueryInformationJobObject;
+Source: Microsoft Learn, jobapi2.h: SetInformationJobObject, QueryInformationJobObject;
 winnt.h: JOBOBJECT_ASSOCIATE_COMPLETION_PORT (its messages are not guaranteed), JOBOBJECT_EXTENDED_LIMIT_INFORMATION,
 JOBOBJECT_BASIC_PROCESS_ID_LIST.
 """
@@ -14,9 +14,7 @@ import numpy as np
 
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import process as processes
 
-_RIGHTS = winapi.PROCESS_SET_QUOTA | winapi.PROCESS_TERMINATE  # as AssignProcessToJobObject requires
 _PROCESS_ID_LIST, _ASSOCIATE_COMPLETION_PORT, _EXTENDED_LIMITS = 3, 7, 9  # JOBOBJECTINFOCLASS
 #: JOBOBJECT_EXTENDED_LIMIT_INFORMATION: its size in bytes, and the offset of LimitFlags.
 _LIMITS_BYTES, _LIMIT_FLAGS_AT = 144, 16
@@ -34,14 +32,16 @@ class Job:
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
-        pid: the process; 0 = one that is created in the job, whose pid is set then.
+
+    Attributes:
+        pid: the process, set when it has been created in the job.
 
     Raises:
-        Unavailable: Windows refuses the job, as when the process is in another one that forbids it.
+        Unavailable: Windows refuses the job.
     """
 
-    def __init__(self, api: WindowsApi, pid: int = 0) -> None:
-        self._api, self.pid = api, pid
+    def __init__(self, api: WindowsApi) -> None:
+        self._api, self.pid = api, 0
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
@@ -51,28 +51,19 @@ class Job:
             )
             self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], "<u8"))
             self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
-            if pid:
-                self.put(pid)
         except BaseException:
             self.close()
             raise
 
-    def put(self, pid: int) -> None:
-        """Puts a process into the job. Raises Unavailable."""
-        self.pid = pid
-        with processes.opened(self._api, pid, _RIGHTS) as process:
-            self._made("AssignProcessToJobObject", self._api.AssignProcessToJobObject(self.handle, process), keep=False)
-
-    def _made(self, call: str, result: Any, *, keep: bool = True) -> int:
+    def _made(self, call: str, result: Any) -> int:
         if not result:
-            raise winapi.failed(call, self._api.GetLastError(), f"for pid {self.pid}" if self.pid else "")
-        if keep:
-            self._handles.append(int(result))
+            raise winapi.failed(call, self._api.GetLastError())
+        self._handles.append(int(result))
         return int(result)
 
     def _set(self, what: int, value: Any) -> None:
-        done = self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes)
-        self._made("SetInformationJobObject", done, keep=False)
+        if not self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes):
+            raise winapi.failed("SetInformationJobObject", self._api.GetLastError())
 
     def _limit(self, flags: int) -> None:
         limits = np.zeros(_LIMITS_BYTES, "|u1")

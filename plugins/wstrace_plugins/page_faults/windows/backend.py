@@ -337,8 +337,4 @@ def _remarks(target: Target) -> Iterator[str]:
     """What the trace says of how its target was launched; WindowsTarget has the attributes."""
     who = f"{target.name} ({target.pid})"
     if refused := getattr(target, "unguarded", ""):
-        if getattr(target, "job", None) is None:
-            yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"
-        else:
-            late = "a wstrace killed in between leaves it suspended"
-            yield f"{who} came into its job after its creation ({refused}): {late}"
+        yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"

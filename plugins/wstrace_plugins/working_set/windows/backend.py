@@ -245,15 +245,10 @@ class Space:
         return Totals(counters.working_set if counters else None, tables or None)
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
-        """Calls EmptyWorkingSet, or the equivalent SetProcessWorkingSetSize(-1, -1). No data is lost."""
+        """Calls EmptyWorkingSet. No data is lost."""
         handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
-        everything = (1 << 64) - 1
         try:
-            try:
-                done = self._api.EmptyWorkingSet(handle)
-            except Unavailable:
-                done = 0
-            if not done and not self._api.SetProcessWorkingSetSize(handle, everything, everything):
+            if not self._api.EmptyWorkingSet(handle):
                 raise self._refused("EmptyWorkingSet", self._api.GetLastError())
         finally:
             self._api.CloseHandle(handle)
