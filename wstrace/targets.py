@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wstrace.trace_info import Usage
 
@@ -14,6 +14,8 @@ class Target(abc.ABC):
     pid: int
     name: str
     launched: bool
+    #: called in resume() between its execve() and its first instruction, where the system can hold it there
+    on_start: Callable[[], None] | None = None
     #: what wait() returned, once it has ended
     exit_code: int | None = None
     #: the name of the signal that ended it, `SIGSEGV`; "" = none, or not known

@@ -92,6 +92,17 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
     assert by_file["[anon]"] >= (8 << 20) // 2
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may hold a command at its start")
+@pytest.mark.parametrize("words", [["true"], ["sh", "-c", "kill -9 $$"]])
+def test_a_command_that_ends_at_once_has_its_pages(words: list[str], tmp_path: Path) -> None:
+    for number in range(5):
+        path = str(tmp_path / f"{number}.wst")
+        subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "--", *words], timeout=60)
+        with wstrace.open_trace(path) as trace:
+            assert trace.info.lacking == []
+            assert " at the exit: " in trace.report().answer
+
+
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
     """It goes on until it was told of, however slow the tracer is."""
     file, told = tmp_path / "t.wst", tmp_path / "told"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from wstrace.batch import Batch
@@ -57,6 +58,7 @@ class FinalSnapshotSource(Source):
             for target in context.targets:
                 if target.launched:
                     self._keepers[target] = backend().make_keeper()
+                    target.on_start = partial(self._hold, target)
         except KeeperFailed as failed:
             self._missed(failed.why)
         except Unavailable:  # this system has none, as `doctor` says

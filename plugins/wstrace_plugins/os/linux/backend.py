@@ -21,7 +21,7 @@ from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs, steady
 from wstrace_plugins.os.linux.address_space import check_room, room
 from wstrace_plugins.os.linux.file_rights import file_rights, sudo_caller
-from wstrace_plugins.os.linux.launcher import Launcher, start
+from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
 from wstrace_plugins.os.linux.libc import mallopt
 from wstrace_plugins.os.linux.remedies import remedies
 from wstrace_plugins.os.linux.versions import versions
@@ -67,7 +67,8 @@ class LinuxTarget(Target):
         if self._launcher is None:
             return
         try:
-            self._before = self._launcher.go()
+            with held_at_execve(self.pid, self.on_start):
+                self._before = self._launcher.go()
         except WstraceError:
             self.wait(5)
             self._reap()

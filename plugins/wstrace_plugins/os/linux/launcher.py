@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Usage
+from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux.held_image import image
+
+_SEIZE, _CONT, _DETACH, _TRACE_EXEC = 0x4206, 7, 17, 0x10
+_EXECUTED = signal.SIGTRAP | 4 << 8  # PTRACE_EVENT_EXEC
+_ptrace = declare(None, "ptrace", ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 #: struct rusage: two struct timeval, 14 long.
 _RUSAGE = struct.Struct("<18q")
@@ -56,6 +62,29 @@ class Launcher:
         self.gone = True
         os.close(self._go)
         os.close(self._answer)
+
+
+@contextlib.contextmanager
+def held_at_execve(pid: int, then: Callable[[], None] | None) -> Iterator[None]:
+    """Holds a child of ours at the execve() that is made inside, calls `then`, and lets it run its first instruction.
+
+    Root alone holds: under a tracer without rights a set-user-ID program would not get those of its file.
+
+    Source: ptrace(2), PTRACE_SEIZE and PTRACE_EVENT_EXEC.
+    """
+    if then is None or os.geteuid() or _ptrace(_SEIZE, pid, None, _TRACE_EXEC):
+        yield
+        return
+    try:
+        yield
+        while True:
+            now = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            if now is None or now.si_code != os.CLD_TRAPPED or now.si_status == _EXECUTED:
+                break
+            _ptrace(_CONT, pid, None, now.si_status & 0xFF)  # a signal came first
+        then()
+    finally:
+        _ptrace(_DETACH, pid, None, None)
 
 
 def exec_refused(command: str, number: int) -> CommandNotFound | CannotExecute:

@@ -4,7 +4,7 @@ pagemap costs 34 ns per present and 8 ns per absent page. PAGEMAP_SCAN without P
 and nothing for an absent table: it finds the windows in which pagemap is read.
 
 An address space that a keeper holds outlives its process: what was resident at the exit can still be read. The target
-does not notice: there is no signal, no stop and no ptrace; its memory is freed only when we release it or end
+does not notice: there is no signal and no stop once it runs; its memory is freed only when we release it or end
 (keeper.py explains how). Its files in /proc, opened before, also work for a zombie, which a launched target is until
 the trace closes.
 
