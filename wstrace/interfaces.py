@@ -426,13 +426,6 @@ class Platform(abc.ABC):
         """Whether this process has an administrator's rights: then nothing is read from the working directory."""
         return bool(getattr(os, "geteuid", lambda: -1)() == 0)
 
-    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
-        """While entered, ask() is called, on any thread, when the console closes; leaving it lets the process end.
-
-        Does nothing on a system that reports it by a signal (SIGHUP).
-        """
-        return nullcontext()
-
     @abc.abstractmethod
     def output_owner(self) -> tuple[int, int] | None:
         """(uid, gid) of the user on whose behalf we run with more rights than his own (sudo's caller), else None."""

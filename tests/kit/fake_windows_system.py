@@ -49,7 +49,6 @@ class FakeSystem:
         self.lost_messages = False  # a job's messages are not guaranteed
         self.protection: dict[int, int] = {}
         self.priorities: list[int] = []
-        self.handlers: list[int] = []
         self._snapshots: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
         self._error = threading.local()
@@ -90,11 +89,6 @@ class FakeSystem:
     def SetThreadPriority(self, thread: int, priority: int) -> int:
         """Keeps what was asked for."""
         self.priorities.append(priority)
-        return 1
-
-    def SetConsoleCtrlHandler(self, handler: int, add: int) -> int:
-        """Keeps the handlers, the latest last."""
-        self.handlers.append(handler) if add else self.handlers.remove(handler)
         return 1
 
     # -- listings -------------------------------------------------------------------------------------------------

@@ -9,17 +9,17 @@ from wstrace.cli.signals import Interrupted
 
 
 class Ending:
-    """Whether the end of the trace was requested: by `needed` interrupts, or because the console closes."""
+    """Whether the end of the trace was requested: by `needed` interrupts."""
 
     def __init__(self, needed: int) -> None:
         self.needed, self.interrupts = needed, 0
-        self.closed, self.starting = False, True
+        self.starting = True
         self.early = 0  # the number of the signal that arrived while the session was starting
 
     @property
     def requested(self) -> bool:
         """Whether the trace is to end now."""
-        return self.closed or self.interrupts >= self.needed
+        return self.interrupts >= self.needed
 
     def arrive_early(self, number: int) -> None:
         """Notes a signal during the start, and breaks off a start that still hangs in a plugin STOP_SECONDS later.
@@ -41,10 +41,6 @@ class Ending:
         self.starting = False
         if self.early:
             signal.raise_signal(self.early)
-
-    def close(self) -> None:
-        """Notes that the console closes, after which the system ends this process within seconds."""
-        self.closed = True
 
 
 def alarm_in(seconds: float) -> bool:

@@ -55,8 +55,6 @@ class Tracing(NamedTuple):
     pictures: str | None = None
 
 
-#: For exporters when the console closes: Windows ends this process after 5 s, of which sources may take twice as long.
-_CLOSING_SECONDS = 1.0
 #: What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of the
 #: time at most, and what tells of them.
 _LOOKS, _GROWTH = "working_set:interval={:g},max_cpu=0.01", "over_time:step={:g}"
@@ -230,7 +228,7 @@ class Recording:
         duration = _seconds(self.config.get("duration")) if given is None else given
         launched = any(target.launched for target in session.context.targets)
         ending = Ending(2 if launched else 1)
-        with _signals(session, launched, ending), self.plugins.platform.on_console_close(ending.close):
+        with _signals(session, launched, ending):
             with before_the_trace():
                 try:
                     session.start(ready=ending.check)
@@ -243,7 +241,7 @@ class Recording:
                 if session.wait(min(0.5, until - time.monotonic())):
                     break
             try:
-                session.stop(seconds=_CLOSING_SECONDS if ending.closed else STOP_SECONDS)
+                session.stop(seconds=STOP_SECONDS)
             except WstraceError as error:  # reported in _exit_code(), after the command has ended
                 self._error = error
             if launched and not ending.requested:

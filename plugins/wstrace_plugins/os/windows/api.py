@@ -85,8 +85,6 @@ GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_vo
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
 NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
-#: The handler is called on a thread that the system creates in the process.
-SetConsoleCtrlHandler = declare("kernel32.dll", "SetConsoleCtrlHandler", c_int32, c_void_p, c_int32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
 #: ProcessProtectionLevelInfo = 7 is a DWORD.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import platform as machine
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, ProcessNow, Target, Usage
-from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import listing, token
 from wstrace_plugins.os.windows import process as processes
@@ -27,11 +23,6 @@ _SIGTERM_CODE = 1
 _EPOCH_SECONDS = 11_644_473_600  # from 1601 to 1970
 #: The environment variable that keeps the target out of a job with `no`, for some sandboxes and brokers.
 JOB_VARIABLE = "WSTRACE_JOB"
-CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT = 2, 5, 6
-#: Windows ends the process when the handler returns, or after 5 s.
-HELD_SECONDS = 4.5
-#: BOOL HandlerRoutine(DWORD). Other systems have no WINFUNCTYPE, and only tests call it there.
-_HandlerRoutine = getattr(ctypes, "WINFUNCTYPE", ctypes.CFUNCTYPE)(ctypes.c_int32, ctypes.c_uint32)
 
 
 def node_faults() -> Usage:
@@ -201,10 +192,6 @@ class WindowsPlatform(Platform):
         """Enables SeDebugPrivilege."""
         token.set_debug_privilege(winapi)
 
-    def on_console_close(self, ask: Callable[[], None]) -> AbstractContextManager[None]:
-        """Delays the end of this process when its console closes: see held_close."""
-        return held_close(winapi, ask)
-
     def output_owner(self) -> tuple[int, int] | None:
         """None: a file belongs to the user who created it."""
         return None
@@ -227,39 +214,3 @@ def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:
         return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
     remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
     return CannotExecute(f"{command!r} cannot be executed: {winapi.meaning(code)} ({code})", remedy)
-
-
-@contextmanager
-def held_close(api: WindowsApi, ask: Callable[[], None]) -> Iterator[None]:
-    """A context in which the closing of the console calls ask(), and waits for the context's end for at most 4.5 s.
-
-    Ctrl-C and Ctrl-Break are signals in Python (SIGINT, SIGBREAK); that its window is closed, the user logs off or the
-    machine is shut down are not. The last two are reported only to services and to programs without user32.dll, so they
-    may never arrive.
-    Source: Microsoft Learn, SetConsoleCtrlHandler, HandlerRoutine (wincon.h).
-
-    Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
-        ask: requests the end of the work inside the context, without waiting for it; called on another thread.
-
-    Raises:
-        Unavailable: the system refuses the handler.
-    """
-    left = threading.Event()
-
-    def handler(event: int) -> int:
-        if event not in (CTRL_CLOSE_EVENT, CTRL_LOGOFF_EVENT, CTRL_SHUTDOWN_EVENT):
-            return 0
-        ask()
-        left.wait(HELD_SECONDS)
-        return 1
-
-    routine = _HandlerRoutine(handler)
-    address = ctypes.cast(routine, ctypes.c_void_p).value
-    if not api.SetConsoleCtrlHandler(address, 1):
-        raise winapi.failed("SetConsoleCtrlHandler", api.GetLastError())
-    try:
-        yield
-    finally:
-        left.set()  # before the removal: the system locks the list of handlers while it calls one
-        api.SetConsoleCtrlHandler(address, 0)
