@@ -1,27 +1,25 @@
-"""Conditions under which a command is run, so that its figures differ less from run to run, or are of a cold start."""
+"""Conditions under which a command is run, so that its figures differ less from run to run."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-from wstrace.interfaces import Evicted, Platform, Target, Usage
+from wstrace.interfaces import Platform, Target, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What is asked for; a command that is started under none of them runs as it would anyway.
 
-    aslr: whether the system places its memory at random. hash_seed: PYTHONHASHSEED, None = as it is. cold: whether the
-    files that it maps are to be read from disk.
+    aslr: whether the system places its memory at random. hash_seed: PYTHONHASHSEED, None = as it is.
     """
 
     aslr: bool = True
     hash_seed: int | None = None
-    cold: bool = False
 
     @property
     def versions(self) -> dict[str, str]:
@@ -29,26 +27,17 @@ class Conditions:
         found = {} if self.aslr else {"aslr": "off"}
         if self.hash_seed is not None:
             found["hash seed"] = str(self.hash_seed)
-        return {**found, "cache": "cold"} if self.cold else found
+        return found
 
     @contextmanager
-    def held(self, platform: Platform, files: Iterable[str] = ()) -> Iterator[Evicted]:
-        """While entered, what this process starts is under them. Gives what was taken out of the page cache.
-
-        Args:
-            platform: that of this system.
-            files: the command's own files, which leave the page cache if `cold`, but for pages that others use.
-
-        Raises:
-            Unavailable: the system cannot.
-        """
+    def held(self, platform: Platform) -> Iterator[None]:
+        """While entered, what this process starts is under them. Raises Unavailable: the system cannot."""
         before = os.environ.get("PYTHONHASHSEED")
-        evicted = platform.evict(files) if self.cold else Evicted(0, 0, 0, 0)
         with nullcontext() if self.aslr else platform.without_aslr():
             if self.hash_seed is not None:
                 os.environ["PYTHONHASHSEED"] = str(self.hash_seed)
             try:
-                yield evicted
+                yield
             finally:
                 if self.hash_seed is not None:
                     os.environ.pop("PYTHONHASHSEED", None)

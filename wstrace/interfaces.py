@@ -24,7 +24,6 @@ from wstrace.schema import Schema
 from wstrace.stack_ids import StackIds
 from wstrace.targets import Group as Group
 from wstrace.targets import Target as Target
-from wstrace.text import plural, size
 from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace.trace_info import Usage as Usage
@@ -304,24 +303,6 @@ class Exporter(abc.ABC):
         return {}
 
 
-class Evicted(NamedTuple):
-    """What Platform.evict() could take out of the page cache.
-
-    files: those that were tried. before, after: their bytes in the cache. unknown: files that are in neither sum.
-    """
-
-    files: int
-    before: int
-    after: int
-    unknown: int
-
-    def __str__(self) -> str:
-        left = f"{size(self.before - self.after)} of {size(self.before)} in the page cache left it"
-        stayed = f", {size(self.after)} stayed: pages that are mapped elsewhere, or dirty" if self.after else ""
-        unsaid = f"; of {plural(self.unknown, 'file')} the system does not say it" if self.unknown else ""
-        return left + stayed + unsaid
-
-
 class ProcessNow(NamedTuple):
     """What the system says of a process now.
 
@@ -402,10 +383,6 @@ class Platform(abc.ABC):
             return fd
         os.close(fd)
         raise OSError(f"{path} is no regular file")
-
-    def evict(self, files: Iterable[str]) -> Evicted:
-        """Takes files out of the page cache, but for pages that others use. Raises Unavailable."""
-        raise Unavailable(f"{self.name} cannot take single files out of its cache")
 
     def remedies(self) -> Mapping[str, str]:
         """Ready lines that lift missing privilege, for `doctor`: where they belong (Docker, systemd ...) -> line."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import wstrace_plugins.os
 from wstrace.conditions import Conditions
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.linux import libc, page_cache, steady
+from wstrace_plugins.os.linux import steady
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 SHOW = [
@@ -43,7 +39,7 @@ def test_they_hold_for_what_is_started_meanwhile(monkeypatch):
 
 def test_a_baseline_notes_them():
     assert Conditions().versions == {}
-    assert Conditions(False, 0, True).versions == {"aslr": "off", "hash seed": "0", "cache": "cold"}
+    assert Conditions(False, 0).versions == {"aslr": "off", "hash seed": "0"}
 
 
 @linux
@@ -51,33 +47,3 @@ def test_a_kernel_that_refuses_is_told(monkeypatch):
     monkeypatch.setattr(steady, "_personality", lambda asked: 0 if asked == 0xFFFFFFFF else -1)
     with pytest.raises(Unavailable, match="ASLR cannot be switched off"), steady.without_aslr():
         pass
-
-
-def cached(path: Path) -> int:
-    """Pages of a file in the page cache: mincore(2)."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-        view = np.frombuffer(memory, "u1")
-        found = np.zeros(-(-len(view) // mmap.PAGESIZE), "u1")
-        number = libc.number_of(232, x86_64=27, ppc64le=206, s390x=218)
-        assert libc.syscall(number, view.ctypes.data, len(view), found.ctypes.data) == 0
-        del view
-        return int((found & 1).sum())
-
-
-@linux
-def test_only_the_named_files_leave_the_cache(tmp_path):
-    named, other = tmp_path / "named", tmp_path / "other"
-    for path in (named, other):
-        path.write_bytes(bytes(1 << 20))
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    if cached(named) != 256:
-        pytest.skip("this file system does not cache")
-    (tmp_path / "link").symlink_to(other)
-    os.mkfifo(tmp_path / "fifo")
-    evicted = page_cache.evict(
-        [str(named), str(tmp_path / "link"), str(tmp_path / "fifo"), str(tmp_path), "/nowhere/there"]
-    )
-    assert cached(other) == 256
-    assert cached(named) == 0
-    assert evicted == (1, 1 << 20, 0, 0)

@@ -82,13 +82,7 @@ def test_conditions_of_the_runs(tmp_path):
     shown = (
         "import os; assert os.environ['PYTHONHASHSEED'] == '3'; assert open('/proc/self/personality').read() > '0004'"
     )
-    options = ["--no-aslr", "--hash-seed", "3", "--cold", "--runs", "1", "--json"]
+    options = ["--no-aslr", "--hash-seed", "3", "--runs", "1", "--json"]
     done = wstrace("check", "--baseline", str(tmp_path / "none"), *options, "-c", shown)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["measured"]["faults"] > 500
-
-
-def test_a_cold_run_tells_what_left_the_page_cache(tmp_path):
-    said, _ = check(tmp_path, 1, "--cold", "--runs", "1")
-    (told,) = [line for line in said.splitlines() if line.startswith("cold: ")]
-    assert " in the page cache left it" in told

@@ -120,22 +120,17 @@ def test_coverage_of_a_forked_test_is_kept(pytester):
 
 
 def test_conditions_of_children(pytester):
-    options = ["--wstrace-no-aslr", "--wstrace-hash-seed=7", "--wstrace-cold"]
-    pytester.path.joinpath("large.bin").write_bytes(bytes(4 << 20))
+    options = ["--wstrace-no-aslr", "--wstrace-hash-seed=7"]
     result = run(pytester, "--wstrace", "--junitxml=j.xml", *options, test_it="""
-import mmap, os
-mapped = open("large.bin", "rb"); memory = mmap.mmap(mapped.fileno(), 0, prot=mmap.PROT_READ)
+import os
 @pytest.mark.wstrace(isolated="exec", runs=2)
 def test_it():
     assert os.environ["PYTHONHASHSEED"] == "7"
     assert int(open("/proc/self/personality").read(), 16) & 0x40000
-    os.fsync(mapped.fileno())
-    for at in range(0, 4 << 20, 4096): memory[at]
 """)  # fmt: skip
     result.assert_outcomes(passed=1)
     assert "(2 runs, spread " in text_of(result)
     found = properties(pytester.path / "j.xml")
-    assert found["wstrace.major"] > 0
     assert found["wstrace.spread"] >= 0
     result = run(pytester, "--wstrace", "--wstrace-hash-seed=x")
     assert "--wstrace-hash-seed x: give a number from 0 to 4294967295" in text_of(result)

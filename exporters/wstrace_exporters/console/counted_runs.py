@@ -12,7 +12,7 @@ from wstrace.conditions import UNSEEN, run, streams
 
 if TYPE_CHECKING:
     from wstrace.conditions import Conditions
-    from wstrace.interfaces import Evicted, Platform
+    from wstrace.interfaces import Platform
 
 
 class Runs:
@@ -24,22 +24,17 @@ class Runs:
 
     Attributes:
         figures: of each run that counts: `faults`, `major` and `peak`, as far as the system says them.
-        evicted: what left the page cache before a run that counts, the least of them; None before the first.
     """
 
     def __init__(self, platform: Platform, command: Sequence[str], conditions: Conditions, *, to_stderr: bool) -> None:
         self._platform, self._command, self._to_stderr = platform, command, to_stderr
         self._conditions = conditions
-        self._files: list[str] = []  # those that it maps, known after a traced run
         self.figures: list[dict[str, int]] = []
-        self.evicted: Evicted | None = None
 
     def count(self, n: int) -> int:
         """Runs it once to warm up and n times that count. Returns the first exit code that is not 0, else 0."""
         with streams({1: 2} if self._to_stderr else {}):
             code = self._run()
-        if self._conditions.cold and not code:
-            self.traced()
         with streams(UNSEEN):
             for _ in range(n):
                 if code:
@@ -48,12 +43,11 @@ class Runs:
         return code
 
     def _run(self, *, counts: bool = False) -> int:
-        with self._conditions.held(self._platform, self._files) as evicted:
+        with self._conditions.held(self._platform):
             launched = self._platform.launch(self._command)
         with closing(launched) as target:
             code, used = run(target)
         if counts:
-            self.evicted = min((self.evicted or evicted, evicted), key=lambda one: one.before - one.after)
             known = {"faults": used.faults, "major": used.major,
                      "peak": None if used.peak_sampled else used.peak_resident_bytes}  # fmt: skip
             self.figures.append({name: value for name, value in known.items() if value is not None})
@@ -75,14 +69,11 @@ class Runs:
 
         options = {"output": None, "force": False, "duration": None, "sources": ()}
         with ExitStack() as stack:
-            with streams(UNSEEN), self._conditions.held(self._platform, self._files):
+            with streams(UNSEEN), self._conditions.held(self._platform):
                 trace, _ = stack.enter_context(trace_of(tuple(self._command), options, literal=True))
             by_line = bool(trace.rows.get("page_fault"))
             blame = trace.blame(at="peak")
-            told = files = blame.rows("file")
-            self._files = [row.file for row in files if row.file.startswith("/")]
-            if by_line:
-                told = blame.rows("line")
+            told = blame.rows("line" if by_line else "file")
         by = [Bytes(row.label, row.brought if by_line else row.resident) for row in told if row.faults or not by_line]
         by.sort(key=lambda row: (-row.bytes, row.label))
         counted = self.entry() if self.figures else Entry({}, {}, 0)

@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--wstrace-update": "Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.",
         "--wstrace-require-baseline": "Fail tests with a marker that have no baseline for this environment.",
         "--wstrace-no-aslr": "Place the memory of children (isolated='exec') at the same addresses in each run.",
-        "--wstrace-cold": "Take the files that such a child maps out of the page cache before each run.",
     }
     for flag, meaning in flags.items():
         group.addoption(flag, action="store_true", default=None, help=meaning)

@@ -26,9 +26,6 @@ class Backend(Protocol):
     def resident(self) -> int:
         """The resident size in bytes. Raises Unavailable."""
 
-    def mapped_files(self) -> list[str]:
-        """The paths of the files mapped now, where the system can take single ones out of its cache; else none."""
-
     def reset_peak(self) -> None:
         """Makes the present resident size the highest one. Raises Unavailable where the system cannot."""
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,17 @@ CHILD = "WSTRACE_PYTEST_CHILD"
 _TAIL = 2000
 
 
-def run_executed(item: pytest.Item, files: Collection[str], *, traced: bool) -> pytest.TestReport:
+def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
     """Runs it, with its fixtures.
 
     Args:
         item: the test.
-        files: those that it maps, as far as known.
         traced: whether it is to see who brings memory.
     """
     with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
         answer = Path(folder, "reports.json")
         try:
-            with conditions(item.config).held(wstrace_plugins.os.backend("wstrace_plugins.os").platform(), files):
+            with conditions(item.config).held(wstrace_plugins.os.backend("wstrace_plugins.os").platform()):
                 process = subprocess.Popen(
                     _command(item, folder),
                     cwd=item.config.invocation_params.dir,

@@ -42,7 +42,7 @@ class Apart:
 
 
 def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None],
-              wanted: Callable[[Measured], bool], *, cold: bool) -> Apart:  # fmt: skip
+              wanted: Callable[[Measured], bool]) -> Apart:  # fmt: skip
     """Runs a test as often as its marker says, once before if more than once, and once more to see who brings memory.
 
     Args:
@@ -50,24 +50,20 @@ def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None
         limits: how often and how.
         in_child: called in a forked child, with whether this run is to see who brings memory.
         wanted: whether that is wanted for these figures.
-        cold: whether the files that it maps are to be out of the page cache, so that they have to be known first.
     """
     runs: list[dict[str, int]] = []
-
-    files: set[str] = set()
 
     def run(*, traced: bool) -> pytest.TestReport:
         if limits.isolated == "fork":
             return run_forked(item, lambda: in_child(traced))
-        return run_executed(item, files, traced=traced)
+        return run_executed(item, traced=traced)
 
-    warm_up = limits.runs > 1 or cold
+    warm_up = limits.runs > 1
     for n in range(limits.runs + warm_up):
         report = run(traced=False)
         if not (report.passed and hasattr(report, "wstrace")):
             return Apart(report)
         counted = Measured.of(report.wstrace)
-        files.update(counted.files)
         if n or not warm_up:
             runs += counted.runs
     measured = Measured(runs)

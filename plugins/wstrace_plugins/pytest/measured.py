@@ -15,14 +15,13 @@ class Measured:
     """The figures of each run of a test, name -> bytes or faults.
 
     seen: who brought memory; None = nobody has looked. broken: the limits that were passed, in words. notes: why it was
-    not judged by a baseline, in words. files: those that the process had mapped, where that was asked for.
+    not judged by a baseline, in words.
     """
 
     runs: list[dict[str, int]]
     seen: Seen | None = None
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
 
     @property
     def least(self) -> dict[str, int]:
@@ -64,5 +63,4 @@ class Measured:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """From as_dict()."""
-        return cls(data["runs"], None if data["seen"] is None else Seen.of(data["seen"]), data["broken"], data["notes"],
-                   data["files"])  # fmt: skip
+        return cls(data["runs"], None if data["seen"] is None else Seen.of(data["seen"]), data["broken"], data["notes"])

@@ -21,7 +21,6 @@ from wstrace_plugins.pytest.measured import Measured
 from wstrace_plugins.pytest.meter import Meter, cannot, clean_heap
 from wstrace_plugins.pytest.observer import Observer
 from wstrace_plugins.pytest.report import Counted
-from wstrace_plugins.pytest.settings import switched_on
 
 if TYPE_CHECKING:
     from wstrace import MemoryWatch
@@ -58,7 +57,6 @@ class Budgets:
         self._faults = self._system.faults
         self._observer = Observer()
         self._baselines = Baselines(config)
-        self._cold = switched_on(config, "wstrace_cold")
         #: in a process that runs one test for another pytest: whether it is to see who brings memory; else None
         self._traced: bool | None = None
         how, parent, path = [*os.environ.pop(CHILD, "").split(":", 2), "", ""][:3]
@@ -116,8 +114,7 @@ class Budgets:
             vars(item)["runtest"] = own
 
         def runtest() -> None:
-            found = run_apart(item, limits, in_child, lambda measured: self._names_wanted(item, limits, measured),
-                              cold=self._cold and limits.isolated == "exec")  # fmt: skip
+            found = run_apart(item, limits, in_child, lambda measured: self._names_wanted(item, limits, measured))
             item.stash[_APART] = found
             item.user_properties += [pair for pair in found.report.user_properties if pair not in item.user_properties]
             if found.measured is not None:
@@ -169,8 +166,6 @@ class Budgets:
         measured = item.stash[_MEASURED] = Measured([meter.figures], seen)
         if self._traced is None:
             self._judge(item, limits, measured)
-        elif self._cold:
-            measured.files = self._system.mapped_files()
         return result
 
     def _judge(self, item: pytest.Item, limits: Limits, measured: Measured) -> None:

@@ -24,5 +24,4 @@ def conditions(config: pytest.Config) -> Conditions:
     seed = config.getoption("wstrace_hash_seed") or config.getini("wstrace_hash_seed") or None
     if seed is not None and not (seed.isascii() and seed.isdigit() and int(seed) < 1 << 32):
         raise pytest.UsageError(f"--wstrace-hash-seed {seed}: give a number from 0 to 4294967295")
-    return Conditions(not switched_on(config, "wstrace_no_aslr"), None if seed is None else int(seed),
-                      switched_on(config, "wstrace_cold"))  # fmt: skip
+    return Conditions(not switched_on(config, "wstrace_no_aslr"), None if seed is None else int(seed))

@@ -31,7 +31,6 @@ _GREW = 10
               help="Runs, of which the least counts; one more warms up.")  # fmt: skip
 @click.option("--no-aslr", is_flag=True, help="Place its memory at the same addresses in each run.")
 @click.option("--hash-seed", type=click.IntRange(0, 4294967295), metavar="N", help="PYTHONHASHSEED of its runs.")
-@click.option("--cold", is_flag=True, help="Take the files that it maps out of the page cache before each run.")
 @click.option("--faults", type=click.IntRange(0), metavar="N", help="A limit of its page faults.")
 @click.option("--major", type=click.IntRange(0), metavar="N", help="A limit of those from disk.")
 @click.option("--peak", type=Size(), metavar="SIZE", help="A limit of its highest resident size, such as 200MiB.")
@@ -56,7 +55,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
 
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     platform = default_plugins().platform
-    conditions = Conditions(not options["no_aslr"], options["hash_seed"], options["cold"])
+    conditions = Conditions(not options["no_aslr"], options["hash_seed"])
     file, machine = _loaded(path, anew=options["update"]), Machine.this(platform, conditions)
     name = options["name"] or shlex.join([base_name(command[0]), *command[1:]])
     runs = Runs(platform, command, conditions, to_stderr=as_json)
@@ -129,8 +128,6 @@ def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | No
         click.echo(f"{name:<7} {told(name, value):>12}{spread}{allowed}")
     for note in judgement.noisy:
         click.echo(note)
-    if runs.evicted is not None and runs.evicted.files:
-        click.echo(f"cold: {runs.evicted}")
     if rows:
         click.echo("more than in the baseline:" if earlier else "over a limit; it brings:")
     for name, was, now in rows[:_GREW]:

@@ -10,13 +10,13 @@ import platform as machine
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
-from wstrace.interfaces import Evicted, Group, Platform, ProcessNow, Target, Usage
+from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs, steady
 from wstrace_plugins.os.linux.address_space import check_room, room
@@ -302,12 +302,6 @@ class LinuxPlatform(Platform):
         from wstrace_plugins.os.linux.named_file import open_named
 
         return open_named(path, root, inode)
-
-    def evict(self, files: Iterable[str]) -> Evicted:
-        """By posix_fadvise(2) on each."""
-        from wstrace_plugins.os.linux import page_cache  # It needs numpy.
-
-        return page_cache.evict(files)
 
     def keep_freed_memory(self) -> None:
         """Makes malloc keep what numpy frees: the tracer's own page faults for 1M records fall from 32,000 to 1,400.

@@ -1,10 +1,9 @@
-"""Which pages of a file are in the page cache, and how they leave it, on Linux.
+"""Which pages of a file are in the page cache, on Linux.
 
 mincore(2) says which pages of a mapping are in the page cache; one that is never touched brings nothing in.
 Since Linux 5.2 it answers only for a file that the caller owns or may write, and else says `all`.
 
-Source: mincore(2); Linux mm/mincore.c can_do_mincore(); posix_fadvise(2), POSIX_FADV_DONTNEED; mm/truncate.c
-invalidate_mapping_pages(), which leaves dirty and mapped pages.
+Source: mincore(2); Linux mm/mincore.c can_do_mincore().
 """
 
 from __future__ import annotations
@@ -12,16 +11,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.interfaces import Evicted
 from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import libc
-from wstrace_plugins.os.linux.named_file import open_named
 
 _CHUNK = 1 << 30  # bytes of a file that one call is asked about
 #: the bytes of the largest file of which mincore() is asked: 8 s
@@ -57,32 +52,3 @@ def cached_runs(fd: int, status: os.stat_result) -> tuple[NDArray[np.int64], NDA
         starts.append(begin + edges[::2] * mmap.PAGESIZE)
         ends.append(np.minimum(begin + edges[1::2] * mmap.PAGESIZE, status.st_size))
     return np.concatenate(starts), np.concatenate(ends)
-
-
-def cached_bytes(fd: int, status: os.stat_result) -> int | None:
-    """The bytes of an open regular file in the page cache; None where the kernel does not say."""
-    found = cached_runs(fd, status)
-    return None if isinstance(found, str) else int((found[1] - found[0]).sum())
-
-
-def evict(files: Iterable[str]) -> Evicted:
-    """Takes files out of the page cache, but for pages that are dirty or that a process has mapped.
-
-    A file that is no regular one, or may not be read, stays; nothing else in the cache is touched. Returns how much of
-    them was there before and after, as far as the kernel says it.
-    """
-    n_files = before = after = unknown = 0
-    for path in files:
-        with suppress(OSError):
-            descriptor = open_named(path, links=False)
-            try:
-                status = os.fstat(descriptor)
-                was = cached_bytes(descriptor, status)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                is_now = cached_bytes(descriptor, status)
-            finally:
-                os.close(descriptor)
-            n_files += 1
-            before, after = before + (was or 0), after + (is_now or 0)
-            unknown += was is None or is_now is None
-    return Evicted(n_files, before, after, unknown)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.linux.libc import free, malloc, malloc_trim, mallopt, prctl, sbrk
-from wstrace_plugins.os.linux.procfs import read_maps
 
 #: PR_SET_PDEATHSIG of prctl(2).
 _PARENT_DEATH_SIGNAL = 1
@@ -76,11 +75,6 @@ def resident() -> int:
     if found := _RSS.search(_read("smaps_rollup")):
         return int(found[1]) << 10
     raise Unavailable("/proc/self/smaps_rollup has no resident size")
-
-
-def mapped_files() -> list[str]:
-    """By /proc/self/maps."""
-    return [name for name in read_maps(os.getpid()).files if name.startswith("/")]
 
 
 def reset_peak() -> None:

@@ -31,11 +31,6 @@ def resident() -> int:
     return _counters().working_set
 
 
-def mapped_files() -> list[str]:
-    """Empty: Windows takes no single file out of its cache."""
-    return []
-
-
 def _counters() -> processes.Counters:
     found = processes.counters(winapi, winapi.GetCurrentProcess())
     if found is None:
