@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
-from wstrace.schema import CALL_SITE, MAPPING, PAGE_FAULT, PROCESS, STACK_COLUMNS
+from wstrace.schema import PAGE_FAULT
 from wstrace.table import Records, Selection, Table
 from wstrace.trace_info import TraceInfo
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from wstrace.analysis.blame.imports import Imports
     from wstrace.analysis.blame.rows import Blame
     from wstrace.analysis.report import Report
-    from wstrace.analysis.stacks import StackCounts
     from wstrace.notebook import Picture
 
 
@@ -62,18 +61,6 @@ class Trace(Records):
         from wstrace.analysis.report import report
 
         return report(self, (by,) if isinstance(by, str) else tuple(by), at, lead=sort)
-
-    def stacks(self) -> StackCounts:
-        """The counts of faults by stack: `trace.stacks().table("line")` has the rows of `report --by line`."""
-        from wstrace.analysis.stacks import StackCounts
-
-        counted = StackCounts()
-        for batch in (*self.batches(CALL_SITE.name), *self.batches(MAPPING.name), *self.batches(PROCESS.name)):
-            counted.add(batch)
-        told = ("time_ns", "pid", "host", "pc", "pc_mapping", "pc_file", "flags", "sampled", *STACK_COLUMNS)
-        for batch in self.batches(PAGE_FAULT.name, told):
-            counted.add(batch)
-        return counted
 
     def blame(
         self, at: str | int = "exit", pids: Sequence[int] = (), kinds: Sequence[str] = (), *, threads: bool = False

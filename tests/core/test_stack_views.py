@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.other_programs import OtherPrograms
+from wstrace.analysis.cube import Cube
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
 from wstrace.analysis.own_native import jit_function, module_origin
+from wstrace.analysis.report import rows as rows_of
 from wstrace.analysis.stack_views import STACK_VIEWS
-from wstrace.analysis.stacks import StackCounts
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
     CALL_SITE,
@@ -22,14 +22,7 @@ from wstrace.schema import (
     FRAME_PYTHON,
     FRAME_UNCHECKED,
     HOW_EXACT,
-    HOW_NOT_PYTHON,
-    HOW_NOT_YET,
-    HOW_OWN,
     PAGE_FAULT,
-    PROCESS,
-    PROCESS_EXEC,
-    PROCESS_FORK,
-    STACK_HOW,
 )
 from wstrace.testing import batch_of
 
@@ -41,15 +34,15 @@ FROZEN = ("_load", "<frozen importlib._bootstrap>", 5)
 STARTER = ("<module>", "/venv/bin/gunicorn", 8)
 
 
-def counted(*faults: Fault) -> StackCounts:
-    counts = StackCounts()
+def counted(*faults: Fault) -> Cube:
+    cube = Cube()
     for batch in Stacks(Dictionary()).batches(faults):
-        counts.add(batch)
-    return counts
+        cube.add(batch)
+    return cube
 
 
-def labels(counts: StackCounts, by: str, rule: OwnRule | None = None, **options: bool) -> dict[str, int]:
-    return {row.label: row.total for row in counts.table(by, rule, **options)}
+def labels(cube: Cube, by: str) -> dict[str, int]:
+    return {row.label: row.values["faults"] for row in rows_of(cube, (by,))}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,6 @@ def labels(counts: StackCounts, by: str, rule: OwnRule | None = None, **options:
         ([("f", "<ipython-input-1-ab>", 1), FRAME], "f <ipython-input-1-ab>:1", "(own code)"),
         ([("f", "<template>", 1)], "f <template>:1", "(no package)"),
         ([("f", "relative.py", 0)], "f relative.py", "(own code)"),
-        ([], "(no Python frame)", "(no Python frame)"),
     ],
 )
 def test_the_own_line_and_the_package_of_a_stack(stack, line, package):
@@ -133,9 +125,11 @@ def test_own_and_not_own_are_told_by_path_and_the_deeper_one_decides(monkeypatch
 def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
     stacks = Stacks(Dictionary())
     stack = stacks.python([LOADS, FRAME], flags=FRAME_CUT)
-    counts = StackCounts()
+    counts = Cube()
     counts.add(stacks.trees[FRAME_PYTHON].new_rows())
-    counts.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=1, va=1, flags=0, stack=stack, stack_how=HOW_EXACT))
+    counts.add(
+        batch_of(PAGE_FAULT, stacks.strings, pid=1, tid=1, pc=1, va=1, flags=0, stack=stack, stack_how=HOW_EXACT)
+    )
     assert labels(counts, "line") == {"(package pandas, stack cut)": 1}
     (stack_text,) = labels(counts, "stack")
     assert stack_text.endswith(" < [not kept]"), "a stack without its outer frames is not shown as a whole one"
@@ -195,7 +189,7 @@ def test_what_is_not_certain_is_never_told_as_certain():
     stacks = Stacks(Dictionary())
     certain, doubtful = stacks.python([APP]), stacks.python([APP], flags=FRAME_UNCHECKED)
     rows = [(certain, HOW_EXACT), (doubtful, HOW_EXACT)]
-    counts = StackCounts()
+    counts = Cube()
     for tree in stacks.trees.values():
         if batch := tree.new_rows():
             counts.add(batch)
@@ -207,126 +201,6 @@ def test_what_is_not_certain_is_never_told_as_certain():
             name: 1,
             f"{name} (not checked)": 1,
         }
-    assert [row.major for row in counts.table("line") if row.label == "parse leak.py:12"] == [1]
-
-
-@pytest.mark.parametrize("how", [0, HOW_NOT_YET, len(STACK_HOW), 255])
-def test_a_fault_without_a_stack_is_a_row_with_its_reason(how):
-    counts = counted(Fault(python=None, how=how), Fault(python=None, how=how), Fault(python=[APP]))
-    reason = "interpreter not known yet" if how == HOW_NOT_YET else "no stack, for an unknown reason"
-    for by in STACK_VIEWS:
-        assert labels(counts, by)[f"({reason})"] == 2
-
-
-def test_what_is_no_python_is_told_by_program_where_there_are_several():
-    """A process is what it executed last before the fault; a forked child is what its parent was."""
-    counts, strings = StackCounts(), Dictionary()
-    names = [strings.code(name) for name in ("bash", "true", "sleep")]
-    faults = batch_of(PAGE_FAULT, strings, time_ns=[5, 15, 25, 35, 36], pid=[1, 1, 2, 2, 3], tid=1, pc=1, va=1,
-                      flags=[0, 1, 0, 0, 0], stack=0, stack_how=HOW_NOT_PYTHON)  # fmt: skip
-    counts.add(faults)
-    assert labels(counts, "line") == {"(not a Python program)": 5}
-    counts = StackCounts()
-    bash, true, sleep = names
-    counts.add(batch_of(PROCESS, strings, time_ns=[10, 20, 30, 31], pid=[1, 2, 2, 2], ppid=[0, 1, 1, 1],
-                        tid=[1, 2, 2, 9], event=[PROCESS_EXEC, PROCESS_FORK, PROCESS_EXEC, PROCESS_FORK],
-                        name=[bash, bash, true, sleep], code=-1))  # fmt: skip
-    counts.add(faults)
-    for by in STACK_VIEWS:
-        assert labels(counts, by) == {"(not Python: bash)": 3, "(not Python: true)": 1, "(not a Python program)": 1}
-    assert {row.label: row.major for row in counts.table("line")}["(not Python: bash)"] == 1
-
-
-def test_a_stack_whose_rows_are_lost_is_told():
-    counts = StackCounts()
-    counts.add(batch_of(PAGE_FAULT, pid=1, tid=1, pc=1, va=1, flags=0, stack=[99], stack_how=[HOW_EXACT]))
-    assert labels(counts, "line") == {"(the frames of its stack are not in the trace)": 1}
-
-
-SOME = st.sampled_from([APP, MAIN, LOADS, FRAME, FROZEN, STARTER, ("__init__", "<string>", 3)])
-FAULTS = st.lists(
-    st.tuples(
-        st.one_of(st.none(), st.lists(SOME, max_size=6)),
-        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=4),
-        st.integers(0, 3),
-        st.integers(0, len(STACK_HOW)),
-        st.integers(0, 1),
-    ),
-    min_size=1,
-    max_size=60,
-)
-
-
-@given(FAULTS)
-@settings(max_examples=60, deadline=None)
-def test_every_view_holds_all_faults(rows):
-    faults = [
-        Fault(python, native, weight if native else 0, how, flags=major) for python, native, weight, how, major in rows
-    ]
-    counts = counted(*faults)
-    for by in STACK_VIEWS:
-        table = counts.table(by)
-        assert sum(row.total for row in table) == len(faults)
-        assert sum(row.major for row in table) == sum(fault.flags for fault in faults)
-        assert sum(row.share for row in table) == pytest.approx(1)
-    assert sum(n for _, n in counts.folded()) == len(faults)
-    without = counted(*(fault._replace(native=None, weight=0) for fault in faults))
-    for by in STACK_VIEWS:
-        assert counts.table(by) == without.table(by), "what is told by Python never depends on native samples"
-
-
-@given(FAULTS)
-@settings(max_examples=60, deadline=None)
-def test_samples_stand_for_their_weight_and_the_rest_is_a_row(rows):
-    faults = [Fault(python, native, weight if native else 0) for python, native, weight, *_ in rows]
-    counts = counted(*faults)
-    for by in STACK_VIEWS:
-        table = counts.table(by, native=True)
-        assert sum(row.total for row in table) == len(faults)
-        assert sum(row.samples for row in table) == sum(fault.weight > 0 for fault in faults)
-
-
-def test_the_margin_of_samples_holds_the_truth_in_about_19_of_20_traces():
-    rng, inside, rounds = np.random.default_rng(5), 0, 200
-    for _ in range(rounds):
-        hot = rng.random(2000) < 0.3
-        sampled = np.arange(13, 2000, 20)
-        stacks = Stacks(Dictionary())
-        one, other = stacks.native([(1, 8)]), stacks.native([(1, 16)])
-        counts = StackCounts()
-        for tree in stacks.trees.values():
-            if batch := tree.new_rows():
-                counts.add(batch)
-        native, weight = np.zeros(2000, "<u4"), np.zeros(2000, "<u4")
-        native[sampled] = np.where(hot[sampled], one, other)
-        weight[sampled] = 20
-        base = batch_of(PAGE_FAULT, stacks.strings, pid=1, tid=1, pc=1, va=[4096] * 2000, flags=0)
-        more = {"native_stack": native, "native_how": np.where(weight, HOW_OWN, 0).astype("u1"), "weight": weight}
-        counts.add(base.with_columns(more))
-        row = next(row for row in counts.table("line", native=True) if row.label.endswith("0x8"))
-        assert row.margin > 0
-        inside += abs(row.total - int(hot.sum())) <= row.margin
-    assert 0.88 * rounds <= inside <= rounds
-
-
-def test_callers_and_callees_of_the_innermost_call():
-    helper, again = ("helper", "/srv/app/leak.py", 3), ("parse", "/srv/app/leak.py", 13)
-    counts = counted(
-        Fault(python=[helper, APP, MAIN]), Fault(python=[helper, APP, again, MAIN]), Fault(python=[APP, MAIN]),
-        Fault(python=[MAIN]), Fault(python=[]),
-    )  # fmt: skip
-    rows = {row.label: row.total for row in counts.around("parse", callers=True)}
-    assert rows == {"<module> leak.py:40": 2, "parse leak.py:13": 1}
-    rows = {row.label: row.total for row in counts.around("parse", callers=False)}
-    assert rows == {"helper leak.py:3": 2, "(itself)": 1}
-    rows = {row.label: row.total for row in counts.around("<module>", callers=True)}
-    assert rows == {"(nobody: it is the outermost frame)": 4}
-    assert counts.around("nobody", callers=True) == []
-
-
-def test_folded_stacks_begin_with_the_outermost_frame():
-    counts = counted(Fault(python=[APP, MAIN]), Fault(python=[APP, MAIN]), Fault(python=[]))
-    assert list(counts.folded()) == [(["<module> leak.py:40", "parse leak.py:12"], 2), (["(no Python frame)"], 1)]
 
 
 def sites(**columns: list[int]) -> Batch:
@@ -378,14 +252,3 @@ def test_native_frames_stand_where_the_interpreters_are():
     told = [frame.offset or frame.function for frame in frames.interleaved(three, int(leaf))]
     assert told == [5, "parse", "parse", "<module>", 1]
     assert [frame.offset for frame in frames.interleaved(0, int(leaf))] == [5, 4, 3, 2, 1]
-
-
-def test_faults_without_times_count_for_the_first_program_of_their_process() -> None:
-    strings = Dictionary()
-    began = batch_of(PROCESS, strings=strings, time_ns=[5], pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="bash")
-    others = OtherPrograms()
-    others.learn(began)
-    others.count(
-        batch_of(PAGE_FAULT, pid=7, tid=7, pc=1, va=[4096, 8192], flags=0), np.arange(2), np.zeros(2, np.int64)
-    )
-    assert others.rows() == {"bash": (2, 0)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE, MOST_FRAMES
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, MOST_FRAMES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,17 +70,6 @@ class CallTree:
         self._known[own] = True
         self._n += len(own)
         return True
-
-    def beside(self, mapping: NDArray[Any], offset: NDArray[Any]) -> tuple[CallTree, NDArray[np.intp]]:
-        """This tree with further call sites of native code that have no callers, shape (n,), and the ids of these."""
-        found, ids = CallTree(), len(self._known) + np.arange(len(mapping))
-        more = {"kind": FRAME_NATIVE, "mapping": mapping, "offset": offset}
-        for name, column in self._columns.items():
-            found._columns[name] = np.concatenate((column, np.zeros(len(ids), column.dtype)))
-            found._columns[name][ids] = more.get(name, 0)
-        found.strings, found._known = self.strings, np.append(self._known, np.ones(len(ids), np.bool_))
-        found.refused, found._n = self.refused, self._n + len(ids)
-        return found, ids
 
     def known(self, ids: NDArray[Any]) -> NDArray[np.intp]:
         """The ids as indices of columns; 0 for one without a row."""

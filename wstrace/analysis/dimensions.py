@@ -169,7 +169,7 @@ def _of_stacks(view: StackBy, of_label: Callable[[StackLabel], Label]) -> Callab
         found = [Label("")] * len(rows)
         leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
         if len(leaves):
-            named = names.views.labels(view, native=False)(leaves)
+            named = names.views.labels(view)(leaves)
             texts = {id(label): of_label(label) for label in named}
             for row, at in zip(stacked.tolist(), which.tolist(), strict=True):
                 found[row] = texts[id(named[at])]
@@ -226,7 +226,7 @@ def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: 
     """The label of an instruction; place = "": it lies in no known mapping, but in that file."""
     if isinstance(place, Place) and with_line:
         from wstrace.analysis.frames import native_frame, native_frames
-        from wstrace.analysis.stack_text import whole
+        from wstrace.analysis.stack_views import whole
 
         if view == "stack":
             frames = native_frames(place, offset=offset)

@@ -81,11 +81,6 @@ class Instructions:
         """A mapping of the file of each instruction, and the offset in that file; 0 for one that is not known."""
         return self._mapping[numbers], self._places[numbers] & _OFFSET
 
-    def files(self, numbers: NDArray[Any]) -> NDArray[np.uint64]:
-        """The codes of the files of instructions, of which only the last 20 bits are kept."""
-        found: NDArray[np.uint64] = self._places[numbers] >> np.uint64(_OF_OFFSET)
-        return found
-
     def _of_places(self, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
         slots = (places * _MIX >> np.uint64(64 - _SLOTS)).astype(np.intp)
         found, other = self._at[slots], np.flatnonzero(self._last[slots] != places)

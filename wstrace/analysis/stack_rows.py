@@ -63,7 +63,7 @@ def stack_rows(
     views = StackViews(tree, OwnRule(), symbolizer)
     for name, by in (("own_line", "line"), ("package", "package")):
         if name in names:
-            labels = views.labels(by, native=False)(ids)  # type: ignore[arg-type]
+            labels = views.labels(by)(ids)  # type: ignore[arg-type]
             columns[name] = np.array([code(label.text) for label in labels], "<u4")
     if "folded" in names:
         folded = (";".join(str(frame).replace(";", ",") for frame in reversed(frames.stack(i))) for i in ids.tolist())

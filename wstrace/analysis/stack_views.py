@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.imports import imported
 from wstrace.analysis.own import Origin, OwnRule
 from wstrace.analysis.segments import distinct
-from wstrace.analysis.stack_text import CALLED_BY
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.schema import FRAME_CUT, FRAME_KERNEL
+from wstrace.schema import FRAME_CUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 StackBy = Literal["line", "function", "stack", "package"]
 STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
 LIBRARY = "(standard library)"
+CALLED_BY = " < "
 
 
 class Label(NamedTuple):
@@ -51,54 +51,17 @@ class StackViews:
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
         from wstrace.analysis.frames import Frames  # which no summary without stacks needs
 
-        self._tree, self._rule, self._symbolizer = tree, rule, symbolizer
+        self._tree = tree
         self._frames = Frames(tree, rule, symbolizer)
         self._of_lines: tuple[NDArray[np.intp], list[Label]] = np.zeros(0, np.intp), []
 
-    def labels(self, by: StackBy, *, native: bool) -> Callable[[NDArray[np.intp]], list[Label]]:
-        """A function that labels stacks, whose innermost call sites it takes. native: they are native stacks."""
+    def labels(self, by: StackBy) -> Callable[[NDArray[np.intp]], list[Label]]:
+        """A function that labels stacks, whose innermost call sites it takes."""
         if by == "stack":
             return self._stacks
         if by == "function":
             return self._innermost
-        return self._lines if by == "line" else self._modules if native else self._packages
-
-    def of_innermost(self, by: StackBy, leaves: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which native stacks' labels their innermost frames alone tell, whatever called these."""
-        if by == "line":
-            return np.equal(self.attributed(leaves)[0], leaves)
-        return np.full(len(leaves), by in ("function", "package"))
-
-    def by_itself(self, by: StackBy, leaves: NDArray[np.intp], *, own_is_known: bool) -> NDArray[np.bool_]:
-        """Of which native stacks the innermost frame tells the label in every stack that ends with it.
-
-        It tells the own line where no code is more the program's own; own_is_known: that is known of code of any trace
-        whose call sites have no own code.
-        """
-        if by != "line":
-            return np.full(len(leaves), by in ("function", "package"))
-        origins = self._frames.line_origins()
-        found: NDArray[np.bool_] = origins[leaves] == (origins.max() if own_is_known else Origin.OWN)
-        return found
-
-    def in_files(self, mapping: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which mappings are of files, whose places have names: not those of the kernel, nor of a JIT's memory."""
-        if self._symbolizer is None:
-            return np.zeros(len(mapping), np.bool_)
-        known, rows = self._symbolizer.mappings.find(mapping)
-        files, which = np.unique(rows["file"], return_inverse=True)
-        known[known] = np.array([self._tree.text(code).startswith("/") for code in files.tolist()], np.bool_)[which]
-        return known
-
-    def in_kernel(self, leaves: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which stacks end in the kernel."""
-        found: NDArray[np.bool_] = self._tree.column("kind")[leaves] == FRAME_KERNEL
-        return found
-
-    def beside(self, mapping: NDArray[Any], offset: NDArray[Any]) -> tuple[StackViews, NDArray[np.intp]]:
-        """What labels these stacks, and instructions at offsets in the files of mappings; the call sites of these."""
-        tree, sites = self._tree.beside(mapping, offset)
-        return StackViews(tree, self._rule, self._symbolizer), sites
+        return self._lines if by == "line" else self._packages
 
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
@@ -157,10 +120,6 @@ class StackViews:
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
         return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.functions(leaves.tolist())]
 
-    def _modules(self, leaves: NDArray[np.intp]) -> list[Label]:
-        frames = self._frames.of(leaves.tolist())
-        return [Label(frame.module or frame.file or f"({frame.kind or 'not kept'})") for frame in frames]
-
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
         from wstrace.analysis.frames import to_the_root
 
@@ -177,20 +136,7 @@ class StackViews:
             found.append(Label(CALLED_BY.join([text, *map(str, lacks)]) if lacks else text, frames))
         return found
 
-    def around(self, leaves: NDArray[np.intp], function: str, *, callers: bool) -> list[Label]:
-        """For each stack the caller of a function, or what it called, at its innermost call; "" = it is not there."""
-        found: list[Label] = []
-        for leaf in leaves.tolist():
-            frames = self._frames.stack(leaf)
-            at = next(
-                (at for at, frame in enumerate(frames) if function in (frame.name, frame.function, str(frame))), -1
-            )
-            if at < 0:
-                found.append(Label(""))
-            elif callers:
-                above = frames[at + 1 : at + 2]
-                found.append(Label(str(above[0]) if above else "(nobody: it is the outermost frame)", tuple(above)))
-            else:
-                below = frames[at - 1 : at] if at else []
-                found.append(Label(str(below[0]) if below else "(itself)", tuple(below)))
-        return found
+
+def whole(frames: Sequence[Frame]) -> str:
+    """All frames of a stack as one line, innermost first."""
+    return CALLED_BY.join(map(str, frames))

@@ -1,9 +1,8 @@
-"""Counting by columns: `group` counts the distinct combinations in a batch, `Tally` adds them up in bounded memory."""
+"""Counting by columns: `distinct` finds their values, `group` counts the distinct combinations in a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -125,111 +124,3 @@ def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[
         occurs, index = np.divmod(occurs, max(len(values), 1))
         found.append(values[index])
     return found[::-1], counts.astype(np.int64)
-
-
-#: The row of what the kernel counted and no sample stands for: the last faults of each thread have none. It is the
-#: rest: it comes last, however much it is, and stays where a table is cut off.
-NO_SAMPLE = "(no sample stands for it)"
-NOTHING: NDArray[Any] = np.empty(0, np.intp)
-
-
-class _Labelled(Protocol):
-    @property
-    def label(self) -> str: ...
-
-
-_Row = TypeVar("_Row", bound=_Labelled)
-
-
-def first_rows(rows: Sequence[_Row], n: int | None) -> list[_Row]:
-    """The first n rows (None: all), and NO_SAMPLE where it comes behind them."""
-    return [*rows[:n], *(row for row in rows[len(rows) if n is None else n :] if row.label == NO_SAMPLE)]
-
-
-class Tally:
-    """key -> a count and the part of it that is special (major faults), in bounded memory.
-
-    When there are more than `limit` keys, the half with the smaller counts is added to `other` and forgotten. A
-    forgotten key that returns starts at zero: sums stay exact, but the counts of rare keys become lower bounds.
-
-    Attributes:
-        keys: u64, ascending, shape (k,).
-        counts: i64, shape (k, 2).
-        other: i64, shape (2,): the counts of forgotten keys.
-        forgotten: how many keys were forgotten.
-    """
-
-    LIMIT = 65_536
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.limit = limit
-        self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.counts: NDArray[np.int64] = np.empty((0, 2), np.int64)
-        self.other: NDArray[np.int64] = np.zeros(2, np.int64)
-        self.forgotten = 0
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def add(self, keys: NDArray[Any], counts: NDArray[Any], part_keys: NDArray[Any] = NOTHING,
-            part_counts: NDArray[Any] = NOTHING) -> None:  # fmt: skip
-        """Adds counts under keys, shape (k,), and the part of them for the second column; keys may repeat."""
-        keys = keys.astype(np.uint64)
-        at = self.keys.searchsorted(keys)
-        # After the first batches nearly every key is known, and np.unique would cost more than all that follows.
-        known = self.keys.take(at, mode="clip") == keys if len(self.keys) else np.zeros(len(keys), np.bool_)
-        if not known.all():
-            new = distinct(keys[~known])
-            places = self.keys.searchsorted(new)
-            self.keys = np.insert(self.keys, places, new)
-            self.counts = np.insert(self.counts, places, 0, axis=0)
-            at = self.keys.searchsorted(keys)
-        np.add.at(self.counts[:, 0], at, counts)
-        if len(part_keys):
-            np.add.at(self.counts[:, 1], self.keys.searchsorted(part_keys.astype(np.uint64)), part_counts)
-        if len(self.keys) > self.limit:
-            self._forget(len(self.keys) - self.limit // 2)
-
-    def _forget(self, n: int) -> None:
-        keep = np.ones(len(self.keys), np.bool_)
-        keep[np.argpartition(self.counts[:, 0], n)[:n]] = False
-        self.other += self.counts[~keep].sum(axis=0)
-        self.keys, self.counts = self.keys[keep], self.counts[keep]
-        self.forgotten += n
-
-    def as_dict(self) -> dict[int, int]:
-        """key -> its count."""
-        return dict(zip(self.keys.tolist(), self.counts[:, 0].tolist(), strict=True))
-
-    def total(self) -> NDArray[np.int64]:
-        """The sum of all counts ever added, shape (2,)."""
-        total: NDArray[np.int64] = self.counts.sum(axis=0) + self.other
-        return total
-
-
-class Sums:
-    """u64 keys -> sums, i64. There are at most as many as call sites and instructions, whose numbers are bounded.
-
-    Args:
-        columns: the number of sums of each key.
-
-    Attributes:
-        keys: ascending, shape (k,).
-        sums: shape (k, columns).
-    """
-
-    def __init__(self, columns: int) -> None:
-        self.keys: NDArray[np.uint64] = np.empty(0, np.uint64)
-        self.sums: NDArray[np.int64] = np.empty((0, columns), np.int64)
-
-    def add(self, keys: NDArray[np.uint64], values: NDArray[np.int64]) -> None:
-        """Adds rows of values, shape (n, columns), to those of keys, shape (n,), which are distinct."""
-        at = self.keys.searchsorted(keys)
-        known = at < len(self.keys)
-        known[known] = self.keys[at[known]] == keys[known]
-        self.sums[at[known]] += values[known]
-        if not known.all():
-            order = np.argsort(keys[~known])
-            where = at[~known][order]
-            self.keys = np.insert(self.keys, where, keys[~known][order])
-            self.sums = np.insert(self.sums, where, values[~known][order], axis=0)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import IO
 
-from wstrace.analysis.symbols import symbolizer_of
-from wstrace.schema import MAPPING
+from wstrace.analysis.frames import to_the_root
 from wstrace.text import printable
 from wstrace.trace import Trace
 
@@ -18,10 +17,9 @@ _FOLD, _UNFOLD = ";", ","
 
 def write(trace: Trace, file: IO[bytes]) -> int:
     """Writes a line `outermost;...;innermost faults` per stack; returns their number."""
-    counts, lines = trace.stacks(), 0
-    native = not counts.python and counts.native > 0
-    for frames, faults in counts.folded(symbolizer_of(trace.info, trace.batches(MAPPING.name)), native=native):
+    rows = [row for row in trace.report(by="stack", sort="faults").rows if row.values["faults"]]
+    for row in rows:
+        frames = [str(frame) for frame in reversed(to_the_root(row.labels[0].frames))] or [row.label]
         names = (printable(frame).replace(_FOLD, _UNFOLD) for frame in frames)
-        file.write(f"{_FOLD.join(names)} {faults}\n".encode())
-        lines += 1
-    return lines
+        file.write(f"{_FOLD.join(names)} {row.values['faults']}\n".encode())
+    return len(rows)

@@ -35,11 +35,11 @@ def test_both_ways_give_the_same_lines(path, tmp_path):
     assert done.stdout.replace("\n", "").isprintable()
 
 
-def test_a_trace_without_stacks_says_so(tmp_path):
+def test_a_fault_without_a_stack_is_told_by_its_instruction(tmp_path):
     script = Script()
     script.fault(10, ANON)
     script.trace().save(str(tmp_path / "x.folded"))
-    assert (tmp_path / "x.folded").read_text() == "(no Python frame) 1\n"
+    assert (tmp_path / "x.folded").read_text() == "tool+0x40 1\n"
 
 
 def test_a_cut_stack_begins_with_what_it_lacks(tmp_path):

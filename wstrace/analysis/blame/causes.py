@@ -20,8 +20,7 @@ from wstrace.analysis.frames import Frame, native_frame, native_frames, to_the_r
 from wstrace.analysis.own import Origin, OwnRule, package_of
 from wstrace.analysis.own_native import module_origin
 from wstrace.analysis.segments import begins, distinct
-from wstrace.analysis.stack_text import whole
-from wstrace.analysis.stack_views import Label, StackViews
+from wstrace.analysis.stack_views import Label, StackViews, whole
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.batch import Dictionary
 from wstrace.places import Place
@@ -178,23 +177,21 @@ class Causes:
         return StackViews(self._tree, OwnRule(), self._symbolizer)
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        labels = self.views.labels("line", native=False)(leaves)
+        labels = self.views.labels("line")(leaves)
         cause = {number: _of_label(label) for number, label in {id(label): label for label in labels}.items()}
         return [cause[id(label)] for label in labels]
 
     def _functions(self, leaves: NDArray[np.intp]) -> list[Cause]:
         return [
             _of_frame(frames[0], label)._replace(line=0, whole=label) if frames else Cause(label, label)
-            for label, frames, _ in self.views.labels("function", native=False)(leaves)
+            for label, frames, _ in self.views.labels("function")(leaves)
         ]
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        return [
-            Cause(label, label, package=label) for label, _, _ in self.views.labels("package", native=False)(leaves)
-        ]
+        return [Cause(label, label, package=label) for label, _, _ in self.views.labels("package")(leaves)]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Cause]:
-        found = self.views.labels("stack", native=False)(leaves)
+        found = self.views.labels("stack")(leaves)
         self.frames |= {label.text: to_the_root(label.frames) for label in reversed(found)}
         return [Cause(label.text, label.text) for label in found]
 
