@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import gc
 import mmap
 import os
@@ -13,12 +12,10 @@ import sys
 
 import numpy as np
 import pytest
-from kernel_answers import refuses
 from private_memory import PRIVATE
 
 import wstrace
 from wstrace.errors import Unavailable, UsageError
-from wstrace.interfaces import Level
 from wstrace_plugins.os.linux.pagemap import PAGE
 
 pytestmark = [
@@ -98,32 +95,6 @@ def test_memory_that_is_mapped_anew_while_it_is_watched():
         watcher.written()
     watcher.close()
     libc.munmap(start, 4 * PAGE)
-
-
-def test_a_kernel_without_pagemap_scan_is_named(monkeypatch):
-    from wstrace_plugins.os.linux import pagemap
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    assert pagemap.has_scan()
-    monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, errno.ENOTTY, pagemap._ioctl))
-    pagemap.has_scan.cache_clear()
-    try:
-        assert not pagemap.has_scan()
-        assert wstrace.working_set().total_bytes > 0, "a snapshot reads pagemap alone"
-        why = "write watch does not work here: PAGEMAP_SCAN: Inappropriate ioctl for device"
-        assert linux.probe() == Level("none", why, "Linux 6.7 or newer")
-        with pytest.raises(Unavailable, match="PAGEMAP_SCAN"):
-            wstrace.WriteWatch(PAGE)
-    finally:
-        pagemap.has_scan.cache_clear()
-
-
-def test_a_userfaultfd_without_asynchronous_protection_is_named(monkeypatch):
-    from wstrace_plugins.os.linux import userfaultfd
-
-    monkeypatch.setattr(userfaultfd, "_ioctl", refuses(userfaultfd._UFFDIO_API, errno.EINVAL, userfaultfd._ioctl))
-    with pytest.raises(Unavailable, match="no asynchronous write protection"):
-        wstrace.WriteWatch(PAGE)
 
 
 def test_without_privilege():

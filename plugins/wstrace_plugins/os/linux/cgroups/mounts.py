@@ -9,7 +9,6 @@ Source: cgroups(7), proc_pid_mountinfo(5), Linux Documentation/admin-guide/cgrou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,25 +35,17 @@ def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
     sees the host's cgroups in it.
 
     Raises:
-        Unavailable: the kernel has no such controller, it is switched off, or its hierarchy is mounted nowhere here.
+        Unavailable: it is in no hierarchy that is mounted here.
     """
     mounts = _mounts((proc / "self/mountinfo").read_text("utf-8", "surrogateescape"))
-    number = _number_of(controller, proc / "cgroups", mounts)
-    found = [
-        mount
-        for mount in mounts
-        if (mount.hierarchy.unified and not number) or (not mount.hierarchy.unified and controller in mount.options)
+    # v1 first: a controller that has a v1 hierarchy is not in the v2 one, whatever else is mounted
+    found = [mount for mount in mounts if not mount.hierarchy.unified and controller in mount.options] or [
+        mount for mount in mounts if mount.hierarchy.unified and controller in _offered(mount)
     ]
     if found:
-        # v1 first: a controller that has a v1 hierarchy is not in the v2 one, whatever else is mounted
-        return min(found, key=lambda mount: (mount.hierarchy.unified, _depth(mount.root))).hierarchy
-    if number:
-        raise Unavailable(
-            f"the cgroup controller {controller} is in a v1 hierarchy, which is not mounted here",
-            f"mount -t cgroup -o {controller} none /sys/fs/cgroup/{controller}",
-        )
+        return min(found, key=lambda mount: _depth(mount.root)).hierarchy
     raise Unavailable(
-        "the control groups (cgroup v2) are not mounted here",
+        f"the cgroup controller {controller} is in no hierarchy that is mounted here",
         "mount -t cgroup2 none /sys/fs/cgroup; in a container: mount the host's /sys/fs/cgroup read-only",
     )
 
@@ -73,39 +64,12 @@ def path_of(pid: int, controller: str, proc: Path = Path("/proc")) -> str | None
     return None
 
 
-def _number_of(controller: str, table: Path, mounts: Iterable[_Mount]) -> int:
-    """The number of the v1 hierarchy that has the controller, 0 = it is in the v2 hierarchy. Raises Unavailable.
-
-    Since Linux 6.12 the table leaves out a controller that was built without its files of v1 (CONFIG_MEMCG_V1).
-    """
-    try:
-        lines = table.read_text("ascii").splitlines()
-    except FileNotFoundError:
-        raise Unavailable("this kernel has no control groups", "run a kernel built with CONFIG_CGROUPS") from None
-    fields = next((line.split() for line in lines if line.split()[0] == controller), None)
-    if fields is None and any(mount.hierarchy.unified and controller in _offered(mount) for mount in mounts):
-        return 0
-    if fields is None:
-        raise Unavailable(
-            f"this kernel has no cgroup controller {controller}",
-            {"perf_event": "run a kernel built with CONFIG_CGROUP_PERF", "memory": "one with CONFIG_MEMCG"}.get(
-                controller, ""
-            ),
-        )
-    if fields[3] == "0":
-        raise Unavailable(
-            f"the cgroup controller {controller} is switched off",
-            f"boot without cgroup_disable={controller} on the kernel's command line",
-        )
-    return int(fields[1])
-
-
 def _offered(mount: _Mount) -> list[str]:
-    """The controllers of a mounted v2 hierarchy, but for those that are always on, as that of perf events."""
+    """The controllers of a mounted v2 hierarchy; that of perf events is always on, and in no list."""
     try:
-        return (mount.hierarchy.folder / "cgroup.controllers").read_text("ascii").split()
+        return ["perf_event", *(mount.hierarchy.folder / "cgroup.controllers").read_text("ascii").split()]
     except OSError:
-        return []
+        return ["perf_event"]
 
 
 def _mounts(mountinfo: str) -> list[_Mount]:
