@@ -19,7 +19,7 @@ def test_a_cgroup_its_id_processes_and_those_below(cgroup: MadeCgroup) -> None:
     assert one.id == cgroup.id != cgroups.at(below.path).id
     assert one.processes() == []
     with subprocess.Popen([*below.joining(), "sleep", "60"], stdout=subprocess.PIPE) as child:
-        while cgroups.of_process(child.pid).path != below.path:
+        while child.pid not in one.processes():
             pass
         assert one.processes() == cgroups.at(below.path).processes() == [child.pid]
         assert {cgroup.path, below.path} <= {found.path for found in cgroups.all()}

@@ -112,7 +112,7 @@ def test_at_takes_a_path_below_the_mount_and_that_of_the_folder(tree: Cgroups) -
         found = tree.at(path)
         assert (found.path, found.id) == ("/system.slice/nginx.service", found.folder.stat().st_ino)
         assert found.exists()
-    assert tree.at("/").path == tree.at(str(tree.folder)).path == "/" == tree.root.path
+    assert tree.at("/").path == tree.at(str(tree.folder)).path == "/"
 
 
 @pytest.mark.parametrize("path", ["", "/system.slice/../../memory", "a\0b"])
@@ -194,21 +194,12 @@ def test_a_cgroup_made_again_is_another_one(tree: Cgroups) -> None:
 
 
 def test_topmost_leaves_out_what_another_holds(tree: Cgroups) -> None:
-    assert topmost(tree.all()) == [tree.root]
+    assert topmost(tree.all()) == [tree.at("/")]
     names = [
         one.path
         for one in topmost(tree.matching("**/nginx*") + tree.matching("**/workers") + tree.matching("user.slice"))
     ]
     assert names == ["/user.slice", "/system.slice/nginx.service"]
-
-
-def test_a_processs_cgroup(tree: Cgroups) -> None:
-    (folder := tree.folder.parent / "proc" / "7").mkdir()
-    (folder / "cgroup").write_text("4:memory:/docker\n3:cpu,cpuacct:/x:y\n0::/system.slice/nginx.service\n")
-    assert tree.of_process(7).path == "/system.slice/nginx.service"
-    (folder / "cgroup").write_text("0::/docker (deleted)\n")
-    with pytest.raises(TargetExited):
-        tree.of_process(7)
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
@@ -264,7 +255,7 @@ def test_refusals_of_memory_are_one_sentence(tree: Cgroups) -> None:
         v2.memory(unit).current()
     without = Cgroups(Hierarchy(tree.folder, True), Unavailable("the cgroup controller memory is switched off"))
     with pytest.raises(Unavailable, match="memory is switched off"):
-        without.memory(without.root)
+        without.memory(without.at("/"))
 
 
 # -- what memory counts of chosen cgroups --------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def group(kind: str, name: str) -> Group:
         return ChosenCgroups(f"cgroup {name}", cgroups, lambda: cgroups.matching(name), cgroups.taken_by(name))
     if kind == "container":
         one = cgroups.container(name)
-        whole = one.container_id
+        whole = names.container_id(one.path)
         return ChosenCgroups(
             f"container {whole[:12]}", cgroups, lambda: [one], lambda path: names.own_container_id(path) == whole
         )

@@ -38,21 +38,6 @@ class Cgroup:
     id: int
     folder: Path
 
-    @property
-    def container_id(self) -> str:
-        """The id of the innermost container that it belongs to, 64 hex digits; "" = none that its path names."""
-        return names.container_id(self.path)
-
-    @property
-    def pod_uid(self) -> str:
-        """The uid of its pod of Kubernetes; "" = none."""
-        return names.pod_uid(self.path)
-
-    @property
-    def unit(self) -> str:
-        """The unit of systemd that it belongs to, no slice; "" = none."""
-        return names.unit(self.path)
-
     def holds(self, other: Cgroup) -> bool:
         """Whether the other one is this one or lies below it: then its processes are counted in this one, too."""
         return f"{other.path}/".startswith(f"{self.path.rstrip('/')}/")
@@ -121,11 +106,6 @@ class Cgroups:
     def folder(self) -> Path:
         """The folder of the root cgroup of the hierarchy that perf events go by."""
         return self._events.folder
-
-    @property
-    def root(self) -> Cgroup:
-        """The cgroup that holds all others that are seen here."""
-        return self.at("/")
 
     def at(self, path: str) -> Cgroup:
         """The cgroup of this path below the mount, or of the path of its folder.
@@ -210,13 +190,6 @@ class Cgroups:
         wanted = unit_name(name)
         found = (one for one in self.all() if fnmatchcase(names.own_unit(one.path), wanted))
         return self._some(found, f"no unit {wanted} has a cgroup", f"is it active? systemctl status {wanted}")
-
-    def of_process(self, pid: int) -> Cgroup:
-        """The cgroup that a process is in. Raises TargetExited or Unavailable."""
-        path = path_of(pid, "" if self._events.unified else "perf_event", self._proc)
-        if path is None:
-            raise TargetExited(f"there is no process {pid}, or its cgroup is not seen here")
-        return self.at(path)
 
     def memory(self, cgroup: Cgroup) -> MemoryFiles:
         """The files that tell of a cgroup's memory.
