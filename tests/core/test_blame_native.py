@@ -1,15 +1,11 @@
 """Blame of programs that are not Python: by their instructions, and by the samples of native stacks that they have."""
 
 import numpy as np
-import pytest
 from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 
 from wstrace.analysis.blame.rows import as_dict
-from wstrace.analysis.blame.unshared import Unshared
 from wstrace.batch import Batch
-from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, MAPPING, PAGE_EXCLUSIVE
-from wstrace_exporters.console.blame_tables import known
-from wstrace_exporters.console.unshared_tables import parts
+from wstrace.schema import MAPPING, PAGE_EXCLUSIVE
 
 LIBRARY, OWN, OTHER = 3, 4, 5
 FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
@@ -75,49 +71,6 @@ def pages_by_line(script: Script, n: int, lost: int = 0, **sampling: int) -> dic
     return {row["label"]: row["resident"] // PAGE for row in told["rows"]}
 
 
-@pytest.mark.parametrize("python", [1, 3])
-def test_where_no_own_line_leads_the_callers_are_proposed(python):
-    """GIVEN sampled stacks of a program without lines THEN what tells its callers, unless most is Python's."""
-    script = Script()
-    for page in range(4):
-        of_python = {"stack": APP} if page < python else {"native": FIRST}
-        script.fault(10 + page, ANON + page * PAGE, **of_python)
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    lines = [str(line.text) for line in known(script.blame())[1:]]
-    hint = "the first row is no line of the program's own: `wstrace report FILE --by stack` tells who called it"
-    assert lines == [hint] * (python == 1)
-
-
-HINTS = "most is not Python's", "the first row is no line"
-
-
-def test_a_trace_without_native_stacks_proposes_them_also_where_whole_stacks_are_asked_for():
-    script = Script()
-    for page in range(4):
-        script.fault(10 + page, ANON + page * PAGE, how=HOW_NOT_PYTHON)
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    for threads in (False, True):
-        hints = [str(line.text) for line in known(script.blame(threads=threads)) if str(line.text).startswith(HINTS)]
-        assert [hint.partition(":")[0] for hint in hints] == ["most is not Python's"]
-
-
-@pytest.mark.parametrize("writes", [True, False])
-def test_what_was_unshared_has_the_hint_of_its_own_first_row(writes):
-    """GIVEN a child that copies by a line of Python, or nothing THEN it is not said that no own line leads."""
-    script = Script()
-    for page in range(4):
-        script.fault(10 + page, ANON + page * PAGE, native=FIRST)
-    script.lose(20, LOSS_FORKED, 8, other=7)
-    if writes:
-        script.fault(30, ANON, APP, pid=8)
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    told = Unshared(script.blame())
-    assert told.total == PAGE * writes
-    shown = [str(getattr(part, "text", part)) for part in parts(told, (), 10)]
-    assert not [line for line in shown if line.startswith(HINTS)]
-    assert [line for line in (str(one.text) for one in known(told.blame)) if line.startswith(HINTS)]
-
-
 def test_the_library_of_a_package_is_told_as_the_package():
     script = Script()
     packages = "/venv/lib/python3.11/site-packages"
@@ -133,12 +86,3 @@ def test_the_library_of_a_package_is_told_as_the_package():
     assert (row["label"], row["resident"]) == ("pandas", 2 * PAGE)
     of_line = {row["label"]: row["package"] for row in as_dict(told, ["line"])["rows"]}
     assert of_line["libsomething-1a2b3c4d.so.3 (no line)"] == "pandas"
-
-
-@pytest.mark.parametrize(("foreign", "told"), [(2, []), (3, ["most is not Python's"])])
-def test_native_stacks_are_proposed_where_most_is_not_python(foreign, told):
-    script = Script()
-    for page in range(4):
-        script.fault(10 + page, ANON + page * PAGE, how=HOW_NOT_PYTHON if page < foreign else HOW_NO_PYTHON)
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    assert [str(line.text).partition(":")[0] for line in known(script.blame())[1:]] == told

@@ -30,7 +30,6 @@ from wstrace.schema import (
     PROCESS_FORK,
 )
 from wstrace.testing import batch_of, trace_of
-from wstrace_exporters.console.blame_tables import table
 from wstrace_exporters.console.commands.report import report as command
 from wstrace_exporters.console.commands.unshared import unshared
 from wstrace_exporters.msgpack.interchange.sql import connect
@@ -178,10 +177,6 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
         "load_frame": (0, ""), "save": (PAGE, "/srv/app/app.py:31 load_frame")}  # fmt: skip
     assert {row.label: row.loaded_by for row in told.rows("process") if row.copied} == {"[unknown] (8)": "app (7)"}
     assert all(not row.loaded_by for row in told.rows("kind")), "it is the row's own"
-    shown = table(told, "own line", told.rows("line"), 9)
-    assert "copied" in [column.head for column in shown.columns]
-    assert [row[-1] for row in shown.rows] == [
-        "load_frame app.py:31", "save app.py:40 (copied: loaded by load_frame app.py:31)", "Total"]  # fmt: skip
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():

@@ -9,7 +9,6 @@ from wstrace.analysis.blame.rows import as_dict
 from wstrace.analysis.blame.sums import Sums, read_sums
 from wstrace.analysis.blame.words import answer, completeness
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_SHARED
-from wstrace_exporters.console.blame_tables import table
 
 SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "rss_sum": 8 * PAGE, "pss": 6 * PAGE, "distinct": 5 * PAGE,
         "why": ""}  # fmt: skip
@@ -45,7 +44,6 @@ def test_rows_are_by_pss_where_the_mappings_of_each_page_were_counted():
     assert answer(told).startswith("24.0 KiB pss at the peak in 2 processes (rss_sum 32.0, distinct 20.0): ")
     rows = {row.label: row.pss for row in told.rows("line", sort="pss")}
     assert (sum(rows.values()), rows["load_frame app.py:31"], rows["save app.py:40"]) == (6 * PAGE, 2 * PAGE, PAGE)
-    assert "pss" in [column.head for column in table(told, "line", told.rows("line"), 10).columns]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ def parts(told: Unshared, views: Sequence[str], top: int) -> list[str | Styled |
     more = ""
     if told.total and told.ended:
         more = "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
-    copied = (row for row, n, _ in told.rows_apart("line") if n)
-    lines = known(told.blame, more, pages=False, rows=copied)
+    lines = known(told.blame, more, pages=False)
     shown: list[str | Styled | TextTable] = [Styled(answer(told), "bold"), *lines]
     if not told.total:
         return shown

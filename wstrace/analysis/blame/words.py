@@ -66,18 +66,6 @@ def answer(told: Blame) -> str:
     return f"{whole}: {of}{', '.join(parts)}{more}"
 
 
-def brought(told: Blame) -> str:
-    """`1.3 MiB brought: 1.0 by load_frame app.py:31, ...`: the answer of a trace that knows no resident page."""
-    rows = told.rows("line", sort="brought")
-    total = sum(row.brought for row in rows)
-    unit, divisor = unit_of(total)
-    big = [row for row in rows if row.brought >= _SHARE * total][:_TOLD]
-    named = [row for row in big if not row.reason] or big
-    parts = [f"{row.brought / divisor:,.1f} {_by(row)}" for row in named]
-    more = ", ..." if sum(row.brought for row in named) < total else ""
-    return f"{total / divisor:,.1f} {unit} brought{': ' * bool(parts)}{', '.join(parts)}{more}"
-
-
 def first_lines(told: Blame) -> list[str]:
     """The answer, or why there is none; how complete it is; what the records lack, with what lifts that."""
     pages = told.total > 0
