@@ -71,6 +71,23 @@ def time_window(command: Callable[..., Any]) -> Callable[..., Any]:
     return start(end(command))
 
 
+def _switch_on(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from wstrace.plugins import Plugins
+
+        Plugins.from_environment(third_party=False).platform.debug_privilege()
+
+
+#: A decorator that gives a click command the option; the privilege is enabled before the command begins.
+debug_privilege = click.option(
+    "--debug-privilege",
+    is_flag=True,
+    expose_value=False,
+    callback=_switch_on,
+    help="Open other users' processes (as administrator).",
+)
+
+
 #: A decorator that gives a click command the flag `--json` as its argument `as_json`.
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable JSON.")
 

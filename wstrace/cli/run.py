@@ -10,11 +10,43 @@ from contextlib import closing, contextmanager
 import click
 
 from wstrace.cli.signals import before_the_trace
-from wstrace.cli.target_words import TargetWords as TargetWords
 from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
 from wstrace.options import parse_spec
 from wstrace.text import printable
+
+
+class TargetWords(click.Command):
+    """A click command whose own options end at the target: `--`, COMMAND, FILE, -m MODULE or -c CODE."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Inserts `--` where the target begins, so that click does not parse the target's own options."""
+        ctx.meta["wstrace.literal"] = False
+        self._takes_value = {
+            name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
+        }
+        at = 0
+        while at < len(args):
+            word = args[at]
+            if word == "--":
+                ctx.meta["wstrace.literal"] = True
+                break
+            if (word in ("-m", "-c") or not word.startswith("-") or word == "-") and self.begins_target(word):
+                args = [*args[:at], "--", *args[at:]]
+                break
+            at += 1 + self._value_follows(word)
+        return super().parse_args(ctx, args)
+
+    def begins_target(self, word: str) -> bool:
+        """Whether a word that is no option of this command begins the target."""
+        return True
+
+    def _value_follows(self, word: str) -> bool:
+        """Whether the next word is the value of this option, or of the last of short ones together (`-fo FILE`)."""
+        if word.startswith("--"):
+            return word in self._takes_value
+        first = next((at for at, letter in enumerate(word) if f"-{letter}" in self._takes_value), len(word))
+        return first == len(word) - 1
 
 
 @click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from wstrace.bus import STOP_SECONDS
-from wstrace.cli.common import Duration, exit_on_exporter_error, is_administrator
-from wstrace.cli.ending import Ending, alarm_in
-from wstrace.cli.left_behind import left_behind
-from wstrace.cli.privilege import debug_privilege
-from wstrace.cli.signals import before_the_trace
+from wstrace.cli.common import Duration, debug_privilege, exit_on_exporter_error, is_administrator
+from wstrace.cli.signals import Ending, alarm_in, before_the_trace
 from wstrace.config import Config
 from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.ledger import Ledger
@@ -27,11 +24,13 @@ from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.output_rights import temporary_folder
 from wstrace.plugins import Plugins
 from wstrace.targets import Group, Target
-from wstrace.text import base_name, printable
+from wstrace.text import base_name, number, printable
 from wstrace.trace_info import NOT_SAVED
 
 if TYPE_CHECKING:
+    from wstrace.interfaces import Platform
     from wstrace.session import Session
+    from wstrace.trace_info import TraceInfo
 
 
 class Tracing(NamedTuple):
@@ -58,6 +57,9 @@ class Tracing(NamedTuple):
 #: What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of the
 #: time at most, and what tells of them.
 _LOOKS, _GROWTH = "working_set:interval={:g},max_cpu=0.01", "over_time:step={:g}"
+#: The name under which TraceInfo.extra has the pids of traced processes that had not ended when a source stopped; as
+#: many of them are named.
+_WENT_ON, _NAMED = "went_on", 3
 _SPEC = "NAME[:OPT=VAL,...]"
 _OPTIONS = [
     click.option(
@@ -283,7 +285,7 @@ class Recording:
 def _outlive(session: Session, ending: Ending, plugins: Plugins) -> None:
     """Waits for a launched command that outlives the trace, as its exit code becomes ours; tells what outlives it."""
     if session.wait(0):
-        if told := left_behind(session.info, plugins.platform):
+        if told := _left_behind(session.info, plugins.platform):
             warn(told)
         return
     alive = [target for target in session.context.targets if target.exit_code is None]
@@ -291,6 +293,37 @@ def _outlive(session: Session, ending: Ending, plugins: Plugins) -> None:
     warn(f"trace ended; {names} goes on, waiting for it; Ctrl-C stops it")
     while not ending.requested and not session.wait(0.5):
         pass
+
+
+def _left_behind(info: TraceInfo, platform: Platform) -> str:
+    """Names those processes that still run, with what traces them; "" where all have ended.
+
+    A source tells of a process that ends a little after the command, as a helper does that waits for its end. So they
+    are asked once more, when all records are written.
+
+    Args:
+        info: of the trace that has ended. platform: opens the processes.
+    """
+    running = []
+    pids = info.extra.get(_WENT_ON)
+    for pid in pids if isinstance(pids, list) else ():
+        try:
+            target = platform.attach(pid)
+        except WstraceError:  # it has ended, or this process may open no more: then it is not worth a word
+            continue
+        running.append((printable(base_name(target.name)), pid))
+        target.close()
+    if not running:
+        return ""
+    names = [f"{name} ({pid})" for name, pid in running[:_NAMED]]
+    names += [f"{number(len(running) - _NAMED)} more"] if len(running) > _NAMED else []
+    who = f"{', '.join(names[:-1])} and {names[-1]} go" if len(names) > 1 else f"{names[0]} goes"
+    it, end = ("them", "they end") if len(names) > 1 else ("it", "it ends")
+    some = " ".join(str(pid) for _, pid in running[:_NAMED])
+    return (
+        f"{who} on, no longer traced: `wstrace run --wait-children` traces until {end}, "
+        f"`wstrace attach {some}` traces {it} from now on"
+    )
 
 
 @contextmanager

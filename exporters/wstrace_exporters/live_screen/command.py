@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from wstrace.cli.attach import pids_by_name
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import debug_privilege
 from wstrace.errors import UsageError, missing
 
 #: Looks at resident pages take at most this share of a CPU, so that they are 50 times their own duration apart: each

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.symbols import label_of
-from wstrace.cli.common import Duration, json_option, print_json
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.places import Place
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from wstrace.cli.common import json_option, print_json
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.errors import UsageError
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from wstrace.cli.common import json_option, print_json
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.terminal.bar import has_blocks, shades
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable

@@ -8,8 +8,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.cli.common import json_option, print_json
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.schema import (
     PAGE_COPY_ON_WRITE,
     PAGE_EXECUTE,

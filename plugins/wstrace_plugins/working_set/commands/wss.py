@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from wstrace.cli.common import Duration, json_option, print_json
-from wstrace.cli.privilege import debug_privilege
+from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
 from wstrace.errors import UsageError
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
