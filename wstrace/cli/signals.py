@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wstrace.bus import STOP_SECONDS
-
 #: What ends a process in silence where nothing handles it. Windows has only the first of them.
 _ENDING = ("SIGTERM", "SIGHUP")
 
@@ -88,6 +86,8 @@ class Ending:
         An error raised at once could be raised anywhere: between the creation of a file and the line that notes it, or
         when the command runs already. Windows has no such timer.
         """
+        from wstrace.bus import STOP_SECONDS  # with all that a session needs
+
         if not self.early and not alarm_in(STOP_SECONDS):
             raise Interrupted(number)
         self.early = self.early or number
