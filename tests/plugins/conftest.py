@@ -24,7 +24,7 @@ class DrivenEnricher:
 
         # a target that runs: the system may be asked
         self.context = Context(targets=() if backend is None else (ScriptedTarget(),))
-        self.enricher = MappedFiles(reread=backend is not None)
+        self.enricher = MappedFiles()
         self.enricher.system = backend
         self.enricher.start(self.context)
         self.mappings: list[dict[str, int]] = []

@@ -82,7 +82,7 @@ def test_every_fault_has_the_file_that_lay_there_at_its_time(script: list[tuple]
     THEN each has the file and the offset that lay at its address at its own time.
     """
     context = Context()
-    enricher = MappedFiles(reread=False)
+    enricher = MappedFiles()
     enricher.start(context)
     model = Model()
     code = context.strings.code

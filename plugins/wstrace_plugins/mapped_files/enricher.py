@@ -33,16 +33,14 @@ _PROCESS_COLUMNS = ("time_ns", "event", "pid", "ppid")
 class MappedFiles(Enricher):
     """Adds the file that lay at each address of page faults, resident and written pages, at the record's time.
 
-    Args:
-        reread: list a live process's mappings again when an address lies in none that is known (after mremap).
+    A live process's mappings are listed again when an address lies in none that is known (after mremap).
     """
 
     name: ClassVar[str] = "mapped_files"
-    #: the backend that `reread` queries; None = that of the running system
+    #: the backend that lists them; None = that of the running system
     system: Any = None
 
-    def __init__(self, *, reread: bool = True) -> None:
-        self._reread = reread
+    def __init__(self) -> None:
         self._pending: dict[str, list[tuple[Any, ...]]] = {}
         #: sources whose process rows have come, and the address_space rows of the same time not yet
         self._halfway: set[str] = set()
@@ -181,7 +179,7 @@ class MappedFiles(Enricher):
     ) -> Found:
         addresses = np.ascontiguousarray(column, "<u8")
         found = look_up(self._spaces, groups, addresses, times)
-        if len(found.missing) and self._alive and self._reread:
+        if len(found.missing) and self._alive:
             found = self._ask(groups, addresses, times, found)
         self._rows += len(addresses)
         self._unresolved += len(found.missing)
