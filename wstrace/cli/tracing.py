@@ -54,9 +54,6 @@ class Tracing(NamedTuple):
     pictures: str | None = None
 
 
-#: What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of the
-#: time at most, and what tells of them.
-_LOOKS, _GROWTH = "working_set:interval={:g},max_cpu=0.01", "over_time:step={:g}"
 #: The name under which TraceInfo.extra has the pids of traced processes that had not ended when a source stopped; as
 #: many of them are named.
 _WENT_ON, _NAMED = "went_on", 3
@@ -190,8 +187,8 @@ class Recording:
         return Session(
             targets=targets,
             groups=groups,
-            sources=self._specs("source", [*_over_time(_LOOKS, options), *options.sources]),
-            exporters=self._specs("exporter", [*_over_time(_GROWTH, options), *options.exporters]) + _pictures(options),
+            sources=self._specs("source", [*_looks(options), *options.sources]),
+            exporters=self._specs("exporter", options.exporters) + _pictures(options),
             command=command,
             children=children,
             wait_children=options.wait_children,
@@ -205,7 +202,8 @@ class Recording:
     def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        shared = {"quiet": quiet or None, "live": self.options.live}
+        shared = {"quiet": quiet or None, "live": self.options.live,
+                  "over_time": self.options.over_time or None}  # fmt: skip
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
         for one in (*self.config.get(role + "s", ()), *requested):
             spec = parse_spec(one)
@@ -385,8 +383,11 @@ def _from_terminal() -> bool:
     return False
 
 
-def _over_time(spec: str, options: Tracing) -> list[str]:
-    return [spec.format(options.over_time)] if options.over_time else []
+def _looks(options: Tracing) -> list[str]:
+    """What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of
+    the time at most.
+    """
+    return [f"working_set:interval={options.over_time:g},max_cpu=0.01"] if options.over_time else []
 
 
 def _pictures(options: Tracing) -> list[Spec]:

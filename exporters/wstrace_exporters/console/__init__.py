@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @hookimpl
 def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
-    """Returns the exporters `console` and `over_time`."""
+    """Returns the exporter `console`."""
     from wstrace_exporters.console.console import Console
 
-    return [Console, Reference("over_time", "wstrace_exporters.console.over_time:OverTimeExporter")]
+    return [Console]
 
 
 @hookimpl

@@ -24,6 +24,8 @@ from wstrace.text import number, plural, printable, printable_words, size
 from wstrace.trace_info import NOT_SAVED, TraceInfo
 
 if TYPE_CHECKING:
+    from wstrace.terminal.table import Styled, TextTable
+    from wstrace.trace import Trace
     from wstrace_exporters.console.json_stacks import Stacks
 
 _REDRAW_SECONDS = 0.5
@@ -49,6 +51,8 @@ class Console(Exporter):
         json: the report as one JSON object.
         live: a line of figures while the trace runs; None = only if the target does not share the terminal.
         quiet: print only what was lost.
+        over_time: the seconds between two moments, of which what grew is printed first; 0 = none. It needs snapshots of
+            resident pages: `-s working_set:interval=1`.
     """
 
     name = "console"
@@ -76,12 +80,13 @@ class Console(Exporter):
         json: bool = False,
         live: bool | None = None,
         quiet: bool = False,
+        over_time: float = 0,
     ) -> None:
         self.may_wait = format == "summary"
         self._filter = Filter(file=file, kinds=kind, pids=pid, tids=tid, start=start, end=end, hard=hard, soft=soft)
         self._stream, self._to, self._path = stream, to, path
         self._format, self._top, self._json = format, max(top, 1), json
-        self._live_wanted, self._quiet = live, quiet
+        self._live_wanted, self._quiet, self._step = live, quiet, over_time
         self._context = Context()
         self._output: Output | None = None
         self._live: LiveLines | None = None
@@ -189,7 +194,7 @@ class Console(Exporter):
             return
         try:
             with open_trace(info.saved) as trace:
-                found = trace.report()
+                found, grown = trace.report(), self._grown(trace) if self._step else []
         except WstraceError as error:  # somebody else has taken it away
             output.write(f"{printable(str(error))}\n")
             return
@@ -198,7 +203,13 @@ class Console(Exporter):
 
             output.write(json.dumps(found.as_dict(), indent=2) + "\n")
         else:
-            output.show(*usual(found, self._top), "", next_step(info))
+            output.show(*grown, *usual(found, self._top), "", next_step(info))
+
+    def _grown(self, trace: Trace) -> list[str | Styled | TextTable]:
+        from wstrace.analysis.blame.over_time import OverTime
+        from wstrace_exporters.console.over_time_tables import parts
+
+        return [*parts(OverTime(trace, self._step), self._top), ""]
 
     def cancel(self, *, close: bool = True) -> None:
         """Removes the live line and prints nothing."""
