@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-_PAGE = resources.files("wstrace_exporters.html")
+_PAGE = resources.files("wstrace_exporters.html") / "page"
 #: In the order in which they run.
 _SHARED = ("base.js", "bars.js", "icicle.js")
 SCRIPTS = {
@@ -60,8 +60,7 @@ def document(kind: str, title: str, data: dict[str, Any]) -> bytes:
 
 @cache
 def _script(kind: str) -> str:
-    parts = [_text("vendor", "uplot", "uPlot.iife.min.js"), *(_text("page", name) for name in SCRIPTS[kind])]
-    script = "\n".join(parts)
+    script = "\n".join(_text(name) for name in SCRIPTS[kind])
     assert "</script" not in script.lower()
     assert "<!--" not in script
     return script
@@ -69,14 +68,14 @@ def _script(kind: str) -> str:
 
 @cache
 def _style() -> str:
-    style = _text("vendor", "uplot", "uPlot.min.css") + "\n" + _text("page", "style.css")
+    style = _text("style.css")
     assert "</style" not in style.lower()
     return style
 
 
-def _text(*path: str) -> str:
-    """A file of this package; line ends as a browser has them when it computes the hash."""
-    return _PAGE.joinpath(*path).read_text("utf-8").replace("\r\n", "\n")
+def _text(name: str) -> str:
+    """A file of the page; line ends as a browser has them when it computes the hash."""
+    return _PAGE.joinpath(name).read_text("utf-8").replace("\r\n", "\n")
 
 
 def _hash(text: str) -> str:

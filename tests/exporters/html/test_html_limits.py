@@ -7,14 +7,12 @@ import hashlib
 import io
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from blame_scripted import ANON, APP, FILE, PAGE, Script, saved
 from click.testing import CliRunner
 
-import wstrace_exporters.html
 from wstrace import open_trace
 from wstrace.errors import OutputError, UsageError
 from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
@@ -63,13 +61,6 @@ def test_the_script_and_the_style_have_the_hashes_of_the_policy():
         assert inline
         digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in text
-
-
-def test_what_is_vendored_is_what_its_readme_says():
-    folder = Path(wstrace_exporters.html.__file__).parent / "vendor" / "uplot"
-    told = dict(re.findall(r"\| `(uPlot[^`]*)` \| `(\w{64})` \|", (folder / "README.md").read_text("utf-8")))
-    assert told == {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in folder.glob("uPlot*")}
-    assert "MIT" in (folder / "LICENSE").read_text("utf-8")
 
 
 def scripted() -> Script:

@@ -39,9 +39,9 @@ function drawPart(part, most, total, told) {
     if (!n) return;
     const text = `${part.name}: ${bytes(n)} (${share(n, total)}) ${name}`;
     const say = () => { told.textContent = text; };
-    const one = el('span', {class: `segment p${at % PATTERNS}`, tabindex: 0, role: 'img', 'aria-label': text, title: text,
+    const one = el('span', {class: 'segment', tabindex: 0, role: 'img', 'aria-label': text, title: text,
       'data-value': n, onmouseenter: say, onfocus: say}, n / most > 0.12 ? name : '');
-    one.style.flexGrow = n;
+    Object.assign(one.style, {flexGrow: n, background: background(at)});
     bar.append(one);
   });
   return el('div', {class: 'part', 'data-part': part.name},

@@ -65,12 +65,9 @@ function variable(name) { return getComputedStyle(document.documentElement).getP
 
 function colour(n) { return variable(`--c${n % PATTERNS}`); }
 
-const tiles = new Map();
+const tiles = [];
 /** A colour with lines or dots on it, so that it is told from the others without seeing colours. */
-function pattern(context, n) {
-  if (!tiles.has(n % PATTERNS)) tiles.set(n % PATTERNS, tileOf(n));
-  return context.createPattern(tiles.get(n % PATTERNS), 'repeat');
-}
+function pattern(context, n) { return context.createPattern(tiles[n % PATTERNS], 'repeat'); }
 
 function tileOf(n) {
   const tile = document.createElement('canvas');
@@ -90,14 +87,13 @@ function tileOf(n) {
   return tile;
 }
 
+/** The same pattern as the background of an element; it follows the colours. */
+function background(n) { return `var(--p${n % PATTERNS})`; }
+
 /** A small sample of a pattern for legends. */
 function swatch(n) {
-  const found = el('canvas', {class: 'swatch', width: 28, height: 20, 'aria-hidden': 'true'});
-  redrawn(() => {
-    const g = found.getContext('2d');
-    g.fillStyle = pattern(g, n);
-    g.fillRect(0, 0, 28, 20);
-  });
+  const found = el('span', {class: 'swatch', 'aria-hidden': 'true'});
+  found.style.background = background(n);
   return found;
 }
 
@@ -129,7 +125,10 @@ const drawn = [];
 /** Calls it now (when the page is laid out) and whenever the colours or the width change. */
 function redrawn(draw) { drawn.push(draw); }
 function redraw() {
-  tiles.clear();
+  for (let n = 0; n < PATTERNS; n++) {
+    tiles[n] = tileOf(n);
+    document.documentElement.style.setProperty(`--p${n}`, `url(${tiles[n].toDataURL()})`);
+  }
   for (const draw of drawn) draw();
 }
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);

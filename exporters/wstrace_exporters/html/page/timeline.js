@@ -1,5 +1,14 @@
 // When: the bytes that arrived, by owner, stacked; marks, reads from disk as ticks, looks; and the brush.
 
+/** What stands left and right of the columns, in pixels: the words of an axis. */
+const LEFT = 80, RIGHT = 8;
+
+/** A round number of at least this: 1, 2 or 5 with noughts. */
+function roundStep(least) {
+  const ten = 10 ** Math.floor(Math.log10(least));
+  return ten * ([1, 2, 5].find(n => n * ten >= least) ?? 10);
+}
+
 /** Sums of the owners over columns from..to of a view: {faults, from_disk, brought, resident} each a list by owner. */
 function sums(view, from, to) {
   const found = {};
@@ -30,91 +39,96 @@ function timeline(time) {
   if (!time.n) return cannot(body, data.why.times);
   for (const view of Object.values(time.views)) unpackView(view, time.n);
   for (const why of data.why.timeline) body.append(el('p', {class: 'note'}, why));
-  const plot = el('div', {tabindex: 0, role: 'application', 'aria-label': 'Timeline; arrow keys move the brush', class: 'plot'});
+  const plot = sharp(260, draw, {tabindex: 0, role: 'application', 'aria-label': 'Timeline; arrow keys move the brush', class: 'plot'});
   const ticks = sharp(16, (g, width) => drawTicks(g, width, time), {class: 'ticks', 'aria-hidden': 'true'});
   const legend = el('div', {class: 'legend'}), window_ = el('div', {id: 'window', 'aria-live': 'polite'});
   body.append(legend, plot, spanRows(time), el('p', {class: 'quiet'}, diskWords(time)), ticks, window_);
-  let chart = null;
-  const moments = Array.from({length: time.n + 1}, (_, at) => (time.first + at * time.width) / 1e6);
+  let drag = null; // the pixels from and to which a drag goes
 
+  /** The sum of each owner and those below it at each edge of a column. */
   function curves(view) {
     const figure = state.weight, unit = figure === 'from_disk' ? 1 : view.unit;
     let below = new Float64Array(time.n + 1);
     return view.labels.map((_, owner) => {
-      const mine = new Float64Array(time.n + 1);
       let total = 0;
-      for (let at = 0; at <= time.n; at++) {
-        mine[at] = below[at] + total;
-        if (at < time.n) total += view[figure][owner][at] * unit;
-      }
-      below = mine;
-      return mine;
+      below = below.map((under, at) => under + (at ? total += view[figure][owner][at - 1] * unit : 0));
+      return below;
     });
   }
 
-  function draw() {
-    const view = time.views[state.view], stacked = curves(view);
-    const seen = Array(time.n + 1).fill(null);
-    if (state.weight === 'resident') for (const [column, held] of time.looks) seen[column] = held;
-    chart?.destroy();
-    const text = variable('--text'), line = variable('--line');
-    const axis = {stroke: text, grid: {stroke: line}, ticks: {stroke: line}};
-    const label = state.weight === 'from_disk' ? 'reads from disk' : state.weight === 'resident' ? 'still resident' : 'brought';
-    chart = new uPlot({
-      width: Math.max(plot.clientWidth || 1100, 300), height: 260, scales: {x: {time: false}},
-      legend: {show: false}, cursor: {drag: {x: true, y: false, setScale: false}, points: {show: false}},
-      axes: [{...axis, values: (_, all) => all.map(value => `${value} s`)},
-        {...axis, size: 80, label, labelFont: '12px system-ui', values: (_, all) => all.map(state.weight === 'from_disk' ? count : bytes)}],
-      series: [{}, ...view.labels.map((name, owner) => ({label: name, stroke: text, width: 0.5,
-        fill: chart_ => pattern(chart_.ctx, owner)})).reverse(),
-      {label: 'look', stroke: text, width: 1.5, dash: [2, 3], spanGaps: true, points: {show: true, size: 6, fill: text}}],
-      hooks: {setSelect: [dragged], drawAxes: [drawMarks]},
-    }, [moments, ...stacked.slice().reverse(), seen], plot);
-    showBrush();
-    legend.replaceChildren(...view.labels.map((name, owner) => el('span', {}, swatch(owner), ' ' + name)));
-    legend.querySelectorAll('canvas').forEach((_, owner) => {
-      const g = legend.querySelectorAll('canvas')[owner].getContext('2d');
+  function draw(g, width, tall) {
+    const view = time.views[state.view], stacked = curves(view), reads = state.weight === 'from_disk';
+    const looks = state.weight === 'resident' ? time.looks : [];
+    const most = Math.max(1, stacked.at(-1)[time.n], ...looks.map(([, held]) => held)), bottom = tall - 24;
+    const x = column => LEFT + (width - LEFT - RIGHT) * column / time.n, y = amount => bottom - (bottom - 12) * amount / most;
+    const at = moment => x((moment * 1e6 - time.first) / time.width);
+    const text = variable('--text');
+    const path = points => { g.beginPath(); points.forEach(point => g.lineTo(...point)); };
+    g.lineWidth = 0.5;
+    for (let owner = stacked.length - 1; owner >= 0; owner--) {
+      path([[LEFT, bottom], ...Array.from(stacked[owner], (amount, column) => [x(column), y(amount)]), [x(time.n), bottom]]);
       g.fillStyle = pattern(g, owner);
-      g.fillRect(0, 0, 28, 20);
-    });
-  }
-
-  function drawMarks(chart_) {
-    const g = chart_.ctx, ratio = devicePixelRatio || 1;
-    g.save();
-    g.fillStyle = g.strokeStyle = variable('--text');
-    g.font = `${11 * ratio}px system-ui`;
-    g.setLineDash([4 * ratio, 3 * ratio]);
-    for (const [at, text] of time.marks) {
-      const x = chart_.valToPos(at, 'x', true);
-      g.beginPath();
-      g.moveTo(x, chart_.bbox.top);
-      g.lineTo(x, chart_.bbox.top + chart_.bbox.height);
+      g.strokeStyle = text;
+      g.fill();
       g.stroke();
-      g.fillText(text, x + 3 * ratio, chart_.bbox.top + 11 * ratio);
     }
-    g.restore();
+    g.font = '11px system-ui';
+    g.fillStyle = text;
+    g.strokeStyle = variable('--line');
+    g.textAlign = 'right';
+    const up = reads ? roundStep(most / 5) : 2 ** Math.ceil(Math.log2(most / 5));
+    for (let amount = 0; amount <= most; amount += up) {
+      path([[LEFT, y(amount)], [x(time.n), y(amount)]]);
+      g.stroke();
+      g.fillText(reads ? count(amount) : bytes(amount), LEFT - 6, y(amount) + 4);
+    }
+    g.textAlign = 'center';
+    const right = roundStep(time.n * time.width / 1e6 / 8);
+    for (let n = Math.ceil(time.first / 1e6 / right); at(n * right) <= x(time.n); n++) {
+      path([[at(n * right), 12], [at(n * right), bottom + 4]]);
+      g.stroke();
+      g.fillText(`${seconds(Math.round(n * right * 1e6))} s`, at(n * right), tall - 6);
+    }
+    g.textAlign = 'left';
+    g.strokeStyle = text;
+    g.setLineDash([4, 3]);
+    g.lineWidth = 1;
+    for (const [moment, words] of time.marks) {
+      path([[at(moment), 12], [at(moment), bottom]]);
+      g.stroke();
+      g.fillText(words, at(moment) + 3, 22);
+    }
+    g.setLineDash([2, 3]);
+    g.lineWidth = 1.5;
+    path(looks.map(([column, held]) => [x(column), y(held)]));
+    g.stroke();
+    for (const [column, held] of looks) g.fillRect(x(column) - 3, y(held) - 3, 6, 6);
+    g.fillStyle = variable('--accent');
+    g.globalAlpha = 0.25;
+    const [from, to] = drag ?? [state.from, state.to].map(x);
+    if (drag || state.from !== null) g.fillRect(from, 12, to - from, bottom - 12);
+    g.globalAlpha = 1;
+    legend.replaceChildren(...view.labels.map((name, owner) => el('span', {}, swatch(owner), ' ' + name)));
   }
 
+  plot.addEventListener('pointerdown', event => {
+    plot.setPointerCapture(event.pointerId);
+    drag = [event.offsetX, event.offsetX];
+  });
+  plot.addEventListener('pointermove', event => {
+    if (!drag) return;
+    drag[1] = event.offsetX;
+    plot.redraw();
+  });
+  plot.addEventListener('pointercancel', () => { drag = null; });
   /** A drag snaps to the columns that it touches. */
-  function dragged(chart_) {
-    const {left, width} = chart_.select;
-    if (width < 2 || showing) return;
-    const column = x => (chart_.posToVal(x, 'x') * 1e6 - time.first) / time.width;
-    const from = Math.max(Math.floor(column(left)), 0), to = Math.min(Math.ceil(column(left + width)), time.n);
-    if (to > from) change({from, to});
-  }
-
-  let showing = false;
-  function showBrush() {
-    showing = true;
-    if (state.from === null) chart.setSelect({left: 0, width: 0, top: 0, height: 0}, false);
-    else {
-      const left = chart.valToPos(moments[state.from], 'x'), right = chart.valToPos(moments[state.to], 'x');
-      chart.setSelect({left, width: right - left, top: 0, height: chart.over.clientHeight}, false);
-    }
-    showing = false;
-  }
+  plot.addEventListener('pointerup', () => {
+    const [left, right] = (drag ?? [0, 0]).sort((a, b) => a - b);
+    const column = x => (x - LEFT) / (plot.clientWidth - LEFT - RIGHT) * time.n;
+    const from = Math.max(Math.floor(column(left)), 0), to = Math.min(Math.ceil(column(right)), time.n);
+    drag = null;
+    if (right - left >= 2 && to > from) change({from, to});
+  });
 
   function tell() {
     const view = time.views[state.view], from = state.from ?? 0, to = state.to ?? time.n, all = state.from === null;
@@ -149,9 +163,8 @@ function timeline(time) {
     if (from >= 0 && to <= time.n && to > from) change({from, to});
   });
   plot.addEventListener('dblclick', () => change({from: null, to: null}));
-  redrawn(draw);
-  follow(changed => {
-    if (changed.includes('weight') || changed.includes('view')) draw(); else showBrush();
+  follow(() => {
+    plot.redraw();
     ticks.redraw();
     tell();
   });
@@ -167,12 +180,12 @@ function spanRows(time) {
     const left = Math.max(from, begin), right = Math.min(to, begin + long);
     const text = `${name}: ${seconds(Math.round((to - from) * 1e6))} s${open ? ', still open at the end' : ''}, thread ${thread}`;
     const say = () => { told.textContent = text; };
-    const bar = el('button', {type: 'button', class: `span p${row % PATTERNS}`, title: text, 'aria-label': text, onmouseenter: say, onfocus: say,
+    const bar = el('button', {type: 'button', class: 'span', title: text, 'aria-label': text, onmouseenter: say, onfocus: say,
       onclick: () => {
         const first = Math.min(Math.max(Math.floor(column(from)), 0), time.n - 1);
         change({from: first, to: Math.max(Math.min(Math.ceil(column(to)), time.n), first + 1)});
       }}, name);
-    Object.assign(bar.style, {left: 100 * (left - begin) / long + '%', width: 100 * (right - left) / long + '%', top: row * 18 + 'px'});
+    Object.assign(bar.style, {background: background(row), left: 100 * (left - begin) / long + '%', width: 100 * (right - left) / long + '%', top: row * 18 + 'px'});
     rows.append(bar);
   }
   rows.style.height = 18 * (1 + Math.max(-1, ...time.spans.map(([row]) => row))) + 'px';
@@ -197,7 +210,7 @@ function placesOf(ticks) {
 }
 
 function drawTicks(g, width, time) {
-  const left = 80, room = width - left - 8;
+  const left = LEFT, room = width - LEFT - RIGHT;
   g.fillStyle = variable('--soft');
   g.font = '11px system-ui';
   g.fillText('from disk', 8, 12);
