@@ -38,14 +38,17 @@ def load(n):
 
 load(5000)
 """
+# arrays too large for the young generation: no collector's thread copies them, and so owns the pages of the copies;
+# it stays at its peak for a second, as snapshots are too seldom for a shorter one (node frees its heap before its exit)
 ALLOC = """\
 function makeRecords(n) {
   const out = [];
-  for (let i = 0; i < n; i++) out.push(new Array(500).fill(i));
+  for (let i = 0; i < n; i++) out.push(new Array(50_000).fill(i));
   return out;
 }
 const keep = [];
-for (let k = 0; k < 40; k++) keep.push(makeRecords(500));
+for (let k = 0; k < 40; k++) keep.push(makeRecords(5));
+Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1000);
 """
 
 
