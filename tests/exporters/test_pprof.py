@@ -88,48 +88,6 @@ def test_instructions_without_a_name_that_are_few_each_are_told_by_their_file(tm
     assert len(re.findall(r": 0x[0-9a-f]+ M=1 *$", pprof("-raw", whole), re.M)) == 2000
 
 
-def deep_and_wide() -> Trace:
-    """40 functions that each call one of 50 others; every page in a file, a thread and a process of several."""
-    script = Script()
-    for n in range(4000):
-        outer, inner = n % 40, n % 2000
-        stack = [(f"inner_{inner}", "/srv/app/inner.py", 5), (f"outer_{outer}", "/srv/app/outer.py", 9), *APP[1:]]
-        va = (ANON, FILE)[n % 3 == 0] + n // 3 * PAGE
-        script.fault(10 + n, va, pid=7 + n % 2, tid=7 + n % 2 + 100 * (n % 5), stack=stack)
-    return script.trace()
-
-
-def by_tag(path: Path, tag: str) -> dict[str, int]:
-    told = pprof("-tags", "-sample_index=faults", path)
-    part = re.search(rf"^ {tag}: Total.*\n((?:  .*\n)+)", told, re.M)[1]
-    return {line.split(": ", 1)[1]: int(line.split()[0]) for line in part.splitlines()}
-
-
-def test_a_large_profile_folds_frames_that_are_small_and_keeps_every_sum_above(tmp_path, monkeypatch):
-    trace = deep_and_wide()
-    whole = saved(trace, tmp_path / "whole.pb.gz")
-    assert "(others)" not in pprof("-top", "-sample_index=faults", "-nodecount=9999", whole)
-    monkeypatch.setattr("wstrace_exporters.pprof.writer.ROOM", (0, 0))
-    path, kept = tmp_path / "x.pb.gz", saved(trace, tmp_path / "kept.pb.gz", least=0)
-    assert kept.read_bytes() == whole.read_bytes(), "all is told where that was asked for"
-    rows = trace.save(str(path))
-    assert rows < 0.2 * len(re.findall(r"^ +1 +4096 ", pprof("-raw", whole), re.M))
-    assert len(path.read_bytes()) < 0.3 * len(whole.read_bytes())
-    assert totals(path) == totals(whole) == {"faults": 4000, "brought": 4000 * PAGE, "resident": 0}
-    top = pprof("-top", "-cum", "-sample_index=faults", "-nodecount=9999", path)
-    assert len(re.findall(r" 100  2\.50%  outer_\d+$", top, re.M)) == 40, (
-        "what a function and its callees have is exact"
-    )
-    assert re.search(r"^ +4000   100% .* \(others\)$", top, re.M)
-    assert "inner_" not in top
-    for tag in ("process", "kind"):
-        assert by_tag(path, tag) == by_tag(whole, tag)
-    said = pprof("-comments", path)
-    assert f"are {rows:,} here: what has less than 0.1 % is told as (others), 2,000 ends of stacks" in said
-    assert rows.note
-    assert rows.note in said
-
-
 def test_a_cut_stack_does_not_look_whole(tmp_path):
     script = Script()
     script.fault(10, ANON, APP)
