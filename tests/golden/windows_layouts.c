@@ -1,8 +1,7 @@
-/* Known values in the structures of psapi.h, memoryapi.h, tlhelp32.h and winternl.h, as a C compiler lays them out.
+/* Known values in the structures of psapi.h, memoryapi.h and winternl.h, as a C compiler lays them out.
    tests/golden/make_windows_layouts builds it and writes windows_layouts.json. */
 #include <windows.h>
 #include <psapi.h>
-#include <tlhelp32.h>
 #include <winternl.h>
 
 #define GOLD(name) __attribute__((section(name), used))
@@ -37,9 +36,6 @@ GOLD("mbi") MEMORY_BASIC_INFORMATION mbi = {
 GOLD("pmc") PROCESS_MEMORY_COUNTERS pmc = {
     .cb = sizeof(PROCESS_MEMORY_COUNTERS), .PageFaultCount = 123456, .PeakWorkingSetSize = 0x2000000,
     .WorkingSetSize = 0x1000000, .PagefileUsage = 0x300000, .PeakPagefileUsage = 0x400000};
-
-GOLD("pe32w") PROCESSENTRY32W entry = {
-    .dwSize = sizeof(PROCESSENTRY32W), .th32ProcessID = 42, .th32ParentProcessID = 7, .szExeFile = L"app.exe"};
 
 GOLD("token") TOKEN_PRIVILEGES token = {1, {{{20, 0}, SE_PRIVILEGE_ENABLED}}};
 

@@ -63,7 +63,6 @@ class FakeProcess:
     denied: bool | str = False  # True, or "limited": only the limited right is given
     token_denied: bool = False
     elevated: bool = False
-    integrity: int = 0x2000
     user: str = "me"
     watched: bool = False
     busy: bool = False
@@ -137,7 +136,7 @@ class FakeWindows(FakeCreation):
         if job is not None and job.limits & KILL_ON_JOB_CLOSE:
             for pid in job.members & set(self.processes):
                 self.processes[pid].exited = True
-        if any(held.pop(handle, None) is not None for held in (self._snapshots, self.handles, self._tokens)):
+        if any(held.pop(handle, None) is not None for held in (self.handles, self._tokens)):
             return 1
         return self._fail(winapi.ERROR_INVALID_HANDLE)
 
@@ -204,8 +203,6 @@ class FakeWindows(FakeCreation):
         layout = PSAPI_WS_WATCH_INFORMATION_EX
         if size % layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
-        if 1 in self.processes and self.processes[1].integrity < 0x2000:  # ExIsRestrictedCaller
-            return self._fail(winapi.ERROR_ACCESS_DENIED)
         if not process.watched:
             return self._fail(winapi.ERROR_GEN_FAILURE)
         if process.busy or not (process.records or process.lost):

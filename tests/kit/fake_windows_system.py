@@ -13,7 +13,6 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,
-    PROCESSENTRY32W,
     SYSTEM_PROCESS_INFORMATION,
 )
 
@@ -44,12 +43,11 @@ class FakeSystem:
         self.privileges: set[str] = set()  # switched on
         self.held = {"SeDebugPrivilege"}  # may be switched on
         self.jobs: dict[int, FakeJob] = {}
-        self.no_listing = False  # as under Wine
+        self.no_listing = False
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
         self.protection: dict[int, int] = {}
         self.priorities: list[int] = []
-        self._snapshots: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
         self._error = threading.local()
 
@@ -92,24 +90,6 @@ class FakeSystem:
         return 1
 
     # -- listings -------------------------------------------------------------------------------------------------
-
-    def CreateToolhelp32Snapshot(self, flags: int, pid: int) -> int:
-        """A listing of the processes; one that has exited stands in none."""
-        self.opened += 4
-        self._snapshots[self.opened] = [process for process in self.processes.values() if not process.exited]
-        return self.opened
-
-    def Process32FirstW(self, snapshot: int, buffer: int) -> int:
-        """The first entry; 18 (ERROR_NO_MORE_FILES) when there is none."""
-        if not self._snapshots[snapshot]:
-            return self._fail(18)
-        process = self._snapshots[snapshot].pop(0)
-        entry = at(buffer, PROCESSENTRY32W, 1)[0]
-        entry["th32ProcessID"], entry["th32ParentProcessID"] = process.pid, process.parent
-        entry["szExeFile"] = np.frombuffer(process.name.encode("utf-16-le").ljust(520, b"\0"), "V520")[0]
-        return 1
-
-    Process32NextW = Process32FirstW
 
     def NtQueryInformationProcess(self, handle: int, kind: int, buffer: int, size: int, returned: int | None) -> int:
         """ProcessBasicInformation: its number and its parent's; STATUS_INVALID_HANDLE for no handle."""
@@ -242,13 +222,8 @@ class FakeSystem:
         return 1
 
     def GetTokenInformation(self, token: int, what: int, buffer: int, size: int, returned: int) -> int:
-        """TokenUser (1): its user as a SID; TokenElevation (20); TokenIntegrityLevel (25): S-1-16-LEVEL."""
+        """TokenUser (1): its user as a SID; TokenElevation (20)."""
         process = self.processes[self._tokens[token]]
-        if what == 25:
-            label = bytes((1, 1, 0, 0, 0, 0, 0, 16)) + process.integrity.to_bytes(4, "little")
-            ctypes.memmove(buffer + 16, label, len(label))
-            at(returned, "<u4", 1)[0] = 16 + len(label)
-            return 1
         if what == 20:
             at(buffer, "<u4", 1)[0], at(returned, "<u4", 1)[0] = process.elevated, 4
             return 1

@@ -20,7 +20,8 @@ from wstrace_plugins.mapped_files.windows.backend import build_ids
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import launchers, token
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.listing import listed, user_name
+from wstrace_plugins.os.windows.process import listed
+from wstrace_plugins.os.windows.token import user_name
 from wstrace_plugins.page_faults.windows.backend import PageFaults
 from wstrace_plugins.page_faults.windows.watch import FIRST_FILTERED_BUILD, Watch
 from wstrace_plugins.symbols.resolver import ImageResolver

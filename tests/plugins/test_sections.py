@@ -217,7 +217,7 @@ def test_a_resolver_imports_no_reader_of_a_format_before_its_first_file() -> Non
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     readers = {
         "wstrace_plugins.symbols.elf",
-        "wstrace_plugins.symbols.demangle",
+        "wstrace_plugins.symbols.pe",
         "wstrace_plugins.symbols.source_lines",
     }
     assert not {*readers, "wstrace_plugins.os.windows.api"} & set(ended.stdout.split())

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from wstrace.places import MappedFile
 from wstrace_plugins.os.elf import SYMBOL as SYMBOL_ROW
 from wstrace_plugins.symbols import elf
-from wstrace_plugins.symbols.demangle import demangle
-from wstrace_plugins.symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile
+from wstrace_plugins.symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile, demangle
 from wstrace_plugins.symbols.resolver import ImageResolver, read_image
 
 if sys.platform != "linux":

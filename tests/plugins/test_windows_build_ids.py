@@ -13,8 +13,8 @@ from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_plugins.mapped_files.epoch import MappingRow as Row
 from wstrace_plugins.mapped_files.windows import backend
 from wstrace_plugins.mapped_files.windows.backend import build_ids
+from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import image_id
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.pe import read_image
 from wstrace_plugins.symbols.resolver import OTHER_FILE, ImageResolver
@@ -112,4 +112,4 @@ def test_hostile_headers_are_bounded(loaded, damage):
 
 def test_an_id_needs_the_magic():
     with pytest.raises(ValueError, match="MZ"):
-        image_id.of_file(lambda at, size: bytes(size))
+        Pe(lambda at, size: bytes(size))

@@ -8,7 +8,7 @@ import pytest
 
 from wstrace.errors import Unavailable
 from wstrace.places import Place
-from wstrace_plugins.symbols import dbghelp, pe, pe_names, resolver
+from wstrace_plugins.symbols import dbghelp, pe, resolver
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 
 GUID = bytes(range(16))
@@ -108,7 +108,7 @@ def image(function=""):
         return pe._ask("C:\\a.dll", 1, BUILD, code, addresses)
 
     name = function.encode() + b"\0"
-    return Image(at, code, (".text",), symbols, name, BUILD, pe_names.readable, complete=False, ask=ask)
+    return Image(at, code, (".text",), symbols, name, BUILD, pe.readable, complete=False, ask=ask)
 
 
 @pytest.mark.parametrize("where", ["SymInitializeW", "SymLoadModuleExW", "SymGetModuleInfoW64", "SymFromAddrW"])

@@ -10,7 +10,6 @@ from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.enricher import MappedFiles
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.family import Family
 
@@ -37,9 +36,9 @@ def look(source):
     return list(source.drain(0.0))
 
 
-def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once(monkeypatch):
+def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once():
     windows, source, context = in_job()
-    monkeypatch.setattr(processes, "parents", lambda api: pytest.fail("no listing is needed"))
+    windows.no_listing = True  # none is needed
     source._births._looked = 10**18
     windows.born(8, 7, created=200, page_faults=5)
     batches = list(source.drain(0.0))
@@ -48,7 +47,6 @@ def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once(monkeypatch
     assert context.ledger.get("before_watch") == 5
     windows.processes[8].fault(EXE, HEAP)
     assert faults(source.drain(0.0))["pid"].tolist() == [8]
-    monkeypatch.undo()
     list(source.stop())
 
 
@@ -216,21 +214,22 @@ def test_a_protected_process_is_told_as_one():
         winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)
 
 
-def test_a_child_that_is_refused_during_a_listing_stays_refused(monkeypatch):
+def test_a_child_that_is_refused_during_a_listing_stays_refused():
     """The drainer's thread takes births in while the session's thread walks the list of all processes."""
     windows = machine()
     family = Family(windows)
     family.add(7, 0)
-    before = processes.parents(windows)
+    listing = windows.NtQuerySystemInformation
 
-    def listing(api):
+    def meanwhile(*arguments):
+        done = listing(*arguments)
         family.refuse(8, 200)
-        return before
+        return done
 
-    monkeypatch.setattr(processes, "parents", listing)
+    windows.NtQuerySystemInformation = meanwhile
     family.listed()
     assert family.refused == {8: 200}
-    monkeypatch.setattr(processes, "parents", lambda api: before)
+    windows.NtQuerySystemInformation = listing
     family.listed()
     assert family.refused == {}
 

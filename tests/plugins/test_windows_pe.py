@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from wstrace.places import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
-from wstrace_plugins.symbols import pe_names
+from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
-from wstrace_plugins.symbols.pe import SECTION_HEADER, read_image
+from wstrace_plugins.symbols.pe import read_image, readable
 from wstrace_plugins.symbols.resolver import ImageResolver
 
 TEXT, RDATA, DATA = 0x60000020, 0x40000040, 0xC0000040
@@ -174,11 +174,11 @@ def test_a_function_table_that_cannot_be_believed_costs_its_borders_only(image, 
 def test_a_name_is_never_cut_at_an_at_sign(image, name, monkeypatch):
     """C++ names of Microsoft's are full of them, and fastcall and stdcall names end in one."""
     asked = []
-    monkeypatch.setattr(pe_names, "undecorated", lambda raw: asked.append(raw) or "")
-    pe_names.readable.cache_clear()
+    monkeypatch.setattr(dbghelp, "undecorated", lambda raw: asked.append(raw) or "")
+    readable.cache_clear()
     assert functions_at(image(pe(export=[(name, 0x2000)])), 0x2000) == [name.decode()]
     assert asked == ([name.decode()] if name.startswith(b"?") else [])
-    pe_names.readable.cache_clear()
+    readable.cache_clear()
 
 
 @pytest.mark.parametrize(("content", "why"), [
@@ -291,10 +291,6 @@ def test_wines_dlls_as_objdump_reads_them(path):
         by_address.setdefault(text[int(section)] + int(value, 16), set()).add(name)
     missing = [a for a, names_ in by_address.items() if starts.get(a) not in names_ and "_Z" not in "".join(names_)]
     assert not missing
-
-
-def test_section_headers_are_40_bytes():
-    assert SECTION_HEADER.itemsize == 40
 
 
 def test_a_view_that_is_no_image_has_no_section(tmp_path):

@@ -5,7 +5,6 @@ from fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.windows import token
-from wstrace_plugins.page_faults.windows.watch import Watch
 
 
 @pytest.fixture
@@ -38,15 +37,3 @@ def test_a_privilege_that_is_not_held_says_what_to_do(windows):
     with pytest.raises(Unavailable, match="could not be switched on") as refused:
         token.set_debug_privilege(windows)
     assert "elevated" in refused.value.remedy
-
-
-def test_low_integrity_is_the_reason_that_is_given(windows):
-    assert not token.low_integrity(windows)
-    windows.processes[1].integrity = 0x1000
-    assert token.low_integrity(windows)
-    windows.process(7)
-    with pytest.raises(Unavailable, match="low integrity") as refused:
-        Watch(windows, 7)
-    assert "elevated" not in refused.value.remedy
-    assert not windows.handles
-    assert not windows._tokens

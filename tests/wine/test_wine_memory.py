@@ -21,9 +21,10 @@ from wstrace_plugins.mapped_files.windows.backend import mapped_file
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.backend import platform
-from wstrace_plugins.os.windows.listing import listed, user_name
 from wstrace_plugins.os.windows.memory import AddressSpace, Memory
+from wstrace_plugins.os.windows.process import listed
 from wstrace_plugins.os.windows.resolve import resolve
+from wstrace_plugins.os.windows.token import user_name
 from wstrace_plugins.symbols.resolver import ImageResolver
 from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.windows.backend import Space, accounted
@@ -258,7 +259,7 @@ def test_no_handle_is_left_open():
 
     def everything():
         mapped_file(address_of("ntdll", "NtClose"))
-        processes.parents(winapi)
+        listed(winapi)
         processes.created(winapi, os.getpid())
         with Space(os.getpid()) as space:
             space.owned()

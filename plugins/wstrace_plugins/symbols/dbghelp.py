@@ -2,7 +2,7 @@
 
 Nothing is downloaded: symbols are looked for in the image and its folder, whatever _NT_SYMBOL_PATH or the image itself
 name. dbghelp reads them in this process, as it does in any debugger: Microsoft's PDB, DBG and COFF, Wine's DWARF too.
-Where a foreign image crashes it (ctypes tells that as an OSError), it is not called again: see `lost`. Wine 8 crashes,
+Where a foreign image crashes it (ctypes raises OSError then), it is not called again: see `lost`. Wine 8 crashes,
 for one, at an image that names its PDB "", with any file beside it: it frees what it never set (pdb_fetch_file_info).
 Source: Microsoft Learn, dbghelp.h: SymInitialize, SymSetOptions, SymLoadModuleEx, SymFromAddr, UnDecorateSymbolName.
 """
@@ -86,7 +86,7 @@ def functions(path: str, identity: Hashable, build_id: str, addresses: Sequence[
     Args:
         path: the image file.
         identity: what tells this content of the file from another.
-        build_id: its id, see wstrace_plugins.os.windows.image_id; a PDB of another build is not used.
+        build_id: its id, see wstrace_plugins.os.pe; a PDB of another build is not used.
         addresses: ImageBase + RVA.
 
     Raises:
@@ -153,8 +153,8 @@ def _opened(path: str, build_id: str) -> int:
     base = SymLoadModuleExW(image, None, path, None, 0, 0, None, 0)  # 0: at the address of its headers
     info = ctypes.create_string_buffer(_MODULE_BYTES)
     struct.pack_into("<I", info, 0, _MODULE_BYTES)
-    told = base and SymGetModuleInfoW64(image, base, ctypes.addressof(info))
-    if told and struct.unpack_from("<I", info, _SYM_TYPE_AT)[0] not in _NO_SYMBOLS and _matches(info.raw, build_id):
+    known = base and SymGetModuleInfoW64(image, base, ctypes.addressof(info))
+    if known and struct.unpack_from("<I", info, _SYM_TYPE_AT)[0] not in _NO_SYMBOLS and _matches(info.raw, build_id):
         return image
     SymCleanup(image)
     return 0

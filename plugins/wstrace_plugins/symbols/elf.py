@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from wstrace.places import Part
 from wstrace_plugins.os import elf
 from wstrace_plugins.os.elf import Elf, Section
-from wstrace_plugins.symbols.demangle import demangle
-from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageBytes, ImageError, ImageFile
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, demangle
 
 MAX_DEBUG_BYTES = 512 << 20  # unpacked
 
@@ -19,47 +18,47 @@ STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 STB_GLOBAL, STB_WEAK = 1, 2
 
 
-def opened(file: ImageFile | ImageBytes) -> Elf:
+def opened(file: ImageFile) -> Elf:
     """The file's headers. Raises ValueError."""
     return Elf(lambda offset, size: file.read(offset, max(min(size, file.size - offset), 0)))
 
 
-def read_image(file: ImageFile | ImageBytes) -> Image:
+def read_image(file: ImageFile) -> Image:
     """The Image of an ELF file.
 
     Raises:
         ImageError: it is cut off, or its headers contradict themselves.
     """
     try:
-        parsed = opened(file)
-        sections, names = _sections(parsed)
-        complete = any(one.kind == elf.SYMBOLS for one in parsed.sections)
-        try:
-            symbols, strings, why = *_symbols(parsed, sections, complete), ""
-        except elf.TooManySymbolsError as error:  # it keeps its sections
-            symbols, strings, why = np.empty(0, SYMBOL), b"", str(error)
-        segments = np.array([(one.offset, one.size, one.address, one.memory) for one in parsed.loads], SEGMENT)
-        return Image(segments, sections, names, symbols, strings, parsed.build_id, _readable, complete, why=why)
+        return image_of(opened(file))
     except (ValueError, OverflowError) as error:
         raise ImageError(f"{file.path}: {error}") from error
 
 
-def described_lines(file: ImageFile) -> str:
-    """The build-id of an ELF file that has source lines; "" where it has none, too many, or cannot be trusted."""
+def image_of(parsed: Elf) -> Image:
+    """The Image of parsed headers. Raises ValueError, OverflowError."""
+    sections, names = _sections(parsed)
+    complete = any(one.kind == elf.SYMBOLS for one in parsed.sections)
     try:
-        parsed = opened(file)
-        named = [(parsed.section_name(section), section) for section in parsed.sections]
-        debug = [(name, section) for name, section in named if name.startswith((".debug_", ".zdebug_"))]
-        size = sum(_uncompressed(parsed, name, section) for name, section in debug)
-        if any(name.endswith("debug_line") for name, _ in debug) and size <= MAX_DEBUG_BYTES:
-            return parsed.build_id
-    except (ValueError, ImageError):
-        return ""
-    return ""
+        symbols, strings, why = *_symbols(parsed, sections, complete), ""
+    except elf.TooManySymbolsError as error:  # it keeps its sections
+        symbols, strings, why = np.empty(0, SYMBOL), b"", str(error)
+    segments = np.array([(one.offset, one.size, one.address, one.memory) for one in parsed.loads], SEGMENT)
+    return Image(segments, sections, names, symbols, strings, parsed.build_id, _readable, complete, why=why)
+
+
+def described_lines(file: ImageFile) -> str:
+    """The build-id of an ELF file that has source lines; "" where it has none or too many. Raises ValueError."""
+    parsed = opened(file)
+    named = [(parsed.section_name(section), section) for section in parsed.sections]
+    debug = [(name, section) for name, section in named if name.startswith((".debug_", ".zdebug_"))]
+    size = sum(_uncompressed(parsed, name, section) for name, section in debug)
+    lines = any(name.endswith("debug_line") for name, _ in debug)
+    return parsed.build_id if lines and size <= MAX_DEBUG_BYTES else ""
 
 
 def _uncompressed(parsed: Elf, name: str, section: Section) -> int:
-    """The bytes of a section when it is unpacked, as it tells at its begin: `ZLIB`, or Elf64_Chdr."""
+    """The bytes of a section when it is unpacked, as its first bytes say: `ZLIB`, or Elf64_Chdr."""
     if name.startswith(".z"):
         return int.from_bytes(parsed.content(section.offset + 4, 8), "big")
     if not section.flags & elf.COMPRESSED:

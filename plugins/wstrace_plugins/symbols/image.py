@@ -4,21 +4,22 @@ A format is a module with one function,
 
     read_image(file: ImageFile) -> Image          # raises ImageError when the file cannot be trusted
 
-and its magic in `resolver.FORMATS`. All addresses are the file's own (link-time) ones, as addr2line takes them:
-p_vaddr in an ELF file, ImageBase + RVA in a PE file. An *offset* is what a mapping's `offset` column counts: for
-ELF, bytes into the file. A PE image is mapped by RVA, so there an offset is an RVA, and its segments have `offset =
-RVA` and `address = ImageBase + RVA`.
+which `resolver.read_image` chooses by the file's magic. All addresses are the file's own (link-time) ones, as addr2line
+takes them: p_vaddr in an ELF file, ImageBase + RVA in a PE file. An *offset* is what a mapping's `offset` counts: for
+ELF, bytes into the file. A PE image is mapped by RVA, so there an offset is an RVA, and its segments have
+`offset = RVA` and `address = ImageBase + RVA`.
 
 A file is hostile input: read it through `ImageFile.read`, which is bounded, and check every count before using it.
 """
 
 from __future__ import annotations
 
-import io
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,26 +39,16 @@ SECTION = np.dtype([("start", "<u8"), ("end", "<u8"), ("number", "<u4")])
 SYMBOL = np.dtype([("start", "<u8"), ("end", "<u8"), ("name", "<u4")])
 
 MAX_NAME = 4096
-PAGE = 4096
+#: of a mangled name, and of what a reader can still use
+MAX_MANGLED, MAX_READABLE = 2048, 4096
+#: suffixes that LLVM adds to a local name that it makes visible to other units (ThinLTO), and any suffix of a Rust
+#: name: they mean nothing to a reader
+_SUFFIX = re.compile(r"(?<=17h[0-9a-f]{16}E)\..*|(?<=^_R)([^.]*)\..*|\.llvm\.[0-9A-Fa-f]+")
 UNKNOWN = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-class ImageError(Exception):
+class ImageError(ValueError):
     """The file is no image, is cut off, or contradicts itself."""
-
-
-class Readable(Protocol):
-    """What an image is read from: a file, or the headers in a process's memory."""
-
-    @property
-    def path(self) -> str: ...  # noqa: D102
-    @property
-    def size(self) -> int: ...  # noqa: D102
-    @property
-    def identity(self) -> tuple[int, int, int, int]: ...  # noqa: D102
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; raises ImageError when there are fewer."""
 
 
 class ImageFile:
@@ -110,21 +101,6 @@ class ImageFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class ImageBytes:
-    """An image, or its headers, that lies in memory, with the interface of a file (see ImageFile)."""
-
-    def __init__(self, path: str, content: bytes) -> None:
-        self.path, self.size, self._content = path, len(content), content
-        self.identity = (0, 0, 0, 0)
-        self.stream = io.BytesIO(content)
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Exactly size bytes from offset on; raises ImageError when there are fewer."""
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise ImageError(f"{self.path}: {size} bytes at {offset} are not in the {self.size} that were read")
-        return self._content[offset : offset + size]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -226,3 +202,18 @@ def covering(rows: NDArray[Any], addresses: NDArray[Any]) -> NDArray[Any]:
         outside = addresses >= rows["end"][found]
     found[outside | (addresses < rows["start"][0])] = -1
     return found
+
+
+@lru_cache(maxsize=16_384)
+def demangle(name: str) -> str:
+    """The name as its programmer wrote it; the name itself when it is not mangled or cannot be read.
+
+    A readable name of more than MAX_READABLE characters is of no use to a reader: it stays mangled too.
+    """
+    if not name.startswith(("_R", "_Z", "___Z")) or len(name) > MAX_MANGLED:
+        return name
+    import demangle as library  # 30 ms
+
+    short = _SUFFIX.sub(r"\1", name)
+    readable = library.demangle(short, language=["itanium", "rust"], style="gnu")
+    return name if readable == short or not 0 < len(readable) <= MAX_READABLE else readable

@@ -15,7 +15,7 @@ import numpy as np
 
 from wstrace.errors import WstraceError
 from wstrace.places import OWN_KERNEL
-from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image, ImageBytes, ImageError
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image
 
 #: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's
 KERNEL_START = 1 << 63
@@ -43,12 +43,14 @@ def own_kernel_image(file: str, boot_id: str) -> Image | None:
 
 def vdso_image() -> Image | None:
     """The image that the kernel maps into every process."""
+    from wstrace_plugins.os.elf import Elf
     from wstrace_plugins.os.linux.procfs import own_vdso
-    from wstrace_plugins.symbols.elf import read_image
+    from wstrace_plugins.symbols.elf import image_of
 
     try:
-        image = read_image(ImageBytes(OWN_KERNEL[1], own_vdso()))
-    except (ImageError, WstraceError):
+        content = own_vdso()
+        image = image_of(Elf(lambda offset, size: content[offset : offset + size]))
+    except (ValueError, WstraceError):
         return None
     return replace(image, demangle=lambda name: name.removeprefix("__vdso_"))  # clock_gettime is the weak name
 

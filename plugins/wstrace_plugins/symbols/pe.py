@@ -1,46 +1,74 @@
 """PE files as an Image: EXE, DLL, SYS; 32 or 64 bits.
 
-A mapping of a PE image counts RVAs as offsets, because Windows maps an image as a whole. Everything in the file is
-hostile input: each read is bounded and checked, each count is limited before it is used.
+A mapping of a PE image counts RVAs as offsets, because Windows maps an image as a whole. Its functions are its exports,
+its COFF symbols (which mingw keeps) and, in code, what dbghelp.dll knows; the function table says where they end.
+Everything in the file is hostile input: each read is bounded and checked, each count is limited before it is used.
+
+Source: Microsoft Learn, "PE Format", "x64 exception handling" (RUNTIME_FUNCTION, UNWIND_INFO); winnt.h:
+IMAGE_EXPORT_DIRECTORY, IMAGE_SYMBOL.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace_plugins.os.windows import image_id
+from wstrace_plugins.os.pe import EXCEPTIONS, EXPORTS, Pe
 from wstrace_plugins.symbols import dbghelp
-from wstrace_plugins.symbols.image import SEGMENT, Image, ImageError, Readable, covering
-from wstrace_plugins.symbols.pe_headers import SECTION_HEADER as SECTION_HEADER
-from wstrace_plugins.symbols.pe_headers import PeHeaders, is_code, read_headers, section_rows
-from wstrace_plugins.symbols.pe_names import readable
-from wstrace_plugins.symbols.pe_symbols import coff_symbols, exports, function_table, string_table, with_ends
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, covering, demangle
+
+MAX_EXPORTS = 1 << 20
+MAX_COFF_SYMBOLS = 1 << 20
+MAX_NAMES = 32 << 20  # bytes
+MAX_FUNCTIONS = 1 << 20
+MAX_UNWIND = 32 << 20  # bytes
+_AMD64, _ARM64 = 0x8664, 0xAA64  # IMAGE_FILE_MACHINE_*
+_EXECUTE = 0x2000_0000  # IMAGE_SCN_MEM_EXECUTE
+_CHAINED = 4 << 3  # UNW_FLAG_CHAININFO, above the three bits of UNWIND_INFO's version
+_NOWHERE = 0xFFFF_FFFF_FFFF_FFFF
+
+COFF_SYMBOL = np.dtype([
+    ("Zeroes", "<u4"), ("Offset", "<u4"), ("Value", "<u4"), ("SectionNumber", "<i2"), ("Type", "<u2"),
+    ("StorageClass", "u1"), ("NumberOfAuxSymbols", "u1"),
+])  # fmt: skip
+assert COFF_SYMBOL.itemsize == 18  # IMAGE_SYMBOL
+_FUNCTION, _EXTERNAL, _STATIC = 0x20, 2, 3
 
 
-def read_image(file: Readable) -> Image:
+def read_image(file: ImageFile) -> Image:
     """The Image of a PE file: EXE, DLL, SYS; 32 or 64 bits.
 
     Raises:
         ImageError: it is cut off, or its headers contradict themselves.
     """
-    headers = read_headers(file)
-    strings = string_table(file, headers)
-    rows, names = section_rows(headers, strings)
-    segments = np.array([(0, headers.size, headers.base, headers.size)], SEGMENT)
-    exported, export_names = exports(file, headers)
-    own, own_names = coff_symbols(file, headers, strings)
+    try:
+        pe = Pe(file.read)
+        strings = _string_table(pe)
+        rows, names = _section_rows(pe, strings)
+    except ValueError as error:
+        raise ImageError(f"{file.path}: {error}") from error
+    segments = np.array([(0, pe.size, pe.base, pe.size)], SEGMENT)
+    exported, export_names = _exports(pe)
+    own, own_names = _coff_symbols(pe, strings)
     own["name"] += len(export_names)
     found = np.concatenate((own, exported))  # of two names for one address the first is kept
-    symbols = with_ends(found, rows, headers, function_table(file, headers))
-    build_id = _build_id(file, headers)
+    symbols = _with_ends(found, rows, pe, _function_table(pe))
     complete = len(own) > 0
-    ask = None if complete else partial(_ask, file.path, file.identity, build_id, rows[is_code(headers, rows)])
-    return Image(segments, rows, names, symbols, export_names + own_names, build_id, readable, complete, ask)
+    ask = None if complete else partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)])
+    return Image(segments, rows, names, symbols, export_names + own_names, pe.build_id, readable, complete, ask)
+
+
+@lru_cache(maxsize=65_536)
+def readable(name: str) -> str:
+    """The name as its programmer wrote it, Microsoft's C++ by dbghelp.dll; the name itself where nobody here can."""
+    if not name.startswith("?") or len(name) > dbghelp.MAX_NAME:
+        return demangle(name)
+    return dbghelp.undecorated(name) or name
 
 
 def _ask(
@@ -51,9 +79,192 @@ def _ask(
     return dbghelp.functions(path, identity, build_id, inside.tolist()) if len(inside) else {}
 
 
-def _build_id(file: Readable, headers: PeHeaders) -> str:
-    """The id of this very build; a file with a damaged debug directory is identified by time stamp and size."""
+def _section_rows(pe: Pe, strings: bytes) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """SECTION rows and names. A section ends where its larger size ends, or where the next one begins.
+
+    The article tests `rva <= endRVA`, which gives the byte behind a section to it; here the end is exclusive.
+    """
+    table = pe.sections
+    start = table["VirtualAddress"].astype("<u8")
+    end = start + np.maximum(table["VirtualSize"], table["SizeOfRawData"]).astype("<u8")
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.minimum(end[order], np.uint64(max(pe.size, 1)))
+    end[:-1] = np.minimum(end[:-1], start[1:])
+    rows = np.zeros(len(order), SECTION)
+    rows["start"], rows["end"] = start + np.uint64(pe.base), np.maximum(end, start) + np.uint64(pe.base)
+    rows["number"] = order + 1
+    return rows, tuple(_section_name(name, strings) for name in table["Name"][order].tolist())
+
+
+def _section_name(name: bytes, strings: bytes) -> str:
+    """The name of a section; a name of more than 8 bytes is `/123` in the table, and among the symbols' names."""
+    if name[:1] == b"/" and name[1:].isdigit():
+        at = int(name[1:])
+        name = strings[at : at + 256].partition(b"\0")[0] or name
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _is_code(pe: Pe, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the SECTION rows that are executable."""
+    code: NDArray[np.bool_] = pe.sections["Characteristics"][rows["number"] - 1] & np.uint32(_EXECUTE) != 0
+    return code
+
+
+def _exports(pe: Pe) -> tuple[NDArray[Any], bytes]:
+    """The exports without forwarders; empty when there are none or the directory cannot be trusted.
+
+    An export without a name is called by its ordinal, `#7`: without it the name before it would cover its addresses.
+    """
+    nothing = np.zeros(0, SYMBOL), b""
+    rva, size = pe.directory(EXPORTS)
+    if not rva:
+        return nothing
     try:
-        return image_id.of_file(file.read)
-    except (ImageError, ValueError):
-        return image_id.by_stamp(headers.stamp, headers.size)
+        place, _ = pe.place(rva)
+        base, functions, count, functions_rva, names_rva, ordinals_rva = struct.unpack("<6I", pe.read(place + 16, 24))
+        addresses = _array(pe, functions_rva, functions, "<u4")
+        names = _array(pe, names_rva, count, "<u4")
+        ordinals = _array(pe, ordinals_rva, count, "<u2")
+        first = int(names.min()) if count else 0
+        text_at, text_size = pe.place(first) if count else (0, 0)
+        text = pe.read(text_at, min(text_size, MAX_NAMES)) + b"\0"
+    except ValueError:
+        return nothing
+    keep = (ordinals < functions) & (names - first < len(text) - 1)
+    nameless = np.setdiff1d(np.flatnonzero(addresses), ordinals[keep])
+    labels = [b"#%d\0" % (base + ordinal) for ordinal in nameless.tolist()]
+    starts = np.cumsum([len(text), *map(len, labels)])[:-1]
+    target = np.concatenate((addresses[ordinals[keep]], addresses[nameless]))
+    name = np.concatenate(((names[keep] - np.uint32(first)).astype("<u4"), starts.astype("<u4")))
+    # a target inside the directory is a forwarder's name
+    code = (target != 0) & ((target < rva) | (target >= rva + size))
+    rows = np.zeros(int(code.sum()), SYMBOL)
+    rows["start"] = target[code].astype("<u8") + np.uint64(pe.base)
+    rows["name"] = name[code]
+    return rows, text + b"".join(labels)
+
+
+def _array(pe: Pe, rva: int, count: int, kind: str) -> NDArray[Any]:
+    size = count * np.dtype(kind).itemsize
+    if not count:
+        return np.zeros(0, kind)
+    if count > MAX_EXPORTS:
+        raise ValueError(f"the file says that it exports {count} names")
+    place, room = pe.place(rva)
+    if size > room:
+        raise ValueError(f"a table of {count} entries at RVA {rva:#x} is cut off")
+    return np.frombuffer(pe.read(place, size), kind)
+
+
+def _function_table(pe: Pe) -> NDArray[Any]:
+    """Start and end RVA of each function in the function table, sorted, shape (n, 2); end 0 = unknown.
+
+    A function and its chained parts are one row. A leaf function that moves no stack pointer has no entry.
+    """
+    nothing = np.zeros((0, 2), "<u4")
+    width = {_AMD64: 3, _ARM64: 2}.get(pe.machine)
+    rva, size = pe.directory(EXCEPTIONS)
+    if width is None or not rva:
+        return nothing
+    try:
+        place, room = pe.place(rva)
+        count = min(size, room) // (4 * width)
+        if not 0 < count <= MAX_FUNCTIONS:
+            return nothing
+        table = np.frombuffer(pe.read(place, 4 * width * count), "<u4").reshape(-1, width)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        if width == 2:  # its length is stored elsewhere, in three forms: the next entry is used as the end
+            return np.stack((table[:, 0], np.zeros(len(table), "<u4")), axis=1)
+        return _joined(table[:, :2], _chained(pe, table[:, 2]))
+    except ValueError:
+        return nothing
+
+
+def _chained(pe: Pe, unwind: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the entries whose UNWIND_INFO says that they continue the function before them."""
+    first = int(unwind.min())
+    place, room = pe.place(first)
+    flags = np.frombuffer(pe.read(place, min(int(unwind.max()) - first + 1, room, MAX_UNWIND)), "u1")
+    at = (unwind - np.uint32(first)).astype(np.intp)
+    known = at < len(flags)
+    found: NDArray[np.bool_] = known & (flags[np.where(known, at, 0)] & _CHAINED != 0)
+    return found
+
+
+def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
+    """Joins parts that continue where the part before them ends."""
+    goes_on = np.zeros(len(parts), bool)
+    goes_on[1:] = chained[1:] & (parts[1:, 0] == parts[:-1, 1])
+    heads = np.flatnonzero(~goes_on)
+    ends = parts[np.append(heads[1:], len(parts)) - 1, 1]
+    return np.stack((parts[heads, 0], ends), axis=1)
+
+
+def _string_table(pe: Pe) -> bytes:
+    """The COFF string table with its 4-byte size, so that offsets are those in the file."""
+    if not pe.symbols or pe.symbol_count > MAX_COFF_SYMBOLS:
+        return b""
+    at = pe.symbols + pe.symbol_count * COFF_SYMBOL.itemsize
+    try:
+        size = struct.unpack("<I", pe.read(at, 4))[0]
+        return pe.read(at, min(size, MAX_NAMES))
+    except ValueError:
+        return b""
+
+
+def _coff_symbols(pe: Pe, strings: bytes) -> tuple[NDArray[Any], bytes]:
+    """The functions of the COFF symbol table, if the linker kept one (mingw without -s)."""
+    nothing = np.zeros(0, SYMBOL), b""
+    if not pe.symbols or not 0 < pe.symbol_count <= MAX_COFF_SYMBOLS:
+        return nothing
+    try:
+        raw = pe.read(pe.symbols, pe.symbol_count * COFF_SYMBOL.itemsize)
+    except ValueError:
+        return nothing
+    table = np.frombuffer(raw, COFF_SYMBOL)
+    number = table["SectionNumber"]
+    keep = (table["Type"] == _FUNCTION) & (number > 0) & (number <= len(pe.sections))
+    keep &= np.isin(table["StorageClass"], (_EXTERNAL, _STATIC)) & ~_auxiliary(table)
+    chosen = table[keep]
+    # a name of up to 8 bytes is in the record, a longer one in the string table
+    short = np.zeros((len(chosen), 9), "u1")
+    records = np.frombuffer(raw, "u1").reshape(-1, COFF_SYMBOL.itemsize)
+    short[:, :8] = records[keep][:, :8]
+    inline = chosen["Zeroes"] != 0
+    rows = np.zeros(len(chosen), SYMBOL)
+    section = pe.sections["VirtualAddress"][chosen["SectionNumber"] - 1].astype("<u8")
+    rows["start"] = section + chosen["Value"].astype("<u8") + np.uint64(pe.base)
+    rows["name"] = np.where(inline, np.arange(len(chosen)) * 9 + len(strings), chosen["Offset"])
+    known = inline | (chosen["Offset"] < len(strings))
+    return rows[known], strings + short.tobytes()
+
+
+def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the auxiliary records, which belong to the record before them (sizes, file names ...)."""
+    found = np.zeros(len(table), bool)
+    for row in np.flatnonzero(table["NumberOfAuxSymbols"]).tolist():
+        if not found[row]:
+            found[row + 1 : row + 1 + int(table["NumberOfAuxSymbols"][row])] = True
+    return found
+
+
+def _with_ends(symbols: NDArray[Any], rows: NDArray[Any], pe: Pe, functions: NDArray[Any]) -> NDArray[Any]:
+    """The functions, sorted, one per address.
+
+    A symbol has no size. It ends at its end in the function table, at the next symbol or function, or at the end of its
+    section, whichever comes first; behind that there is no name. Exported data is left out: its end is not known.
+    """
+    _, first = np.unique(symbols["start"], return_index=True)
+    found: NDArray[Any] = symbols[first]
+    if not len(found) or not len(rows):
+        return found[:0]
+    place = np.searchsorted(rows["start"], found["start"], "right") - 1
+    inside = (place >= 0) & (found["start"] < rows["end"][place]) & _is_code(pe, rows)[place]
+    found, place = found[inside], place[inside]
+    begins, ends = (np.append(column + np.uint64(pe.base), np.uint64(_NOWHERE)) for column in functions.T.astype("<u8"))
+    after = np.searchsorted(begins, found["start"], "right")
+    border = np.minimum(np.append(found["start"], np.uint64(_NOWHERE))[1:], rows["end"][place])
+    border = np.minimum(border, begins[after])
+    own = ends[after - 1]
+    found["end"] = np.where(found["start"] < own, np.minimum(own, border), border)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,14 +17,10 @@ from wstrace.interfaces import Resolver
 from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
 from wstrace_plugins.os import system
 from wstrace_plugins.os.windows.paths import is_remote, openable
-from wstrace_plugins.symbols.cache import ImageCache
 from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-#: first bytes of a file -> the module whose read_image() reads it
-FORMATS = {b"\x7fELF": "wstrace_plugins.symbols.elf", b"MZ": "wstrace_plugins.symbols.pe"}
 
 #: where distributions install the symbols that they strip off; gdb reads them too ("Separate Debug Files")
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
@@ -36,6 +32,7 @@ CHANGED = "has no build-id and was changed after the trace"
 NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
 
 MAX_BOOTS = 16
+MAX_IMAGES = 4096
 
 
 class ImageResolver(Resolver):
@@ -54,7 +51,9 @@ class ImageResolver(Resolver):
     name = "sections"
 
     def __init__(self, *, max_bytes: int = 256 << 20) -> None:
-        self._images = ImageCache(max_bytes)
+        self._max_bytes = max_bytes
+        #: by device, inode, size and time of change; the latest used last; None = no image, which is not read again
+        self._images: OrderedDict[tuple[int, int, int, int], Image | None] = OrderedDict()
         self._of_boot: dict[tuple[str, str], Image | None] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
@@ -88,11 +87,11 @@ class ImageResolver(Resolver):
         for opening in (partial(ImageFile, debug_file, root_of(file)), partial(opened_of, file)):
             try:
                 with opening() as opened:
-                    if opened.read(0, min(4, opened.size)) == b"\x7fELF" and described_lines(opened) == image.build_id:
+                    if described_lines(opened) == image.build_id:
                         found = source_lines(opened, addresses)
                         if any(found):
                             return found
-            except (OSError, ValueError, ImageError):
+            except (OSError, ValueError):
                 continue
         return nothing
 
@@ -103,20 +102,20 @@ class ImageResolver(Resolver):
         try:
             with opened_of(file) as opened:
                 return file_parts(opened) if is_inode(opened, file) else ()
-        except (OSError, ValueError, ImageError):
+        except (OSError, ValueError):
             return ()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""
-        return {**self._counts, "images": len(self._images), "bytes": self._images.nbytes}
+        return {**self._counts, "images": len(self._images), "bytes": self._nbytes()}
 
     def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
         if file.path in OWN_KERNEL:
             return self._own_kernel(file.path, file.boot_id) or UNREADABLE
-        known = self._images.build(file.build_id) if file.build_id else None
-        if known is not None:
-            return known
+        held = [key for key, one in self._images.items() if file.build_id and one and one.build_id == file.build_id]
+        if held:
+            return self._held(held[0]) or NO_IMAGE
         try:
             with opened_of(file) as opened:
                 if not file.build_id and not is_inode(opened, file):
@@ -149,15 +148,25 @@ class ImageResolver(Resolver):
 
     def _read(self, file: ImageFile, root: str) -> Image | None:
         if file.identity in self._images:
-            return self._images[file.identity]
-        try:
-            image = self._with_debug_symbols(read_image(file), root)
-        except ImageError:
-            self._images.add(file.identity, None)
-            raise
+            return self._held(file.identity)
+        self._keep(file.identity, None)
+        image = self._with_debug_symbols(read_image(file), root)
+        self._keep(file.identity, image)
         self._counts["loaded"] += 1
-        self._images.add(file.identity, image)
         return image
+
+    def _keep(self, identity: tuple[int, int, int, int], image: Image | None) -> None:
+        """Keeps an image, and drops others where they are too many or too large together."""
+        self._images[identity] = image
+        while len(self._images) > 1 and (self._nbytes() > self._max_bytes or len(self._images) > MAX_IMAGES):
+            self._images.popitem(last=False)
+
+    def _held(self, identity: tuple[int, int, int, int]) -> Image | None:
+        self._images.move_to_end(identity)
+        return self._images[identity]
+
+    def _nbytes(self) -> int:
+        return sum(image.nbytes for image in self._images.values() if image is not None)
 
     def _with_debug_symbols(self, image: Image, root: str) -> Image:
         """The image with the symbols that its distribution ships in a separate file, if that is installed."""
@@ -166,7 +175,7 @@ class ImageResolver(Resolver):
         try:
             with ImageFile(DEBUG_FILE.format(image.build_id[:2], image.build_id[2:]), root) as file:
                 debug = read_image(file)
-        except (OSError, ImageError):
+        except (OSError, ValueError):
             return image
         if not debug.complete or debug.build_id != image.build_id:
             return image
@@ -186,10 +195,14 @@ def _explained(places: list[Place]) -> list[Place]:
 def read_image(file: ImageFile) -> Image:
     """The Image of a file, by its magic. Raises ImageError."""
     magic = file.read(0, min(4, file.size))
-    for start, module in FORMATS.items():
-        if magic.startswith(start):
-            image: Image = importlib.import_module(module).read_image(file)
-            return image
+    if magic == b"\x7fELF":
+        from wstrace_plugins.symbols import elf
+
+        return elf.read_image(file)
+    if magic.startswith(b"MZ"):
+        from wstrace_plugins.symbols import pe
+
+        return pe.read_image(file)
     raise ImageError(f"{file.path} is neither ELF nor PE")
 
 

@@ -21,14 +21,13 @@ from typing import Any
 from wstrace.logs import log
 from wstrace.places import SourceLine
 from wstrace.text import printable
-from wstrace_plugins.symbols.demangle import demangle
-from wstrace_plugins.symbols.image import ImageError, ImageFile
+from wstrace_plugins.symbols.image import ImageFile, demangle
 
 MOST_BYTES = 256 << 20  # of a file
 MOST_ADDRESSES = 1 << 16
 _MOST_ANSWER = 64 << 20  # bytes
 _MOST_HELPERS = 4  # one report needs that of node 88 times
-_MOST_LOST = 4  # after so many, no more lines are read
+_MOST_LOST = 4  # files of which reading failed: after them, no more lines are read
 _PATIENCE = 30.0  # seconds for an answer: of libpython with debug information (30 MB) symbolic needs 0.7
 _PIECE = 1 << 20
 
@@ -53,7 +52,7 @@ def source_lines(file: ImageFile, addresses: Sequence[int]) -> list[tuple[Source
             found = _helpers[key].lines(addresses)
         except ModuleNotFoundError:  # the extra is not installed
             return nothing
-        except (OSError, ValueError, ImageError) as error:
+        except (OSError, ValueError) as error:
             _lost.add(key)
             if key in _helpers:
                 _helpers.pop(key).close()

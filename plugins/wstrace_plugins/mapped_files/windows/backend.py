@@ -14,8 +14,8 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.mapped_files.epoch import MappingRow as Row
 from wstrace_plugins.os.foreign import WindowsApi
+from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import image_id
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.os.windows.paths import is_remote, openable
@@ -56,21 +56,21 @@ def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi
 def _build_id(row: Row, path: str, api: WindowsApi) -> str:
     try:
         with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
-            loaded = image_id.stamp_and_size(partial(_read_memory, api, handle, row.start))
+            loaded = Pe(partial(_read_memory, api, handle, row.start)).stamp_id
     except ValueError:
         return ""
     except Unavailable:
-        loaded = None
+        loaded = ""
     if is_remote(path):  # opening it could block, and would send our credentials to the server
-        return image_id.by_stamp(*loaded) if loaded else ""
+        return loaded
     try:
         with Path(openable(path)).open("rb") as file:
-            read = partial(_read_file, file)
-            if loaded is None or image_id.stamp_and_size(read) == loaded:
-                return image_id.of_file(read)
+            image = Pe(partial(_read_file, file))
+            if image.stamp_id == loaded or not loaded:
+                return image.build_id
     except (OSError, ValueError):
         pass
-    return image_id.by_stamp(*loaded) if loaded else ""
+    return loaded
 
 
 def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int) -> bytes:

@@ -3,7 +3,7 @@
 Pointers are passed as integers (`array.ctypes.data`). The PSAPI functions are taken from psapi.dll, as Microsoft
 recommends for portability: it exports them on every Windows, while kernel32's K32 names came with Windows 7.
 A parameter `api` takes this module, or a stand-in with the same functions.
-Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, tlhelp32.h; error codes of winerror.h.
+Sources: Microsoft Learn, pages of psapi.h, memoryapi.h, processthreadsapi.h, libloaderapi.h; codes of winerror.h.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ PAGE_EXECUTE, PAGE_EXECUTE_READ, PAGE_EXECUTE_READWRITE, PAGE_EXECUTE_WRITECOPY 
 PAGE_GUARD = 0x100
 WRITE_WATCH_FLAG_RESET = 1
 
-TH32CS_SNAPPROCESS = 2
 _PROTECTION_LEVEL, PROTECTION_LEVEL_NONE = 7, 0xFFFF_FFFE  # GetProcessInformation: ProcessProtectionLevelInfo
 INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
@@ -116,9 +115,6 @@ GetWriteWatch = declare(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
 )
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
-CreateToolhelp32Snapshot = declare("kernel32.dll", "CreateToolhelp32Snapshot", c_void_p, c_uint32, c_uint32)
-Process32FirstW = declare("kernel32.dll", "Process32FirstW", c_int32, c_void_p, c_void_p)
-Process32NextW = declare("kernel32.dll", "Process32NextW", c_int32, c_void_p, c_void_p)
 
 CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
 SetInformationJobObject = declare(
@@ -134,6 +130,13 @@ IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_
 QueryInformationJobObject = declare(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
+
+LoadLibraryExW = declare("kernel32.dll", "LoadLibraryExW", c_void_p, c_wchar_p, c_void_p, c_uint32)
+FreeLibrary = declare("kernel32.dll", "FreeLibrary", c_int32, c_void_p)
+FindResourceW = declare("kernel32.dll", "FindResourceW", c_void_p, c_void_p, c_wchar_p, c_void_p)
+SizeofResource = declare("kernel32.dll", "SizeofResource", c_uint32, c_void_p, c_void_p)
+LoadResource = declare("kernel32.dll", "LoadResource", c_void_p, c_void_p, c_void_p)
+LockResource = declare("kernel32.dll", "LockResource", c_void_p, c_void_p)
 
 CreateProcessW = declare(
     "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, c_void_p, c_wchar_p,

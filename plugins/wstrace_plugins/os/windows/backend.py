@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import listing, token
 from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.creation import Child, NotCreated, create
 from wstrace_plugins.os.windows.resolve import resolve
 
@@ -26,7 +26,7 @@ JOB_VARIABLE = "WSTRACE_JOB"
 
 
 def node_faults() -> Usage:
-    """Nothing: Windows does not tell the faults of all processes."""
+    """Nothing: Windows does not count the faults of all processes."""
     return Usage()
 
 
@@ -160,7 +160,7 @@ class WindowsPlatform(Platform):
 
     def process_names(self) -> Mapping[int, str]:
         """Also of those that may not be opened."""
-        return {one.pid: one.name for one in listing.listed(winapi)}
+        return {one.pid: one.name for one in processes.listed(winapi)}
 
     def descendants(self, pid: int) -> list[int]:
         """Of those that are younger than their parent."""

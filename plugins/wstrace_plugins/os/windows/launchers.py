@@ -2,28 +2,24 @@
 
 `py` and `uv run` decide at run time: they are traced themselves, and what they start as a child.
 Sources: distlib, t32/t64 launchers (stub, `#!INTERPRETER`, zip); uv, uv-trampoline-builder (the resources
-UV_TRAMPOLINE_KIND and UV_PYTHON_PATH, since 0.8); CPython,
-venvlauncher.c and multiprocessing. Launchers are untrusted input, so every read is
-bounded.
+UV_TRAMPOLINE_KIND and UV_PYTHON_PATH, since 0.8); CPython, venvlauncher.c and multiprocessing; Microsoft Learn,
+libloaderapi.h. Launchers are untrusted input, so every read is bounded.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import struct
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from wstrace_plugins.os.windows.image_id import Read, nt_headers, place
+from wstrace.errors import Unavailable
+from wstrace_plugins.os.windows import api as winapi
 
 _MAX_PATH_BYTES = 4096
-_RESOURCE_DIRECTORY, _RT_RCDATA = 2, 10
-_PE32_PLUS = 0x20B
-_MAX_ENTRIES, _MAX_SECTIONS = 1024, 96
-_HIGH = 0x8000_0000  # in a name: it is a text; in an offset: it leads to a table
+_LOAD_LIBRARY_AS_DATAFILE, _RT_RCDATA = 2, 10
 _END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
 _UV_KIND, _UV_PYTHON = "UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH"
 _UV_SCRIPT = {b"\x01": True, b"\x02": False}
@@ -40,8 +36,8 @@ def read(path: str) -> Launcher | None:
     """What a launcher of pip or uv would start; None for any other program, or if that does not exist."""
     try:
         with Path(path).open("rb") as file:
-            found = _uv(file) or _shebang(file)
-    except (OSError, ValueError, struct.error):
+            found = _uv(path) or _shebang(file)
+    except (OSError, ValueError):
         return None
     if found is None:
         return None
@@ -66,11 +62,28 @@ def venv_base(path: str) -> str:
     return ""
 
 
-def _uv(file: BinaryIO) -> Launcher | None:
-    resources = named_data(file, (_UV_KIND, _UV_PYTHON), _MAX_PATH_BYTES)
-    kind, path = resources.get(_UV_KIND, b""), resources.get(_UV_PYTHON, b"")
+def _uv(launcher: str) -> Launcher | None:
+    """What a launcher of uv would start; no code of its file is run."""
+    try:
+        module = winapi.LoadLibraryExW(os.path.abspath(launcher), None, _LOAD_LIBRARY_AS_DATAFILE)
+    except Unavailable:  # not on Windows
+        return None
+    if not module:
+        return None
+    try:
+        kind, path = (_resource(module, name) for name in (_UV_KIND, _UV_PYTHON))
+    finally:
+        winapi.FreeLibrary(module)
     known = kind in _UV_SCRIPT and path and b"\0" not in path
     return Launcher(path.decode("utf-8", "replace"), _UV_SCRIPT[kind]) if known else None
+
+
+def _resource(module: int, name: str) -> bytes:
+    """The content of a resource (RT_RCDATA); b"" where there is none, or one that is too long."""
+    found = winapi.FindResourceW(module, name, _RT_RCDATA)
+    size = winapi.SizeofResource(module, found) if found else 0
+    at = winapi.LockResource(winapi.LoadResource(module, found)) if 0 < size <= _MAX_PATH_BYTES else 0
+    return ctypes.string_at(at, size) if at else b""
 
 
 def _shebang(file: BinaryIO) -> Launcher | None:
@@ -114,56 +127,3 @@ def _home(file: Path) -> Path | None:
 
 def _same(one: str, other: str) -> bool:
     return os.path.normcase(os.path.abspath(one)) == os.path.normcase(os.path.abspath(other))
-
-
-def named_data(file: BinaryIO, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """The resources (RT_RCDATA) of a PE file with these names, in their first languages, of at most `most` bytes.
-
-    No table is entered twice. Source: Microsoft Learn, "PE Format": the .rsrc section.
-    """
-
-    def read(at: int, size: int) -> bytes:
-        file.seek(at)
-        found = file.read(size)
-        if len(found) != size:
-            raise ValueError("the file is cut off")
-        return found
-
-    try:
-        return dict(_found(read, set(names), most))
-    except (ValueError, struct.error):
-        return {}
-
-
-def _found(read: Read, names: set[str], most: int) -> Iterator[tuple[str, bytes]]:
-    at = nt_headers(read)
-    sections, optional = struct.unpack("<H", read(at + 6, 2))[0], struct.unpack("<H", read(at + 20, 2))[0]
-    wide = struct.unpack("<H", read(at + 24, 2))[0] == _PE32_PLUS
-    directory = at + 24 + (112 if wide else 96) + 8 * _RESOURCE_DIRECTORY
-    headers = read(at + 24 + optional, 40 * min(sections, _MAX_SECTIONS))
-    root = place(headers, struct.unpack("<I", read(directory, 4))[0])
-    if not root:
-        return
-    for kind, types in _entries(read, root, 0):
-        if kind != _RT_RCDATA or not types & _HIGH:
-            continue
-        for name, languages in _entries(read, root, types & ~_HIGH):
-            if not name & _HIGH or not languages & _HIGH:
-                continue
-            text = _name(read, root + (name & ~_HIGH))
-            first = next(_entries(read, root, languages & ~_HIGH), (0, _HIGH))[1]
-            if text in names and not first & _HIGH:
-                rva, size = struct.unpack("<II", read(root + first, 8))
-                if (start := place(headers, rva)) and size <= most:
-                    yield text, read(start, size)
-
-
-def _entries(read: Read, root: int, at: int) -> Iterator[tuple[int, int]]:
-    """Yields (name or number, offset) of each entry of a table."""
-    count = sum(struct.unpack("<HH", read(root + at + 12, 4)))
-    yield from struct.iter_unpack("<II", read(root + at + 16, 8 * min(count, _MAX_ENTRIES)))
-
-
-def _name(read: Read, at: int) -> str:
-    length = struct.unpack("<H", read(at, 2))[0]
-    return read(at + 2, 2 * min(length, 64)).decode("utf-16-le", "replace")

@@ -1,6 +1,6 @@
-"""The structures of psapi.h, memoryapi.h and tlhelp32.h as numpy dtypes, of 64-bit programs.
+"""The structures of psapi.h, memoryapi.h and winternl.h as numpy dtypes, of 64-bit programs.
 
-Sources: Microsoft Learn, psapi.h, memoryapi.h (winnt.h for MEMORY_BASIC_INFORMATION), tlhelp32.h; the sizes are those
+Sources: Microsoft Learn, psapi.h, memoryapi.h (winnt.h for MEMORY_BASIC_INFORMATION), winternl.h; the sizes are those
 of mingw-w64's headers compiled.
 """
 
@@ -66,17 +66,6 @@ SYSTEM_PROCESS_INFORMATION = _layout(
     256,
 )
 """One process of NtQuerySystemInformation, class 5, without the threads behind it."""
-
-PROCESSENTRY32W = _layout(
-    [
-        ("dwSize", "<u4", 0),
-        ("th32ProcessID", "<u4", 8),
-        ("th32ParentProcessID", "<u4", 32),
-        ("szExeFile", "V520", 44),
-    ],
-    568,
-)
-"""szExeFile: 260 UTF-16 code units."""
 
 PROCESS_BASIC_INFORMATION = _layout(
     [("PebBaseAddress", "P", 8), ("UniqueProcessId", "P", 32), ("InheritedFromUniqueProcessId", "P", 40)], 48

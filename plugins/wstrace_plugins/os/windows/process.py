@@ -1,4 +1,7 @@
-"""Queries processes on Windows by their handles: names, counters, exit codes, parents and children."""
+"""Queries processes on Windows: their listing, and by their handles names, counters, exit codes, children.
+
+Source: Microsoft Learn, NtQuerySystemInformation (SYSTEM_PROCESS_INFORMATION; its Reserved members are as in phnt).
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
     PROCESS_BASIC_INFORMATION,
     PROCESS_MEMORY_COUNTERS,
-    PROCESSENTRY32W,
+    SYSTEM_PROCESS_INFORMATION,
 )
 from wstrace_plugins.os.windows.paths import utf16
 
 _PATH_CHARS = 32_768
+_PROCESS_INFORMATION = 5  # SYSTEM_INFORMATION_CLASS
+_STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
+_FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
 #: The lowest address of the kernel, which has the upper half.
 KERNEL_BASE = 1 << 63
 
@@ -85,23 +91,39 @@ def name(api: WindowsApi, handle: int, pid: int) -> str:
     return ntpath.basename(image(api, handle)) or f"pid {pid}"
 
 
-def parents(api: WindowsApi) -> list[tuple[int, int]]:
-    """(pid, parent's pid) of every present process; a parent's pid may have been reused. Raises Unavailable."""
-    snapshot = api.CreateToolhelp32Snapshot(winapi.TH32CS_SNAPPROCESS, 0)
-    if snapshot in (None, 0, winapi.INVALID_HANDLE_VALUE):
-        raise winapi.failed("CreateToolhelp32Snapshot", api.GetLastError())
-    entry = np.zeros(1, PROCESSENTRY32W)
-    entry["dwSize"] = entry.itemsize
-    pid, parent, address = entry["th32ProcessID"], entry["th32ParentProcessID"], entry.ctypes.data
-    found = []
-    try:
-        more = api.Process32FirstW(snapshot, address)
-        while more:  # runs for hundreds of processes twenty times a second
-            found.append((pid.item(), parent.item()))
-            more = api.Process32NextW(snapshot, address)
-    finally:
-        api.CloseHandle(snapshot)
-    return found
+class Listed(NamedTuple):
+    """A process: its pid, its parent's pid, which may have been reused, its name, and its working set in bytes."""
+
+    pid: int
+    parent: int
+    name: str
+    resident: int
+
+
+def listed(api: WindowsApi) -> list[Listed]:
+    """Every present process, also those that cannot be opened. Raises Unavailable when the system refuses."""
+    size = _FIRST_BYTES
+    while True:
+        buffer, needed = np.zeros(size, "u1"), np.zeros(1, "<u4")
+        status = api.NtQuerySystemInformation(_PROCESS_INFORMATION, buffer.ctypes.data, size, needed.ctypes.data)
+        if status >= 0:
+            return list(_entries(buffer))
+        if status & 0xFFFF_FFFF != _STATUS_INFO_LENGTH_MISMATCH or size >= _MAX_BYTES:
+            raise winapi.failed("NtQuerySystemInformation", api.RtlNtStatusToDosError(status))
+        size = min(max(2 * size, int(needed[0]) + int(needed[0]) // 4), _MAX_BYTES)
+
+
+def _entries(buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Listed]:
+    layout, at, base = SYSTEM_PROCESS_INFORMATION, 0, buffer.ctypes.data
+    while at + layout.itemsize <= len(buffer):
+        following, length, name_at, pid, parent, resident = buffer[at : at + layout.itemsize].view(layout)[0].item()
+        start = name_at - base
+        named = length and start >= 0 and start + length <= len(buffer)
+        if pid:
+            yield Listed(pid, parent, utf16(buffer[start : start + length]) if named else f"pid {pid}", resident)
+        if not following:
+            return
+        at += following
 
 
 def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
@@ -110,7 +132,7 @@ def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
     When a parent's pid was reused, its children appear under the wrong process: compare created().
     """
     children: dict[int, list[int]] = {}
-    for child, parent in parents(api):
+    for child, parent, *_ in listed(api):
         if child != parent:
             children.setdefault(parent, []).append(child)
     known, found = set(roots), [(root, 0) for root in roots]

@@ -1,22 +1,25 @@
-"""Queries the token of a process: its user, elevation, integrity level and SeDebugPrivilege."""
+"""Queries the token of a process: its user, elevation and SeDebugPrivilege."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.layouts import LUID_AND_ATTRIBUTES, PRIVILEGE_SET
+from wstrace_plugins.os.windows.paths import utf16
 
 _TOKEN_QUERY, _TOKEN_ADJUST_PRIVILEGES = 0x08, 0x20
-_TOKEN_USER, _TOKEN_ELEVATION, _TOKEN_INTEGRITY_LEVEL = 1, 20, 25  # TOKEN_INFORMATION_CLASS
-_MEDIUM = 0x2000  # SECURITY_MANDATORY_MEDIUM_RID
+_TOKEN_USER, _TOKEN_ELEVATION = 1, 20  # TOKEN_INFORMATION_CLASS
 _SE_PRIVILEGE_ENABLED = 2
 _ERROR_NOT_ALL_ASSIGNED = 1300
+_NAME_CHARS = 256
 
 
 @contextmanager
@@ -32,25 +35,32 @@ def _token(api: WindowsApi, process: int, rights: int = _TOKEN_QUERY) -> Iterato
 
 def user(api: WindowsApi, process: int) -> bytes:
     """The SID of the user that a process runs as. Raises Unavailable when the system refuses."""
-    return _sid(api, process, _TOKEN_USER)
-
-
-def low_integrity(api: WindowsApi) -> bool:
-    """Whether this process has less than medium integrity (a sandbox, AppContainer); False when not known."""
-    try:
-        label = _sid(api, api.GetCurrentProcess(), _TOKEN_INTEGRITY_LEVEL)
-    except Unavailable:
-        return False
-    return len(label) >= 12 and int.from_bytes(label[8:12], "little") < _MEDIUM  # S-1-16-LEVEL
-
-
-def _sid(api: WindowsApi, process: int, what: int) -> bytes:
     information, size = np.zeros(256, "<u1"), np.zeros(1, "<u4")  # SID_AND_ATTRIBUTES, then the SID (68 bytes at most)
     with _token(api, process) as token:
         at = information.ctypes.data
-        if not api.GetTokenInformation(token, what, at, len(information), size.ctypes.data):
+        if not api.GetTokenInformation(token, _TOKEN_USER, at, len(information), size.ctypes.data):
             raise winapi.failed("GetTokenInformation", api.GetLastError())
     return information[16 : int(size[0])].tobytes()
+
+
+def user_name(api: WindowsApi, pid: int) -> str:
+    """`DOMAIN\\name` of the user that a process runs as; "" when its token is refused or the name is not known."""
+    try:
+        with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+            return _account(api, user(api, handle))
+    except Unavailable:
+        return ""
+
+
+@lru_cache(maxsize=256)  # a lookup may wait for a server of the domain
+def _account(api: WindowsApi, sid: bytes) -> str:
+    texts, sizes, use = np.zeros((2, _NAME_CHARS), "<u2"), np.full(2, _NAME_CHARS, "<u4"), np.zeros(1, "<u4")
+    sid_at, at = np.frombuffer(sid, "u1"), sizes.ctypes.data
+    done = api.LookupAccountSidW(
+        None, sid_at.ctypes.data, texts[1].ctypes.data, at + 4, texts[0].ctypes.data, at, use.ctypes.data
+    )
+    parts = [utf16(text).partition("\0")[0] for text in texts] if done else []
+    return "\\".join(part for part in parts if part)
 
 
 def elevated(api: WindowsApi) -> bool:
@@ -58,10 +68,10 @@ def elevated(api: WindowsApi) -> bool:
     value, size = np.zeros(1, "<u4"), np.zeros(1, "<u4")
     try:
         with _token(api, api.GetCurrentProcess()) as token:
-            told = api.GetTokenInformation(token, _TOKEN_ELEVATION, value.ctypes.data, 4, size.ctypes.data)
+            done = api.GetTokenInformation(token, _TOKEN_ELEVATION, value.ctypes.data, 4, size.ctypes.data)
     except Unavailable:
         return False
-    return bool(told and value[0])
+    return bool(done and value[0])
 
 
 def has_debug_privilege(api: WindowsApi) -> bool:
@@ -71,10 +81,10 @@ def has_debug_privilege(api: WindowsApi) -> bool:
     try:
         with _token(api, api.GetCurrentProcess()) as token:
             _look_up(api, required.ctypes.data + 8)
-            told = api.PrivilegeCheck(token, required.ctypes.data, result.ctypes.data)
+            done = api.PrivilegeCheck(token, required.ctypes.data, result.ctypes.data)
     except Unavailable:
         return False
-    return bool(told and result[0])
+    return bool(done and result[0])
 
 
 def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:

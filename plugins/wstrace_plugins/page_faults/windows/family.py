@@ -68,7 +68,7 @@ class Family:
         refused = list(self.refused)  # copied first: another thread may add one that this listing does not show
         children: dict[int, list[int]] = {}
         now = set()
-        for pid, parent in processes.parents(self._api):
+        for pid, parent, *_ in processes.listed(self._api):
             now.add(pid)
             if pid != parent:
                 children.setdefault(parent, []).append(pid)

@@ -174,11 +174,6 @@ class Watch:
         if code == 0:
             earlier = self._take()
             self._earlier = len(earlier) + earlier.lost
-        if code == winapi.ERROR_ACCESS_DENIED and token.low_integrity(self._api):
-            raise Unavailable(
-                "this process runs with low integrity (a sandbox, AppContainer): Windows tells it no page faults",
-                "run wstrace from an ordinary terminal",
-            )
         if code in (winapi.ERROR_ACCESS_DENIED, winapi.ERROR_INVALID_HANDLE):
             raise winapi.failed("GetWsChangesEx", code, f"of pid {self.pid}")
 

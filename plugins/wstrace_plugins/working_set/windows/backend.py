@@ -26,8 +26,8 @@ from wstrace.schema import (
 )
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import listing, token
 from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.working_set.backend import Accounted, Totals
@@ -87,8 +87,9 @@ def descendants(pid: int) -> list[int]:
 
 def listed() -> Iterator[tuple[int, str, str, int]]:
     """Yields (pid, name, user, bytes of the working set) of every process; user is "" when its token is refused."""
-    for process in listing.listed(winapi):
-        yield process.pid, process.name, listing.user_name(winapi, process.pid), process.resident
+    for process in processes.listed(winapi):
+        if process.resident:
+            yield process.pid, process.name, token.user_name(winapi, process.pid), process.resident
 
 
 def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
@@ -104,7 +105,7 @@ def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
 
 def parents() -> dict[int, int]:
     """pid -> its parent's pid, of every process; a parent's pid may have been reused."""
-    return dict(processes.parents(winapi))
+    return {process.pid: process.parent for process in processes.listed(winapi)}
 
 
 def arguments(_: int) -> tuple[str, ...]:
