@@ -16,9 +16,9 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.schema import MAP_EXECUTE
-from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.enricher import build_ids
 from wstrace_plugins.mapped_files.linux import backend as linux
-from wstrace_plugins.mapped_files.listings import Listings
+from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
 from wstrace_plugins.stacks.linux.images import CodeMapping, Images
@@ -204,7 +204,7 @@ def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path
         assert linux.build_ids(own, strings) == [build_id(inside)] * len(own)
         row = next(one for one in own if one.flags & MAP_EXECUTE)
         before = row._replace(id=99, start=row.start + 1, ino=program.stat().st_ino)  # as it was before chroot(2)
-        codes = Listings(strings).build_ids([before, row])
+        codes = build_ids(linux, [before, row], strings)
         assert [strings[code] for code in codes] == [build_id(program), build_id(inside)]
         images = Images(strings)
         assert row.ino == inside.stat().st_ino

@@ -187,7 +187,7 @@ def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
 
 def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
     from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE
-    from wstrace_plugins.mapped_files.epoch import MappingRow
+    from wstrace_plugins.mapped_files.spaces import MappingRow
     from wstrace_plugins.symbols.image import ImageFile
     from wstrace_plugins.symbols.pe import read_image
 

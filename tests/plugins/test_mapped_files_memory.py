@@ -54,7 +54,7 @@ def check(told: Any, count: int) -> None:
     statistics = told.enricher.statistics()
     assert statistics["mappings"] == 30 * count + 1
     assert statistics["processes"] < 300
-    assert statistics["live"] + statistics["ended"] < 10_000
+    assert statistics["live"] + statistics["changes"] < 15_000
     assert told.context.ledger.get("unresolved") == 0
 
 

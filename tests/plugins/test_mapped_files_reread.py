@@ -29,13 +29,10 @@ SECOND = 1_000_000_000
 class Half:
     """A fake backend: answers with what it was given, and counts the questions."""
 
-    COMPLETE = True
-    LISTING_NS = SECOND
-
     def __init__(self, *rows: tuple[int, int, str]) -> None:
         self.rows, self.asked = rows, 0
 
-    def listing(self, pid: int, addresses: Any, strings: Any) -> dict[str, Any] | None:
+    def listing(self, pid: int, strings: Any) -> dict[str, Any] | None:
         self.asked += 1
         if not self.rows:
             return None

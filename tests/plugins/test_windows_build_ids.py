@@ -10,7 +10,7 @@ from fake_windows import FakeAllocation, FakeWindows
 from wstrace.batch import Dictionary
 from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
-from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.mapped_files.windows import backend
 from wstrace_plugins.mapped_files.windows.backend import build_ids
 from wstrace_plugins.os.pe import Pe

@@ -73,7 +73,7 @@ def snapshot(api, windows):
 
 def questions(api, windows):
     mapped_file(EXE, 7, api)
-    listing(7, None, Dictionary(), api)
+    listing(7, Dictionary(), api)
 
 
 def trace(api, windows):

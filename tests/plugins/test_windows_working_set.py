@@ -160,12 +160,12 @@ def test_a_process_that_ends_meanwhile():
 def test_a_listing_and_a_process_that_is_gone():
     windows = machine()
     strings = Dictionary()
-    rows = listing(7, np.zeros(0, "<u8"), strings, windows)
+    rows = listing(7, strings, windows)
     assert [strings[int(c)] for c in rows["file"]] == ["C:\\app.exe", "[anon]", "[anon]"]
     assert rows["start"].tolist() == [EXE, HEAP, BIG]
     windows.processes[7].exited = True
-    assert listing(7, np.zeros(0, "<u8"), strings, windows) is None
-    assert listing(8, np.zeros(0, "<u8"), strings, windows) is None
+    assert listing(7, strings, windows) is None
+    assert listing(8, strings, windows) is None
     assert not windows.handles
 
 

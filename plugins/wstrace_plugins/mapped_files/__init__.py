@@ -2,10 +2,9 @@
 
 A backend (`linux`, `windows`) has
 
-* `LISTING_NS`: the shortest time between two listings of one process;
-* `COMPLETE`: True when a listing holds every mapping of the process, not only those of the requested addresses;
-* `listing(pid, addresses, strings)`: the mappings of a process now, at least those that cover the addresses (u64), as
-  columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start; None when it has ended;
+* `listing(pid, strings)`: all mappings of a process now, as columns start, end, offset, file, dev, ino, flags of
+  schema.ADDRESS_SPACE, sorted by start; None when it has ended;
+* `build_ids(rows, strings)`: the build-ids of the files of mappings, "" where one is not known;
 * `mapped_file(address, pid)`: the path of the file mapped at one address, None where none is.
 """
 

@@ -8,32 +8,39 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from wstrace.batch import Batch, SnapshotPart
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.clock import now_ns
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Enricher
-from wstrace.schema import ADDRESS_SPACE, DTYPES, MAPPING, PAGE_FAULT, PROCESS
-from wstrace_plugins.mapped_files.epoch import MappingRow
-from wstrace_plugins.mapped_files.listings import Listings
-from wstrace_plugins.mapped_files.lookup import Found, by_pid, look_up
-from wstrace_plugins.mapped_files.spaces import AddressSpaces
+from wstrace.schema import ADDRESS_SPACE, DTYPES, KIND_FILE, MAP_EXECUTE, MAPPING, PAGE_FAULT, PROCESS
+from wstrace_plugins.mapped_files.spaces import KERNEL_START, NEVER, AddressSpaces, MappingRow
+from wstrace_plugins.os import backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.mapped_files.lookup import Rows
+    Rows = NDArray[Any] | slice
 
 #: address_space rows that may be held back while no batch of records needs them; more are applied at once
 _MOST_PENDING = 65_536
 #: the longest, in ns, for which what ended is known for the sake of records that are held
 _MOST_HELD_NS = 60_000_000_000
 
-_SPACE_COLUMNS = ("time_ns", "event", "pid", "start", "end", "offset", "file", "dev", "ino", "flags")
+#: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
+_PID_TABLE = 1 << 22
+#: the mappings of a process are listed at most so often, and the reading takes at most this share of the time
+_LISTING_NS, _SHARE = 100_000_000, 20
+
+_MAPPING_COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
+_SPACE_COLUMNS = ("time_ns", "event", "pid", *_MAPPING_COLUMNS)
 _PROCESS_COLUMNS = ("time_ns", "event", "pid", "ppid")
 
 
 class MappedFiles(Enricher):
     """Adds the file that lay at each address of page faults, resident and written pages, at the record's time.
 
-    A live process's mappings are listed again when an address lies in none that is known (after mremap).
+    A live process's mappings are listed again, rarely, when an address lies in none that is known (after mremap, or
+    where rows were lost).
     """
 
     name: ClassVar[str] = "mapped_files"
@@ -55,7 +62,7 @@ class MappedFiles(Enricher):
         #: False for a replay: the processes of a recorded trace are not those of this machine now
         self._alive = context.live
         self._spaces = AddressSpaces(context.strings)
-        self._listings = Listings(context.strings, self.system)
+        self._listings = self._refused = self._listed = 0
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
         """Holds address_space rows, holds and passes on process rows, and adds columns to records."""
@@ -88,17 +95,17 @@ class MappedFiles(Enricher):
             yield from self._mappings(None)
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Addresses looked up and unresolved; mappings, processes, epochs and fragments held; listings made."""
+        """Addresses looked up and unresolved; mappings, processes and changes held; listings made."""
         return {
             "addresses": self._rows,
             "unresolved": self._unresolved,
             **self._spaces.statistics(),
-            "listings": self._listings.asked,
-            "listings_refused": self._listings.refused,
-            "listed": self._listings.added,
+            "listings": self._listings,
+            "listings_refused": self._refused,
+            "listed": self._listed,
         }
 
-    # -- what sources tell -----------------------------------------------------------------------------------------
+    # -- address spaces --------------------------------------------------------------------------------------------
 
     def _hold(self, batch: Batch, order: int, names: tuple[str, ...]) -> None:
         absent = [0] * len(batch)
@@ -125,7 +132,7 @@ class MappedFiles(Enricher):
         rows.sort(key=itemgetter(0, 1))
         spaces = self._spaces
         if not self._faults:  # the first ones come with these, however far behind the snapshots of another source
-            spaces.told(rows[0][0])
+            spaces.awaits(rows[0][0])
         for row in rows:
             if row[1]:
                 time, _, event, pid, start, end, *rest = row
@@ -133,7 +140,6 @@ class MappedFiles(Enricher):
             else:
                 time, _, event, pid, ppid = row
                 spaces.apply_process(event, time, pid, ppid)
-        spaces.end_listing()
 
     def _passed(self, batch: Batch) -> None:
         """Forgets what ended long before the newest record.
@@ -152,59 +158,107 @@ class MappedFiles(Enricher):
 
     def _ids_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """The ids of the mappings at addresses of processes at times: see Context.mappings_at()."""
-        return look_up(self._spaces, by_pid(pids), addresses, times).id
+        ids: NDArray[Any] = self._look_up(_by_pid(pids), addresses, times)[0]
+        return ids
 
     # -- records ---------------------------------------------------------------------------------------------------
 
     def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else batch.window[1]
-        groups = by_pid(np.ascontiguousarray(batch["pid"]) if "pid" in batch else np.zeros(len(batch), "<u4"))
+        n = len(batch)
+        times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else np.full(n, batch.window[1], "<u8")
+        groups = _by_pid(np.ascontiguousarray(batch["pid"]) if "pid" in batch else np.zeros(n, "<u4"))
         columns: dict[str, NDArray[Any]] = {}
         if "va" in batch:
-            found = self._found(groups, batch["va"], times, "va")
-            columns = {"mapping": found.id, "file": found.file, "kind": found.kind}
+            columns = self._found(groups, batch["va"], times, "va")
         if "pc" in batch:
             found = self._found(groups, batch["pc"], times, "pc")
-            columns |= {"pc_mapping": found.id, "pc_file": found.file}
+            columns |= {"pc_mapping": found["mapping"], "pc_file": found["file"]}
         return columns
 
     def _pages(self, batch: Batch) -> dict[str, NDArray[Any]]:
         part = batch.snapshot or SnapshotPart(time_ns=batch.window[1])
-        groups: list[tuple[int, Rows]] = [(part.pid, slice(None))] if len(batch) else []
-        found = self._found(groups, batch["start"], part.time_ns, batch.schema.name)
-        return {"mapping": found.id, "file": found.file, "kind": found.kind}
+        times = np.full(len(batch), part.time_ns, "<u8")
+        return self._found([(part.pid, slice(None))], batch["start"], times, batch.schema.name)
 
     def _found(
-        self, groups: list[tuple[int, Rows]], column: NDArray[Any], times: NDArray[Any] | int, who: str
-    ) -> Found:
+        self, groups: list[tuple[int, Rows]], column: NDArray[Any], times: NDArray[Any], who: str
+    ) -> dict[str, NDArray[Any]]:
         addresses = np.ascontiguousarray(column, "<u8")
-        found = look_up(self._spaces, groups, addresses, times)
-        if len(found.missing) and self._alive:
-            found = self._ask(groups, addresses, times, found)
+        found = self._look_up(groups, addresses, times)
+        missing = found[0] == 0
+        if self._alive and missing.any():
+            for pid, rows in groups:
+                own = np.flatnonzero(missing) if isinstance(rows, slice) else rows[missing[rows]]
+                if len(own) and self._list(pid, addresses[own], times[own]):
+                    found[:, own] = self._spaces.process(pid).find(addresses[own], times[own])
+            missing = found[0] == 0
+        unresolved = int(missing.sum())
         self._rows += len(addresses)
-        self._unresolved += len(found.missing)
-        self._context.ledger.add("unresolved", len(found.missing), who)
+        self._unresolved += unresolved
+        self._context.ledger.add("unresolved", unresolved, who)
+        mapping, file, kind = found
+        return {"mapping": mapping, "file": file, "kind": kind.astype("u1")}
+
+    def _look_up(self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+        """What lay at each address at its time: id, file and kind, u4, shape (3, n).
+
+        Args:
+            groups: the rows of each pid, as _by_pid() gives them.
+            addresses: u64, shape (n,). times: ns, shape (n,).
+        """
+        if len(groups) == 1:
+            return self._spaces.process(groups[0][0]).find(addresses, times)
+        found = np.zeros((3, len(addresses)), "<u4")
+        for pid, rows in groups:
+            found[:, rows] = self._spaces.process(pid).find(addresses[rows], times[rows])
         return found
 
-    def _ask(
-        self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any] | int, found: Found
-    ) -> Found:
-        """Queries the live processes about the rows that are missing, then looks these rows up again."""
-        missing = np.zeros(len(addresses), bool)
-        missing[found.missing] = True
-        still = [found.missing[:0]]
-        for pid, rows in groups:
-            own = np.flatnonzero(missing) if isinstance(rows, slice) else rows[missing[rows]]
-            if not len(own):
-                continue
-            when = times[own] if isinstance(times, np.ndarray) else times
-            if not self._listings.fill(self._spaces, pid, addresses[own], when):
-                still.append(own)
-                continue
-            again = look_up(self._spaces, [(pid, slice(None))], addresses[own], when)
-            found.id[own], found.file[own], found.kind[own] = again.id, again.file, again.kind
-            still.append(own[again.missing])
-        return found._replace(missing=np.concatenate(still))
+    # -- listings --------------------------------------------------------------------------------------------------
+
+    def _list(self, pid: int, addresses: NDArray[Any], times: NDArray[Any]) -> bool:
+        """Queries the system for the addresses of a live process that were missing at those times.
+
+        Returns True when some are now known. What it finds counts from the first missing time on.
+        """
+        space, now = self._spaces.process(pid), now_ns()
+        known = space.reported or self._spaces.forgotten > 0
+        if not known or space.ended != NEVER or space.blind or now < space.listing_due:
+            return False
+        # already covered again: what lay there at the time of the miss has gone, and no listing shows it
+        wanted = ~space.covered(addresses) & (times >= space.images[-1][0]) & (addresses < KERNEL_START)
+        if not wanted.any():
+            return False
+        self._listings += 1
+        try:
+            columns = self._backend().listing(pid, self._context.strings)
+        except Unavailable:
+            columns = None
+        space.listing_due = now + max(_LISTING_NS, _SHARE * (now_ns() - now))
+        live = {(start, row.file) for start, _, (row, _) in space.now().rows()}
+        # without any that is known, it has called execve() since
+        if columns is None or (
+            live and live.isdisjoint(zip(*(columns[n].tolist() for n in ("start", "file")), strict=True))
+        ):
+            columns = {"start": np.empty(0, "<u8")}
+        if not len(columns["start"]):
+            self._refused += 1
+            return False
+        addresses, times = addresses[wanted], times[wanted]
+        row = np.searchsorted(columns["start"], addresses, side="right") - 1
+        inside = (row >= 0) & (addresses < columns["end"][row])
+        since = np.full(len(columns["start"]), NEVER, "<u8")
+        np.minimum.at(since, row[inside], times[inside])
+        nothing = np.zeros(len(since), "<u8")
+        rows = np.flatnonzero(since != NEVER).tolist()
+        for number in rows:
+            start, end, *rest = (int(columns.get(name, nothing)[number]) for name in _MAPPING_COLUMNS)
+            self._spaces.map(space, int(since[number]), pid, start, end, tuple(rest))
+        self._listed += len(rows)
+        return bool(rows)
+
+    def _backend(self) -> Any:
+        self.system = self.system or backend("wstrace_plugins.mapped_files")
+        return self.system
 
     def _mappings(self, batch: Batch | None) -> Iterator[Batch]:
         rows = self._spaces.taken()
@@ -212,8 +266,40 @@ class MappedFiles(Enricher):
             types = {column.name: DTYPES[column.type] for column in MAPPING.columns}
             columns = zip(MappingRow._fields, zip(*rows, strict=True), strict=True)
             arrays = {name: np.array(values, types[name]) for name, values in columns}
-            if self._alive:
-                arrays["build_id"] = np.array(self._listings.build_ids(rows), "<u4")
-            window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))
             strings = self._context.strings
+            if self._alive:
+                arrays["build_id"] = np.array(build_ids(self._backend(), rows, strings), "<u4")
+            window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))
             yield Batch(MAPPING, arrays, window=window, source=batch.source if batch else self.name, strings=strings)
+
+
+def _by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:
+    """The distinct pids, each with its rows: a slice when there is only one pid, else indices in rising order."""
+    if not len(pids) or (pids == pids[0]).all():
+        return [(int(pid), slice(None)) for pid in pids[:1]]
+    if int(pids.max()) < _PID_TABLE:
+        table = np.zeros(int(pids.max()) + 1, "<u4")
+        table[pids] = 1
+        unique = np.flatnonzero(table)
+        table[unique] = np.arange(len(unique))
+        slots = table[pids]
+    else:
+        unique, slots = np.unique(pids, return_inverse=True)
+    slots = slots.astype("<u2") if len(unique) <= 1 << 16 else slots  # numpy sorts 16 bits by radix
+    order = np.argsort(slots, kind="stable")
+    ends = np.cumsum(np.bincount(slots, minlength=len(unique)))
+    return list(zip(unique.tolist(), np.split(order, ends[:-1]), strict=True))
+
+
+def build_ids(system: Any, rows: Iterable[MappingRow], strings: Dictionary) -> list[int]:
+    """The codes of the build-ids of these mappings' files, 0 where unknown.
+
+    Only executed files are read, once per process: after chroot(2) one may map another file of the same name.
+    """
+    wanted: dict[tuple[int, int, int, int], MappingRow] = {}
+    for row in rows:
+        if row.kind == KIND_FILE and row.flags & MAP_EXECUTE:
+            wanted.setdefault((row.pid, row.file, row.dev, row.ino), row)
+    found = system.build_ids(list(wanted.values()), strings) if wanted else ()
+    codes = dict(zip(wanted, map(strings.code, found), strict=True))
+    return [codes.get((row.pid, row.file, row.dev, row.ino), 0) for row in rows]

@@ -1,13 +1,20 @@
-"""AddressSpaces: the address spaces of all processes over time, built from `process` and `address_space` rows."""
+"""The address spaces of processes over time, built from `process` and `address_space` rows, in bounded memory."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
 from wstrace.schema import (
     KIND_ANON,
+    KIND_FILE,
     KIND_HEAP,
     KIND_KERNEL,
     KIND_SHARED,
@@ -20,11 +27,24 @@ from wstrace.schema import (
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
-from wstrace_plugins.mapped_files.epoch import NEVER, UNTIL_REPORTED, Epoch, Fragment, MappingRow
+from wstrace_plugins.os.intervals import Pieces
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+#: later than every other time
+NEVER = 0xFFFF_FFFF_FFFF_FFFF
 #: kernel addresses of 64-bit Linux and Windows: the upper half
-KERNEL_START, KERNEL_END = 1 << 63, NEVER
-
+KERNEL_START = 1 << 63
+#: after exec, an image's first faults arrive up to 100 ms before the rows of its first mappings
+EARLY_NS = 100_000_000
+UNTIL_REPORTED = -1
+#: up to so many addresses of one process, a search each costs less than arrays of its mappings
+_FEW = 8
+#: limit on (change, address range) pairs, so that a target that maps in many steps cannot make the tracer grow
+_MOST_LAYERS = 1 << 22
 _NAMES = {
     KIND_ANON: "[anon]",
     KIND_HEAP: "[heap]",
@@ -34,34 +54,276 @@ _NAMES = {
 }
 
 
-class ProcessHistory:
-    """One pid: its epochs in order of time.
+class MappingRow(NamedTuple):
+    """A row of the `mapping` stream."""
 
-    reported: a row has named the process (records alone do not count). listing_due: the earliest time, in ns, at which
-    its mappings may be listed again (see Listings).
+    id: int
+    time_ns: int
+    pid: int
+    start: int
+    end: int
+    offset: int
+    file: int
+    dev: int
+    ino: int
+    flags: int
+
+    @property
+    def kind(self) -> int:
+        """An index into schema.KINDS."""
+        return self.flags >> KIND_SHIFT & 15
+
+    def says(self, start: int, rest: tuple[int, ...]) -> bool:
+        """True when a mapping from `start` on with this offset, file, dev, ino and flags is a piece of this one."""
+        if rest[1:] != self[6:]:
+            return False
+        # memory without a file has no offset of its own: perf reports the address, maps reports 0
+        return self.kind not in (KIND_FILE, KIND_SHARED) or rest[0] == self.offset + start - self.start
+
+
+#: the time of a change, the addresses [start, end), and what lies there from then on
+Change = tuple[int, int, int, MappingRow | None]
+_time = itemgetter(0)
+Layout = Pieces[tuple[MappingRow, int]]  # mappings, and the time since which each is known to lie there
+
+
+class Space:
+    """The address space of one process over time, over all images that it executed.
+
+    Every change stands in the log at its own time. Rows may arrive late, because two sources report one process: a late
+    one is put where it belongs, and what is newer lies above it. An image begins with a change that clears the
+    addresses up to NEVER; other changes end below the kernel.
+
+    Args:
+        kernel: the mapping of the kernel's addresses, which every process has.
+
+    Attributes:
+        ended: when it ended. reported: a row has named the process (records alone do not count).
+        blind: rows were lost, or the source asks itself: until the next listing nobody queries what is missing.
+        listing_due: the earliest time, in ns, at which its mappings may be listed again.
     """
 
-    def __init__(self) -> None:
-        self.epochs: list[Epoch] = []
-        self.ended = NEVER
-        self.reported = False
-        self.listing_due = 0
+    MOST, LEAST = 65_536, 1024
 
-    def add(self, epoch: Epoch) -> None:
-        """Inserts an epoch in order of time."""
-        self.epochs.insert(bisect_right([e.start for e in self.epochs], epoch.start), epoch)
+    def __init__(self, kernel: MappingRow) -> None:
+        self._kernel = kernel
+        self.ended, self.listing_due = NEVER, 0
+        self.reported = self.blind = False
+        self.log: list[Change] = []
+        #: the length of the log at which it is time to forget
+        self.full = self.LEAST
+        #: when each image began, and until when its faults may arrive before the row of their mapping
+        self.images: list[tuple[int, int]] = [(0, UNTIL_REPORTED)]
+        self._base, self._live, self._listed = Layout(), Layout(), Layout()  # before the log, after it, at a listing
+        self._listed_ns = 0
+        self._stale = False  # the log has late changes that `_live` has not
+        self._arrays: tuple[NDArray[Any], ...] = ()
+        self._logged: tuple[NDArray[Any], ...] = ()
 
-    def current(self, time: int) -> Epoch:
-        """The epoch at that time; the first epoch for an earlier time."""
-        if time >= self.epochs[-1].start:
-            return self.epochs[-1]
-        return self.epochs[max(0, bisect_right([e.start for e in self.epochs], time) - 1)]
+    def put(self, time: int, start: int, end: int, mapping: MappingRow | None, since: int | None = None) -> None:
+        """Maps [start, end) from that time on, or unmaps it when mapping is None. since: when it was known before."""
+        at = self._image(time)
+        if self.images[at][1] == UNTIL_REPORTED:
+            self.images[at] = self.images[at][0], time + EARLY_NS
+        change = time, start, min(end, KERNEL_START), mapping
+        if self._in_order(time):
+            self.log.append(change)
+            if not self._stale:
+                self._live.put(*change[1:3], mapping and (mapping, time if since is None else since))
+        else:
+            insort(self.log, change, key=_time)
+            self._stale |= time >= self._listed_ns
+        self._arrays = self._logged = ()
+
+    def known(self, time: int, start: int, end: int, rest: tuple[int, ...]) -> tuple[MappingRow, int] | None:
+        """What lies there with this very mapping (offset, file, dev, ino, flags), and since when; None = another."""
+        pieces = self._listed if time == self._listed_ns else self._live
+        at = bisect_left(pieces.starts, start)
+        if at == len(pieces) or (pieces.starts[at], pieces.ends[at]) != (start, end):
+            return None
+        return pieces.values[at] if pieces.values[at][0].says(start, rest) else None
+
+    def relist(self, time: int, *, empty: bool) -> None:
+        """A full listing made at that time follows.
+
+        empty: it has nothing, as its source does not know what was mapped before. Of a process that ran before only
+        what is listed was there before that time, not what it maps since.
+        """
+        at = self._image(time)
+        if empty or self.images[at][1] == UNTIL_REPORTED:
+            self.images[at] = self.images[at][0], 0 if empty else time
+        self.blind = empty
+        self._clear(time, KERNEL_START, self.now())
+
+    def begin(self, time: int, inherited: Layout | None = None) -> None:
+        """Begins an image: with nothing mapped after execve(), with what is inherited after a fork."""
+        early = UNTIL_REPORTED if self._in_order(time) else time + EARLY_NS
+        insort(self.images, (time, early if inherited is None else 0))
+        self._clear(time, NEVER, Layout())
+        if inherited is not None and len(self.log) == 1:
+            self.log, self._base, self._live = [], inherited.copy(), inherited.copy()
+        elif inherited is not None:  # the pid is used again
+            at = bisect_right(self.log, time, key=_time)
+            self.log[at:at] = [(time, start, end, mapping) for start, end, (mapping, _) in inherited.rows()]
+            self._stale = True
+
+    def _clear(self, time: int, end: int, listed: Layout) -> None:
+        if self._in_order(time):
+            self.log.append((time, 0, end, None))
+            self._live, self._listed, self._listed_ns, self._stale = Layout(), listed, time, False
+        else:
+            insort(self.log, (time, 0, end, None), key=_time)
+            self._stale = True
+        self._arrays = self._logged = ()
+
+    def now(self) -> Layout:
+        """What is mapped after all changes."""
+        if self._stale:
+            self._live, self._stale = self._laid(len(self.log)), False
+        return self._live
+
+    def _laid(self, n: int) -> Layout:
+        """What the first changes of the log add up to."""
+        pieces = self._base.copy()
+        for time, start, end, mapping in self.log[:n]:
+            pieces.put(start, end, mapping and (mapping, time))
+        return pieces
+
+    def at(self, time: int) -> Layout:
+        """What was mapped at that time."""
+        return self.now() if self._in_order(time) else self._laid(bisect_right(self.log, time, key=_time))
+
+    def covered(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
+        """Mask of the addresses at which something is mapped now."""
+        start, end, _, _ = self._table()
+        mask: NDArray[np.bool_] = addresses < end[np.searchsorted(start, addresses, "right")]
+        return mask
+
+    def forget(self, horizon: int) -> None:
+        """Forgets how it came, until that time, to what was mapped then."""
+        if len(self.log) > self.MOST:
+            horizon = max(horizon, self.log[-self.MOST][0])
+        past = bisect_left(self.log, horizon, key=_time)
+        self._base = self._laid(past)
+        del self.log[:past]
+        del self.images[: self._image(horizon)]
+        self.full = max(2 * len(self.log), self.LEAST)
+
+    def find(self, addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+        """What lay at each address (u64, shape (n,)) at its time: id, file and kind, u4, shape (3, n); 0 = nothing."""
+        if not len(addresses):
+            return np.zeros((3, 0), "<u4")
+        if len(addresses) <= _FEW and (few := self._find_few(addresses.tolist(), times.tolist())):
+            return np.array(few, "<u4").T
+        start, end, since, what = self._table()
+        # Most faults of a batch lie in one mapping, and most of the instructions in one file: to compare with the ends
+        # of the one around the middle address takes a tenth of a search.
+        middle = int(np.searchsorted(start, addresses[len(addresses) // 2], "right"))
+        low = start[middle - 1] if middle else end[0]
+        others = np.flatnonzero(addresses - low >= end[middle] - low)
+        if not len(others) and since[middle] <= times.min(initial=since[middle]):
+            return np.repeat(what[:, middle : middle + 1], len(addresses), axis=1)
+        at = np.full(len(addresses), middle)
+        at[others] = np.searchsorted(start, addresses[others], "right")
+        found: NDArray[Any] = what.take(at, axis=1)
+        again = np.flatnonzero((addresses >= end.take(at)) | (since.take(at) > times))
+        if len(again):
+            if not self._logged:
+                base = [(since, start, end, mapping) for start, end, (mapping, since) in self._base.rows()]
+                self._logged = _columns([*sorted(base, key=_time), *self.log])
+            found[:, again] = _earlier(self._logged, self.images, addresses[again], times[again])
+        return found
+
+    def _find_few(self, addresses: list[int], times: list[int]) -> list[tuple[int, int, int]]:
+        """The same of few addresses, for which a search each costs less than arrays; nothing where one is not found.
+
+        Of a node, most processes of a batch have one fault.
+        """
+        live = self.now()
+        found = []
+        for address, time in zip(addresses, times, strict=True):
+            at = bisect_right(live.starts, address) - 1
+            mapping, since = live.values[at] if at >= 0 and address < live.ends[at] else (self._kernel, 0)
+            if since > time or (mapping is self._kernel and not KERNEL_START <= address < NEVER):
+                return []
+            found.append((mapping.id, mapping.file, mapping.kind))
+        return found
+
+    def _table(self) -> tuple[NDArray[Any], ...]:
+        """What is mapped now: start, end, since, and id, file and kind.
+
+        All but start have an extra row 0, which covers nothing, so that `searchsorted(start, address, "right")` is the
+        index of the row to check.
+        """
+        if not self._arrays:
+            live = [(*row[:2], row[2][1], row[2][0]) for row in self.now().rows()]
+            start, *rest = _columns([(0, 0, 0, None), *live, (KERNEL_START, NEVER, 0, self._kernel)])
+            self._arrays = start[1:], *rest
+        return self._arrays
+
+    def _in_order(self, time: int) -> bool:
+        return not self.log or time >= self.log[-1][0]
+
+    def _image(self, time: int) -> int:
+        """The number of the image at that time; 0 for an earlier time."""
+        return max(0, bisect_right(self.images, time, key=_time) - 1)
+
+
+def _columns(rows: Iterable[tuple[int, int, int, MappingRow | None]]) -> tuple[NDArray[Any], ...]:
+    """Three columns, u64, and id, file and kind of the mappings, u4, shape (3, n)."""
+    values = [(*row[:3], *((row[3].id, row[3].file, row[3].kind) if row[3] else (0, 0, 0))) for row in rows]
+    columns = np.ascontiguousarray(np.array(values, "<u8").reshape(-1, 6).T)
+    return *columns[:3], columns[3:].astype("<u4")
+
+
+def _earlier(
+    log: tuple[NDArray[Any], ...], images: list[tuple[int, int]], addresses: NDArray[Any], times: NDArray[Any]
+) -> NDArray[Any]:
+    """What the log says of each address at its time: id, file and kind, u4, shape (3, n).
+
+    A row where nothing has lain yet since its image began takes the first mapping, if that came early enough.
+    """
+    changed, start, end, what = log
+    found = np.zeros((3, len(addresses)), "<u4")
+    if not len(changed):
+        return found
+    # between two neighbouring ends of changes the same ones lie; places are those of them that are wanted
+    cuts = distinct(np.concatenate((start, end)))
+    between = np.searchsorted(cuts, addresses, side="right")
+    wanted = np.zeros(len(cuts) + 1, "i8")
+    wanted[between] = 1
+    places = np.cumsum(wanted)
+    place = places[between] - 1
+    first, last = places[np.searchsorted(cuts, start)], places[np.searchsorted(cuts, end)]
+    layers = last - first
+    layers[np.cumsum(layers[::-1])[::-1] > _MOST_LAYERS] = 0  # the newest are kept
+    if not layers.any():
+        return found
+    number = np.repeat(np.arange(len(layers)), layers)
+    at = np.arange(len(number)) - np.repeat(np.cumsum(layers) - layers, layers) + first[number]
+    moments = distinct(changed)
+    key = at * (len(moments) + 1) + (np.searchsorted(moments, changed) + 1)[number]
+    order = np.argsort(key, kind="stable")
+    key, number, at = key[order], number[order], at[order]
+    # the newest change of the place by then
+    upto = place * (len(moments) + 1) + np.searchsorted(moments, times, side="right")
+    newest = np.searchsorted(key, upto, side="right") - 1
+    there = (newest >= 0) & (at[newest] == place)
+    found[:, there] = what[:, number[newest[there]]]
+    starts, earlies = np.array([(start, max(early, 0)) for start, early in images], "<u8").T
+    early = earlies[np.maximum(np.searchsorted(starts, times, side="right"), 1) - 1]
+    following = np.minimum(newest + 1, len(key) - 1)
+    late = (~there | (end[number[newest]] > KERNEL_START)) & (times < early) & (newest + 1 < len(key))
+    late &= (at[following] == place) & (changed[number[following]] <= early)  # what is mapped later was not there
+    top = np.searchsorted(key, key[following[late]], side="right") - 1  # of those of the same time
+    found[:, late] = what[:, number[top]]
+    return found
 
 
 class AddressSpaces:
-    """The address spaces of all processes, in bounded memory.
+    """The address spaces of all processes.
 
-    Ended mappings are kept for keep_ns after the newest record so that late records still resolve; nothing else is
+    What has ended is kept for keep_ns after the newest record so that late records still resolve; nothing else is
     retained.
 
     Args:
@@ -75,133 +337,78 @@ class AddressSpaces:
     def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
         self._keep_ns = keep_ns
         self._names = {kind: strings.code(name) for kind, name in _NAMES.items()}
-        self._processes: OrderedDict[int, ProcessHistory] = OrderedDict()
+        self._processes: OrderedDict[int, Space] = OrderedDict()
         self._ended: deque[tuple[int, int]] = deque()
-        self._listing: tuple[int, int, int] | None = None  # pid, time, end of its last row
         self._horizon = 0
         self.mappings = 0
         #: processes dropped for lack of room: a process that is met again may be one of them
         self.forgotten = 0
-        self.fresh: list[MappingRow] = []
-        kernel = MappingRow(
-            0, 0, 0, KERNEL_START, KERNEL_END, 0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT
-        )
-        self.kernel = Fragment(KERNEL_START, KERNEL_END, 0, self._new(kernel))
+        self._fresh: list[MappingRow] = []
+        rest = (0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT)
+        self._empty = partial(Space, self._new(0, 0, KERNEL_START, NEVER, rest))
 
-    def __len__(self) -> int:
-        return len(self._processes)
-
-    def process(self, pid: int) -> ProcessHistory:
-        """The process with that pid; an unknown process starts with nothing mapped."""
-        process = self._processes.get(pid)
-        if process is None:
-            process = self._processes[pid] = ProcessHistory()
-            process.add(Epoch(0, self.kernel, UNTIL_REPORTED))
-            self._make_room()
-        return process
-
-    def _make_room(self) -> None:
-        while len(self._processes) > self.MAX_PROCESSES:  # the records of their exits were lost
-            self._processes.popitem(last=False)
-            self.forgotten += 1
-
-    def used(self, pid: int) -> ProcessHistory:
-        """The process with that pid, marked as recently used."""
-        process = self.process(pid)
-        self._processes.move_to_end(pid)
-        return process
-
-    # -- process rows ----------------------------------------------------------------------------------------------
+    def process(self, pid: int) -> Space:
+        """The process with that pid, marked as recently used; an unknown process starts with nothing mapped."""
+        space = self._processes.get(pid)
+        if space is None:
+            space = self._processes[pid] = self._empty()
+            while len(self._processes) > self.MAX_PROCESSES:  # the records of their exits were lost
+                self._processes.popitem(last=False)
+                self.forgotten += 1
+        else:
+            self._processes.move_to_end(pid)
+        return space
 
     def apply_process(self, event: int, time: int, pid: int, ppid: int) -> None:
         """Applies a row about a process, not about a thread. Only fork, exec and exit change an address space."""
+        if event == PROCESS_EXIT:
+            if pid in self._processes:
+                self._processes[pid].ended = time
+                self._ended.append((time, pid))
+            return
+        space = self.process(pid)
         if event == PROCESS_FORK:
-            self._fork(time, pid, ppid)
+            parent = self._processes.get(ppid)
+            space.begin(time, Layout() if parent is None else parent.at(time))
+            space.listing_due = 0
         elif event == PROCESS_EXEC:
-            process = self.process(pid)
-            process.add(process.current(time).since(time))
-            self._ended.append((time, pid))
-        elif event == PROCESS_EXIT and pid in self._processes:
-            self._processes[pid].ended = time
-            self._ended.append((time, pid))
-        if event != PROCESS_EXIT:
-            process = self.process(pid)
-            process.reported, process.ended = True, NEVER
-
-    def _fork(self, time: int, pid: int, ppid: int) -> None:
-        parent = self._processes.get(ppid)
-        epoch = parent.current(time).at(time, time) if parent is not None else Epoch(time, self.kernel)
-        child = self._processes.get(pid)
-        if child is None:
-            child = self._processes[pid] = ProcessHistory()
-        else:  # the pid is reused
-            child.listing_due = 0
-            self._ended.append((time, pid))
-        child.add(epoch)
-        self._make_room()
-
-    # -- address_space rows ----------------------------------------------------------------------------------------
+            space.begin(time)
+        space.reported, space.ended = True, NEVER
 
     def apply(self, event: int, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
         """Applies an address_space row. rest is offset, file, dev, ino, flags."""
-        if self._listing is not None and self._listing[:2] != (pid, time):
-            self.end_listing()
-        process = self.process(pid)
-        process.reported = True
-        epoch = process.current(time)
+        space = self.process(pid)
+        space.reported = True
         if event == SPACE_UNMAP:
-            self._put(epoch, time, start, end, None)
-            epoch.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
+            space.put(time, start, end, None)
+            space.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
             return
-        if event == SPACE_REPLACE and self._listing is None:
-            epoch.begin_listing(time, empty=not end)
-            self._listing = (pid, time, 0)
-        if self._listing is not None:
-            _, _, at = self._listing
-            if start > at:
-                self._put(epoch, time, at, start, None)
-            self._listing = (pid, time, max(at, end))
-        self.map(epoch, time, pid, start, end, rest)
+        if event == SPACE_REPLACE:
+            space.relist(time, empty=not end)
+        self.map(space, time, pid, start, end, rest)
 
-    def end_listing(self) -> None:
-        """Ends a listing: above its last row nothing is mapped."""
-        if self._listing is not None:
-            pid, time, at = self._listing
-            self._listing = None
-            self._put(self.process(pid).current(time), time, at, KERNEL_START, None)
-
-    def map(self, epoch: Epoch, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
+    def map(self, space: Space, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
         """Maps a range from that time on. A mapping that is known keeps its id; a new one gets the next id."""
         if start >= end or start >= KERNEL_START:
             return
-        offset, file, dev, ino, flags = rest
-        file = file or self._names.get(flags >> KIND_SHIFT & 15, 0)
-        rest = (offset, file, dev, ino, flags)
-        known = epoch.known(start, end, rest)
-        if known is not None:
-            epoch.confirm(known, time)
-            return
-        self._put(epoch, time, start, end, self._new(MappingRow(0, time, pid, start, end, *rest)))
+        offset, file, *others = rest
+        rest = (offset, file or self._names.get(rest[-1] >> KIND_SHIFT & 15, 0), *others)
+        mapping, since = space.known(time, start, end, rest) or (self._new(time, pid, start, end, rest), time)
+        space.put(time, start, end, mapping, min(since, time))
+        if len(space.log) > space.full:
+            space.forget(self._horizon)
 
-    def _put(self, epoch: Epoch, time: int, start: int, end: int, mapping: MappingRow | None) -> None:
-        epoch.put(time, start, end, mapping)
-        if len(epoch.closed) > epoch.full:
-            epoch.prune(self._horizon)
-
-    def _new(self, mapping: MappingRow) -> MappingRow:
+    def _new(self, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> MappingRow:
         self.mappings += 1
-        mapping = mapping._replace(id=self.mappings)
-        self.fresh.append(mapping)
-        return mapping
+        self._fresh.append(MappingRow(self.mappings, time, pid, start, end, *rest))
+        return self._fresh[-1]
 
     def taken(self) -> list[MappingRow]:
         """The mappings that were added since the last call."""
-        fresh, self.fresh = self.fresh, []
+        fresh, self._fresh = self._fresh, []
         return fresh
 
-    # -- forgetting ------------------------------------------------------------------------------------------------
-
-    def told(self, time: int) -> None:
+    def awaits(self, time: int) -> None:
         """Records from that time on are still to come: what ended since then is kept for them."""
         self._horizon = min(self._horizon, time)
 
@@ -210,22 +417,16 @@ class AddressSpaces:
         self._horizon = max(self._horizon, time - self._keep_ns)
         while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
             ended, pid = self._ended.popleft()
-            process = self._processes.get(pid)
-            if process is None:
-                continue
-            if process.ended <= ended:
+            space = self._processes.get(pid)
+            if space is not None and space.ended <= ended:
                 del self._processes[pid]
-                continue
-            after = bisect_right([epoch.start for epoch in process.epochs], ended)
-            del process.epochs[: max(0, after - 1)]
 
     def statistics(self) -> dict[str, int]:
-        """Processes, their epochs, live fragments, fragments that ended recently, and mappings emitted."""
-        epochs = [epoch for process in list(self._processes.values()) for epoch in process.epochs]
+        """Mappings emitted, processes, their mappings now, and the changes that are remembered."""
+        spaces = list(self._processes.values())
         return {
             "mappings": self.mappings,
-            "processes": len(self._processes),
-            "epochs": len(epochs),
-            "live": sum(len(epoch) for epoch in epochs),
-            "ended": sum(len(epoch.closed) for epoch in epochs),
+            "processes": len(spaces),
+            "live": sum(len(space.now()) for space in spaces),
+            "changes": sum(len(space.log) for space in spaces),
         }

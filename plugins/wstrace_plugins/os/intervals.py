@@ -1,13 +1,16 @@
-"""Arithmetic on ranges of addresses: how one set of sorted, disjoint ranges lies in another."""
+"""Ranges of addresses: how sorted, disjoint ones lie in others; what was laid where, the newest on top."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 
 def overlap(
@@ -63,3 +66,48 @@ def within(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The parts of the ranges that the others (sorted, disjoint) cover: starts, ends, index of the range."""
     return without(start, end, other_start, other_end, covered=True)
+
+
+class Pieces(Generic[T]):
+    """What lies where: pieces in order of address, none over another; what is put later covers what was there.
+
+    Attributes:
+        starts, ends, values: of the pieces, each sorted by address.
+    """
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.values: list[T] = []
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def copy(self) -> Pieces[T]:
+        """Another one with the same pieces."""
+        other = Pieces[T]()
+        other.starts, other.ends, other.values = self.starts.copy(), self.ends.copy(), self.values.copy()
+        return other
+
+    def rows(self) -> list[tuple[int, int, T]]:
+        """Start, end and value of each piece."""
+        return list(zip(self.starts, self.ends, self.values, strict=True))
+
+    def between(self, start: int, end: int) -> slice:
+        """The pieces that have some of the addresses [start, end)."""
+        first = bisect_right(self.ends, start)
+        return slice(first, max(first, bisect_left(self.starts, end)))
+
+    def put(self, start: int, end: int, value: T | None) -> None:
+        """Lays a value over [start, end); None leaves nothing there."""
+        where = self.between(start, end)
+        new = [] if value is None else [(start, end, value)]
+        if where.start < where.stop:
+            first, last = where.start, where.stop - 1
+            if self.starts[first] < start:
+                new.insert(0, (self.starts[first], start, self.values[first]))
+            if self.ends[last] > end:
+                new.append((end, self.ends[last], self.values[last]))
+        self.starts[where] = [row[0] for row in new]
+        self.ends[where] = [row[1] for row in new]
+        self.values[where] = [row[2] for row in new]

@@ -13,7 +13,7 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited
-from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
@@ -21,11 +21,8 @@ from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LISTING_NS = 100_000_000
-COMPLETE = True
 
-
-def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary) -> Mapping[str, NDArray[Any]] | None:
+def listing(pid: int, strings: Dictionary) -> Mapping[str, NDArray[Any]] | None:
     """All mappings of a process now, as columns of schema.ADDRESS_SPACE sorted by start; None when it is gone."""
     try:
         return procfs.read_maps(pid).coded(strings)

@@ -12,7 +12,7 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_plugins.mapped_files.epoch import MappingRow as Row
+from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
@@ -21,15 +21,12 @@ from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.os.windows.paths import is_remote, openable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-#: A bound on the time of a listing, which makes one call per allocation: some hundred calls of 1 to 2 us.
-LISTING_NS = 50_000_000
-COMPLETE = True
 _HEADER_BYTES = 4096
 
 
-def listing(pid: int, addresses: NDArray[np.uint64], strings: Dictionary, api: WindowsApi = winapi) -> Any:
+def listing(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> Any:
     """The present mappings of a process, as columns start, end, offset, file, flags; None when it has ended."""
     try:
         handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
