@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from wstrace.analysis.blame.orders import SORTS, VIEWS
 from wstrace.analysis.blame.rows import Blame, as_dict
 from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.report import report
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import (
     FAULT_MAJOR,
@@ -390,3 +391,11 @@ def test_a_loss_that_ends_before_it_begins_is_empty():
     whole = sizes(script.blame())
     script.lose(90, LOSS_DISCARDED, start=ANON + 8 * PAGE, end=ANON)
     assert sizes(script.blame()) == whole
+
+
+@pytest.mark.parametrize(("n", "said"), [(500, False), (501, True)])
+def test_line_2_says_how_many_faults_have_no_python_line_where_they_are_many(n, said):
+    trace = loaded().trace()
+    trace.ledger.set("without_stack", n, "interpreter not known yet")
+    line = report(trace).completeness
+    assert ("501 without their Python line (interpreter not known yet)" in line) == said

@@ -41,6 +41,8 @@ _FAULT = ("time_ns", "pid", "host", "tid", "pc", "flags", "mapping", "pc_mapping
 #: The key of a row that a filter left out.
 _LEFT_OUT = np.uint32(0xFFFF_FFFF)
 _SENTENCE = 240
+#: Fewer faults without a Python line are not worth a word: before its first frame, a process has 400.
+_FEW_FAULTS = 500
 
 
 class Row(NamedTuple):
@@ -455,6 +457,10 @@ def _completeness(trace: Recorded, total: dict[str, int], cube: Cube, pages: _Pa
         words.append(f"one of {trace.info.sampled} faults was recorded")
     if total.get("samples"):
         words.append(f"{plural(total['samples'], 'sample')} stand for the rest")
+    few = max(_FEW_FAULTS, trace.ledger.get("recorded", "page_fault") // 20)
+    for stage, reason, n in trace.ledger.rows():
+        if stage == "without_stack" and n > few:
+            words.append(f"{number(n)} without their Python line ({reason})")
     if pages is not None:
         if pages.of.assumed:
             words.append(f"not recorded: what was {', '.join(pages.of.assumed)}")

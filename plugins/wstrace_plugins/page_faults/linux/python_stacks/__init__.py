@@ -36,7 +36,7 @@ class NoStacks:
         """Prepares for a launched process, before its execve()."""
 
     def foresee(self) -> None:
-        """Prepares for processes that start in a traced group, of which nobody tells before they run."""
+        """Prepares for the CPythons that are likely to be started: of a child nothing is known before it runs."""
 
     def look(self, pid: int) -> bool:
         """Looks which CPython the process runs; False while its program has still to map it."""

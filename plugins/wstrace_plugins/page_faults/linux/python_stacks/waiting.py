@@ -48,7 +48,7 @@ class WaitingStacks(NoStacks):
         self._interpreters = Interpreters()
         self._history = History(strings, self._interpreters)
         self._stacks = NoStacks()
-        self._opened = False
+        self._opened = self._foreseen = False
         self._rows: dict[Ring, StackRows] = {}
         self._poll: Any = _select.epoll()
 
@@ -72,15 +72,19 @@ class WaitingStacks(NoStacks):
     def expect(self, pid: int) -> None:
         """Opens the stacks before the execve() of a launched process, if its command is a CPython or may start one."""
         command = self._interpreters.of_command(*command_of(pid))
-        if command.python is not None or (command.starts and self._gate is not None):
+        if command.python is not None:
             self.open()
+        elif command.starts:
+            self.foresee()
         self._history.begin(pid)
         self._stacks.expect(pid)
 
     def foresee(self) -> None:
-        """Opens the stacks: what starts in a group may be a CPython, and its mappings tell that too late."""
-        if self._gate is not None:
+        """Opens the stacks: what will be started may be a CPython, and its mappings say so too late."""
+        if self._gate is not None and not self._foreseen:
+            self._foreseen = True
             self.open()
+            self._stacks.foresee()
 
     def look(self, pid: int) -> bool:
         """Opens the stacks if a process that the trace is about to be attached to runs a CPython, or may start one."""
@@ -92,15 +96,19 @@ class WaitingStacks(NoStacks):
             return self._stacks.look(pid)
         if found is None and not coming:
             self._history.begin(pid)
-        if found is not None or coming or (self._gate is not None and _may_start_others(pid)):
+        if found is not None or coming:
             self.open()
+        elif _may_start_others(pid):
+            self.foresee()
         return self._stacks.look(pid)
 
     def saw(self, batch: Batch) -> None:
         """Opens the stacks if a process maps a CPython, or if there is a further program, which may come to do so."""
         self._history.saw(batch)
-        if self._history.met or (self._history.others and self._gate is not None):
+        if self._history.met:
             self.open()
+        elif self._history.others:
+            self.foresee()
         self._stacks.saw(batch)
 
     # -- the stacks, as soon as they are open ----------------------------------------------------------------------
