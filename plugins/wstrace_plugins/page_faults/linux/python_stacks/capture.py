@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import struct
 import sys
 import time
@@ -184,6 +183,8 @@ class PythonStacks(NoStacks):
         Without it, a child has run for 20 ms of CPU before the programs know its CPython: on a busy machine half of
         the 60 MiB that one filled at once had no Python line.
         """
+        import shutil  # 3 ms, which a launched Python does not pay
+
         for path in {sys.executable, shutil.which("python3") or ""}:
             self._prepare(path, os.environ)
 
