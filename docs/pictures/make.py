@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "kit"))
 import chromium  # noqa: E402 - it lies in tests/kit
 
 WIDTH, TALLEST = 860, 440
-REPORT = ("whole", "timeline", "icicle", "strips", "order", "workers")
+REPORT = ("whole", "timeline", "icicle", "strips", "workers")
 DIFFERENCE = ("growth", "stacks")
 READY = "document.documentElement?.dataset.ready === 'yes'"
 

@@ -18,8 +18,7 @@ from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.words import moment_of_both
 from wstrace.text import printable, size
 from wstrace.trace import Trace
-from wstrace_exporters.html.document import document
-from wstrace_exporters.html.encode import name, others
+from wstrace_exporters.html.document import document, name, others
 from wstrace_exporters.html.pictures.icicle import Tree, add_paths
 
 #: The owners of a view that are told one by one.
@@ -50,7 +49,6 @@ def difference(found: Comparison) -> dict[str, Any]:
         "total": {"first": before, "second": after, "change": change},
         "views": {view: _view(found, view) for view in VIEWS},
         "tree": _tree(found),
-        "foot": "Made by wstrace from its own analysis; the file asks nothing of any network.",
     }
 
 

@@ -14,11 +14,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.text import number, printable
+
 _PAGE = resources.files("wstrace_exporters.html") / "page"
 #: In the order in which they run.
-_SHARED = ("base.js", "bars.js", "icicle.js")
+_SHARED = ("base.js", "icicle.js")
 SCRIPTS = {
-    "report": (*_SHARED, "timeline.js", "strips.js", "order.js", "workers.js", "report.js"),
+    "report": (*_SHARED, "timeline.js", "strips.js", "report.js"),
     "difference": (*_SHARED, "difference.js"),
 }
 #: What could end the element of the data, or a line of it for an old reader of JavaScript; the rest is ASCII.
@@ -80,3 +85,34 @@ def _text(name: str) -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode()
+
+
+#: The longest name of a page, in characters; the middle of a longer one is left out.
+NAME_LIMIT = 200
+
+
+def name(text: str) -> str:
+    """A name from outside: without control characters, bounded."""
+    return printable(text, NAME_LIMIT)
+
+
+def others(n: int) -> str:
+    """The label of what is not shown one by one."""
+    return f"({number(n)} others)"
+
+
+def varints(values: NDArray[Any]) -> str:
+    """Numbers from 0 on in base64, each of as many bytes as it needs: 7 bits a byte, the lowest first (LEB128)."""
+    rest = values.astype(np.uint64)
+    if not len(rest):
+        return ""
+    low, columns, more = np.uint64(127), [], []
+    while True:
+        columns.append((rest & low).astype(np.uint8))
+        rest = rest >> np.uint64(7)
+        more.append(rest > 0)
+        if not more[-1].any():
+            break
+    there = np.stack([np.ones(len(values), np.bool_), *more[:-1]], axis=1)
+    octets = np.stack(columns, axis=1) | (np.stack(more, axis=1).astype(np.uint8) << np.uint8(7))
+    return base64.b64encode(octets[there].tobytes()).decode()

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import IO, Any
 
-import numpy as np
-
 from wstrace.analysis.blame import words
 from wstrace.analysis.blame.composition import Composition
 from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.timeline import Timeline
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
-from wstrace_exporters.html.document import document
-from wstrace_exporters.html.encode import name
+from wstrace_exporters.html.document import document, name
 from wstrace_exporters.html.pictures.icicle import icicle
-from wstrace_exporters.html.pictures.order import order
+from wstrace_exporters.html.pictures.resident import whole, workers
 from wstrace_exporters.html.pictures.strips import strips
-from wstrace_exporters.html.pictures.timeline import MARKS, Times, looks, marks, spans, timeline
-from wstrace_exporters.html.pictures.whole import whole
-from wstrace_exporters.html.pictures.workers import workers
+from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, points, spans, timeline
 
 _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "damaged": "the file is damaged: what its bad parts held is not known",
@@ -50,17 +45,15 @@ def report(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     """The data of the page."""
     times = Times(blame)
     arrivals = Timeline(blame, times.edges)
-    time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times), "looks": looks(blame, times)}
-    arrived = np.cumsum(arrivals.by("kind").brought.sum(axis=0)).tolist()
+    time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times)}
     return {
         **_headline(trace, blame, at),
         "why": _why(trace, blame, times, time),
-        "whole": whole(arrivals),
-        "time": time,
+        "whole": whole(blame),
+        "time": {**time, "snapshots": points(blame, times)},
         "tree": icicle(arrivals),
         "strips": strips(blame, times),
-        "order": {**order(blame, times), "arrived": arrived},
-        "workers": workers(arrivals, times),
+        "workers": workers(blame, times),
     }
 
 
@@ -75,8 +68,7 @@ def _headline(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
     command = printable(" ".join(info.command), 400)
     about = [command, f"pages of {size(blame.of.page_size)}", words.moment_words(blame.of.inputs.moment)]
-    foot = "Made by wstrace from its own analysis; the file asks nothing of any network."
-    return {"headline": lines, "losses": lost, "notes": notes, "foot": foot,
+    return {"headline": lines, "losses": lost, "notes": notes,
             "about": "; ".join(part for part in about if part)}  # fmt: skip
 
 

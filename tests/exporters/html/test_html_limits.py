@@ -10,19 +10,18 @@ import re
 
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, Script, saved
+from blame_scripted import ANON, APP, PAGE, Script, saved
 from click.testing import CliRunner
 
 from wstrace import open_trace
 from wstrace.errors import OutputError, UsageError
-from wstrace.schema import FAULT_MAJOR, KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
+from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
 from wstrace.testing import batch_of, trace_of
 from wstrace.trace import Trace
 from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
-from wstrace_exporters.html.encode import varints
-from wstrace_exporters.html.pictures.icicle import OTHERS, Tree
-from wstrace_exporters.html.pictures.timeline import MAJORS
+from wstrace_exporters.html.document import varints
+from wstrace_exporters.html.pictures.icicle import Tree
 from wstrace_exporters.html.report import write
 
 
@@ -115,25 +114,15 @@ def test_a_cut_file_is_told_so(tmp_path):
         assert told.output.count("(the trace is cut: `wstrace info` tells what is lost)") == len(words), told.output
 
 
-def test_reads_from_disk_past_the_limit_are_drawn_evenly():
-    script = Script()
-    for at in range(MAJORS + 1000):
-        script.fault(1000 * at, FILE + at % 200 * PAGE, flags=FAULT_MAJOR)
-    found, size = page(script.trace())
-    assert (found["time"]["majors"], found["time"]["drawn"]) == (MAJORS + 1000, MAJORS)
-    assert len(numbers(found["time"]["ticks"])) == 2 * MAJORS
-    assert size < 400_000
-
-
-def test_small_nodes_are_folded_and_the_sums_stay():
+def test_small_nodes_are_not_drawn_and_the_sums_stay():
     tree = Tree("all", 1)
     for at in range(5000):
         tree.add([tree.code((f"a_long_name_of_a_function_{at % 70}", 1)), tree.code((f"leaf {at}", at))], [1])
     found = tree.packed([1])
     rows = np.array(numbers(found["nodes"])).reshape(-1, 4)
     assert rows[0].tolist()[3] == 5000
-    assert OTHERS in found["names"]
-    assert found["folded"].startswith("5,000 frames with less than 0.10% of everything are folded into (others)")
+    assert found["folded"].startswith("5,000 small frames are not drawn")
+    assert not [text for text in found["names"] if text.startswith("leaf")]
     parents = np.arange(len(rows)) - rows[:, 0]
     assert rows[1:][parents[1:] == 0, 3].sum() == 5000
 
@@ -155,7 +144,7 @@ def test_ten_thousand_files_and_a_thousand_processes_stay_small():
         script.fault(2000 + at, ANON + at * PAGE, APP, pid=100 + at)
     found, size = page(script.trace())
     assert size < 600_000
-    assert len(found["workers"]["lanes"]) == 40
+    assert len(found["workers"]["bars"]) == 40
     assert any(line.startswith("40 of 1,0") for line in found["workers"]["notes"])
 
 
@@ -189,7 +178,7 @@ def test_a_cut_stack_has_its_own_branch_in_the_icicle():
     assert sorted(modules) == ["[not kept]", "app (7)"]
 
 
-def test_a_look_that_has_not_come_to_all_processes_is_no_point_of_the_timeline():
+def test_a_snapshot_that_has_not_come_to_all_processes_is_no_point_of_the_timeline():
     script = Script()
     script.batches.append(script.process(900, 9, PROCESS_FORK, "other"))
     for at in range(6):
@@ -201,7 +190,7 @@ def test_a_look_that_has_not_come_to_all_processes_is_no_point_of_the_timeline()
             int(milliseconds * 1e6), (ANON + (pid == 9) * PAGE, pages, PAGE_EXCLUSIVE), pid=pid, number=number
         )
     time = page(script.trace())[0]["time"]
-    at = [(time["first"] + column * time["width"]) / 1000 for column, _ in time["looks"]]
-    held = [size // PAGE for _, size in time["looks"]]
-    assert held == [1, 4, 5, 5], "process 9 had faulted at 2 ms, and was first looked at at 4.4"
+    at = [(time["first"] + column * time["width"]) / 1000 for column, _ in time["snapshots"]]
+    held = [size // PAGE for _, size in time["snapshots"]]
+    assert held == [1, 4, 5, 5], "process 9 had faulted at 2 ms, whose first snapshot was at 4.4"
     assert [round(one, 1) for one in at] == [0.5, 3.4, 4.5, 4.7], "ms since the first fault"

@@ -40,14 +40,13 @@ class Over(NamedTuple):
 class Arrivals(NamedTuple):
     """A view over time, of those labels and times alone at which anything arrived; in order of both.
 
-    label: the number of the label in Blame.labels(). time: that of the time. resident, private, brought: bytes;
+    label: the number of the label in Blame.labels(). time: that of the time. resident, brought: bytes;
     from_disk: faults that read from disk; all of shape (n,).
     """
 
     label: NDArray[np.intp]
     time: NDArray[np.intp]
     resident: NDArray[np.float64]
-    private: NDArray[np.float64]
     brought: NDArray[np.float64]
     from_disk: NDArray[np.float64]
 
@@ -96,19 +95,18 @@ class Timeline:
 
     def arrivals(self, *views: str) -> Arrivals:
         """The figures by these views together, where there are any: by() has them for few labels."""
-        told, of = self.blame.labels(*views), self.blame.of
+        told = self.blame.labels(*views)
         cell, time, _ = self._faults
         keys = [told.of_faults[cell] * self.n + time]
-        amounts = [np.stack((np.zeros(len(cell)), np.zeros(len(cell)), self._gone, self._major))]
-        private = of.private[of.page_cells.run]
+        amounts = [np.stack((np.zeros(len(cell)), self._gone, self._major))]
         cell, time, count = self._pages
         timed = time >= 0
         cell, pages = cell[timed], count[timed]
         keys.append(told.of_pages[cell] * self.n + time[timed])
-        amounts.append(np.stack((pages, pages * private[cell], pages, np.zeros(len(cell)))))
+        amounts.append(np.stack((pages, pages, np.zeros(len(cell)))))
         found, which = np.unique(np.concatenate(keys), return_inverse=True)
         amount = np.concatenate(amounts, axis=1)
-        amount[:3] *= of.page_size
+        amount[:2] *= self.blame.of.page_size
         figures = [np.bincount(which, one, len(found)).astype(np.float64) for one in amount]
         return Arrivals(found // max(self.n, 1), found % max(self.n, 1), *figures)
 

@@ -114,10 +114,8 @@ function sharp(height, draw, attributes = {}) {
   return found;
 }
 
-/** The name of an owner in a list; the last one, which stands for `rest` others, has no number in a chosen time. */
-function ownerName(list, at, name, rest) {
-  return rest && at === list.length - 1 && state.from !== null ? '(others)' : name;
-}
+/** The line in which what the pointer or the keyboard is at is read. */
+function reader() { return el('p', {class: 'told', 'aria-live': 'polite'}, ' '); }
 
 // -- what pictures follow -----------------------------------------------------------------------------------------
 
@@ -157,6 +155,19 @@ function choice(label, options, key) {
   press();
   group.append(...buttons);
   return group;
+}
+
+/** The choice of who owners are; views: value -> text. */
+function viewChoice(views) {
+  const options = Object.entries(views).map(([value, text]) => el('option', {value, selected: value === state.view}, text));
+  return el('label', {}, 'by ', el('select', {'aria-label': 'Owners are', onchange: event => change({view: event.target.value})}, ...options));
+}
+
+/** The last line; from now on the page can be read. */
+function finish() {
+  page.append(el('footer', {}, 'Made by wstrace from its own analysis; the file asks nothing of any network.'));
+  redraw();
+  document.documentElement.dataset.ready = 'yes';
 }
 
 /** A table of numbers with names at the end; cells are [text, exact value] or text. */

@@ -13,10 +13,8 @@ function mixed(part, other) {
 function growth() {
   const body = section('growth', 'What grew, by owner',
     'Right and +: the second run has more; left and −: it has less. The bars have one scale.');
-  const views = el('select', {'aria-label': 'Owners are', onchange: event => change({view: event.target.value})},
-    ...Object.keys(data.views).map(view => el('option', {value: view, selected: view === state.view}, OWNER_NAMES[view] ?? view)));
   const list = el('div');
-  body.append(el('p', {}, el('label', {}, 'by ', views)), list);
+  body.append(el('p', {}, viewChoice(OWNER_NAMES)), list);
   const show = () => {
     const view = data.views[state.view];
     if (view.why) return list.replaceChildren(el('p', {class: 'cannot'}, view.why));
@@ -52,7 +50,7 @@ function stacks() {
     },
     words: (nodes, at) => `${signed(grown(nodes, at))}: ${bytes(nodes.weight[0][at])} in ${data.names[0]}, ${bytes(nodes.weight[1][at])} in ${data.names[1]}`,
   });
-  body.append(el('p', {class: 'total'}, 'Total ', el('b', {'data-value': grown(drawn.nodes(), 0)}, signed(grown(drawn.nodes(), 0)))));
+  body.append(el('p', {class: 'total'}, 'Total ', el('b', {'data-value': grown(drawn.nodes, 0)}, signed(grown(drawn.nodes, 0)))));
   follow(changed => { if (changed.includes('side')) drawn.fit(); });
 }
 
@@ -61,6 +59,4 @@ state.side = data.tree.why ? '1' : '2';
 page.append(el('header', {}, el('h1', {}, data.headline[0]), ...data.doubts.map(text => el('p', {class: 'note'}, text))));
 growth();
 stacks();
-page.append(el('footer', {}, data.foot));
-redraw();
-document.documentElement.dataset.ready = 'yes';
+finish();

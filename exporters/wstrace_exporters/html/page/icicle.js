@@ -17,29 +17,6 @@ function unpacked(tree) {
   return nodes;
 }
 
-/** The same tree with the lines of a function as one node. */
-function byFunction(nodes) {
-  const places = new Map(), of = new Int32Array(nodes.n), weight = nodes.weight.map(() => []);
-  const merged = {n: 0, names: nodes.names, parent: [], name: [], line: [], weight, children: [], of};
-  for (let at = 0; at < nodes.n; at++) {
-    const parent = at ? of[nodes.parent[at]] : -1, key = parent + ' ' + nodes.name[at];
-    let place = places.get(key);
-    if (place === undefined) {
-      place = merged.n++;
-      places.set(key, place);
-      merged.parent.push(Math.max(parent, 0));
-      merged.name.push(nodes.name[at]);
-      merged.line.push(0);
-      merged.children.push([]);
-      merged.weight.forEach(column => column.push(0));
-      if (at) merged.children[parent].push(place);
-    }
-    of[at] = place;
-    merged.weight.forEach((column, k) => { column[place] += nodes.weight[k][at]; });
-  }
-  return merged;
-}
-
 /** What arrived when: of each entry its node, column and weights. */
 function timesOf(tree, n) {
   const raw = varints(tree.times), node = [], column = [], weight = tree.units.map(() => []);
@@ -47,11 +24,10 @@ function timesOf(tree, n) {
   for (let at = 0; at < n; at++) {
     let time = 0;
     for (let entry = 0; entry < raw[at]; entry++) {
-      const head = raw[i++], brought = raw[i++], resident = head & 1 ? raw[i++] : brought, disk = head & 2 ? raw[i++] : 0;
-      time += head >> 2;
+      time += raw[i++];
       node.push(at);
       column.push(time);
-      [resident, brought, disk].forEach((amount, k) => weight[k].push(amount * tree.units[k]));
+      weight.forEach((amounts, k) => amounts.push(raw[i++] * tree.units[k]));
     }
   }
   return {node: Int32Array.from(node), column: Int16Array.from(column), weight: weight.map(of => Float64Array.from(of))};
@@ -74,23 +50,16 @@ function weightsOf(times, nodes, from, to) {
  * what is said of it. mark(nodes, at): what stands before its name.
  */
 function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
-  const lines = unpacked(tree), functions = byFunction(lines);
-  let nodes = lines, root = 0, at = 0, found = '', boxes = [];
-  const told = el('p', {class: 'told', 'aria-live': 'polite'}, ' ');
+  const nodes = unpacked(tree), told = reader();
+  let root = 0, at = 0, found = '', boxes = [];
   const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': label + '; arrow keys move, Enter goes in, Escape goes out'});
-  const of = el('select', {'aria-label': 'Frames are', onchange: event => {
-    nodes = event.target.value === 'line' ? lines : functions;
-    root = at = 0;
-    fit();
-  }}, el('option', {value: 'line'}, 'lines'), el('option', {value: 'function'}, 'functions'));
   const find = el('input', {type: 'search', placeholder: 'find', 'aria-label': 'Find frames', oninput: event => {
     found = event.target.value.toLowerCase();
     canvas.redraw();
     say(at);
   }});
   const out = el('button', {type: 'button', onclick: () => zoom(0)}, 'whole');
-  const switched = lines.line.some(line => line) ? ['Frames are ', of, ' '] : []; // those of two runs are functions
-  body.append(el('p', {}, ...switched, find, ' ', out), told, el('div', {class: 'deep'}, canvas));
+  body.append(el('p', {}, find, ' ', out), told, el('div', {class: 'deep'}, canvas));
 
   function text(node) {
     const line = nodes.line[node];
@@ -203,17 +172,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
   });
   redrawn(fit);
 
-  /** Gives the nodes other weights, and the functions with them. */
-  function weigh(weight) {
-    lines.weight = weight;
-    functions.weight = weight.map(column => {
-      const found = new Float64Array(functions.n);
-      column.forEach((amount, node) => { found[functions.of[node]] += amount; });
-      return found;
-    });
-    fit();
-  }
-  return {fit, weigh, lines, nodes: () => nodes};
+  return {fit, nodes};
 }
 
 /** Where a name's colour stands in the palette: the same name has the same everywhere. */
@@ -229,19 +188,18 @@ function icicle(tree) {
   for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
   if (!tree) return cannot(body, data.why.faults);
   if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
-  const keys = WEIGHTS.map(([key]) => key);
+  const shown = () => WEIGHTS.findIndex(([key]) => key === state.weight);
   const drawn = flame(body, tree, {
     label: 'Icicle of first touch',
-    which: () => keys.indexOf(state.weight),
+    which: shown,
     paint: (g, nodes, at, meant) => (meant ? variable('--more') : colour(hue(nodes.names[nodes.name[at]]))),
     words: (nodes, at) => (pagesKnown ? `${bytes(nodes.weight[0][at])} still resident, ` : '')
       + `${bytes(nodes.weight[1][at])} brought, `
-      + `${count(nodes.weight[2][at])} reads from disk; ${share(nodes.weight[keys.indexOf(state.weight)][at], nodes.weight[keys.indexOf(state.weight)][0])}`,
+      + `${count(nodes.weight[2][at])} reads from disk; ${share(nodes.weight[shown()][at], nodes.weight[shown()][0])}`,
   });
-  const whole = drawn.lines.weight, times = tree.times === undefined ? null : timesOf(tree, drawn.lines.n);
+  const {nodes} = drawn, whole = nodes.weight, times = tree.times === undefined ? null : timesOf(tree, nodes.n);
   follow(changed => {
-    if (times && changed.includes('from')) {
-      drawn.weigh(state.from === null ? whole : weightsOf(times, drawn.lines, state.from, state.to));
-    } else if (changed.includes('weight')) drawn.fit();
+    if (times && changed.includes('from')) nodes.weight = state.from === null ? whole : weightsOf(times, nodes, state.from, state.to);
+    if (changed.includes('from') || changed.includes('weight')) drawn.fit();
   });
 }

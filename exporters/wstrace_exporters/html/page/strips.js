@@ -17,7 +17,7 @@ function strips(all) {
   if (!all.rows.length) return cannot(body, data.why.pages);
   if (all.more) body.append(el('p', {class: 'note'}, all.more));
   const legend = el('div', {class: 'legend'}, ...[[1, 0], [2, 1], [3, 6]].map(([kind, look]) => el('span', {}, swatch(look), ' ' + STATES[kind])));
-  const told = el('p', {class: 'told', 'aria-live': 'polite'}, ' ');
+  const told = reader();
   body.append(legend, told);
   const canvases = all.rows.map(strip => {
     const cells = cellsOf(strip);

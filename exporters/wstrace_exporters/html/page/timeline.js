@@ -1,7 +1,8 @@
-// When: the bytes that arrived, by owner, stacked; marks, reads from disk as ticks, looks; and the brush.
+// When: the bytes that arrived, by owner, stacked; marks, spans, snapshots; and the brush.
 
 /** What stands left and right of the columns, in pixels: the words of an axis. */
 const LEFT = 80, RIGHT = 8;
+const FIGURES = ['faults', 'from_disk', 'brought', 'resident'];
 
 /** A round number of at least this: 1, 2 or 5 with noughts. */
 function roundStep(least) {
@@ -12,7 +13,7 @@ function roundStep(least) {
 /** Sums of the owners over columns from..to of a view: {faults, from_disk, brought, resident} each a list by owner. */
 function sums(view, from, to) {
   const found = {};
-  for (const figure of ['faults', 'from_disk', 'brought', 'resident']) {
+  for (const figure of FIGURES) {
     const unit = figure === 'brought' || figure === 'resident' ? view.unit : 1;
     found[figure] = view[figure].map(row => {
       let total = 0;
@@ -25,7 +26,7 @@ function sums(view, from, to) {
 
 /** The rows of a view, a number for each owner and column. */
 function unpackView(view, columns) {
-  for (const figure of ['faults', 'from_disk', 'brought', 'resident']) {
+  for (const figure of FIGURES) {
     const flat = varints(view[figure]);
     view[figure] = view.labels.map((_, owner) => flat.slice(owner * columns, (owner + 1) * columns));
   }
@@ -35,14 +36,13 @@ function unpackView(view, columns) {
 function timeline(time) {
   const body = section('timeline', 'When: memory over time, by owner',
     'Cumulative. “still resident” counts the bytes that are there at the counted moment, at the time when they arrived; '
-    + 'points are all that was resident at a look; “brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all): the other pictures follow.');
+    + 'points are all that was resident at a snapshot; “brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all): the other pictures follow.');
   if (!time.n) return cannot(body, data.why.times);
   for (const view of Object.values(time.views)) unpackView(view, time.n);
   for (const why of data.why.timeline) body.append(el('p', {class: 'note'}, why));
   const plot = sharp(260, draw, {tabindex: 0, role: 'application', 'aria-label': 'Timeline; arrow keys move the brush', class: 'plot'});
-  const ticks = sharp(16, (g, width) => drawTicks(g, width, time), {class: 'ticks', 'aria-hidden': 'true'});
   const legend = el('div', {class: 'legend'}), window_ = el('div', {id: 'window', 'aria-live': 'polite'});
-  body.append(legend, plot, spanRows(time), el('p', {class: 'quiet'}, diskWords(time)), ticks, window_);
+  body.append(legend, plot, spanRows(time), window_);
   let drag = null; // the pixels from and to which a drag goes
 
   /** The sum of each owner and those below it at each edge of a column. */
@@ -58,8 +58,8 @@ function timeline(time) {
 
   function draw(g, width, tall) {
     const view = time.views[state.view], stacked = curves(view), reads = state.weight === 'from_disk';
-    const looks = state.weight === 'resident' ? time.looks : [];
-    const most = Math.max(1, stacked.at(-1)[time.n], ...looks.map(([, held]) => held)), bottom = tall - 24;
+    const snapshots = state.weight === 'resident' ? time.snapshots : [];
+    const most = Math.max(1, stacked.at(-1)[time.n], ...snapshots.map(([, held]) => held)), bottom = tall - 24;
     const x = column => LEFT + (width - LEFT - RIGHT) * column / time.n, y = amount => bottom - (bottom - 12) * amount / most;
     const at = moment => x((moment * 1e6 - time.first) / time.width);
     const text = variable('--text');
@@ -100,9 +100,9 @@ function timeline(time) {
     }
     g.setLineDash([2, 3]);
     g.lineWidth = 1.5;
-    path(looks.map(([column, held]) => [x(column), y(held)]));
+    path(snapshots.map(([column, held]) => [x(column), y(held)]));
     g.stroke();
-    for (const [column, held] of looks) g.fillRect(x(column) - 3, y(held) - 3, 6, 6);
+    for (const [column, held] of snapshots) g.fillRect(x(column) - 3, y(held) - 3, 6, 6);
     g.fillStyle = variable('--accent');
     g.globalAlpha = 0.25;
     const [from, to] = drag ?? [state.from, state.to].map(x);
@@ -133,13 +133,11 @@ function timeline(time) {
   function tell() {
     const view = time.views[state.view], from = state.from ?? 0, to = state.to ?? time.n, all = state.from === null;
     const of = sums(view, from, to);
-    const whole = Object.fromEntries(Object.entries(of).map(([key, list]) => [key, list.reduce((sum, n) => sum + n, 0)]));
     const between = `${seconds(time.first + from * time.width)},${seconds(time.first + to * time.width)}`;
-    const resident = n => pagesKnown ? [bytes(n), n] : 'not known';
-    const cells = at => [resident(at === null ? whole.resident : of.resident[at]),
-      [bytes(at === null ? whole.brought : of.brought[at]), at === null ? whole.brought : of.brought[at]],
-      [count(at === null ? whole.faults : of.faults[at]), at === null ? whole.faults : of.faults[at]],
-      [count(at === null ? whole.from_disk : of.from_disk[at]), at === null ? whole.from_disk : of.from_disk[at]]];
+    const cells = amount => {
+      const cell = (figure, words) => [words(amount(of[figure])), amount(of[figure])];
+      return [pagesKnown ? cell('resident', bytes) : 'not known', cell('brought', bytes), cell('faults', count), cell('from_disk', count)];
+    };
     const order = view.labels.map((_, at) => at).filter(at => of.faults[at] || of.resident[at]);
     order.sort((a, b) => of[state.weight][b] - of[state.weight][a]);
     const untimed = view.untimed.reduce((sum, n) => sum + n, 0) * view.unit;
@@ -147,8 +145,8 @@ function timeline(time) {
       el('p', {}, el('b', {}, all ? 'All times: ' : 'Between '), el('code', {'data-between': between}, between), ' s',
         all ? '' : el('button', {type: 'button', onclick: () => change({from: null, to: null})}, 'all times')),
       table(['still resident', 'brought', 'faults', 'from disk', ''],
-        [...order.map(at => [...cells(at), ownerName(view.labels, at, view.labels[at], view.rest)]),
-        [...cells(null), 'Total']], 'Figures of the chosen time'),
+        [...order.map(at => [...cells(list => list[at]), view.labels[at]]),
+        [...cells(list => list.reduce((sum, n) => sum + n, 0)), 'Total']], 'Figures of the chosen time'),
       all && untimed ? el('p', {class: 'quiet'}, `and ${bytes(untimed)} are resident that no recorded fault brought`) : '');
   }
 
@@ -165,7 +163,6 @@ function timeline(time) {
   plot.addEventListener('dblclick', () => change({from: null, to: null}));
   follow(() => {
     plot.redraw();
-    ticks.redraw();
     tell();
   });
   tell();
@@ -174,7 +171,7 @@ function timeline(time) {
 /** The spans as bars below the plot, those of a thread within each other; a click or Enter chooses the time of one. */
 function spanRows(time) {
   const rows = el('div', {class: 'spans', role: 'group', 'aria-label': 'Spans of the program'});
-  const begin = time.first / 1e6, long = time.n * time.width / 1e6, told = el('p', {class: 'told', 'aria-live': 'polite'}, ' ');
+  const begin = time.first / 1e6, long = time.n * time.width / 1e6, told = reader();
   const column = at => (at - begin) / long * time.n;
   for (const [row, from, to, name, thread, open] of time.spans) {
     const left = Math.max(from, begin), right = Math.min(to, begin + long);
@@ -190,39 +187,4 @@ function spanRows(time) {
   }
   rows.style.height = 18 * (1 + Math.max(-1, ...time.spans.map(([row]) => row))) + 'px';
   return time.spans.length ? el('div', {}, rows, told) : '';
-}
-
-function diskWords(time) {
-  if (!time.majors) return 'No fault read from disk.';
-  const drawn = time.drawn < time.majors ? `; ${count(time.drawn)} of them are drawn, spread evenly` : '';
-  return `Reads from disk, a tick each: ${count(time.majors)}${drawn}.`;
-}
-
-/** The distinct places of ticks, in 1/16 of a column, ascending. */
-function placesOf(ticks) {
-  const pairs = varints(ticks), found = [];
-  let place = 0;
-  for (let at = 0; at < pairs.length; at += 2) {
-    place += pairs[at];
-    if (!at || pairs[at]) found.push(place);
-  }
-  return found;
-}
-
-function drawTicks(g, width, time) {
-  const left = LEFT, room = width - LEFT - RIGHT;
-  g.fillStyle = variable('--soft');
-  g.font = '11px system-ui';
-  g.fillText('from disk', 8, 12);
-  g.fillStyle = variable('--more');
-  let last = -1;
-  for (const place of time.places ??= placesOf(time.ticks)) {
-    const column = place / 16, pixel = Math.round(room * column / time.n);
-    if (pixel === last) continue;
-    last = pixel;
-    const chosen = state.from === null || (column >= state.from && column < state.to);
-    g.globalAlpha = chosen ? 0.9 : 0.2;
-    g.fillRect(left + room * column / time.n, chosen ? 0 : 4, 1, chosen ? 16 : 8);
-  }
-  g.globalAlpha = 1;
 }

@@ -14,14 +14,12 @@ from wstrace.analysis.blame.timeline import Timeline
 from wstrace.analysis.frames import Frame
 from wstrace.analysis.segments import begins
 from wstrace.text import number, printable
-from wstrace_exporters.html.encode import varints
+from wstrace_exporters.html.document import varints
 
-#: A node with less than this share of every weight is folded, and more of them where the page would grow too large.
+#: A node with less than this share of every weight is not drawn, and more of them where the page would grow too large.
 SHARE = 0.001
-#: The bytes that nodes and their names may take in the page.
-ROOM = 360_000
-#: The bytes that what arrived when, by node, may take besides.
-TIMES_ROOM = 200_000
+#: The bytes that nodes, and what arrived at them when, may take in the page.
+ROOM = 400_000
 #: The paths that are told one by one, and the longest name of a frame, in characters.
 PATHS, NAME_LIMIT = 20_000, 120
 OTHERS = "(others)"
@@ -97,85 +95,49 @@ class Tree:
             for column in sums.T:
                 column[first:begin] += np.bincount(above - first, column[begin:end], begin - first)
             end = begin
-        names, share = list(self._codes), SHARE
+        codes, least = list(self._codes), sums[0] * SHARE
         while True:
-            kept, hidden, place = self._kept(sums, parent, steps, names, share)
-            found = self._encoded(kept, units)
+            kept = ((sums >= least) & (sums > 0)).any(axis=1)
+            kept[0] = True
+            nearest = np.where(kept, np.arange(len(parent)), parent)
+            while not kept[nearest].all():
+                nearest = nearest[nearest]
+            place = np.cumsum(kept) - 1
+            texts: dict[str, int] = {}
+            named, which = np.unique(steps[kept], return_inverse=True)
+            named = np.array(
+                [(texts.setdefault(text, len(texts)), line) for text, line in map(codes.__getitem__, named)]
+            )
+            rows = np.column_stack((place[kept] - place[nearest[parent[kept]]], named[which],
+                                    np.round(sums[kept] / np.array(units)).astype(np.int64)))  # fmt: skip
+            found: dict[str, Any] = {"nodes": varints(rows.ravel())}
             if self._times is not None:
                 path, time, of_time = self._times
-                found["times"] = encoded_times(place[leaf[path]], time, of_time, units, len(kept))
-            if (
-                len(found["nodes"]) + sum(map(len, found["names"])) <= ROOM
-                and len(found.get("times", "")) <= TIMES_ROOM
-            ):
+                found["times"] = encoded_times(place[nearest[leaf[path]]], time, of_time, units, len(rows))
+            if sum(map(len, (*found.values(), *texts))) <= ROOM:
                 break
-            share *= 2
-        if hidden:
-            found["folded"] = (f"{number(hidden)} frames with less than {share:.2%} of everything are folded into "
-                               f"{OTHERS}.")  # fmt: skip
+            least *= 2
+        found |= {"names": list(texts), "weights": len(units), "units": list(units)}
+        if hidden := int(np.count_nonzero(~kept & sums.any(axis=1))):
+            found["folded"] = f"{number(hidden)} small frames are not drawn: the room below their callers is theirs."
         return found
-
-    def _kept(
-        self,
-        sums: NDArray[np.float64],
-        parent: NDArray[np.intp],
-        steps: NDArray[np.intp],
-        names: list[Step],
-        share: float,
-    ) -> tuple[list[tuple[int, Step, NDArray[np.float64]]], int, NDArray[np.intp]]:
-        """(parent, name, weights) of the nodes that are told, each behind its parent; how many are not; and of each
-        node the told one that counts it.
-        """
-        least = sums[0] * share
-        big = ((sums >= least) & (sums > 0)).any(axis=1)
-        place = np.full(len(parent), -1)
-        place[0] = 0
-        nodes = [(0, names[0], sums[0])]
-        folded: dict[int, NDArray[np.float64]] = {}
-        for node in np.flatnonzero(big).tolist()[1:]:
-            place[node] = len(nodes)
-            nodes.append((int(place[parent[node]]), names[steps[node]], sums[node]))
-        small = np.flatnonzero(~big & sums.any(axis=1))
-        hidden = len(small)
-        at = small[place[parent[small]] >= 0]
-        for above, amounts in zip(place[parent[at]].tolist(), sums[at], strict=True):
-            folded[above] = folded.get(above, 0) + amounts
-        others = np.zeros(len(nodes), np.intp)
-        others[list(folded)] = np.arange(len(nodes), len(nodes) + len(folded))
-        nodes += [(above, (OTHERS, 0), amounts) for above, amounts in folded.items()]
-        top = np.arange(len(parent))
-        while len(deep := np.flatnonzero((place[top] < 0) & (place[parent[top]] < 0))):
-            top[deep] = parent[top[deep]]
-        return nodes, hidden, np.where(place[top] >= 0, place[top], others[place[parent[top]]])
-
-    def _encoded(self, nodes: list[tuple[int, Step, NDArray[np.float64]]], units: Sequence[float]) -> dict[str, Any]:
-        codes: dict[str, int] = {}
-        rows = np.zeros((len(nodes), 3 + len(units)), np.int64)
-        for at, (above, (text, line), _) in enumerate(nodes):
-            rows[at, :3] = at - above, codes.setdefault(text, len(codes)), line
-        rows[:, 3:] = np.round(np.array([amounts for _, _, amounts in nodes]) / np.array(units))
-        return {"names": list(codes), "nodes": varints(rows.ravel()), "weights": len(units), "units": list(units)}
 
 
 def encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArray[np.float64],
                   units: Sequence[float], n: int) -> str:  # fmt: skip
     """What arrived when, by node, as varints: of each of n nodes at how many times, and these, in order.
 
-    Of a time: 4 times the distance to the one before it, + 1 where what is resident is not what was brought, + 2 where
-    any was read from disk; what was brought, and of the other two amounts those that this tells.
+    Of a time: the distance to the one before it, and the amounts.
     """
     width = int(time.max(initial=0)) + 1
     key, which = np.unique(node * width + time, return_inverse=True)
-    resident, brought, disk = (
-        np.round(np.bincount(which, column, len(key)) / unit).astype(np.int64)
-        for column, unit in zip(amounts.T, units, strict=True)
-    )
     node, time = key // width, key % width
-    apart, hard = resident != brought, disk > 0
     gap = np.where(begins(node), time, np.diff(time, prepend=0))
-    rows = np.column_stack((gap << 2 | hard << 1 | apart, brought, resident, disk))
-    there = np.column_stack((np.ones((len(key), 2), np.bool_), apart, hard))
-    return varints(np.concatenate((np.bincount(node, minlength=n), rows[there])))
+    sums = [
+        np.round(np.bincount(which, column, len(key)) / unit) for column, unit in zip(amounts.T, units, strict=True)
+    ]
+    rows = np.column_stack((gap, *sums)).astype(np.int64)
+    return varints(np.concatenate((np.bincount(node, minlength=n), rows.ravel())))
 
 
 def add_paths(tree: Tree, blame: Blame, columns: Sequence[str], place: Callable[[list[float]], Sequence[float]],

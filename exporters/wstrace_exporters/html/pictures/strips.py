@@ -14,7 +14,7 @@ from wstrace.analysis.losses import page_of
 from wstrace.analysis.segments import begins
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FILE
 from wstrace.text import base_name, number
-from wstrace_exporters.html.encode import name, varints
+from wstrace_exporters.html.document import name, varints
 from wstrace_exporters.html.pictures.timeline import Times
 
 #: The mappings that are shown, the cells of each, and the owners that are named.

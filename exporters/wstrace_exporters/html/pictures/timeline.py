@@ -1,4 +1,4 @@
-"""The timeline: what arrived when, by owner; what was resident at each look; marks; reads from disk."""
+"""The timeline: what arrived when, by owner; what was resident at each snapshot; marks; spans."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wstrace.analysis.blame.rows import Blame
 from wstrace.analysis.blame.timeline import Over, Timeline
 from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.spans import places, spans_of
-from wstrace.schema import FAULT_MAJOR, MARK
-from wstrace_exporters.html.encode import name, others, varints
+from wstrace.schema import MARK
+from wstrace_exporters.html.document import name, varints
 
 #: The columns of the picture, to which the brush snaps.
 BINS = 400
 #: The owners that have a colour of their own, and the views that there are.
 OWNERS = 8
 VIEWS = ("line", "package", "file", "kind")
-#: The reads from disk, the marks, and the spans that are drawn one by one, and the rows of spans.
-MAJORS, MARKS, SPANS, ROWS = 20_000, 200, 200, 12
+#: The marks and the spans that are drawn, and the rows of spans.
+MARKS, SPANS, ROWS = 200, 200, 12
 _FIGURES = ("faults", "from_disk", "brought", "resident")
 
 
@@ -60,7 +60,7 @@ def timeline(line: Timeline, times: Times) -> dict[str, Any]:
     found: dict[str, Any] = {"first": times.first, "width": times.width, "n": times.n,
                              "windows": "until" in blame.of.inputs.faults}  # fmt: skip
     found["views"] = {view: _owners(line.by(view), blame.of.page_size) for view in VIEWS} if times.n else {}
-    return found | _majors(blame, times)
+    return found
 
 
 def _owners(over: Over, page: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _owners(over: Over, page: int) -> dict[str, Any]:
     order = np.argsort(-np.asarray(weight), kind="stable")
     order = order[np.any([column[order] > 0 for column in sums.values()], axis=0)]
     first, rest = order[:OWNERS], order[OWNERS:]
-    labels = [name(over.rows[at].label) for at in first.tolist()] + [others(len(rest))] * bool(len(rest))
+    labels = [name(over.rows[at].label) for at in first.tolist()] + ["(others)"] * bool(len(rest))
 
     def told(values: NDArray[np.float64], unit: float) -> str:
         chosen = np.array([values[at] for at in first] + [values[rest].sum(axis=0)] * bool(len(rest)))
@@ -79,30 +79,13 @@ def _owners(over: Over, page: int) -> dict[str, Any]:
 
     units = {"brought": page / 2, "resident": page / 2}
     figures = {figure: told(getattr(over, figure), units.get(figure, 1)) for figure in _FIGURES}
-    return {"labels": labels, "rest": len(rest), "unit": page / 2, **figures, "untimed": told(over.untimed, page / 2)}
+    return {"labels": labels, "unit": page / 2, **figures, "untimed": told(over.untimed, page / 2)}
 
 
-def _majors(blame: Blame, times: Times) -> dict[str, Any]:
-    """The reads from disk, in order of time: of each the column in 1/16 after the one before it, and its file."""
-    faults, of = blame.of.history.faults, blame.of
-    rows = np.flatnonzero((faults.flags & FAULT_MAJOR) != 0)
-    rows = rows[np.argsort(faults.time[rows], kind="stable")]
-    n = len(rows)
-    rows = rows[np.linspace(0, n - 1, MAJORS).astype(np.intp)] if n > MAJORS else rows
-    if not times.n:
-        rows = rows[:0]
-    files, which = np.unique(of.past.fault_cells.file[of.past.fault_cells.of[faults.order[rows]]], return_inverse=True)
-    names = [name((of.strings[code] if code < len(of.strings) else "") or "[unknown]") for code in files.tolist()]
-    since = faults.time[rows] - times.edges[0] if len(rows) else faults.time[rows]
-    place = (since // np.uint64(max(times.width * 1000 // 16, 1))).astype(np.int64)
-    place = np.diff(place, prepend=0)
-    return {"majors": n, "drawn": len(rows), "ticks": varints(np.stack([place, which], axis=1).ravel()), "files": names}
+def points(blame: Blame, times: Times) -> list[list[int]]:
+    """The snapshots of resident memory: of each the column and the bytes of all processes, the last one of a column.
 
-
-def looks(blame: Blame, times: Times) -> list[list[int]]:
-    """The looks at resident memory: of each the column and the bytes of all processes, the last one of a column.
-
-    One before the first look at a process that had faulted by then is of a part of the memory, and is no point.
+    One before the first snapshot of a process that had faulted by then is of a part of the memory, and is no point.
     """
     if not times.n:
         return []
