@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -14,21 +15,30 @@ if TYPE_CHECKING:  # A Batch only calls methods of its arrays, so `--help` need 
     from numpy.typing import NDArray
 
 
+#: what a name takes beside its text: its entries in a list and a dict, and its code
+_ENTRY_BYTES = 120
+
+
 class Dictionary:
     """Append-only names: code 0 is "" (unknown), code i is the i-th name that was added. Thread-safe and bounded.
 
     Paths that are not UTF-8 are held with surrogateescape. Once its limits are reached, a new name reads as unknown (0)
     and is counted in `overflowed`, so that a hostile target cannot make the tracer grow.
+
+    Args:
+        most_bytes: of memory that the names take.
     """
 
-    MAX_NAMES = 1 << 20
     MAX_NAME_CHARS = 65_536
-    MAX_CHARS = 32 << 20
+    #: by default: a million names, as many as the parts of a trace file have at most
+    MOST_BYTES = 256 << 20
+    #: of a trace that is being recorded: 200,000 functions, or paths
+    LIVE_BYTES = 48 << 20
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._names: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
-        self._chars = 0
+        self._most_bytes, self._bytes = most_bytes, 0
         self._lock = threading.Lock()
         self.overflowed = 0
 
@@ -45,13 +55,13 @@ class Dictionary:
         known = self._codes.get(name)
         if known is not None:
             return known
-        full = len(self._names) >= self.MAX_NAMES or self._chars + len(name) > self.MAX_CHARS
-        if full or len(name) > self.MAX_NAME_CHARS:
+        size = sys.getsizeof(name) + _ENTRY_BYTES
+        if self._bytes + size > self._most_bytes or len(name) > self.MAX_NAME_CHARS:
             self.overflowed += 1
             return 0
         code = len(self._names)
         self._names.append(name)  # The name comes before the code becomes visible, so readers need no lock.
-        self._chars += len(name)
+        self._bytes += size
         self._codes[name] = code
         return code
 
@@ -72,8 +82,8 @@ class Dictionary:
         return self._names[start:stop]
 
     def statistics(self) -> dict[str, int]:
-        """The number of names, the characters held, and the names that were refused past the limits."""
-        return {"names": len(self._names), "characters": self._chars, "overflowed": self.overflowed}
+        """The number of names, the bytes that they take, and the names that were refused past the limits."""
+        return {"names": len(self._names), "bytes": self._bytes, "overflowed": self.overflowed}
 
 
 def names_of(column: Column, strings: Dictionary) -> list[str] | None:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from wstrace.batch import Batch, checked
 from wstrace.errors import Unavailable
 from wstrace.guard import counts, named, pass_interrupt, quietly, why
-from wstrace.interfaces import Context, Enricher, Exporter
+from wstrace.interfaces import Context, Enricher, Exporter, Progress
 from wstrace.ledger import Ledger
 from wstrace.limit import Limit, WorkThread
 from wstrace.logs import log
 
 QUEUE_BYTES = 48 << 20
 #: Essential batches (mappings, processes) may fill a queue to this multiple of its limit.
-ESSENTIAL_ROOM = 4
+ESSENTIAL_ROOM = 2
 #: An exporter that may wait is given batches when so many bytes are queued, or the first has waited so long: where all
 #: CPUs are busy, what is written of a burst of faults takes no CPU from the program that takes them.
 GATHERED_BYTES, GATHERED_SECONDS = 16 << 20, 0.5
@@ -48,6 +48,7 @@ class Queue:
 
     def __init__(self, limit: int = QUEUE_BYTES) -> None:
         self._limit = limit
+        self.progress = Progress()
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
         self._closed = self._giving = self._gathering = False
@@ -65,6 +66,7 @@ class Queue:
                 return False
             self._items.append(batch)
             self._count(batch, size)
+            self.progress.waiting += 1
             self.peak_bytes = max(self.peak_bytes, self.bytes)
             self._ready.notify()
         return True
@@ -74,6 +76,7 @@ class Queue:
         return self.bytes + self.internal_bytes >= min(GATHERED_BYTES, self._limit // 3)
 
     def _count(self, batch: Batch, size: int) -> None:
+        self.progress.essential_bytes += size * batch.schema.essential
         if batch.schema.internal:
             self.internal_bytes += size
         else:
@@ -91,6 +94,7 @@ class Queue:
             if not self._items:
                 return None
             batch = self._items.popleft()
+            self.progress.waiting -= 1
             self._giving = bool(self._items)
             self._count(batch, -batch.nbytes)
             return batch
@@ -116,6 +120,7 @@ class Queue:
         with self._ready:
             dropped = [batch for batch in self._items if batch.schema.internal is internal]
             self._items = collections.deque(batch for batch in self._items if batch.schema.internal is not internal)
+            self.progress.waiting = len(self._items)
             for batch in dropped:
                 self._count(batch, -batch.nbytes)
         return sum(map(len, dropped))
@@ -296,7 +301,7 @@ class Bus(Worker):
 
     def start(self, context: Context) -> None:
         """Starts the enrichers, then the threads of the exporters and of the bus."""
-        context.behind.append(lambda: not self.queue.empty)
+        self.queue.progress = context.progress
         for enricher in list(self.enrichers):
             with named(f"enricher {enricher.name}"):
                 self._guard(enricher, functools.partial(_begin, enricher, context))

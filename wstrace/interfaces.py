@@ -35,8 +35,26 @@ if TYPE_CHECKING:  # numpy is not imported for `--help`
 
     #: (pids, addresses, times) -> the ids of the mappings there
     MappingsAt = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], NDArray[Any]]
+#: later than every time
+NEVER = (1 << 64) - 1
 #: Of several triggers that fire at once so many are kept by flight recorders; of more the last ones.
 MOST_FIRINGS = 256
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Progress:
+    """How far the parts of a session are; each field is written by one part, and read by those on other threads.
+
+    waiting: batches that wait for the enrichers: what costs less for several at once may wait, too.
+    essential_bytes: of those that must not be dropped: a source gives no more while these are many.
+    held_since: the time of the oldest record, in ns, that an enricher still looks up by mappings_at().
+    parents: the traced processes that have not ended -> their parents, where a source records births.
+    """
+
+    waiting: int = 0
+    essential_bytes: int = 0
+    held_since: int = NEVER
+    parents: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -46,13 +64,11 @@ class Context:
     targets, groups: the processes that are traced, and those that come and go; both () where records are replayed.
     stack_ids: where ids of `call_site` rows are taken from, by every part that makes such rows (call_sites.CallSites).
     info: what is known of the trace beside its records; plugins fill in what they find out.
-    children: also trace processes that the targets start. orphans: each tells the pids of those whose parents ended.
+    children: also trace processes that the targets start.
     require: "full" = a source must not fall back to a lower level. streams: that any exporter wants; None = all.
     wait_children: the trace goes on until no traced process is left, not only until the target itself ends.
     last_mark: the time of the user's last mark in ns, for sources that take snapshots; [] = there was none.
     firings: the last ones of triggers, each there before the mark that has its time.
-    behind: each tells whether more batches wait for the enrichers: what costs less for several at once may wait.
-    held_since: each tells the time of the oldest record, in ns, that an enricher still looks up by mappings_at().
     """
 
     targets: tuple[Target, ...] = ()
@@ -68,9 +84,7 @@ class Context:
     streams: frozenset[str] | None = None
     last_mark: list[int] = field(default_factory=list)
     firings: deque[Firing] = field(default_factory=lambda: deque(maxlen=MOST_FIRINGS))
-    behind: list[Callable[[], bool]] = field(default_factory=list)
-    held_since: list[Callable[[], int]] = field(default_factory=list)
-    orphans: list[Callable[[], list[int]]] = field(default_factory=list)
+    progress: Progress = field(default_factory=Progress)
     _own_threads: set[int] = field(default_factory=set)
     _mappings_at: list[MappingsAt] = field(default_factory=list)
 

@@ -108,7 +108,7 @@ PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT, PROCESS_NAME = 1, 2, 3, 
 #: The name is the title that a process gave itself in place of its command line, as `postgres: checkpointer`.
 PROCESS_TITLE = 6
 
-SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE = 1, 2, 3
+SPACE_MAP, SPACE_UNMAP, SPACE_REPLACE, SPACE_MOVE = 1, 2, 3, 4
 
 #: What becomes of the content of addresses. A trace file holds the index: words are added, never renumbered.
 LOSS_EVENTS = (
@@ -215,12 +215,19 @@ PROCESS = Schema(
 )
 
 #: What sources say of address spaces, in time order; the mapped_files enricher consumes it and gives out MAPPING rows.
+#: A row of a move has the new place, and in place of a file: how many bytes (`ino`) it is of what lies until then at
+#: `offset`, the time since when it is there (`dev`), and whether (`flags`) it stays at its old place, too.
 ADDRESS_SPACE = Schema(
     "address_space",
     (
         Column("time_ns", "u64", "ns"),
         Column("pid", "u32", "id"),
-        Column("event", "u8", "id", "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's mappings"),
+        Column(
+            "event",
+            "u8",
+            "id",
+            "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's; 4 move",
+        ),
         Column("start", "u64", "addr"),
         Column("end", "u64", "addr", "first byte past it"),
         Column("offset", "u64", "count", "file offset", unit="bytes"),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
-from wstrace.batch import checked
+from wstrace.batch import Dictionary, checked
 from wstrace.bus import Bus, ExporterQueue
 from wstrace.clock import now_ns
 from wstrace.config import Config
@@ -103,7 +103,9 @@ class Session:
         if enrichers is None:
             enrichers = [self._build("enricher", Spec(name)) for name in self._plugins.enrichers]
         wanted = [exporter.streams for exporter in self._exporters]
+        live = not any(source.patient for source in self._sources)
         self.context = Context(
+            strings=Dictionary(Dictionary.LIVE_BYTES if live else Dictionary.MOST_BYTES),
             targets=tuple(targets),
             groups=tuple(groups),
             ledger=Ledger(self._plugins.stages),
@@ -114,7 +116,6 @@ class Session:
             wait_children=wait_children,
             streams=None if None in wanted else frozenset().union(*filter(None, wanted)),
         )
-        live = not any(source.patient for source in self._sources)
         queues = [ExporterQueue(exporter, self.ledger, queue_bytes, live=live) for exporter in self._exporters]
         self._bus = Bus(enrichers, queues, self.ledger, queue_bytes, self._patience)
         self._state, self._lock = "new", threading.RLock()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from open_files import descriptors
 
-from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_UNMAP
+from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_MOVE, SPACE_UNMAP
 from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.os.linux.versions import kernel
 from wstrace_plugins.page_faults.linux import tracepoints
@@ -124,7 +124,7 @@ def test_every_fault_has_its_mapping(trace: Tracer) -> None:
     if not told:
         pytest.skip("munmap and mremap are told to root only (tracefs)")
     traced = trace(python(f"{SMALL_PAGES}x = []\nfor i in range(3_000_000): x.append(None)\n"))
-    moved = traced.column("address_space", "event").tolist().count(SPACE_UNMAP)
+    moved = traced.column("address_space", "event").tolist().count(SPACE_MOVE)
     known, unknown = coverage(traced)
     assert known > 3_000_000 * 8 // PAGE
     assert moved > 5  # what grows in its place is not unmapped

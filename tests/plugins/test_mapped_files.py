@@ -228,14 +228,13 @@ def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: C
 
 def test_what_ended_is_known_while_a_record_of_then_is_held(drive: Callable[..., Any]) -> None:
     """Samples of stacks are looked up after the faults of the same read of the rings, which may span many seconds."""
-    told, since = drive(), [SECOND]
-    told.context.held_since.append(lambda: since[0])
+    told = drive()
     told.process(PROCESS_FORK, 5, pid=8, ppid=7)
     told.process(PROCESS_EXIT, SECOND, pid=8)
     told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     of_then = np.array([8], "<u4"), np.array([0x1000], "<u8"), np.array([SECOND - 1], "<u8")
     for held, known in ((SECOND, True), (50 * SECOND, False)):
-        since[0] = held
+        told.context.progress.held_since = held
         told.fault((50 * SECOND, 0x5000))
         assert bool(told.context.mappings_at(*of_then)[0]) is known
 

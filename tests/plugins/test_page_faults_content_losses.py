@@ -9,8 +9,7 @@ from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls
-from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
+from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls, SharedSpaces
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 NUMBERS = {

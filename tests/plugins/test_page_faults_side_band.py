@@ -11,8 +11,8 @@ from side_band_records import band, comm, lost, mmap2, new_task, record, syscall
 from side_band_records import given as rows_of
 
 from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
-from wstrace_plugins.page_faults.linux.calls import Calls
-from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
+from wstrace_plugins.mapped_files.spaces import AddressSpaces
+from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
 
 
 def test_life_of_a_process() -> None:
@@ -131,27 +131,35 @@ def test_a_munmap_that_failed_is_not_believed() -> None:
     assert moves(call, syscall(MREMAP, 12, 0x10000, 1, 1, 0, 0), syscall(UNMAPPED, 20, 0)) == []
 
 
+def left(*records: bytes) -> list[tuple[str, str, int, str]]:
+    """What is mapped in the end: from where to where, the offset in its file, and the file."""
+    start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
+    _, strings, _, rows = band(start, *records, calls=Calls(CALLS))
+    spaces = AddressSpaces(strings)
+    for time_ns, pid, event, begin, end, *rest in rows:
+        spaces.apply(event, time_ns, pid, begin, end, tuple(rest))
+    return [
+        (hex(begin), hex(end), mapping.offset + begin - mapping.start, strings[mapping.file])
+        for begin, end, (mapping, _) in spaces.process(7).now().rows()
+    ]  # fmt: skip
+
+
 def test_what_another_thread_maps_before_the_call_returns_stays() -> None:
     """munmap() and mremap() free their place before they return: it counts as free from their entry on."""
     again = mmap2(0x10000, 0x1000, b"/new", 15)
-    assert moves(syscall(MUNMAP, 10, 0x10000, 1), again, syscall(UNMAPPED, 20, 0)) == [
-        (10, 2, "0x10000", "0x11000", 0, 0),
-        (15, 1, "0x10000", "0x11000", 0x2000, 42),
-    ]
-    moved = moves(syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0), again, syscall(RETURN, 20, 0x90000))
-    assert [row[:3] for row in moved] == [(10, 2, "0x10000"), (15, 1, "0x10000"), (20, 1, "0x90000")]
-    start = comm(b"a", 1, executed=True) + mmap2(0x10000, 0x4000, b"/data", 2, flags=1)
-    call = syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0)
-    _, strings, _, spaces = band(start, call, again, syscall(RETURN, 20, 0x90000), calls=Calls(CALLS))
-    assert strings[spaces[-1][6]] == "/data", "what lay there when the call was entered"
+    stays = [("0x10000", "0x11000", 0x2000, "/new"), ("0x11000", "0x14000", 0x3000, "/data")]
+    assert left(syscall(MUNMAP, 10, 0x10000, 1), again, syscall(UNMAPPED, 20, 0)) == stays
+    moved = left(syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0), again, syscall(RETURN, 20, 0x90000))
+    assert moved == [*stays, ("0x90000", "0x91000", 0x2000, "/data")], "what lay there when the call was entered"
 
 
 def test_grown_and_shrunk_in_its_place() -> None:
     """Nothing of what stays is unknown meanwhile."""
-    grown = moves(syscall(MREMAP, 10, 0x10000, 0x4000, 0x8000, 0, 0), syscall(RETURN, 20, 0x10000))
-    assert grown == [(20, 1, "0x10000", "0x18000", 0x2000, 42)]
-    shrunk = moves(syscall(MREMAP, 10, 0x10000, 0x4000, 0x1000, 0, 0), syscall(RETURN, 20, 0x10000))
-    assert shrunk == [(10, 2, "0x11000", "0x14000", 0, 0), (20, 1, "0x10000", "0x11000", 0x2000, 42)]
+    grow = syscall(MREMAP, 10, 0x10000, 0x4000, 0x8000, 0, 0), syscall(RETURN, 20, 0x10000)
+    assert [row[1] for row in moves(*grow)] == [4]
+    assert left(*grow) == [("0x10000", "0x18000", 0x2000, "/data")]
+    shrink = syscall(MREMAP, 10, 0x10000, 0x4000, 0x1000, 0, 0), syscall(RETURN, 20, 0x10000)
+    assert moves(*shrink) == [(10, 2, "0x11000", "0x14000", 0, 0)]
 
 
 def test_unmapped_and_moved() -> None:
@@ -160,14 +168,13 @@ def test_unmapped_and_moved() -> None:
     assert moves(call) == []
     assert moves(call, syscall(RETURN, 20, (1 << 64) - 12)) == []
     # what is moved keeps its file, from its own offset on; entry and return may be in different rings
-    assert moves(syscall(RETURN, 20, 0x90000), call) == [
-        (10, 2, "0x11000", "0x12000", 0, 0),
-        (20, 1, "0x90000", "0x93000", 0x3000, 42),
-    ]
+    rest = [("0x10000", "0x11000", 0x2000, "/data"), ("0x12000", "0x14000", 0x4000, "/data")]
+    assert left(syscall(RETURN, 20, 0x90000), call) == [*rest, ("0x90000", "0x93000", 0x3000, "/data")]
     kept = syscall(MREMAP, 10, 0x11000, 0x1000, 0x1000, 1 | 4, 0)  # MREMAP_DONTUNMAP
-    assert moves(kept, syscall(RETURN, 20, 0x90000)) == [(20, 1, "0x90000", "0x91000", 0x3000, 42)]
+    whole = ("0x10000", "0x14000", 0x2000, "/data")
+    assert left(kept, syscall(RETURN, 20, 0x90000)) == [whole, ("0x90000", "0x91000", 0x3000, "/data")]
     unknown = syscall(MREMAP, 10, 0x777000, 0x1000, 0x2000, 1, 0)
-    assert moves(unknown, syscall(RETURN, 20, 0x90000))[1] == (20, 1, "0x90000", "0x92000", 0, 0)
+    assert left(unknown, syscall(RETURN, 20, 0x90000)) == [whole, ("0x90000", "0x92000", 0, "[anon]")]
 
 
 # -- shared address spaces ---------------------------------------------------------------------------------------------

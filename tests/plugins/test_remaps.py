@@ -6,32 +6,36 @@ import random
 
 import pytest
 
-from wstrace.schema import SPACE_MAP, SPACE_UNMAP
-from wstrace_plugins.page_faults.linux.calls import MREMAP_DONTUNMAP, Call, Remaps
+from wstrace.batch import Dictionary
+from wstrace.schema import KIND_ANON, KIND_FILE, KIND_SHIFT, PROCESS_FORK, SPACE_MAP
+from wstrace_plugins.mapped_files.spaces import AddressSpaces
+from wstrace_plugins.page_faults.linux.calls import MREMAP_DONTUNMAP, Call, space_rows
 
-PAGE, PAGES, ANON = 4096, 48, 99
+PAGE, PAGES = 4096, 48
 #: A page of a file: its inode and its number there.
 Known = tuple[int, int]
 
 
-def applied(space: dict[int, Known], remaps: Remaps, rows: list[tuple[int, ...]]) -> None:
-    """Does what rows tell in a space by pages, and lets `remaps` learn them."""
-    for row in rows:
-        _, _, event, start, end, offset, _, _, ino, _ = row
+def applied(spaces: AddressSpaces, rows: list[tuple[int, ...]]) -> None:
+    for time, pid, event, start, end, *rest in rows:
+        spaces.apply(event, time, pid, start, end, tuple(rest))
+
+
+def known(spaces: AddressSpaces, pid: int, time: int) -> dict[int, Known]:
+    """What lies in each page of a process."""
+    found = {}
+    for start, end, (mapping, _) in spaces.process(pid).at(time).rows():
         for at in range(start, end, PAGE):
-            space.pop(at // PAGE, None)
-            if event == SPACE_MAP:
-                space[at // PAGE] = ino, (offset + at - start) // PAGE if ino else 0
-        remaps.changed(row)
+            found[at // PAGE] = mapping.ino, (mapping.offset + at - mapping.start) // PAGE if mapping.ino else 0
+    return found
 
 
 class Machine:
     """The address space of one process as the kernel has it, and what rows tell of it."""
 
     def __init__(self, seed: int) -> None:
-        self.random, self.remaps, self.time = random.Random(seed), Remaps(ANON), 0
+        self.random, self.spaces, self.time = random.Random(seed), AddressSpaces(Dictionary()), 0
         self.truth: dict[int, Known] = {}
-        self.told: dict[int, Known] = {}
 
     def span(self) -> tuple[int, int]:
         start = self.random.randrange(PAGES - 1)
@@ -42,13 +46,14 @@ class Machine:
         ino, first = self.random.randint(0, 3), self.random.randrange(20)
         self.time += 10
         self.truth |= {start + i: (ino, first + i if ino else 0) for i in range(n)}
-        row = (self.time, 7, SPACE_MAP, start * PAGE, (start + n) * PAGE, first * PAGE * bool(ino), ino, 0, ino, 1)
-        applied(self.told, self.remaps, [row])
+        flags = (KIND_FILE if ino else KIND_ANON) << KIND_SHIFT | 1
+        row = (self.time, 7, SPACE_MAP, start * PAGE, (start + n) * PAGE, first * PAGE * bool(ino), ino, 0, ino, flags)
+        applied(self.spaces, [row])
 
     def called(self, name: str, *arguments: int, result: int = 0) -> None:
         self.time += 10
         call = Call(name, 7, self.time - 5, self.time, arguments, result)
-        applied(self.told, self.remaps, self.remaps.rows(call))
+        applied(self.spaces, space_rows(call))
 
     def unmap(self) -> None:
         start, n = self.span()
@@ -85,15 +90,22 @@ def test_what_is_told_is_what_is_mapped(seed: int) -> None:
     machine = Machine(seed)
     for _ in range(150):
         machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()
-        assert machine.told == machine.truth
+        assert known(machine.spaces, 7, machine.time) == machine.truth
 
 
 def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory() -> None:
-    remaps = Remaps(ANON)
-    remaps.changed((1, 7, SPACE_MAP, 0x10000, 0x12000, 0, 5, 0, 42, 1))
-    remaps.forked(8, 7)
-    rows = remaps.rows(Call("mremap", 8, 10, 20, (0x10000, 0x2000, 0x4000, 3), 0x90000))
-    assert [(row[1], row[2], hex(row[3]), hex(row[4]), row[8]) for row in rows] == [
-        (8, SPACE_UNMAP, "0x10000", "0x12000", 0),
-        (8, SPACE_MAP, "0x90000", "0x94000", 42),
-    ]
+    spaces = AddressSpaces(Dictionary())
+    applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x12000, 0, 5, 0, 42, KIND_FILE << KIND_SHIFT)])
+    spaces.apply_process(PROCESS_FORK, 5, 8, 7)
+    applied(spaces, space_rows(Call("mremap", 8, 10, 20, (0x10000, 0x2000, 0x4000, 3), 0x90000)))
+    assert known(spaces, 8, 20) == {0x90 + i: (42, i) for i in range(4)}
+    assert known(spaces, 7, 20) == {0x10 + i: (42, i) for i in range(2)}
+
+
+def test_what_another_thread_maps_in_the_old_place_meanwhile_stays() -> None:
+    spaces = AddressSpaces(Dictionary())
+    file = KIND_FILE << KIND_SHIFT
+    applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x11000, 0, 5, 0, 42, file)])
+    (moved,) = space_rows(Call("mremap", 7, 10, 20, (0x10000, 0x1000, 0x1000, 3), 0x90000))
+    applied(spaces, [moved, (15, 7, SPACE_MAP, 0x10000, 0x11000, 0, 6, 0, 43, file)])
+    assert known(spaces, 7, 20) == {0x10: (43, 0), 0x90: (42, 0)}

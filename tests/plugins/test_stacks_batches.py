@@ -55,11 +55,12 @@ def test_samples_that_wait_for_too_long_are_given_up_and_told(waited_ns: int, un
 
 
 class Held:
-    """An enricher, what it unwound at once, and whether more batches wait behind."""
+    """An enricher, and what it unwound at once, while more batches wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.behind, self.at_once = True, list[int]()
-        self.context, self.enricher = Context(behind=[lambda: self.behind]), NativeStacks()
+        self.at_once = list[int]()
+        self.context, self.enricher = Context(), NativeStacks()
+        self.context.progress.waiting = 1
         monkeypatch.setattr(Worker, "_some", lambda worker, batch: self.at_once.append(len(batch["tid"])))
         self.enricher.start(self.context)
 
@@ -82,7 +83,7 @@ def test_while_more_batches_wait_samples_of_several_are_unwound_together(held: H
     held.samples()
     assert held.faults(5) == []
     assert held.enricher.held == 7
-    held.behind = False
+    held.context.progress.waiting = 0
     held.samples()
     given = held.faults(1)
     assert [len(one) for one in given] == [2, 5, 1], "in their order"
@@ -108,7 +109,7 @@ def test_where_unwinding_fails_no_fault_is_lost(held: Held, monkeypatch: pytest.
     held.samples()
     assert held.faults() == []
     monkeypatch.setattr(Worker, "_some", fail)
-    held.behind = False
+    held.context.progress.waiting = 0
     given = held.faults(5)
     assert [(len(one), "native_stack" in one) for one in given] == [(2, False), (5, False)]
     assert "native stacks of some faults: a bug" in held.context.info.lacking

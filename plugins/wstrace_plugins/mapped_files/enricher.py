@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Rows = NDArray[Any] | slice
 
 #: address_space rows that may be held back while no batch of records needs them; more are applied at once
-_MOST_PENDING = 65_536
+_MOST_PENDING = 16_384
 #: the longest, in ns, for which what ended is known for the sake of records that are held
 _MOST_HELD_NS = 60_000_000_000
 
@@ -154,7 +154,7 @@ class MappedFiles(Enricher):
                 time = int(batch["time_ns"].max())
         elif self._faults:
             return
-        self._spaces.passed(max(min([time, *(since() for since in self._context.held_since)]), time - _MOST_HELD_NS))
+        self._spaces.passed(max(min(time, self._context.progress.held_since), time - _MOST_HELD_NS))
 
     def _ids_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """The ids of the mappings at addresses of processes at times: see Context.mappings_at()."""

@@ -21,9 +21,12 @@ from wstrace.schema import (
     KIND_SHIFT,
     KIND_STACK,
     KIND_VDSO,
+    MAP_READ,
+    MAP_WRITE,
     PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
+    SPACE_MOVE,
     SPACE_REPLACE,
     SPACE_UNMAP,
 )
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 #: later than every other time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
+_ANON = (0, 0, 0, 0, MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT)
 #: kernel addresses of 64-bit Linux and Windows: the upper half
 KERNEL_START = 1 << 63
 #: after exec, an image's first faults arrive up to 100 ms before the rows of its first mappings
@@ -103,7 +107,7 @@ class Space:
         listing_due: the earliest time, in ns, at which its mappings may be listed again.
     """
 
-    MOST, LEAST = 65_536, 1024
+    MOST, LEAST = 16_384, 1024
 
     def __init__(self, kernel: MappingRow) -> None:
         self._kernel = kernel
@@ -261,6 +265,11 @@ class Space:
             self._arrays = start[1:], *rest
         return self._arrays
 
+    @property
+    def size(self) -> int:
+        """The mappings and changes that it holds."""
+        return len(self._base) + len(self._live) + len(self.log)
+
     def _in_order(self, time: int) -> bool:
         return not self.log or time >= self.log[-1][0]
 
@@ -331,8 +340,11 @@ class AddressSpaces:
         keep_ns: how late, in ns, a record may arrive and still resolve.
     """
 
-    MAX_PROCESSES = 16_384
+    MAX_PROCESSES = 8192
     MAX_ENDED = 2048
+    #: mappings and changes of all processes: 130 MB where no two are shared. Past it the longest unused processes are
+    #: forgotten; those that live are listed again when they are met.
+    MAX_HELD = 1 << 18
 
     def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
         self._keep_ns = keep_ns
@@ -352,12 +364,16 @@ class AddressSpaces:
         space = self._processes.get(pid)
         if space is None:
             space = self._processes[pid] = self._empty()
-            while len(self._processes) > self.MAX_PROCESSES:  # the records of their exits were lost
-                self._processes.popitem(last=False)
-                self.forgotten += 1
+            self._make_room(self.MAX_PROCESSES)  # more than these, where the records of their exits were lost
         else:
             self._processes.move_to_end(pid)
         return space
+
+    def _make_room(self, most: int) -> None:
+        """Forgets the longest unused processes until at most that many are left."""
+        while len(self._processes) > most:
+            self._processes.popitem(last=False)
+            self.forgotten += 1
 
     def apply_process(self, event: int, time: int, pid: int, ppid: int) -> None:
         """Applies a row about a process, not about a thread. Only fork, exec and exit change an address space."""
@@ -383,9 +399,32 @@ class AddressSpaces:
             space.put(time, start, end, None)
             space.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
             return
+        if event == SPACE_MOVE:
+            self._move(space, time, pid, start, end, rest)
+            return
         if event == SPACE_REPLACE:
             space.relist(time, empty=not end)
         self.map(space, time, pid, start, end, rest)
+
+    def _move(self, space: Space, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
+        """Maps at [start, end) what lies at its old place; the last mapping may have grown.
+
+        Where nothing is known it is memory without a file.
+        """
+        source, _, returned, length, stays = rest
+        layout = space.at(time)
+        pieces = layout.rows(layout.between(source, source + length))
+        if start != source and not stays:
+            space.put(time, source, source + length, None)
+        at, by = start, start - source
+        for low, high, (mapping, _) in pieces:
+            self.map(space, returned, pid, at, max(low, source) + by, _ANON)
+            until = end if high >= source + length else high + by
+            has_file = mapping.kind in (KIND_FILE, KIND_SHARED)
+            offset = mapping.offset + (max(low, source) - mapping.start if has_file else 0)
+            self.map(space, returned, pid, max(low, source) + by, until, (offset, *mapping[6:]))
+            at = until
+        self.map(space, returned, pid, at, end, _ANON)
 
     def map(self, space: Space, time: int, pid: int, start: int, end: int, rest: tuple[int, ...]) -> None:
         """Maps a range from that time on. A mapping that is known keeps its id; a new one gets the next id."""
@@ -415,6 +454,10 @@ class AddressSpaces:
     def passed(self, time: int) -> None:
         """Records up to that time have arrived: forgets what ended more than keep_ns earlier."""
         self._horizon = max(self._horizon, time - self._keep_ns)
+        held, recent = 0, 0
+        for one in reversed(self._processes.values()):
+            held, recent = held + one.size, recent + (held + one.size <= self.MAX_HELD)
+        self._make_room(max(recent, 1))
         while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
             ended, pid = self._ended.popleft()
             space = self._processes.get(pid)

@@ -89,9 +89,9 @@ class Pieces(Generic[T]):
         other.starts, other.ends, other.values = self.starts.copy(), self.ends.copy(), self.values.copy()
         return other
 
-    def rows(self) -> list[tuple[int, int, T]]:
-        """Start, end and value of each piece."""
-        return list(zip(self.starts, self.ends, self.values, strict=True))
+    def rows(self, where: slice = slice(None)) -> list[tuple[int, int, T]]:
+        """Start, end and value of each piece, or of those that between() gave."""
+        return list(zip(self.starts[where], self.ends[where], self.values[where], strict=True))
 
     def between(self, start: int, end: int) -> slice:
         """The pieces that have some of the addresses [start, end)."""

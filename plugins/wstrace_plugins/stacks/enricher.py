@@ -13,7 +13,7 @@ import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.interfaces import Context, Enricher
+from wstrace.interfaces import NEVER, Context, Enricher
 from wstrace.schema import HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, PROCESS, STACK_DUMP
 from wstrace_plugins.os import backend
 
@@ -23,7 +23,6 @@ MOST_HELD = 64 << 20
 BEHIND_NS = 2_000_000_000
 #: while more batches wait, faults do: until so many samples came, or so many faults, or for so long
 MOST_TOGETHER, MOST_ROWS, MOST_HELD_NS = 1024, 1 << 16, 250_000_000
-_NEVER = (1 << 64) - 1
 #: what may go on before faults that wait: they refer to what these say
 _PASSING = (MAPPING.name, PROCESS.name)
 
@@ -42,8 +41,7 @@ class NativeStacks(Enricher):
         self._context = context
         self._worker: Any = None  # backend.Worker: a session without samples does not load the unwinder
         self._held: list[Batch] = []
-        self._bytes, self._oldest = 0, _NEVER
-        context.held_since.append(lambda: self._oldest)
+        self._bytes = 0
         self._faults: list[Batch] = []  # that wait
         self._since = 0  # when the first of them came
         self._error: Exception | None = None
@@ -85,7 +83,9 @@ class NativeStacks(Enricher):
             self._context.ledger.add("stacks_lost", len(batch), "no room before they were unwound")
             return
         self._held.append(batch)
-        self._bytes, self._oldest = self._bytes + batch.nbytes, min(self._oldest, int(batch["time_ns"].min()))
+        self._bytes += batch.nbytes
+        progress = self._context.progress
+        progress.held_since = min(progress.held_since, int(batch["time_ns"].min()))
 
     def _wait(self, batch: Batch) -> Iterator[Batch]:
         """Holds faults while others are coming, or gives them with those that were held."""
@@ -97,7 +97,7 @@ class NativeStacks(Enricher):
         self.held += len(batch)
         samples = sum(map(len, self._held))
         full = samples > MOST_TOGETHER or self.held > MOST_ROWS or now_ns() - self._since > MOST_HELD_NS
-        if full or not samples or not any(more() for more in self._context.behind):
+        if full or not samples or not self._context.progress.waiting:
             yield from self._release()
 
     def _release(self) -> Iterator[Batch]:
@@ -122,7 +122,7 @@ class NativeStacks(Enricher):
 
     def _unwound(self, worker: Any) -> list[Batch]:
         """Unwinds the samples that are held; the new call sites."""
-        held, self._held, self._bytes, self._oldest = self._held, [], 0, _NEVER
+        held, self._held, self._bytes, self._context.progress.held_since = self._held, [], 0, NEVER
         if held and now_ns() - max(int(samples["time_ns"].max()) for samples in held) > BEHIND_NS:
             # The faults behind these wait in a bounded queue: samples are given up sooner than records.
             self._context.ledger.add("stacks_lost", sum(map(len, held)), "unwound too slowly")

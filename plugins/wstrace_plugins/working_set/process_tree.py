@@ -66,7 +66,8 @@ def traced(context: Context, backend: Backend) -> list[int]:
     """
     pids = context.processes()
     if context.children:
-        pids += [pid for orphans in context.orphans for pid in orphans()]
+        parents = dict(context.progress.parents)  # a copy, as the source's thread changes it
+        pids += [pid for pid, parent in parents.items() if parent not in parents]
         pids += [child for pid in dict.fromkeys(pids) for child in backend.descendants(pid)]
     return list(dict.fromkeys(pids))
 

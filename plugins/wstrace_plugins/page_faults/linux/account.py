@@ -19,6 +19,8 @@ from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
 #: The stage of the ledger for faults after an exec that gained privilege.
 LOST_PRIVILEGED = "lost_privileged"
 WITHOUT_STACK = "without_stack"
+#: The stage of the ledger for records of mappings and processes that were not read.
+SKIPPED = "skipped_side_band"
 
 
 class Account:
@@ -59,7 +61,6 @@ class Account:
         targets came before and were not counted.
         """
         self._tell_losses()
-        self._context.orphans.append(self._orphans)
         self._hints = vmstat.balancing_hints()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
@@ -85,7 +86,7 @@ class Account:
             ):
                 if count:
                     ledger.set(stage, count, kind)
-        for stage, count in (("late", late), ("lost_side_band", self._side.lost)):
+        for stage, count in (("late", late), ("lost_side_band", self._side.lost), (SKIPPED, self._side.skipped)):
             if count:
                 ledger.set(stage, count, self._source)
 
@@ -150,11 +151,6 @@ class Account:
                 "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "
                 f"between nodes, with {hints - self._hints:,} on this machine meanwhile; sysctl kernel.numa_balancing=0"
             )
-
-    def _orphans(self) -> list[int]:
-        """The pids of traced processes whose parents have ended; called on other threads than the one that adds."""
-        live = dict(self._side.live)
-        return [pid for pid, one in live.items() if one.ppid not in live]
 
     def _went_on(self) -> list[int]:
         """The pids of traced processes, other than the targets, that have not ended."""

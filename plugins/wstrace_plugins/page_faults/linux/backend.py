@@ -28,8 +28,7 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
-from wstrace_plugins.page_faults.linux.calls import Calls
-from wstrace_plugins.page_faults.linux.content_losses import SharedSpaces
+from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
 from wstrace_plugins.page_faults.linux.counters import FaultCounters
 from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import own_level, settled_level, stack_levels
@@ -48,6 +47,9 @@ if TYPE_CHECKING:
 _LATEST_NS = 100_000_000  # a row is in its ring at most this long after its time; 6 to 8 ms were observed
 _FOREVER = (1 << 64) - 1
 _BATCH_ROWS, _PRUNE_SECONDS = 1 << 17, 1.0
+#: While so many bytes of mappings and processes wait for the enrichers, what the side band has is left out: whoever
+#: maps, forks or executes faster than is kept up with would fill the memory. These are 14,000 rows, half a second.
+_MOST_BEHIND = 1 << 20
 
 
 class PageFaults(Source):
@@ -183,6 +185,7 @@ class PageFaults(Source):
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
             calls=Calls({**tracepoints.numbers(calls), **rare.numbers}) if calls else None,
             shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
+            parents=context.progress.parents,
         )
         self._catch_up, self._titles = CatchUp(self._side, self._python.look), Titles(self._side)
         self._arming = arming(context, self._settings, self._events, self._side, self._python)
@@ -239,9 +242,9 @@ class PageFaults(Source):
         yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
         for ring in self._rings:  # after the samples, so that the mappings that these need have been read
             if ring.kind == SIDE and len(raw := ring.read()):
-                self._side.take(raw.tobytes())
+                self._side.skip(raw, now) if self._behind else self._side.take(raw.tobytes())
         self._rare.tell(self._side)
-        if self._side.stale:
+        if self._side.stale and not self._behind:
             self._catch_up.read_maps_again(self._arming.families())
         watermark = _FOREVER if final else settled(self._samples, now - _LATEST_NS)
         for batch in self._side.give(watermark, self.name):
@@ -257,7 +260,7 @@ class PageFaults(Source):
         columns = merge(self._samples, until)
         columns = self._arming.rate.with_rates(self._arming.ours(columns))
         times = columns["time_ns"]
-        if len(times) and self._catch_up.meet(columns):
+        if len(times) and not self._behind and self._catch_up.meet(columns):
             yield from self._side.give(until, self.name)
         window, self._watermark = (self._watermark, max(watermark, self._watermark)), max(watermark, self._watermark)
         if not len(times):
@@ -274,6 +277,10 @@ class PageFaults(Source):
             yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
                         strings=self._context.strings)  # fmt: skip
             self._lost_told = lost
+
+    @property
+    def _behind(self) -> bool:
+        return self._context.progress.essential_bytes > _MOST_BEHIND
 
     def record_one_in(self, every: int) -> bool:
         """Records one out of so many faults from now on, where groups are traced. Called between start() and stop()."""
@@ -330,7 +337,7 @@ class PageFaults(Source):
             gone = ended(self._side.live)
             if self._quiet():  # checked after the drain: the dead process's last records (forks) must be read first
                 for pid in gone:
-                    self._side.live.pop(pid, None)
+                    self._side.live.gone(pid)
         return not self._side.live
 
     def after_fork_in_child(self) -> None:

@@ -1,7 +1,13 @@
-"""System calls of the traced threads, from tracepoints of their entries and exits: those that succeeded; and what
-munmap() and mremap() change in an address space, which perf itself does not report.
+"""System calls of the traced threads, from tracepoints of their entries and exits: what they do to an address space.
 
-Without that a growing list (realloc() calls mremap()) has faults at addresses for which no mapping is known.
+Rows of ADDRESS_SPACE tell what munmap() and mremap() change, which perf itself does not report: without that a growing
+list (realloc() calls mremap()) has faults at addresses for which no mapping is known. Rows of CONTENT_LOSS tell what
+takes the content of addresses away or moves it. Their time is that of a call's entry: before it nobody but the caller
+knows what the call will take away, and after it another thread may have mapped or touched the same place again.
+
+Which processes share one address space, by clone() with CLONE_VM but no CLONE_THREAD, or vfork() until its exec,
+PERF_RECORD_FORK does not report. The tracepoint task_newtask does, right after the FORK record and on the same thread
+(copy_process() in kernel/fork.c). Where it is not permitted, kcmp(2) answers for processes that are still alive.
 
 Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format.
 """
@@ -11,12 +17,28 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from wstrace.schema import KIND_ANON, KIND_SHIFT, MAP_READ, MAP_WRITE, SPACE_MAP, SPACE_UNMAP
+from wstrace.schema import (
+    LOSS_BRK,
+    LOSS_DISCARDED,
+    LOSS_EVENTS,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_LAZILY_FREED,
+    LOSS_MOVED,
+    LOSS_PERHAPS,
+    LOSS_PERHAPS_FORKED,
+    LOSS_PERHAPS_UNMAPPED,
+    LOSS_POPULATED,
+    LOSS_REPLACED,
+    LOSS_SHARES,
+    LOSS_UNMAPPED,
+    SPACE_MOVE,
+    SPACE_UNMAP,
+)
+from wstrace_plugins.os.linux import libc
 
 #: A SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then 16 bytes (common_type ... __syscall_nr) and u64 arguments.
 _SAMPLE = struct.Struct("<IIQI")
@@ -133,138 +155,30 @@ class Calls:
 
 MREMAP_FIXED, MREMAP_DONTUNMAP = 2, 4
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-#: The most mappings of a process that are remembered: as many as the kernel permits by default (vm.max_map_count).
-_MOST = 1 << 16
-#: Of what was replaced so much is remembered: a call that has entered before may still have moved it.
-_REPLACED = 64
 #: Bytes of the largest folio of a file: as many as a page table maps (MAX_PAGECACHE_ORDER in linux/pagemap.h).
 LARGEST_FOLIO = _PAGE * _PAGE // 8
-_ANON = MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT
+END = (1 << 64) - 1
 
-Row = tuple[int, ...]  # a row of ADDRESS_SPACE
-
-
-class Piece(NamedTuple):
-    """The addresses [start, end) of what a row has mapped."""
-
-    start: int
-    end: int
-    row: Row
-
-    def moved(self, call: Call, by: int, end: int) -> Row:
-        """The row of this piece at addresses that differ by so much, and up to `end`, where it may have grown.
-
-        It is of the process that called: what a child has from its parent still has the parent's row here.
-        """
-        _, _, _, start, _, offset, *rest = self.row
-        offset += self.start - start if self.row[7] or self.row[8] else 0
-        return (call.returned_ns, call.pid, SPACE_MAP, self.start + by, end, offset, *rest)
+Row = tuple[int, ...]  # a row of a stream
 
 
-class Remaps:
-    """Makes rows of calls, and remembers what is mapped where, so that a mapping that is moved keeps its file.
+def space_rows(call: Call) -> list[Row]:
+    """The ADDRESS_SPACE rows of munmap() and mremap(), none of another call.
 
-    A call takes effect only once it has returned without an error: munmap() of a range that is not mapped changes
-    nothing. What it unmapped counts from its entry on, because another thread may have mapped the same place in
-    between.
-
-    Args:
-        anon: the code of the name `[anon]`.
+    What was unmapped counts from the entry on, because another thread may have mapped the same place in between.
     """
-
-    def __init__(self, anon: int) -> None:
-        self._anon = anon
-        self._mapped: dict[int, list[Piece]] = {}  # in order, none over another
-        self._replaced: dict[int, deque[tuple[int, Piece]]] = {}  # when, and what
-
-    def rows(self, call: Call) -> list[Row]:
-        """The ADDRESS_SPACE rows of a call."""
-        if call.name == "munmap":
-            start, length = call.arguments
-            return [_unmap(call, start, length)]
-        return self._moved(call) if call.name == "mremap" else []
-
-    def _moved(self, call: Call) -> list[Row]:
-        start, old, new, flags = call.arguments
-        old, new, by = pages(old), pages(new), call.result - start
-        rows: list[Row] = []
-        if by == 0:  # it grew or shrank in place
-            rows += [_unmap(call, start + new, old - new)] * (new < old)
-        elif old and not flags & MREMAP_DONTUNMAP:
-            rows.append(_unmap(call, start, old))
-        moves_until = start + (min(old, new) or _PAGE)  # of 0 bytes, it maps shared memory at a second place
-        at, gaps = start, list[tuple[int, int]]()
-        for piece in self._pieces(call.pid, start, moves_until, call.entered_ns):
-            gaps += [(at, piece.start)] * (at < piece.start)
-            at = piece.end
-            grown = start + new if at == moves_until else at
-            rows.append(piece.moved(call, by, grown + by))
-        gaps += [(at, start + new)] * (at < moves_until)
-        rest = (self._anon, 0, 0, _ANON)
-        return rows + [(call.returned_ns, call.pid, SPACE_MAP, low + by, high + by, 0, *rest) for low, high in gaps]
-
-    def _pieces(self, pid: int, start: int, end: int, time_ns: int) -> list[Piece]:
-        """What was mapped at these addresses at a time, as far as it is known; in order."""
-        now = [piece for piece in self._overlapped(pid, start, end) if piece.row[0] <= time_ns]
-        then = [piece for at, piece in self._replaced.get(pid, ()) if at > time_ns >= piece.row[0]]
-        found: list[Piece] = []
-        for piece in sorted([*now, *then]):
-            start = max(start, piece.start)
-            if start < (until := min(piece.end, end)):
-                found.append(Piece(start, until, piece.row))
-                start = until
-        return found
-
-    def _overlapped(self, pid: int, start: int, end: int) -> list[Piece]:
-        pieces = self._mapped.get(pid, [])
-        return pieces[slice(*_places(pieces, start, end))]
-
-    def detached(self, call: Call) -> Call | None:
-        """shmdt() as the munmap() that it is; None where the mapping of that address is not known."""
-        start = call.arguments[0]
-        for piece in self._overlapped(call.pid, start, start + 1):
-            if piece.row[3] == start:
-                return call._replace(name="munmap", arguments=(start, piece.row[4] - start))
-        return None
-
-    def changed(self, row: Row) -> None:
-        """Remembers what a row tells: a mapping, or that it is there no more. What was mapped after it stays."""
-        time_ns, pid, event, start, end = row[:5]
-        pieces = self._mapped.setdefault(pid, [])
-        first, past = _places(pieces, start, end)
-        new: list[Piece] = []
-        at = start
-        for piece in pieces[first:past]:
-            if piece.row[0] > time_ns:
-                new += [Piece(at, piece.start, row)] * (event != SPACE_UNMAP and at < piece.start)
-                new.append(piece)
-                at = piece.end
-                continue
-            self._replaced.setdefault(pid, deque(maxlen=_REPLACED)).append((time_ns, piece))
-            new += [piece._replace(end=start)] * (piece.start < start)
-            if piece.end > end:
-                new += [Piece(at, end, row)] * (event != SPACE_UNMAP and at < end)
-                new.append(piece._replace(start=end))
-                at = end
-        new += [Piece(at, end, row)] * (event != SPACE_UNMAP and at < end)
-        pieces[first:past] = new
-        if len(pieces) > _MOST:
-            del pieces[: _MOST // 2]
-
-    def forked(self, pid: int, ppid: int) -> None:
-        """Gives a child its parent's mappings."""
-        self._mapped[pid] = list(self._mapped.get(ppid, ()))
-
-    def forget(self, pid: int) -> None:
-        """Forgets the mappings of a process that has ended or has executed another program."""
-        self._mapped.pop(pid, None)
-        self._replaced.pop(pid, None)
-
-
-def _places(pieces: list[Piece], start: int, end: int) -> tuple[int, int]:
-    """The first and the one past the last of the pieces in order that have some of these addresses."""
-    first = bisect_right(pieces, start, key=lambda piece: piece.end)
-    return first, bisect_left(pieces, end, lo=first, key=lambda piece: piece.start)
+    if call.name == "munmap":
+        return [_unmap(call, *call.arguments)]
+    if call.name != "mremap":
+        return []
+    start, old, new, flags = call.arguments
+    old, new, to = pages(old), pages(new), call.result
+    moved = min(old, new) or _PAGE  # of 0 bytes, it maps shared memory at a second place
+    stays = not old or flags & MREMAP_DONTUNMAP > 0
+    rows = [_unmap(call, start + new, old - new)] * (new < old)
+    if to != start or new > old:
+        rows.append((call.entered_ns, call.pid, SPACE_MOVE, to, to + new, start, 0, call.returned_ns, moved, stays))
+    return rows
 
 
 def pages(length: int) -> int:
@@ -273,5 +187,270 @@ def pages(length: int) -> int:
 
 
 def _unmap(call: Call, start: int, length: int) -> Row:
-    end = min(start + pages(length), (1 << 64) - 1)
-    return (call.entered_ns, call.pid, SPACE_UNMAP, start, end, 0, 0, 0, 0, 0)
+    return (call.entered_ns, call.pid, SPACE_UNMAP, start, min(start + pages(length), END), 0, 0, 0, 0, 0)
+
+
+#: The offset of clone_flags in a SAMPLE of type TID|TIME|RAW.
+_FLAGS_AT = _RAW + 32
+_CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
+_KCMP_VM = 1
+
+
+class SharedSpaces:
+    """Groups of pids that share one address space.
+
+    Args:
+        new_task: the id of the tracepoint task_newtask, None where it is not permitted.
+    """
+
+    def __init__(self, new_task: int | None = None) -> None:
+        self._new_task = new_task
+        self._groups: dict[int, frozenset[int]] = {}
+        self._joins: list[tuple[int, int]] = []
+        self._born: dict[int, tuple[int, int]] = {}
+
+    @property
+    def told(self) -> bool:
+        """Whether every birth of a process that shares memory is told."""
+        return self._new_task is not None
+
+    def joins(self) -> list[tuple[int, int]]:
+        """The processes that were found to share memory since the last call, each with one that it shares it with."""
+        joins, self._joins = self._joins, []
+        return joins
+
+    def of(self, pid: int) -> Iterable[int]:
+        """The pids that share this process's address space, itself included."""
+        return self._groups.get(pid, (pid,))
+
+    def forked(self, pid: int, ppid: int, parent_thread: int) -> None:
+        """Notes that a thread of process `ppid` has started process `pid`."""
+        self.left(pid)
+        if self._new_task is not None:
+            if len(self._born) >= _KEPT:  # the records that should have followed them were lost
+                self._born.clear()
+            self._born[parent_thread] = (pid, ppid)
+        elif same_memory(pid, ppid):
+            self.joined(pid, ppid)
+
+    def sampled(self, thread: int, record: bytes) -> bool:
+        """Reads a tracepoint record of that thread; False when it is not a task_newtask record."""
+        if len(record) < _RAW + _COMMON_TYPE.size or _COMMON_TYPE.unpack_from(record, _RAW)[0] != self._new_task:
+            return False
+        born = self._born.pop(thread, None)
+        flags = _ONE.unpack_from(record, _FLAGS_AT)[0] if len(record) >= _FLAGS_AT + _ONE.size else 0
+        if born is not None and flags & (_CLONE_VM | _CLONE_THREAD) == _CLONE_VM:
+            self.joined(*born)
+        return True
+
+    def lost(self) -> None:
+        """Records were lost: a birth that comes now belongs to none of the processes that started before."""
+        self._born.clear()
+
+    def joined(self, pid: int, other: int) -> None:
+        """Notes that two processes share one address space."""
+        self._joins.append((pid, other))
+        group = frozenset({pid, *self.of(other), other})
+        self._groups.update(dict.fromkeys(group, group))
+
+    def left(self, pid: int) -> None:
+        """Notes that a process has ended, or that execve() gave it an address space of its own."""
+        group = self._groups.pop(pid, None)
+        if group is not None:
+            rest = group - {pid}
+            for other in rest:
+                self._groups[other] = rest
+            if len(rest) == 1:
+                self._groups.pop(*rest)
+
+
+def same_memory(pid: int, other: int) -> bool:
+    """True when kcmp(2) says that both share memory; False where it is not permitted or one of them has ended."""
+    return libc.syscall(libc.number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0
+
+
+#: How long a birth may wait to be told as one that shares memory. The tracepoint follows the record of the fork on the
+#: same thread (copy_process() in kernel/fork.c), which may be preempted in between.
+_BIRTH_NS = 10_000_000
+
+#: The system calls whose tracepoints tell of a kind of loss.
+_NEEDED = {
+    LOSS_UNMAPPED: {"munmap", "mremap", "shmdt"},
+    LOSS_REPLACED: {"mmap", "mremap", "shmat"},
+    LOSS_DISCARDED: {"madvise", "process_madvise"},
+    LOSS_LAZILY_FREED: {"madvise", "process_madvise"},
+    LOSS_MOVED: {"mremap"},
+    LOSS_EXECUTED: set[str](),
+    LOSS_BRK: {"brk"},
+    LOSS_POPULATED: {"madvise", "mlock", "mlock2", "mlockall", "mmap"},
+}
+#: Advice that brings pages: MADV_POPULATE_READ, _WRITE
+_POPULATING = (22, 23)
+#: Advice that unmaps pages of files, which may stay in the page cache: MADV_COLD, MADV_PAGEOUT
+_RECLAIMING = (20, 21)
+#: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE
+_ADVICE = {4: LOSS_DISCARDED, 9: LOSS_DISCARDED, 24: LOSS_DISCARDED, 102: LOSS_DISCARDED, 8: LOSS_LAZILY_FREED}
+
+
+class ContentLosses:
+    """Collects the rows of all processes.
+
+    Args:
+        shared: which processes share one address space: all of them get a row.
+    """
+
+    def __init__(self, shared: SharedSpaces) -> None:
+        self._shared = shared
+        self._rows: list[Row] = []
+        self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
+        self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
+        self._segments: dict[tuple[int, int], int] = {}  # pid, start of a segment of shmat() -> its length
+        self._lost_until = 0  # until when calls of all processes may be lacking
+
+    def __bool__(self) -> bool:
+        """Whether rows wait."""
+        return bool(self._rows or self._born)
+
+    def called(self, call: Call) -> None:
+        """Adds what a call has taken away or moved."""
+        if call.name == "munmap":
+            start, length = call.arguments
+            self._lost(call, LOSS_UNMAPPED, start, length)
+        elif call.name == "mremap":
+            self._moved(call)
+        elif call.name == "madvise":
+            start, length, advice = call.arguments
+            if event := _ADVICE.get(advice & 0xFFFF_FFFF):
+                self._lost(call, event, start, length)
+            elif advice & 0xFFFF_FFFF in _POPULATING:
+                self._populated(call, start, length)
+            elif advice & 0xFFFF_FFFF in _RECLAIMING:  # a folio of which it is a part is split, and unmapped as a whole
+                low, high = max(start - LARGEST_FOLIO, 0), min(start + pages(length) + LARGEST_FOLIO, END)
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS_UNMAPPED, low, high)
+        elif call.name in ("mlock", "mlock2"):
+            self._populated(call, *call.arguments[:2])
+        elif call.name == "mlockall":
+            self._populated(call, 0, END)
+        elif call.name == "process_madvise":
+            advice = call.arguments[3] & 0xFFFF_FFFF
+            if advice in _ADVICE and call.result:  # its ranges are in the caller's memory
+                self._add(call.entered_ns, call.pid, LOSS_PERHAPS, 0, END)
+            elif advice in _POPULATING:
+                self._populated(call, 0, END)
+        elif call.name == "shmdt":
+            start = call.arguments[0]
+            if length := self._segments.pop((call.pid, start), 0):
+                self._lost(call, LOSS_UNMAPPED, start, length)
+            else:  # how much lay there is not known
+                self._add(call.returned_ns, call.pid, LOSS_PERHAPS, 0, END)
+        elif call.name == "brk":
+            self._broken(call)
+        elif call.name == "mmap":
+            start, length, _, flags = call.arguments
+            if flags & MAP_FIXED:
+                self._lost(call, LOSS_REPLACED, start, length)
+            if flags & MAP_POPULATE:
+                self._populated(call, start, length)
+
+    def _populated(self, call: Call, start: int, length: int) -> None:
+        self._add(call.returned_ns, call.pid, LOSS_POPULATED, start, min(start + pages(length), END))
+
+    def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
+        """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
+        self._add(time_ns, pid, LOSS_POPULATED, start, end)
+
+    def attached(self, pid: int, start: int, end: int) -> None:
+        """A process mapped a segment of System V's shared memory."""
+        if len(self._segments) >= _KEPT:
+            self._segments.clear()
+        self._segments[pid, start] = end - start
+
+    def _broken(self, call: Call) -> None:
+        """brk() gives the present end where it fails, and where it is asked for none."""
+        before, now = self._breaks.get(call.pid, 0), call.result
+        if now == call.arguments[0] and pages(now) < before:
+            self._lost(call, LOSS_BRK, pages(now), before - pages(now))
+        self._breaks.update(dict.fromkeys(self._shared.of(call.pid), pages(now)))
+
+    def heap(self, pid: int, end: int) -> None:
+        """The heap of a process that is already running ends there, at 0 without one."""
+        self._breaks.setdefault(pid, end)
+
+    def _moved(self, call: Call) -> None:
+        start, old, new, flags = call.arguments
+        old, new = pages(old), pages(new)
+        if new < old:
+            self._lost(call, LOSS_UNMAPPED, start + new, old - new)
+        if call.result == start:
+            return
+        if flags & MREMAP_FIXED:
+            self._lost(call, LOSS_REPLACED, call.result, new)
+        # of 0 bytes, it maps shared memory at a second place
+        self._lost(call, LOSS_MOVED, start, min(old, new), to=call.result)
+
+    def _lost(self, call: Call, event: int, start: int, length: int, to: int = 0) -> None:
+        end = min(start + pages(length), END)
+        if start < end:
+            self._add(call.entered_ns, call.pid, event, start, end, to)
+
+    def _add(self, time_ns: int, pid: int, event: int, start: int, end: int, to: int = 0) -> None:
+        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self._shared.of(pid)]
+
+    def traced(self, calls: Collection[str]) -> tuple[str, ...]:
+        """The words of those kinds of losses of which every one is recorded, where these calls are traced."""
+        told = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
+        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.told else []
+        return tuple(LOSS_EVENTS[event] for event in sorted([*told, *births]))
+
+    def shares(self, time_ns: int, pid: int, other: int) -> None:
+        """A process that is already running shares the memory of another one."""
+        self._rows.append((time_ns, pid, LOSS_SHARES, 0, END, 0, other))
+
+    def forked(self, time_ns: int, pid: int, ppid: int) -> None:
+        """A process was started by another one. Called after SharedSpaces.forked()."""
+        event = LOSS_FORKED if self._shared.told else LOSS_PERHAPS_FORKED
+        self._born[pid] = (time_ns, event, ppid)
+        if ppid in self._breaks:
+            self._breaks[pid] = self._breaks[ppid]
+
+    def executed(self, time_ns: int, pid: int) -> None:
+        """A process executed another program."""
+        self._breaks.pop(pid, None)
+        self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
+
+    def ended(self, pid: int, time_ns: int = END) -> None:
+        """A process has ended; END: it is not traced any more."""
+        self._breaks.pop(pid, None)
+        if time_ns < self._lost_until:
+            self._rows.append((time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0))
+
+    def lost(self, time_ns: int, pids: Iterable[int], *, until_ns: int = 0) -> None:
+        """Records of these processes were lost.
+
+        Args:
+            time_ns: from then on. pids: the processes.
+            until_ns: until then those of all processes may be; who is live then is given in a second call.
+        """
+        self._lost_until = max(self._lost_until, until_ns)
+        self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
+
+    def births_lost(self) -> None:
+        """Records of births were lost: whether those that have just been told share memory is not known."""
+        self._born = {
+            pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
+            for pid, (at, event, parent) in self._born.items()
+        }
+
+    def give(self, watermark: int, *, final: bool) -> list[Row]:
+        """The rows up to shortly before the watermark in order of time; with `final` all."""
+        for pid, other in self._shared.joins():
+            if pid in self._born:
+                time_ns, _, ppid = self._born[pid]
+                self._born[pid] = (time_ns, LOSS_SHARES, ppid if other == ppid else other)
+        until = END if final else watermark - _BIRTH_NS
+        born = [(at, pid, event, 0, END, 0, other) for pid, (at, event, other) in self._born.items() if at <= until]
+        for row in born:
+            del self._born[row[1]]
+        due = sorted((row for row in self._rows + born if row[0] <= until), key=lambda row: row[0])
+        self._rows = [row for row in self._rows if row[0] > until]
+        return due

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
@@ -18,7 +16,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.trace_info import PEAK_SEEN, Usage
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.page_faults.linux.side_band import Live, SideBand
+from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +44,7 @@ class CatchUp:
             try:
                 self._side.seen(pid, now)
             except Unavailable:
-                self._side.live.pop(pid, None)
+                self._side.live.gone(pid)
 
     def meet(self, columns: dict[str, NDArray[Any]]) -> bool:
         """Reads processes that fault but that no record has named: they ran before, or those of their start were lost.
@@ -76,15 +74,15 @@ class CatchUp:
 
 #: The most processes that one look reads, at 30 us each.
 _MOST_A_LOOK = 64
-#: Between two looks at anything, and at one process: the first pause, which doubles, and the longest, in seconds. It is
-#: longer with many processes, so that looks take 0.06 % of a CPU at most.
-_APART_SECONDS, _FIRST_SECONDS, _LONGEST_SECONDS, _LONGEST_FOR_EACH = 0.05, 0.1, 2.0, 0.05
+#: Between two looks; how long a process is young; between two turns of all, at least and for each process, so that
+#: these take 0.06 % of a CPU at most. In seconds.
+_APART_SECONDS, _YOUNG_SECONDS, _TURN_SECONDS, _SECONDS_EACH = 0.1, 0.3, 2.0, 0.05
 #: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
 _MOST = 4096
 
 
 class Titles:
-    """Looks at live processes: soon after they are seen first, then ever more rarely, and at the end of the trace.
+    """Looks at live processes: often while they are young, then in turn, and at the end of the trace.
 
     Args:
         side: the side band, which knows the live processes and takes their titles.
@@ -93,29 +91,25 @@ class Titles:
     def __init__(self, side: SideBand) -> None:
         self._side = side
         self._next, self._left = 0.0, _MOST
-        #: When each process is looked at next; a number that no other entry has; its pid, which may be another's by
-        #: then, the pause behind that look, and which process it is.
-        self._due: list[tuple[float, int, int, float, Live]] = []
-        self._number = itertools.count()
+        self._young: dict[int, float] = {}  # a process that was seen lately -> when it is looked at no more out of turn
+        self._turn: list[int] = []
+        self._turn_due = 0.0
 
     def look_if_due(self) -> None:
-        """Reads the titles of the processes whose time has come."""
+        """Reads the titles of young processes, and those of all in turn."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _APART_SECONDS
-        live, due = self._side.live, self._due
-        for pid in dict.fromkeys(live.came):
-            if (one := live.get(pid)) is not None:
-                heapq.heappush(due, (0.0, next(self._number), pid, _FIRST_SECONDS, one))
+        live = self._side.live
+        self._young = {pid: until for pid, until in self._young.items() if until > now and pid in live}
+        self._young |= dict.fromkeys(live.came[-_MOST_A_LOOK:], now + _YOUNG_SECONDS)
         live.came.clear()
-        longest, left = max(_LONGEST_SECONDS, _LONGEST_FOR_EACH * len(live)), _MOST_A_LOOK
-        while due and left and due[0][0] <= now:
-            _, _, pid, pause, one = heapq.heappop(due)
-            if live.get(pid) is one:
-                heapq.heappush(due, (now + pause, next(self._number), pid, min(2 * pause, longest), one))
-                self._look(pid)
-                left -= 1
+        if not self._turn and now >= self._turn_due:
+            self._turn, self._turn_due = list(live), now + max(_TURN_SECONDS, _SECONDS_EACH * len(live))
+        for pid in (*list(self._young)[-_MOST_A_LOOK:], *self._turn[-_MOST_A_LOOK:]):
+            self._look(pid)
+        del self._turn[-_MOST_A_LOOK:]
 
     def look_at_all(self) -> None:
         """Reads all of them, as they cannot be read afterwards."""

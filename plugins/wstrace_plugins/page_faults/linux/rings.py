@@ -25,8 +25,9 @@ MINOR, MAJOR, SIDE = "minor", "major", "side"
 #: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were asked for.
 STACKS = "stacks"
 #: The divisor of each ring's size: major faults are rarer, as each takes a disk read, and one mapping serves many
-#: faults.
+#: faults. A ring of mappings is no larger than what can be decoded in between: 12,000 records, 0.2 s.
 _PARTS = {MINOR: 1, MAJOR: 8, SIDE: 4, STACKS: 1}
+_LARGEST_SIDE = 1 << 20
 _LARGEST, _ALL_CPUS, _SMALLEST = 16 << 20, 128 << 20, 64 << 10
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -144,7 +145,9 @@ class Rings:
         parts = {kind: part for kind, part in _PARTS.items() if stacks or kind != STACKS}
         try:
             for cpu in cpus:
-                rings += (Ring(kind, cpu, max(size // part, _PAGE)) for kind, part in parts.items())
+                for kind, part in parts.items():
+                    most = _LARGEST_SIDE if kind == SIDE else size
+                    rings.append(Ring(kind, cpu, max(min(size // part, most), _PAGE)))
         except OSError:
             for ring in rings:
                 ring.close()

@@ -37,8 +37,15 @@ from wstrace.schema import (
 )
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls, Remaps
-from wstrace_plugins.page_faults.linux.content_losses import ContentLosses, SharedSpaces, same_memory
+from wstrace_plugins.page_faults.linux.calls import (
+    MAP_LOCKED,
+    Calls,
+    ContentLosses,
+    SharedSpaces,
+    same_memory,
+    space_rows,
+)
+from wstrace_plugins.page_faults.linux.samples import starts
 from wstrace_plugins.page_faults.linux.tracepoints import EVERYWHERE
 
 if TYPE_CHECKING:
@@ -94,17 +101,27 @@ class Live:
 class LiveProcesses(dict[int, Live]):
     """The traced processes that have not ended, by pid.
 
+    Args:
+        parents: which are to have the parent of each, too.
+
     Attributes:
         came: those that were added since whoever looks at new ones has cleared it: of thousands few are new.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parents: dict[int, int] | None = None) -> None:
         super().__init__()
         self.came: list[int] = []
+        self._parents = {} if parents is None else parents
 
     def __setitem__(self, pid: int, live: Live) -> None:
         self.came.append(pid)
+        self._parents[pid] = live.ppid
         super().__setitem__(pid, live)
+
+    def gone(self, pid: int) -> bool:
+        """Removes a process; whether it was there."""
+        self._parents.pop(pid, None)
+        return super().pop(pid, None) is not None
 
     def setdefault(self, pid: int, live: Live) -> Live:
         """The process of that pid, else the given one, which is one more."""
@@ -187,6 +204,7 @@ class SideBand:
         exit_code: pid -> its exit code where we know it, else None.
         calls: decodes the tracepoints of system calls, where these are permitted.
         shared: which processes share one address space.
+        parents: Progress.parents, which is kept up to date.
     """
 
     def __init__(
@@ -197,10 +215,10 @@ class SideBand:
         exit_code: Callable[[int], int | None],
         calls: Calls | None = None,
         shared: SharedSpaces | None = None,
+        parents: dict[int, int] | None = None,
     ) -> None:
-        self.live = LiveProcesses()
+        self.live = LiveProcesses(parents)
         self._strings = strings
-        self._remaps = Remaps(strings.code("[anon]")) if calls is not None else None
         self._shared = shared or SharedSpaces()
         self._losses = ContentLosses(self._shared)
         self._processes: list[tuple[int, ...]] = []
@@ -210,7 +228,7 @@ class SideBand:
         self.ended: set[int] = set()
         #: Whether a process outlived its parent, so that no traced process waits for it.
         self.orphaned = False
-        self.lost = self.records = 0
+        self.lost = self.skipped = self.records = 0
         #: Records of processes that are not traced, and all records of rare calls that were lost.
         self.others = 0
         #: Whether records were lost, so that the mappings of live processes must be read again.
@@ -288,6 +306,12 @@ class SideBand:
         if full_ns:
             self._records += [(at_ns, _RARE_LOST, 0, _U64.pack(full_ns)) for at_ns in (before_ns + 1, full_ns)]
 
+    def skip(self, raw: NDArray[Any], now_ns: int) -> None:
+        """Counts what was read from a ring, and treats it as lost: u8, shape (n,)."""
+        self.skipped += len(starts(raw.view("<u8"))[0])
+        self.stale = True
+        self._records.append((now_ns, perf.PERF_RECORD_LOST, 0, _U64.pack(now_ns)))
+
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
         call = None
@@ -296,6 +320,8 @@ class SideBand:
         if flags & MAP_LOCKED:
             self._losses.locked(time_ns, pid, start, start + length)
         raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
+        if raw.startswith(b"/SYSV"):
+            self._losses.attached(pid, start, start + length)
         known = self._labels.get(raw)
         if known is None:
             if len(self._labels) >= _CACHE:
@@ -323,13 +349,9 @@ class SideBand:
         if self._shared.sampled(thread, record) or self._calls is None:
             return
         call = self._calls.returned(time_ns, record)
-        if call is None or self._remaps is None:
-            return
-        if call.name == "shmdt" and (call := self._remaps.detached(call)) is None:
-            self._losses.lost(time_ns, (pid,))
-            return
-        self._changed(self._remaps.rows(call))
-        self._losses.called(call)
+        if call is not None:
+            self._changed(space_rows(call))
+            self._losses.called(call)
 
     def _comm(self, time_ns: int, misc: int, record: bytes) -> None:
         pid, tid = _IDS.unpack_from(record, 8)
@@ -339,7 +361,6 @@ class SideBand:
         if live.bare:
             live.image, live.image_end, live.loaded, live.title = 0, 0, False, b""
             self._shared.left(pid)
-            self._forget(pid)
             self._losses.executed(time_ns, pid)
             # the other threads have ended, and the thread that called exec has taken the first one's id
             live.threads = {pid}
@@ -364,8 +385,6 @@ class SideBand:
             self.live[pid] = Live(ppid, name, {tid}, *image)
             self._shared.forked(pid, ppid, parent_thread)
             self._losses.forked(time_ns, pid, ppid)
-            if self._remaps is not None:
-                self._remaps.forked(pid, ppid)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
 
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
@@ -381,12 +400,11 @@ class SideBand:
         if tid != pid:
             self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_EXIT, live.name, UNKNOWN_CODE))
         if not live.threads:
-            del self.live[pid]
+            self.live.gone(pid)
             self.orphaned = self.orphaned or any(child.ppid == pid for child in self.live.values())
             if len(self.ended) >= _KEPT:
                 self.ended.clear()
             self.ended.add(pid)
-            self._forget(pid)
             self._losses.ended(pid, time_ns)
             self._shared.left(pid)
             code = self._code(pid)
@@ -449,7 +467,6 @@ class SideBand:
             if stat.ppid in self.live and same_memory(pid, stat.ppid):
                 self._shared.joined(pid, stat.ppid)
                 self._losses.shares(time_ns, pid, stat.ppid)
-        self._forget(pid)
         self._list(pid, time_ns, maps.coded(self._strings))
 
     def unread(self, pid: int, time_ns: int) -> None:
@@ -458,7 +475,6 @@ class SideBand:
         What it maps, moves and unmaps from now on is.
         """
         self.live[pid] = Live(0, 0, {pid}, image_end=_END)
-        self._forget(pid)
         self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
 
     def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
@@ -471,14 +487,10 @@ class SideBand:
         heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
         self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
         self._listings.append((time_ns, columns))
-        if self._remaps is not None:
-            for row in zip(*(columns[c.name].tolist() for c in ADDRESS_SPACE.columns), strict=True):
-                self._remaps.changed(row)
 
     def forget(self, pid: int) -> None:
         """A live process is not traced any more; should it come back, it is seen again."""
-        if self.live.pop(pid, None) is not None:
-            self._forget(pid)
+        if self.live.gone(pid):
             self._losses.ended(pid)
             self._shared.left(pid)
 
@@ -493,18 +505,11 @@ class SideBand:
         """Calls of all live processes are lacking: from then on, until what the record has in its last eight bytes."""
         self._losses.lost(time_ns, self.live, until_ns=_U64.unpack(record[-_U64.size :])[0])
 
-    def _forget(self, pid: int) -> None:
-        if self._remaps is not None:
-            self._remaps.forget(pid)
-
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
         """Emits rows of an address space for every process that shares it."""
         for time_ns, pid, *rest in rows:
             for sharer in self._shared.of(pid):
-                row = (time_ns, sharer, *rest)
-                self._spaces.append(row)
-                if self._remaps is not None:
-                    self._remaps.changed(row)
+                self._spaces.append((time_ns, sharer, *rest))
 
     def _rows(self, watermark: int, source: str) -> Iterator[Batch]:
         processes, self._processes = until(self._processes, watermark)

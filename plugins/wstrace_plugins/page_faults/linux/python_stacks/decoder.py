@@ -41,8 +41,9 @@ _STACK = struct.Struct("<IIQQ")
 assert (_CODE.size, _STACK.size) == (CODE_HEAD, HEAD)
 _FRAME = np.dtype([("code", "<u8"), ("offset", "<u8"), ("address", "<u8")])
 assert _FRAME.itemsize == FRAME
-#: code objects, bytes of their line tables, and stacks that are kept at most; what comes after them stays unknown
-MOST_CODES, MOST_BYTES, MOST_STACKS = 1 << 18, 128 << 20, 1 << 20
+#: bytes that code objects and stacks take at most: what comes after that stays unknown; what one of each takes without
+#: its line table (measured); and the frames that are remembered besides
+MOST_BYTES, _CODE_BYTES, _STACK_BYTES, _MOST_FRAMES = 48 << 20, 600, 200, 1 << 16
 _CODE_UNIT = 2
 
 
@@ -96,9 +97,10 @@ class Decoder:
                 stacks[key] = np.frombuffer(bytes(record[HEAD : HEAD + FRAME * min(n, DEPTH)]), _FRAME)
         if not stacks:
             return None
-        if len(self._stacks) + len(stacks) > MOST_STACKS:
+        if self._bytes + _STACK_BYTES * len(stacks) > MOST_BYTES:
             self.refused += len(stacks)
             return None
+        self._bytes += _STACK_BYTES * len(stacks)
         self._add(stacks)
         return self._sites.new_rows()
 
@@ -109,10 +111,11 @@ class Decoder:
     def _code(self, record: bytes) -> None:
         kind, _, key, first, table, state, length, file_state, file_length = _CODE.unpack_from(record)
         lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
-        if len(self._codes) >= MOST_CODES or self._bytes + len(lines) > MOST_BYTES:
+        size = _CODE_BYTES + len(lines)
+        if self._bytes + size > MOST_BYTES // 2:  # the other half is for stacks
             self.refused += 1
             return
-        self._bytes += len(lines)
+        self._bytes += size
         self._codes[key] = _Code(
             self._strings.code(characters(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),
             self._strings.code(characters(record[CODE_HEAD + NAME_ROOM :][:FILE_ROOM], file_state, file_length)),
@@ -160,7 +163,7 @@ class Decoder:
             return None
         line = code.lines.line((offset - code.begin) // _CODE_UNIT)
         frame = _Frame(code.function, code.file, line or 0, 0)
-        if len(self._frames) >= MOST_STACKS:
+        if len(self._frames) >= _MOST_FRAMES:
             self._frames.clear()
         self._frames[key, offset] = frame
         return frame
