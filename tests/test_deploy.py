@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wstrace.plugins import default_plugins
-from wstrace_plugins.daemon.settings import load
+from wstrace_plugins.daemon.settings import checked, read
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 
@@ -91,7 +91,7 @@ def test_the_settings_load(where, tmp_path):
     else:
         (given,) = [one for one in manifests() if one["kind"] == "ConfigMap"]
         path.write_text(given["data"]["wstrace.toml"])
-    sources, exporters = load(str(path), default_plugins()).make()
+    sources, exporters = checked(read(str(path)), default_plugins()).make()
     assert [one.name for one in sources] == ["page_faults"]
     assert [one.name for one in exporters] == ["msgpack", "otel_containers"]
 
@@ -118,8 +118,8 @@ def test_under_the_profile_it_traces_and_answers_and_without_a_call_it_says_why(
     if shutil.which("setpriv") is None or not Path("/usr/lib/x86_64-linux-gnu/libseccomp.so.2").exists():
         pytest.skip("needs libseccomp")
     code = f"""
-from wstrace_plugins.daemon.health import Health, Told
-Health({str(tmp_path / "health.sock")!r}, lambda: Told(True, "tracing", {{}})).close()
+from wstrace_plugins.daemon.linux.health import Health, State
+Health({str(tmp_path / "health.sock")!r}, lambda: State(True, "tracing", {{}})).close()
 from wstrace_plugins.page_faults.linux.levels import own_level
 print(own_level().name, own_level().why)
 """

@@ -1,13 +1,19 @@
-"""What the tests of the daemon share: a source that faults for ever, and a daemon that runs on a thread."""
+"""What the tests of the daemon share: a source that faults for ever, an exporter that fails, and a running daemon."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +21,25 @@ import numpy as np
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Context, Source
+from wstrace.hookspecs import hookimpl
+from wstrace.interfaces import Context, Exporter, Source
 from wstrace.plugins import Plugins
 from wstrace.schema import PAGE_FAULT
-from wstrace_plugins.daemon.daemon import NodeDaemon
 
 
 class Faulting(Source):
     """Faults so many times a drain; of them it records one out of as many as it is asked to.
 
     Args:
-        faults: a drain. fails: what start() says, or "". spins: CPU seconds of a drain.
+        faults: a drain. fails: what start() says, or "". spins: CPU seconds of a drain. grows: MiB that a drain keeps.
     """
 
     name = "faulting"
     streams = (PAGE_FAULT,)
 
-    def __init__(self, *, faults: int = 10, fails: str = "", spins: float = 0.0) -> None:
-        self._faults, self._fails, self._spins, self._every = faults, fails, spins, 1
+    def __init__(self, *, faults: int = 10, fails: str = "", spins: float = 0.0, grows: int = 0) -> None:
+        self._faults, self._fails, self._spins, self._every, self._grows = faults, fails, spins, 1, grows
+        self._kept: list[Any] = []
 
     def start(self, context: Context) -> None:
         if self._fails:
@@ -47,7 +54,8 @@ class Faulting(Source):
         until = time.thread_time() + self._spins / self._every
         while time.thread_time() < until:
             pass
-        time.sleep(0.01)
+        self._kept.append(np.ones(self._grows << 20, np.uint8))
+        time.sleep(0.01 if not self._grows else 0.1)
         rows = max(1, self._faults // self._every)
         columns: dict[str, Any] = {name: np.full(rows, 7, np.uint32) for name in ("pid", "tid")}
         columns |= {name: np.arange(rows, dtype=np.uint64) for name in ("pc", "va")}
@@ -60,6 +68,25 @@ class Faulting(Source):
         return ()
 
 
+class Full(Exporter):
+    """Fails as on a full disk."""
+
+    name = "full"
+
+    def export(self, batch: Batch) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@hookimpl
+def wstrace_sources() -> Sequence[type[Source]]:
+    return [Faulting]
+
+
+@hookimpl
+def wstrace_exporters() -> Sequence[type[Exporter]]:
+    return [Full]
+
+
 def plugins() -> Plugins:
     """All plugins, and the source `faulting`."""
     found = Plugins()
@@ -68,34 +95,55 @@ def plugins() -> Plugins:
 
 
 class Running:
-    """A daemon on a thread, the lines that it said, and its end."""
+    """A daemon with these settings, the lines that it said, and its end."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path, **environ: str) -> None:
+        about = path.parent / "installed" / "faulting-1.0.dist-info"
+        about.mkdir(parents=True, exist_ok=True)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulting\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[wstrace]\nfaulting = daemon_scripted\n")
+        found = os.pathsep.join([str(about.parent), str(Path(__file__).parent)])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wstrace", "daemon", "--config", path],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": found, **environ},
+        )
         self.lines: list[str] = []
-        self.node = NodeDaemon(path, plugins(), self.lines.append)
-        self.error: BaseException | None = None
         self._ready = threading.Event()
-        self.thread = threading.Thread(target=self._run)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+        assert self._ready.wait(120)
 
-    def _run(self) -> None:
-        try:
-            self.node.run(self._ready.set)
-        except BaseException as error:
-            self.error = error
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.removeprefix("wstrace: ").rstrip("\n"))
+            if "tracing" in line:
+                self._ready.set()
         self._ready.set()
 
-    def begin(self) -> None:
-        self.thread.start()
-        assert self._ready.wait(60)
+    def reload(self) -> None:
+        self.process.send_signal(signal.SIGHUP)
 
-    def end(self) -> None:
-        self.node.end()
-        self.thread.join(60)
-        assert not self.thread.is_alive()
+    @property
+    def session(self) -> int:
+        """The pid of its session's process, 0 = it has none."""
+        pid = self.process.pid
+        return int((Path(f"/proc/{pid}/task/{pid}/children").read_text().split() or ["0"])[0])
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        code = self.process.wait(120)
+        self._reading.join(60)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
 
     def ask(self, path: str = "/") -> tuple[int, str]:
-        host, _, port = self.node.address.rpartition(":")
-        asking = http.client.HTTPConnection(host, int(port), timeout=30)
+        (address,) = [found[1] for line in self.lines if (found := re.search(r"its state: (.*)", line))]
+        asking = http.client.HTTPConnection(address, timeout=30)
         with contextlib.closing(asking):
             asking.request("GET", path)
             answer = asking.getresponse()
@@ -105,19 +153,19 @@ class Running:
         found: dict[str, Any] = json.loads(self.ask()[1])
         return found
 
-    def until(self, true: Callable[[], bool]) -> None:
-        end = time.monotonic() + 60
+    def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < end, (self.lines, self.error)
+            assert time.monotonic() < end, (self.lines, self.process.poll())
             time.sleep(0.05)
 
 
 @contextlib.contextmanager
-def daemon(path: object) -> Iterator[Running]:
-    """A running daemon with these settings, ended behind the block."""
-    running = Running(str(path))
-    running.begin()
+def daemon(path: Path) -> Iterator[Running]:
+    """A running daemon with these settings, which has ended whole behind the block."""
+    running = Running(path)
     try:
         yield running
     finally:
-        running.end()
+        code = running.end()
+    assert (code, running.lines[-1]) == (0, "ended")

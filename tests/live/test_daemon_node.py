@@ -22,16 +22,16 @@ FAULTS += "for at in range(0, 20000 * 4096, 4096): m[at] = 1"
 
 def test_sampled_rows_stand_for_what_was_counted(cgroup):
     from wstrace.plugins import default_plugins
-    from wstrace_plugins.daemon.limits import Governed, Limits
+    from wstrace_plugins.daemon.linux.session import Paced, Seen
     from wstrace_plugins.page_faults.linux.backend import PageFaults
 
-    limits = Limits(64, 1 << 40, time.monotonic(), time.process_time())
-    governed = Governed(PageFaults(stacks="none"), limits)
-    with Session(groups=[default_plugins().platform.group("cgroup", cgroup.path)], sources=[governed]) as session:
+    paced, seen = Paced(PageFaults(stacks="none")), Seen()
+    groups = [default_plugins().platform.group("cgroup", cgroup.path)]
+    with Session(groups=groups, sources=[paced], exporters=[seen]) as session:
         subprocess.run([*cgroup.joining(), sys.executable, "-c", FAULTS], check=True)
-        limits.every = 4
+        paced.every = 4
         end = time.monotonic() + 60
-        while governed._every != 4:
+        while paced.set_to != 4:
             assert time.monotonic() < end
             time.sleep(0.05)
         subprocess.run([*cgroup.joining(), sys.executable, "-c", FAULTS], check=True)
@@ -43,4 +43,4 @@ def test_sampled_rows_stand_for_what_was_counted(cgroup):
     assert abs(stand_for - counted) <= 0.02 * counted
     assert session.info.sampled > 1
     assert session.ledger.get("unaccounted") == 0
-    assert governed.cgroups
+    assert seen.cgroups

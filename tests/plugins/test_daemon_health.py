@@ -15,16 +15,13 @@ from pathlib import Path
 import pytest
 
 from wstrace.errors import OutputError
-from wstrace_plugins.daemon.health import Health, Told
-
-if not hasattr(socket, "AF_UNIX"):
-    pytest.skip("unix sockets", allow_module_level=True)
+from wstrace_plugins.daemon.linux.health import Health, State
 
 
 class Server:
     def __init__(self, where=("127.0.0.1", 0)):
-        self.told = Told(True, "tracing", {"state": "tracing", "name": "a\x1b\udcff"})
-        self.health = Health(where, lambda: self.told)
+        self.state = State(True, "tracing", {"state": "tracing", "name": "a\x1b\udcff"})
+        self.health = Health(where, lambda: self.state)
 
     def connect(self):
         if self.health.address.startswith("unix:"):
@@ -54,12 +51,12 @@ def test_the_state_in_a_word_and_whole(server):
     assert found.endswith(b"tracing\n")
     whole = server.ask(b"GET /?a=b HTTP/1.0\r\n\r\n")
     assert json.loads(whole.split(b"\r\n\r\n", 1)[1]) == {"state": "tracing", "name": "a\x1b\\xff"}
-    server.told = Told(False, "not tracing", {})
+    server.state = State(False, "not tracing", {})
     assert b" 503 " in server.ask(b"GET /health HTTP/1.1\r\n\r\n").split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "said"),
     [
         (b"POST / HTTP/1.1\r\n\r\n", b" 501 "),
         (b"GET /etc/passwd HTTP/1.1\r\n\r\n", b" 404 "),
@@ -68,13 +65,13 @@ def test_the_state_in_a_word_and_whole(server):
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 2000, b" 431 "),
     ],
 )
-def test_what_is_no_request_gets_its_answer(server, request_, told):
+def test_what_is_no_request_gets_its_answer(server, request_, said):
     try:
         answer = server.ask(request_)
     except ConnectionResetError:
         assert len(request_) > 10_000, "only the long one is closed with a part of it unread"
     else:
-        assert told in answer
+        assert said in answer
     assert b"200 OK" in server.ask(b"GET / HTTP/1.1\r\n\r\n")
 
 
@@ -91,7 +88,7 @@ def test_slow_clients_keep_no_other_from_its_answer(server):
 
 
 def test_a_client_that_does_not_read_is_dropped(server):
-    server.told = Told(True, "tracing", {"names": ["x" * 1000] * 20_000})
+    server.state = State(True, "tracing", {"names": ["x" * 1000] * 20_000})
     one = server.connect()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     one.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -158,7 +155,7 @@ def test_who_exchanges_the_socket_for_a_link_changes_no_mode(tmp_path):
     with subprocess.Popen([race, folder, victim, "2"]) as racing:
         while racing.poll() is None:
             with contextlib.suppress(OutputError):
-                Health(str(folder / "s.sock"), lambda: Told(True, "", {})).close()
+                Health(str(folder / "s.sock"), lambda: State(True, "", {})).close()
             for name in ("s.sock", "y"):
                 left = folder / name
                 with contextlib.suppress(OSError):
@@ -176,7 +173,7 @@ def test_root_makes_no_socket_behind_a_link_of_another_user(tmp_path):
     (theirs / "link").symlink_to(ours)
     os.chown(theirs, 65534, 65534)
     with pytest.raises(OutputError, match="is a symbolic link that uid 65534 may change"):
-        Health(str(theirs / "link" / "s.sock"), lambda: Told(True, "", {}))
+        Health(str(theirs / "link" / "s.sock"), lambda: State(True, "", {}))
     assert not list(ours.iterdir())
-    Health(str(theirs / "s.sock"), lambda: Told(True, "", {})).close()
+    Health(str(theirs / "s.sock"), lambda: State(True, "", {})).close()
     assert not (theirs / "s.sock").exists()

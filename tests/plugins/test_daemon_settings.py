@@ -8,7 +8,7 @@ import pytest
 from daemon_scripted import plugins
 
 from wstrace.errors import UsageError
-from wstrace_plugins.daemon.settings import load
+from wstrace_plugins.daemon.settings import checked, read
 
 GOOD = """
 sources = ["faulting:faults=3"]
@@ -27,7 +27,7 @@ keep = 10
 def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(GOOD)
-    settings = load(str(path), plugins())
+    settings = checked(read(str(path)), plugins())
     assert (settings.own.max_cpu, settings.own.max_memory, settings.own.health) == (0.02, 200 << 20, "/run/x.sock")
     (source,), (exporter,) = settings.make()
     assert (source.name, exporter.name) == ("faulting", "msgpack")
@@ -45,7 +45,7 @@ def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
         ("[daemon]\nmax_cpu = [1]", "daemon:max_cpu"),
         ("[daemon]\nmax_memory = 5", "daemon:max_memory: 5 is no text"),
         ("[daemon]\nmax_memory = 'much'", "'much' is not a size"),
-        ("[daemon]\nmax_memory = '1MiB'", "max_memory is 1MiB; the daemon itself needs 64MiB"),
+        ("[daemon]\nmax_memory = '1MiB'", "max_memory is 1MiB; the daemon itself needs 96MiB"),
         ("[daemon]\nhealth = 'here'", "health is 'here'"),
         ("[daemon]\nhealth = '0.0.0.0:9465'", "it tells what runs on this machine"),
         ("[daemon]\nhealth = 'unix:'", "name a socket"),
@@ -65,7 +65,7 @@ def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, told, tmp_path
     path = tmp_path / "wstrace.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as raised:
-        load(str(path), plugins())
+        checked(read(str(path)), plugins())
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -74,17 +74,17 @@ def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, told, tmp_path
 def test_a_fifo_is_refused_as_it_cannot_be_read_again(tmp_path):
     os.mkfifo(tmp_path / "wstrace.toml")
     with pytest.raises(UsageError, match=r"is no regular file, and it is read again at SIGHUP; give --config"):
-        load(str(tmp_path / "wstrace.toml"), plugins())
+        checked(read(str(tmp_path / "wstrace.toml")), plugins())
 
 
 def test_a_file_that_is_not_there():
     with pytest.raises(UsageError, match=r"/nowhere/wstrace.toml: No such file"):
-        load("/nowhere/wstrace.toml", plugins())
+        checked(read("/nowhere/wstrace.toml"), plugins())
 
 
 @pytest.mark.parametrize(("named", "seconds"), [("page_faults", 2.0), ("page_faults:poll_ms=50", 0.05)])
 def test_the_kernel_s_buffers_are_read_every_two_seconds_unless_the_file_says_otherwise(named, seconds, tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(f'sources = ["{named}"]\n')
-    (source,), _ = load(str(path), plugins()).make()
+    (source,), _ = checked(read(str(path)), plugins()).make()
     assert source._pace.seconds == seconds

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from wstrace.text import printable
+from wstrace_plugins.os import backend
 
 if TYPE_CHECKING:
-    from wstrace_plugins.daemon.daemon import NodeDaemon
+    from wstrace_plugins.daemon.linux.backend import NodeDaemon
 
 #: Linux capability -> its bit, and what a trace lacks without it: capabilities(7).
 #: Source: include/uapi/linux/capability.h.
@@ -45,19 +46,16 @@ def daemon(config: str | None, check: bool) -> int:
     wstrace daemon --config /etc/wstrace.toml --check
     wstrace daemon --config /etc/wstrace.toml
     """
-    # numpy's OpenBLAS starts a thread a CPU, each of which spins for its first 50 ms
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from wstrace.plugins import default_plugins
-    from wstrace_plugins.daemon.daemon import NodeDaemon
-    from wstrace_plugins.daemon.settings import load
-
     if check:
-        load(config, default_plugins())
+        from wstrace.plugins import default_plugins
+        from wstrace_plugins.daemon.settings import checked, read
+
+        checked(read(config), default_plugins())
         click.echo(f"{printable(config or 'the defaults')}: no error")
         return 0
     for line in missing():
         _say(line)
-    node = NodeDaemon(config, default_plugins(), _say)
+    node = backend("wstrace_plugins.daemon").NodeDaemon(config, _say)
     with _signals(node):
         node.run(lambda: _ready(node))
     _notify("STOPPING=1")
@@ -67,7 +65,8 @@ def daemon(config: str | None, check: bool) -> int:
 
 def _ready(node: NodeDaemon) -> None:
     _notify("READY=1")
-    _say(f"tracing{f'; its state: {node.address}' if node.address else ''}")
+    what = "tracing the cgroups of its settings" if node.cgroups else "tracing every process of this machine"
+    _say(f"{what}{f'; its state: {node.address}' if node.address else ''}")
 
 
 @contextmanager
@@ -81,8 +80,9 @@ def _signals(node: NodeDaemon) -> Iterator[None]:
         node.reload()
 
     handlers = {"SIGTERM": end, "SIGINT": end, "SIGHUP": reload}
-    known = {getattr(signal, name): act for name, act in handlers.items() if hasattr(signal, name)}
-    before = {number: signal.signal(number, act) for number, act in known.items()}
+    before = {
+        number: signal.signal(number, handlers[number.name]) for number in signal.Signals if number.name in handlers
+    }
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ _TABLE = "daemon"
 #: what options are in a daemon where the file does not set them: nobody waits for the next record
 _OF_A_DAEMON: dict[str, Any] = {"resume": True, "poll_ms": 2000}
 #: what the daemon takes without any record, and the least that a queue needs: one read of the kernel's buffers
-_LEAST_MEMORY, _LEAST_QUEUE = 64 << 20, 4 << 20
+_LEAST_MEMORY, _LEAST_QUEUE = 96 << 20, 4 << 20
 
 
 class Daemon:
@@ -27,9 +27,10 @@ class Daemon:
 
     Args:
         cgroups: which control groups are traced, with all below them: their paths, or globs; [] = every process.
-        max_cpu: at most this part of one CPU, on the average of a minute: past it faults are sampled, and each row says
-            for how many it stands.
-        max_memory: at most so much resident memory ("120MiB"): queues are bounded by it, and drop and count.
+        max_cpu: at most this part of one CPU, on the average of some minutes: past it faults are sampled, and each row
+            says for how many it stands; then records wait in the kernel, which drops and counts them.
+        max_memory: at most so much resident memory ("120MiB"): past it the session ends, and faults are only counted
+            until the daemon has rested.
         health: where its state is asked for: "127.0.0.1:9465", "unix:/run/wstrace/health.sock", or "" for nowhere.
 
     Raises:
@@ -51,7 +52,7 @@ class Daemon:
         except ValueError as wrong:
             raise UsageError(f"daemon: max_memory: {wrong}") from None
         if self.max_memory < _LEAST_MEMORY:
-            raise UsageError(f"daemon: max_memory is {max_memory}", "the daemon itself needs 64MiB: give more")
+            raise UsageError(f"daemon: max_memory is {max_memory}", "the daemon itself needs 96MiB: give more")
         if not all(isinstance(path, str) for path in cgroups or ()):
             raise UsageError(f"daemon: cgroups is {cgroups}", 'give paths or globs: ["/system.slice"]')
         self.cgroups = cgroups or []
@@ -117,20 +118,28 @@ class Settings:
         return max(_LEAST_QUEUE, (self.own.max_memory - _LEAST_MEMORY) // (2 * queues))
 
 
-def load(path: str | None, plugins: Plugins) -> Settings:
-    """Reads the file; None = the defaults.
+def read(path: str | None) -> Config:
+    """The file's values; None = the defaults.
 
     Raises:
-        UsageError: the file cannot be read, or a key, a table, a name or a value in it is not known.
+        UsageError: the file cannot be read.
     """
     if path is not None and Path(path).exists() and not Path(path).is_file():  # of a FIFO, open() would wait
         raise UsageError(f"{path} is no regular file, and it is read again at SIGHUP", "give --config a TOML file")
-    config = Config.load(path, project=False)
+    return Config.load(path, project=False)
+
+
+def checked(config: Config, plugins: Plugins) -> Settings:
+    """The settings in these values.
+
+    Raises:
+        UsageError: a key, a table, a name or a value is not known.
+    """
     classes = {**plugins.sources, **plugins.enrichers, **plugins.exporters}
     config.check({**classes, _TABLE: Daemon}, top=tuple(_DEFAULTS))
     own = build(Daemon, config.options(Daemon, Spec(_TABLE)), _TABLE)
     settings = Settings(own, config, _specs("sources", config), _specs("exporters", config), plugins)
-    settings.make()  # so that wrong options are told now
+    settings.make()  # so that wrong options are said now
     return settings
 
 

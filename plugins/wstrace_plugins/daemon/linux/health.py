@@ -24,7 +24,7 @@ from wstrace.text import json_safe
 _MOST, _SECONDS = 16, 3.0
 
 
-class Told(NamedTuple):
+class State(NamedTuple):
     """The daemon's state: whether it does what it is for, in a word, and all that is known."""
 
     healthy: bool
@@ -38,11 +38,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers a request."""
-        told, path = cast(_Server, self.server).tell(), self.path.partition("?")[0]
+        state, path = cast(_Server, self.server).ask(), self.path.partition("?")[0]
         if path == "/health":
-            self._answer(200 if told.healthy else 503, "text/plain", f"{told.word}\n")
+            self._answer(200 if state.healthy else 503, "text/plain", f"{state.word}\n")
         elif path == "/":
-            self._answer(200, "application/json", json.dumps(json_safe(told.facts), indent=1) + "\n")
+            self._answer(200, "application/json", json.dumps(json_safe(state.facts), indent=1) + "\n")
         else:
             self.send_error(404, "there is / and /health")
 
@@ -66,9 +66,9 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads, block_on_close = True, False
 
-    def __init__(self, listening: socket.socket, tell: Callable[[], Told]) -> None:
+    def __init__(self, listening: socket.socket, ask: Callable[[], State]) -> None:
         socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
-        self.socket, self.tell, self.ended = listening, tell, False
+        self.socket, self.ask, self.ended = listening, ask, False
         self._open: list[Any] = []
         self._lock = threading.Lock()
 
@@ -113,14 +113,14 @@ class Health:
 
     Args:
         where: the path of a unix socket, or (host, port); port 0 = any free one.
-        tell: returns the state; called on the server's threads.
+        ask: returns the state; called on the server's threads.
 
     Raises:
         OutputError: the address is taken or cannot be opened.
     """
 
-    def __init__(self, where: str | tuple[str, int], tell: Callable[[], Told]) -> None:
-        self._where, self._server = where, _Server(_listen(where), tell)
+    def __init__(self, where: str | tuple[str, int], ask: Callable[[], State]) -> None:
+        self._where, self._server = where, _Server(_listen(where), ask)
         self.thread = threading.Thread(target=self._server.serve, name="wstrace-health", daemon=True)
         self.thread.start()
 
@@ -155,10 +155,10 @@ def _listen(where: str | tuple[str, int]) -> socket.socket:
         except BaseException:
             one.close()
             raise
-    except (OSError, AttributeError) as error:  # no AF_UNIX on this system
+    except OSError as error:
         place = where if isinstance(where, str) else ":".join(map(str, where))
         raise OutputError(
-            f"cannot answer at {place}: {getattr(error, 'strerror', None) or error}",
+            f"cannot answer at {place}: {error.strerror or error}",
             "set health in [daemon] to another address, or to an empty text",
         ) from None
     return one
@@ -166,10 +166,10 @@ def _listen(where: str | tuple[str, int]) -> socket.socket:
 
 def _unix(path: str) -> socket.socket:
     """A listening unix socket that only its owner may use, in place of one that nobody listens at any more."""
-    one = _unix_socket()
+    one = socket.socket(socket.AF_UNIX)
     try:
         # bind() makes the file with this mode, so that there is no name to exchange before it has it
-        getattr(os, "fchmod")(one.fileno(), 0o600)  # noqa: B009  Windows lacks it
+        os.fchmod(one.fileno(), 0o600)
         with in_folder(path, None) as folder:
             name, place = _in(folder, path)
             with contextlib.suppress(FileNotFoundError):
@@ -194,7 +194,7 @@ def _in(folder: int | None, path: str) -> tuple[str, str]:
 
 def _answers(path: str) -> bool:
     """Whether somebody listens at a unix socket."""
-    with _unix_socket() as asking:
+    with socket.socket(socket.AF_UNIX) as asking:
         try:
             asking.settimeout(1.0)
             asking.connect(path)
@@ -203,7 +203,3 @@ def _answers(path: str) -> bool:
         except OSError:
             return True
         return True
-
-
-def _unix_socket() -> socket.socket:
-    return socket.socket(getattr(socket, "AF_UNIX"), socket.SOCK_STREAM)  # noqa: B009  Windows lacks it
