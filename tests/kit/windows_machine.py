@@ -41,7 +41,7 @@ def job_of(windows, pid=7) -> Job:
 
 def traced(windows, *pids, launched=True, context=None, **options):
     source = PageFaults(poll_ms=1, **options)
-    source.api, source.exits_seconds, source.own_thread = windows, 0, False
+    source.api, source.exits_seconds, source.listing_seconds, source.own_thread = windows, 0, (0, 0), False
     context = context or Context(targets=tuple(ScriptedTarget(pid, launched=launched) for pid in pids or (7,)))
     source.start(context)
     return source, context

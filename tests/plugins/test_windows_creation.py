@@ -29,13 +29,12 @@ def test_a_process_is_in_its_job_when_it_comes_into_being():
     assert not child.job.news()  # the process itself is no news
     child.job.close()  # as the system does it when the tracer is killed
     assert windows.processes[100].exited
-    child.close()
-    assert not windows.handles
+    assert set(windows.handles) == {child.handle}
 
 
 def test_the_environment_is_passed_whole():
     windows = FakeWindows()
-    made(windows, PROGRAM._replace(environment={"A": "1", "ÄÖ": "x=\U0001f600"})).close()
+    made(windows, PROGRAM._replace(environment={"A": "1", "ÄÖ": "x=\U0001f600"}))
     assert windows.created[0][3] == "A=1\0ÄÖ=x=\U0001f600\0"
 
 
@@ -51,17 +50,13 @@ def test_a_system_that_refuses_the_job_gives_the_process_and_the_reason(setting,
     assert child.unguarded.startswith(told)
     assert child.job is None
     assert [flags & SUSPENDED for *_, flags, _ in windows.created] == [SUSPENDED]
-    child.kill()
-    child.close()
-    assert windows.processes[100].exited
-    assert not windows.handles
+    assert set(windows.handles) == {child.handle}
 
 
 def test_no_job_is_asked_for_where_none_is_wanted():
     windows = FakeWindows()
     child = made(windows, job=False)
     assert (child.job, child.unguarded, windows.jobs) == (None, "", {})
-    child.close()
 
 
 @pytest.mark.parametrize("job", [True, False])

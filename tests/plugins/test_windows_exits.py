@@ -109,7 +109,6 @@ def test_a_child_that_ends_or_refuses_costs_its_own_trace_only(happens):
     def family(api, windows):
         source, _ = traced(api)
         windows.process(8, parent=7, created=200)
-        source._births._pause_ns = 0
         given = list(source.drain(0.0))
         windows.processes[7].fault(EXE, HEAP + 4096)
         ends(windows, 8)

@@ -6,7 +6,6 @@ import os
 import struct
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from windows_machine import machine
@@ -34,8 +33,8 @@ def pip_launcher(interpreter, quoted=False):
 
 
 def uv_launcher(interpreter, kind=1, wide=True, names=("UV_TRAMPOLINE_KIND", "UV_PYTHON_PATH")):
-    """uv from 0.8 on: a PE file with RT_RCDATA resources, laid out as the linker does: tables, names, entries, data."""
-    contents = [bytes((kind,)), str(interpreter).encode()]
+    """uv from 0.8 on: a PE file with RT_RCDATA resources, as the linker lays them out: sorted tables, names, data."""
+    names, contents = zip(*sorted(zip(names, (bytes((kind,)), str(interpreter).encode()), strict=True)), strict=True)
     head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40)
     directories = b"\0" * 16 + struct.pack("<II", 0x1000, 0x1000) + b"\0" * 104
     rest = struct.pack("<H", 0x20B if wide else 0x10B).ljust(108 if wide else 92, b"\0")
@@ -120,13 +119,11 @@ def test_the_stubs_that_pip_has(tmp_path, python, stub):
     assert launchers.read(str(tool)) is None
 
 
-def test_a_program_that_cannot_be_resumed_is_told_with_the_error_of_its_status(monkeypatch):
+def test_a_program_that_cannot_be_resumed_gives_the_error_of_its_status(monkeypatch):
     """NtResumeProcess gives an NTSTATUS, of which FormatMessage knows nothing."""
     windows = machine()
-    for name in ("OpenProcess", "GetProcessId", "CloseHandle", "RtlNtStatusToDosError"):
-        monkeypatch.setattr(winapi, name, getattr(windows, name))
+    monkeypatch.setattr(winapi, "RtlNtStatusToDosError", windows.RtlNtStatusToDosError)
     monkeypatch.setattr(winapi, "NtResumeProcess", lambda handle: 0xC0000022 - (1 << 32))  # STATUS_ACCESS_DENIED
-    target = WindowsTarget(7, "python.exe", 0, child=SimpleNamespace(pid=7, job=None, unguarded=""))
+    target = WindowsTarget(7, "python.exe", 4, launched=True)
     with pytest.raises(Unavailable, match="NtResumeProcess of pid 7 failed with 5 "):
         target.resume()
-    assert not windows.handles

@@ -11,7 +11,6 @@ from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.enricher import MappedFiles
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.job import Job
-from wstrace_plugins.page_faults.windows.family import Family
 
 
 class JobTarget(ScriptedTarget):
@@ -31,15 +30,9 @@ def in_job(**options):
     return windows, source, context
 
 
-def look(source):
-    source._births._looked = -(10**12)
-    return list(source.drain(0.0))
-
-
 def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once():
     windows, source, context = in_job()
     windows.no_listing = True  # none is needed
-    source._births._looked = 10**18
     windows.born(8, 7, created=200, page_faults=5)
     batches = list(source.drain(0.0))
     started = [b for b in batches if b.schema.name == "process"]
@@ -67,7 +60,7 @@ def test_a_child_that_no_message_told_of_is_found_in_the_jobs_list():
     windows.born(8, 7, created=200)
     windows.born(9, 8, created=210)
     windows.dies(8)
-    look(source)
+    list(source.drain(0.0))
     assert windows.processes[9].watched
     list(source.stop())
 
@@ -90,12 +83,12 @@ def test_a_child_with_the_number_of_an_ended_one_is_watched(way):
         source, _ = traced(windows)
         windows.born = lambda pid, parent, **rest: windows.process(pid, parent=parent, **rest)
     windows.born(8, 7, created=200)
-    look(source)
+    list(source.drain(0.0))
     windows.dies(8)
-    look(source)
+    list(source.drain(0.0))
     windows.processes.pop(8, None)
     windows.born(8, 7, created=300)
-    batches = look(source)
+    batches = list(source.drain(0.0))
     assert windows.processes[8].watched
     assert [b["pid"][0] for b in batches if b.schema.name == "process"] == [8]
     list(source.stop())
@@ -105,13 +98,13 @@ def test_a_grandchild_of_an_ended_traced_child_is_found_by_a_listing():
     windows = machine()
     source, _ = traced(windows)
     windows.process(9, parent=7, created=200, ended=400)
-    look(source)
+    list(source.drain(0.0))
     windows.dies(9)
-    look(source)
+    list(source.drain(0.0))
     windows.processes.pop(9, None)
     windows.process(10, parent=9, created=300)
     windows.process(11, parent=9, created=500)  # its parent is a later process of the number 9
-    look(source)
+    list(source.drain(0.0))
     assert windows.processes[10].watched
     assert not windows.processes[11].watched
     list(source.stop())
@@ -122,10 +115,10 @@ def test_a_child_that_refuses_is_asked_once_and_its_children_are_followed():
     source, context = traced(windows)
     windows.process(8, parent=7, created=200, denied="limited")
     windows.process(12, parent=8, created=300)
-    look(source)
+    list(source.drain(0.0))
     assert windows.processes[12].watched
     windows.processes[8].denied = False
-    look(source)
+    list(source.drain(0.0))
     assert not windows.processes[8].watched
     assert len([r for r in context.info.notes if "child 8" in r]) == 1
     list(source.stop())
@@ -136,10 +129,10 @@ def test_a_child_with_the_number_of_a_refused_one_is_watched():
     windows = machine()
     source, _ = traced(windows)
     windows.process(8, parent=7, created=200, denied="limited")
-    look(source)
+    list(source.drain(0.0))
     assert not windows.processes[8].watched
     windows.process(8, parent=7, created=300)
-    look(source)
+    list(source.drain(0.0))
     assert windows.processes[8].watched
     list(source.stop())
 
@@ -166,7 +159,7 @@ def test_one_process_whose_watch_fails_ends_its_own_trace_only():
     windows = machine()
     source, context = traced(windows)
     child = windows.process(8, parent=7, created=200)
-    look(source)
+    list(source.drain(0.0))
     child.watched = False  # 31: a token that changed, an antivirus that takes rights away
     windows.processes[7].fault(EXE, HEAP)
     batches = list(source.drain(0.0))
@@ -183,7 +176,7 @@ def test_nothing_that_was_recorded_is_lost_when_the_launched_one_fails():
     windows = machine()
     source, _ = traced(windows)
     windows.process(8, parent=7, created=200)
-    look(source)
+    list(source.drain(0.0))
     windows.processes[8].fault(EXE, HEAP)
     windows.processes[7].watched = False
     given = []
@@ -216,22 +209,23 @@ def test_a_protected_process_is_told_as_one():
 
 def test_a_child_that_is_refused_during_a_listing_stays_refused():
     """The drainer's thread takes births in while the session's thread walks the list of all processes."""
-    windows = machine()
-    family = Family(windows)
-    family.add(7, 0)
+    windows, source, context = in_job()
     listing = windows.NtQuerySystemInformation
 
     def meanwhile(*arguments):
         done = listing(*arguments)
-        family.refuse(8, 200)
+        windows.born(8, 7, created=200, denied="limited")
+        source._drainer.look()
         return done
 
     windows.NtQuerySystemInformation = meanwhile
-    family.listed()
-    assert family.refused == {8: 200}
+    list(source.drain(0.0))
     windows.NtQuerySystemInformation = listing
-    family.listed()
-    assert family.refused == {}
+    windows.processes[8].denied = False
+    list(source.drain(0.0))
+    assert not windows.processes[8].watched
+    assert "child 8 is not traced" in " ".join(context.info.notes)
+    list(source.stop())
 
 
 def test_children_that_are_met_late_are_told_with_the_faults_of_their_starts():

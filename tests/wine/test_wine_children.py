@@ -18,6 +18,10 @@ from wstrace_plugins.os.windows.job import Job
 HERE = os.path.dirname(os.path.abspath(__file__))
 KNOWN = os.path.join(HERE, "known_faults.py")
 BREAKAWAY = 0x0100_0000  # CREATE_BREAKAWAY_FROM_JOB
+NO_LISTING = """
+from wstrace_plugins.page_faults.windows.backend import PageFaults
+PageFaults.listing_seconds = 1e9, 1e9
+"""
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
@@ -65,8 +69,7 @@ def test_no_handle_of_a_job_is_left_open():
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
     """No listing by time: the tracer asks for the processes when the job tells of a birth."""
     parent = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    never = "import wstrace_plugins.page_faults.windows.family as half; half._STRAYS_SECONDS = 1e9"
-    done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
+    done = run_with(NO_LISTING, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault")) == 100
@@ -106,7 +109,7 @@ import os
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.family import Family
 listed = Family.listed
-Family.listed = lambda self: listed(self) if os.path.exists({str(seen)!r}) else []
+Family.listed = lambda self, now: os.path.exists({str(seen)!r}) and listed(self, now)
 Job.news = Job.members = lambda self: []
 """
     parent = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
@@ -201,8 +204,7 @@ def test_a_grandchild_of_a_child_that_ended_at_once_is_traced(tmp_path):
     parent = (
         f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {child!r}, *sys.argv[1:]]); time.sleep(4)"
     )
-    never = "import wstrace_plugins.page_faults.windows.family as half; half._STRAYS_SECONDS = 1e9"
-    done = run_with(never, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
+    done = run_with(NO_LISTING, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault")) == 100

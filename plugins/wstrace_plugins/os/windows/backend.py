@@ -13,7 +13,8 @@ from wstrace.interfaces import Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
-from wstrace_plugins.os.windows.creation import Child, NotCreated, create
+from wstrace_plugins.os.windows.creation import NotCreated, create
+from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.resolve import resolve
 
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
@@ -33,24 +34,27 @@ def node_faults() -> Usage:
 class WindowsTarget(Target):
     """A process and its handle. A launched process is created suspended, and runs from resume() on."""
 
-    def __init__(self, pid: int, name: str, handle: int, child: Child | None = None) -> None:
-        self.pid, self.name, self.launched = pid, name, child is not None
+    def __init__(
+        self, pid: int, name: str, handle: int, job: Job | None = None, unguarded: str = "", *, launched: bool = False
+    ) -> None:
+        self.pid, self.name, self.launched = pid, name, launched
         #: The job that reports its children; None for an attached process, or when Windows refuses the job.
-        self.job = child.job if child is not None else None
+        self.job = job
         #: Why Windows refused it a job, or refused one at its creation; "" if it did not.
-        self.unguarded = child.unguarded if child is not None else ""
+        self.unguarded = unguarded
         self.exit_code: int | None = None
-        self._handle, self._child, self._resumed = handle, child, False
+        self._handle, self._suspended = handle, launched
         self._last = Usage()
 
     def resume(self) -> None:
         """Lets a launched target run. Windows accepted the command at launch()."""
-        if self._child is None or self._resumed:
+        if not self._suspended:
             return
         if self.job is not None:
             self.job.release()  # from here on, the end of this tracer does not end the process
-        _resume(self.pid)
-        self._resumed = True
+        if (status := winapi.NtResumeProcess(self._handle)) < 0:
+            raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {self.pid}")
+        self._suspended = False
 
     def wait(self, timeout: float) -> int | None:
         """The exit code as a signed 32-bit number, 0 for an attached process; None after `timeout` seconds."""
@@ -79,16 +83,13 @@ class WindowsTarget(Target):
         """Terminates the process, as Windows has no signals; Ctrl-C reaches it from the console by itself."""
         if self.wait(0) is not None:
             return
-        handle = winapi.open_process(winapi, self.pid, winapi.PROCESS_TERMINATE)
-        try:
+        with processes.opened(winapi, self.pid, winapi.PROCESS_TERMINATE) as handle:
             winapi.TerminateProcess(handle, _SIGTERM_CODE)
-        finally:
-            winapi.CloseHandle(handle)
 
     def close(self) -> None:
         """Closes the handle; a launched target that was never resumed is terminated."""
-        if self._child is not None and not self._resumed:
-            self._child.kill()
+        if self._suspended and self._handle:
+            winapi.TerminateProcess(self._handle, _SIGTERM_CODE)
             self.wait(5)
         if self.job is not None:
             self.job.close()
@@ -97,9 +98,6 @@ class WindowsTarget(Target):
             self.usage()
             winapi.CloseHandle(self._handle)
             self._handle = 0
-        if self._child is not None:
-            self._child.close()
-            self._child = None
 
 
 class WindowsPlatform(Platform):
@@ -125,18 +123,12 @@ class WindowsPlatform(Platform):
         program = resolve(command, elevated=self.is_administrator())
         wants_job = os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0")
         try:
-            child = create(winapi, program, job=wants_job)
+            made = create(winapi, program, job=wants_job)
         except NotCreated as error:
             raise _refused(command[0], error.code) from None
-        try:
-            handle = winapi.open_process(winapi, child.pid, ATTACH_RIGHTS)
-        except BaseException:
-            if child.job is not None:
-                child.job.close()  # terminates all processes in it
-            child.kill()
-            child.close()
-            raise
-        return WindowsTarget(child.pid, os.path.basename(command[0]), handle, child)
+        return WindowsTarget(
+            made.pid, os.path.basename(command[0]), made.handle, made.job, made.unguarded, launched=True
+        )
 
     def attach(self, pid: int) -> Target:
         """A handle on a running process. Raises TargetExited, or Unavailable when access is denied."""
@@ -200,13 +192,6 @@ class WindowsPlatform(Platform):
 def platform() -> Platform:
     """The Platform of Windows."""
     return WindowsPlatform()
-
-
-def _resume(pid: int) -> None:
-    with processes.opened(winapi, pid, winapi.PROCESS_SUSPEND_RESUME) as handle:
-        status = winapi.NtResumeProcess(handle)
-    if status < 0:
-        raise winapi.failed("NtResumeProcess", winapi.RtlNtStatusToDosError(status), f"of pid {pid}")
 
 
 def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:

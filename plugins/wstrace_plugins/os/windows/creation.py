@@ -11,21 +11,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
 from wstrace_plugins.os.windows.resolve import Program
 
 _CREATE_SUSPENDED, _UNICODE_ENVIRONMENT, _EXTENDED_STARTUPINFO = 0x4, 0x400, 0x8_0000  # processthreadsapi.h
 _JOB_LIST = 0x2_000D  # PROC_THREAD_ATTRIBUTE_JOB_LIST
-_KILLED_CODE, _KILLED_MS = 1, 5000
 
 
 class NotCreated(Exception):  # noqa: N818 - the launch makes an error of it that names the command
@@ -36,31 +34,22 @@ class NotCreated(Exception):  # noqa: N818 - the launch makes an error of it tha
         self.code = code
 
 
-class Child:
-    """A process that was created suspended, with a handle of all rights.
+class Created(NamedTuple):
+    """A suspended process, with a handle of all rights.
 
     Attributes:
-        pid: the process.
+        pid, handle: the process.
         job: its job, which terminates it at the end of this tracer until Job.release(); None without one.
         unguarded: why it was in no job at its creation, "" if it was.
     """
 
-    def __init__(self, api: WindowsApi, pid: int, handle: int, job: Job | None, unguarded: str = "") -> None:
-        self._api, self.pid, self._handle, self.job, self.unguarded = api, pid, handle, job, unguarded
-
-    def kill(self) -> None:
-        """Terminates the process, and waits for its end."""
-        self._api.TerminateProcess(self._handle, _KILLED_CODE)
-        processes.exited(self._api, self._handle, _KILLED_MS)
-
-    def close(self) -> None:
-        """Closes the handle; a second call does nothing."""
-        if self._handle:
-            self._api.CloseHandle(self._handle)
-            self._handle = 0
+    pid: int
+    handle: int
+    job: Job | None
+    unguarded: str = ""
 
 
-def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
+def create(api: WindowsApi, program: Program, *, job: bool = True) -> Created:
     """Creates the process of a program, suspended.
 
     Where the system refuses a job, the process is in none.
@@ -73,22 +62,20 @@ def create(api: WindowsApi, program: Program, *, job: bool = True) -> Child:
     Raises:
         NotCreated: the system refuses the program.
     """
-    if not job:
-        return Child(api, *_create_process(api, program), None)
+    why, made = "", None
     try:
-        made = Job(api)
-    except Unavailable as refused:
-        return Child(api, *_create_process(api, program), None, refused.why)
-    try:
-        with _job_list(api, made) as attributes:
-            made.pid, handle = _create_process(api, program, attributes)
-        return Child(api, made.pid, handle, made)
+        if job:
+            made = Job(api)
+            with _job_list(api, made) as attributes:
+                made.pid, handle = _create_process(api, program, attributes)
+            return Created(made.pid, handle, made)
     except BaseException as refused:  # in a job that forbids others in it
-        made.close()
+        if made is not None:
+            made.close()
         if not isinstance(refused, Unavailable | NotCreated):
             raise
         why = str(refused)
-    return Child(api, *_create_process(api, program), None, why)
+    return Created(*_create_process(api, program), None, why)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import ntpath
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
-from wstrace.errors import Unavailable
+from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.foreign import WindowsApi, declare
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
@@ -30,6 +30,8 @@ _STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
 _FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
 #: The lowest address of the kernel, which has the upper half.
 KERNEL_BASE = 1 << 63
+#: The end of a life that has not ended, in units of 100 ns since 1601.
+FOREVER = 1 << 64
 
 
 class Counters(NamedTuple):
@@ -126,32 +128,44 @@ def _entries(buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Lis
         at += following
 
 
-def descendants(api: WindowsApi, *roots: int) -> list[tuple[int, int]]:
-    """(pid, parent's pid) of all present descendants of `roots`, parents before children.
+def descendants(
+    api: WindowsApi, present: Iterable[Listed], lives: Iterable[tuple[int, int, int]], known: Container[int] = ()
+) -> list[tuple[int, int, int]]:
+    """(pid, parent's pid, creation time, 0 = not known) of all present descendants of processes, parents first.
 
-    When a parent's pid was reused, its children appear under the wrong process: compare created().
+    A pid may be reused, so a process that was created outside of its parent's life is the child of another one.
+
+    Args:
+        api: wstrace_plugins.os.windows.api or a stand-in.
+        present: the listing of all processes.
+        lives: (pid, created, ended) of the processes, in units of 100 ns since 1601.
+        known: pids that are left out.
     """
     children: dict[int, list[int]] = {}
-    for child, parent, *_ in listed(api):
-        if child != parent:
-            children.setdefault(parent, []).append(child)
-    known, found = set(roots), [(root, 0) for root in roots]
-    for parent, _ in found:
-        new = [(child, parent) for child in children.get(parent, ()) if child not in known]
-        known.update(child for child, _ in new)
-        found += new
-    return found[len(roots) :]
+    for pid, parent, *_ in present:
+        if pid != parent:
+            children.setdefault(parent, []).append(pid)
+    families, found = list(lives), {}
+    for parent, first, last in families:  # grows in the loop by the children that are found
+        for pid in children.get(parent, ()):
+            if pid in known or pid in found:
+                continue
+            try:
+                born = created(api, pid)
+            except TargetExited:
+                continue
+            except Unavailable:
+                born = 0
+            if not born or first <= born <= last:
+                found[pid] = pid, parent, born
+                families.append((pid, born, FOREVER))
+    return list(found.values())
 
 
 def born_since(api: WindowsApi, pid: int) -> list[int]:
     """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
-    born = created(api, pid)
-    found = []
-    for child, _ in descendants(api, pid):
-        with suppress(Unavailable):
-            if created(api, child) >= born:  # an older process is the child of another one with this pid
-                found.append(child)
-    return found
+    life = pid, created(api, pid), FOREVER
+    return [child for child, *_ in descendants(api, listed(api), [life])]
 
 
 @contextmanager

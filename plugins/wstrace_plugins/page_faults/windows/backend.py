@@ -36,8 +36,8 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
-from wstrace_plugins.page_faults.windows.family import Births, Family
-from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, WatchedProcess, expected, known, tried
+from wstrace_plugins.page_faults.windows.family import Family
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch, expected, known, tried
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,6 +66,8 @@ class PageFaults(Source):
     api: WindowsApi = winapi
     #: Seconds between two checks of whether a process has ended.
     exits_seconds = 0.02
+    #: Seconds between two listings of all processes: without jobs that report the children, and beside such jobs.
+    listing_seconds = 0.05, 0.5
     #: Whether the drainer runs on its own thread; False for tests, where only drain() reads the buffers.
     own_thread = True
 
@@ -116,19 +118,18 @@ class PageFaults(Source):
         self._level = level = expected(self.api) if traces_itself else known(self.api)
         if level.name != "full" and context.require == "full":
             raise Unavailable(level.why, level.remedy)
-        self._family = Family(self.api)
         self._drainer = Drainer(
             self.api, self._slowest, self.exits_seconds, self._take_births, hidden=level.name != "full"
         )
         jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
-        in_jobs = len(jobs) == len(context.targets)
-        self._births = Births(self.api, self._family, self._drainer, jobs, self._add, all_in_jobs=in_jobs)
+        seconds = self.listing_seconds[len(jobs) == len(context.targets)]
+        self._family = Family(self.api, self._drainer, jobs, self._add, seconds)
         try:
             for target in context.targets:
                 self._add(target.pid, 0, launched=target.launched)
         except BaseException:
             for process in self._processes.values():
-                process.watch.close()
+                process.close()
             self._processes.clear()
             raise
         self._started = True
@@ -148,22 +149,22 @@ class PageFaults(Source):
             self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
     @property
-    def _processes(self) -> dict[int, WatchedProcess]:
+    def _processes(self) -> dict[int, Watch]:
         return self._drainer.processes
 
-    def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> WatchedProcess:
+    def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> Watch:
         """Begins to watch a process; `parent` is 0 for a target and None when not known yet."""
-        process = WatchedProcess(self.api, pid, parent, launched=launched)
+        process = Watch(self.api, pid, parent, launched=launched)
         with self._drainer.lock:
             self._processes[pid] = process
             self._family.add(pid, process.created)
         if parent != 0:  # a child
-            self._context.ledger.add("before_watch", process.watch.before, "page_fault")
-            if process.watch.before >= KERNEL_RECORDS:
-                self._late = [self._late[0] + 1, self._late[1] + process.watch.before]
+            self._context.ledger.add("before_watch", process.before, "page_fault")
+            if process.before >= KERNEL_RECORDS:
+                self._late = [self._late[0] + 1, self._late[1] + process.before]
         elif not launched:
-            self._context.ledger.add("before_start", process.watch.discard(), "page_fault")
-        if process.watch.shared:
+            self._context.ledger.add("before_start", process.discard(), "page_fault")
+        if process.shared:
             self._few.add(
                 "processes were watched before",
                 f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults",
@@ -183,22 +184,24 @@ class PageFaults(Source):
         self._drainer.look(exits=self._stopped)
         if self._stopped:
             for process in self._processes.values():
-                process.watch.settle()
+                process.settle()
         found = self._drainer.take()
         window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
         yield from self._introduce_new(window)
-        if self._follows and self._births.due(window[1]):
+        if self._follows:
             try:
-                self._births.listed()
+                due = self._family.listed(window[1])
             except Unavailable as refused:
+                due = False
                 self._note(f"children are not looked for: {refused.why}")
-            yield from self._introduce_new(window)
+            if due:
+                yield from self._introduce_new(window)
         for drained in found:
             yield from self._give(drained)
         if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
             raise failed[0].error or Unavailable("the watch failed")
 
-    def _matters(self, process: WatchedProcess) -> bool:
+    def _matters(self, process: Watch) -> bool:
         """Whether the failed watch of a process ends the trace: that of a launched process, or of the last one."""
         return process.launched or not self._processes
 
@@ -211,7 +214,7 @@ class PageFaults(Source):
         elif drained.last:
             yield self._end(process, window[1])
 
-    def _batches(self, process: WatchedProcess, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
+    def _batches(self, process: Watch, changes: Changes, window: tuple[int, int]) -> Iterator[Batch]:
         columns, space = changes.columns, process.describe(self._context.strings)
         process.major += int(np.count_nonzero(columns["flags"] & FAULT_MAJOR))
         rows = space.discover(np.concatenate((columns["va"], columns["pc"])), window[0])
@@ -227,7 +230,7 @@ class PageFaults(Source):
 
     def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
         """Yields the first row of each new process, and a listing of its memory."""
-        new, refused = self._births.taken()
+        new, refused = self._family.taken()
         for pid, why in refused:
             self._few.add("children are not traced", f"child {pid} is not traced: {why}")
         targets, self._targets = self._targets, []
@@ -251,7 +254,7 @@ class PageFaults(Source):
 
     def _take_births(self) -> None:
         if self._follows:
-            self._births.told_by_jobs()
+            self._family.reported()
 
     def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
         """Yields the last row of a process whose watch failed; the others are traced on."""
@@ -264,34 +267,34 @@ class PageFaults(Source):
             text = f"process {process.pid} is no longer traced: {error.why}"
             self._few.add("processes are no longer traced", text)
 
-    def _end(self, process: WatchedProcess, now: int) -> Batch:
+    def _end(self, process: Watch, now: int) -> Batch:
         """The last row of an ended process; adds its counts to the ledger and closes its handle."""
         code = -1
         with suppress(Unavailable):  # the rights of an open handle may be taken away
-            code = processes.exit_code(self.api, process.watch.handle)
+            code = processes.exit_code(self.api, process.handle)
         with self._drainer.lock:
-            self._family.end(process.pid, processes.times(self.api, process.watch.handle)[1])
+            self._family.end(process.pid, processes.times(self.api, process.handle)[1])
         self._account(process)
         return self._batch(PROCESS, process.rows(now, PROCESS_EXIT, code=code), (now, now))
 
-    def _account(self, process: WatchedProcess) -> None:
-        watch, ledger = process.watch, self._context.ledger
-        counted = watch.counted()
+    def _account(self, process: Watch) -> None:
+        ledger = self._context.ledger
+        counted = process.counted()
         if counted is not None:
             # Windows counts both types together: what was not recorded as major counts as minor.
             ledger.add("counted", counted - min(process.major, counted), "minor")
             ledger.add("counted", min(process.major, counted), "major")
-            missing = counted - watch.recorded - watch.lost
+            missing = counted - process.recorded - process.lost
             ledger.add("unaccounted", max(missing, 0), "page_fault")
             if missing > max(counted // 4, KERNEL_RECORDS):
                 asks = "does another tracer read its watch?"
                 because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
                 text = f"pid {process.pid}: {missing} faults are unaccounted: {because}"
                 self._few.add("processes have unaccounted faults", text)
-        counters = processes.counters(self.api, watch.handle)
+        counters = processes.counters(self.api, process.handle)
         if counters is not None and counters.peak_working_set:  # Wine forgets that of an ended process
             self._context.info.usage += Usage(peak_resident_bytes=counters.peak_working_set, peak_pid=process.pid)
-        watch.close()
+        process.close()
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
         return Batch(schema, columns, window=window, lost=lost, source=self.name, strings=self._context.strings)
@@ -318,7 +321,7 @@ class PageFaults(Source):
                 f"{self._late[1]} faults of their starts are in no record"
             )
         self._few.end()
-        if unseen := self._births.unseen:
+        if unseen := self._family.unseen:
             self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
         return batches
 

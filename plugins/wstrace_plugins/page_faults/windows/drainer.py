@@ -15,7 +15,7 @@ from typing import NamedTuple
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
-from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, WatchedProcess
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch
 
 FASTEST_SECONDS = 0.001
 _FILL = KERNEL_RECORDS // 4  # the number of records that a drain should find, well below the size of the buffer
@@ -34,7 +34,7 @@ class Drained(NamedTuple):
         error: why the drain failed, or None.
     """
 
-    process: WatchedProcess
+    process: Watch
     changes: Changes
     window: tuple[int, int]
     last: bool = False
@@ -58,7 +58,7 @@ class Drainer:
         self._api, self._slowest, self._exits_seconds = api, slowest, exits_seconds
         self._births, self._hidden = births, hidden
         self.lock = threading.RLock()
-        self.processes: dict[int, WatchedProcess] = {}
+        self.processes: dict[int, Watch] = {}
         self.pause = FASTEST_SECONDS
         self.looks = 0
         self.window = now_ns()
@@ -112,17 +112,17 @@ class Drainer:
             self.window = window[1]
             self._adapt(fullest)
 
-    def _look_at(self, process: WatchedProcess, window: tuple[int, int], due: bool) -> int:
+    def _look_at(self, process: Watch, window: tuple[int, int], due: bool) -> int:
         """Drains one process; returns how many records its buffer held or lost.
 
         The end of a process is checked before the drain, so that the last drain has its last records.
         """
-        last = due and process.watch.exited()
+        last = due and process.exited()
         try:
-            changes = process.watch.drain()
+            changes = process.drain()
         except Unavailable as error:
             del self.processes[process.pid]
-            self._found.append(Drained(process, process.watch.nothing, window, last=last, error=error))
+            self._found.append(Drained(process, process.nothing, window, last=last, error=error))
             return 0
         found = len(changes) + changes.lost
         if found or last:
@@ -130,7 +130,7 @@ class Drainer:
             self._records += len(changes)
         if last:
             del self.processes[process.pid]
-        return max(found, process.watch.grown()) if self._hidden else found
+        return max(found, process.grown()) if self._hidden else found
 
     def _adapt(self, fullest: int) -> None:
         """Sets the next pause such that, at the present rate, at most a quarter of the buffer fills."""

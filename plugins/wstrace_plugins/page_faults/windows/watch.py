@@ -29,45 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class WatchedProcess:
-    """A process with its watch.
-
-    The constructor only begins the watch, because earlier faults are missed; describe() queries the name and memory.
-
-    Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
-        pid: the process.
-        parent: the pid of its parent, 0 for a target; None = ask the system.
-        launched: whether it is a launched target.
-
-    Raises:
-        TargetExited, Unavailable: see Watch.
-    """
-
-    def __init__(self, api: WindowsApi, pid: int, parent: int | None, *, launched: bool = False) -> None:
-        self._api, self.pid, self.launched = api, pid, launched
-        self.watch = Watch(api, pid)
-        self.created = processes.times(api, self.watch.handle)[0]
-        self.parent = processes.parent(api, self.watch.handle) if parent is None else parent
-        self.name = 0
-        self.major = 0  # the number of recorded major faults
-        self.space: AddressSpace | None = None
-
-    def describe(self, strings: Dictionary) -> AddressSpace:
-        """The memory of the process; the first call queries its name and memory."""
-        if self.space is None:
-            self.name = strings.code(processes.name(self._api, self.watch.handle, self.pid))
-            self.space = AddressSpace(Memory(self._api, self.watch.handle), self.pid, strings)
-        return self.space
-
-    def rows(self, now: int, *events: int, code: int = -1) -> dict[str, NDArray[Any]]:
-        """A row of the stream `process` for each event, at the time `now` in ns."""
-        whose = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
-        values = {"time_ns": now, "code": code, **whose}
-        columns = {name: [value] * len(events) for name, value in values.items()} | {"event": list(events)}
-        return {column.name: np.array(columns[column.name], DTYPES[column.type]) for column in PROCESS.columns}
-
-
 class Changes(NamedTuple):
     """The records of one buffer.
 
@@ -121,17 +82,24 @@ _lock = threading.Lock()
 class Watch:
     """Watches the page faults of one process; for one thread. close() gives the handle back.
 
+    The constructor only begins the watch, because earlier faults are missed; describe() queries the name and memory.
+
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
         pid: the process.
+        parent: the pid of its parent, 0 for a target; None = ask the system.
+        launched: whether it is a launched target.
 
     Raises:
         TargetExited: there is no such process.
         Unavailable: access is refused, this process watches the pid already, or the watch is a stub.
     """
 
-    def __init__(self, api: WindowsApi, pid: int) -> None:
-        self._api, self.pid = api, pid
+    def __init__(self, api: WindowsApi, pid: int, parent: int | None = 0, *, launched: bool = False) -> None:
+        self._api, self.pid, self.launched = api, pid, launched
+        self.name = 0
+        self.major = 0  # the number of recorded major faults
+        self.space: AddressSpace | None = None
         self._size = np.zeros(1, "<u4")
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
@@ -149,6 +117,21 @@ class Watch:
         except BaseException:
             _release(api, pid)
             raise
+        self.created = processes.times(api, self.handle)[0]
+        self.parent = processes.parent(api, self.handle) if parent is None else parent
+
+    def describe(self, strings: Dictionary) -> AddressSpace:
+        """The memory of the process; the first call queries its name and memory."""
+        if self.space is None:
+            self.name = strings.code(processes.name(self._api, self.handle, self.pid))
+            self.space = AddressSpace(Memory(self._api, self.handle), self.pid, strings)
+        return self.space
+
+    def rows(self, now: int, *events: int, code: int = -1) -> dict[str, NDArray[Any]]:
+        """A row of the stream `process` for each event, at the time `now` in ns."""
+        who = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
+        values: dict[str, Any] = {**who, "time_ns": now, "code": code, "event": events}
+        return {one.name: np.full(len(events), values[one.name], DTYPES[one.type]) for one in PROCESS.columns}
 
     def _enable(self) -> None:
         self._pending: Changes | None = None
