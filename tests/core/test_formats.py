@@ -292,8 +292,6 @@ def test_the_rows_of_any_stream_are_a_file(trace, tmp_path):
 
 
 PACKAGES = """
-import sys
-sys.path.insert(0, sys.argv[1])
 from wstrace import arrow
 from wstrace.errors import Unavailable
 from wstrace_exporters.msgpack.interchange import sql
@@ -318,7 +316,7 @@ def test_a_package_that_cannot_be_loaded_is_not_told_as_missing(tmp_path: Path, 
     for package in ("arro3", "duckdb", "pyarrow"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(code)
-    words = [sys.executable, "-c", PACKAGES, str(tmp_path)]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    words, surroundings = [sys.executable, "-c", PACKAGES], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    lines = subprocess.run(words, capture_output=True, text=True, check=True, env=surroundings).stdout.splitlines()
     assert [line.split()[2] for line in lines] == ["arro3-core", "duckdb", "pyarrow"]
     assert all(told in line for line in lines)

@@ -15,8 +15,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.backend import platform
 from wstrace_plugins.os.windows.job import Job
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-KNOWN = os.path.join(HERE, "known_faults.py")
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_faults.py")
 BREAKAWAY = 0x0100_0000  # CREATE_BREAKAWAY_FROM_JOB
 NO_LISTING = """
 from wstrace_plugins.page_faults.windows.backend import PageFaults
@@ -78,10 +77,10 @@ def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
 
 def test_a_child_may_leave_its_parents_job(tmp_path):
     """As it may where nobody traces; the listing by time finds it while it lives."""
-    child = "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin = ['wait 20']; import fault_on_request, time; " \
+    child = "import sys; sys.stdin = ['wait 20']; import fault_on_request, time; " \
             "time.sleep(0.3)"  # fmt: skip
     parent = f"import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], creationflags={BREAKAWAY})"
-    done = run_with("", tmp_path / "x.wst", "-c", parent, "-c", child, HERE)
+    done = run_with("", tmp_path / "x.wst", "-c", parent, "-c", child)
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault")) == 20
@@ -93,7 +92,6 @@ def test_a_child_s_missed_start_stands_in_the_ledger_and_in_the_report(command, 
     child = tmp_path / "child.py"
     child.write_text(f"""
 import pathlib, sys, time
-sys.path.insert(0, {HERE!r})
 import faulting
 faulting.faults((0x7F0000001000, 0x20000 + 4096 * n, 5, False) for n in range(40))
 pathlib.Path({str(seen)!r}).touch()

@@ -15,8 +15,7 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.backend import platform
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Watch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-KNOWN = os.path.join(HERE, "known_faults.py")
+KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_faults.py")
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
@@ -52,7 +51,7 @@ def test_a_run_names_the_function_of_the_instruction(command):
 
 def test_loss_is_a_number_and_fails_on_request(command, tmp_path):
     path = tmp_path / "loss.wst"
-    script = f"import sys; sys.path.insert(0, {HERE!r}); import faulting; " \
+    script = "import faulting; " \
              "faulting.faults((0x7f0000001000, 0x20000 + i * 4096, 5, False) for i in range(1500))"  # fmt: skip
     code, _, said = command("run", "--fail-on-loss", "-o", path, "--", sys.executable, "-c", script)
     assert code == 121, said

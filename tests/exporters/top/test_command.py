@@ -41,9 +41,9 @@ def test_it_needs_a_terminal():
 )
 def test_without_textual_one_line_says_what_to_do(content: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "textual.py").write_text(content)
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1))\nfrom wstrace.__main__ import main\nmain()"
-    words = [sys.executable, "-c", code, str(tmp_path), "top", "1"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "wstrace", "top", "1"]
+    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings)
     assert done.returncode == 122
     assert done.stderr == f"wstrace: wstrace top needs the package textual, which {told}\n"
 
