@@ -66,7 +66,7 @@ def reload():
     """importlib.reload() of a module that was written anew, one line longer or shorter."""
     sys.dont_write_bytecode = True
     folder = os.path.dirname(OUT)
-    sys.path.insert(0, folder)
+    sys.path.append(folder)
     path = os.path.join(folder, "again.py")
     module = None
     for i in range(min(N, 100)):
