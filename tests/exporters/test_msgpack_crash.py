@@ -14,6 +14,7 @@ import pytest
 import synthetic_trace as synthetic
 from msgpack_scripted import everything, started
 
+from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
 from wstrace_exporters.msgpack.read.trace import open_trace
@@ -82,19 +83,18 @@ def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
     counts = [killed(path, rng, 500, "new" if i == 0 else "resume", begin) for i, begin in enumerate(begins)]
     with path.open("ab") as file:
         file.write(b"\x96\xd8\x57 half a frame")
+    assert [name.name for name in sorted(tmp_path.iterdir())] == ["x.0001.wst", "x.0002.wst", "x.wst"]
     read = [check_resumed(path, begin) for begin in begins]
     assert all(n >= acknowledged for n, acknowledged in zip(read, counts, strict=True))
     exporter, context = started(path, resume=True)
     exporter.export(synthetic.mappings(context.strings, first=5))
     exporter.close()
     with open_trace(str(path), scan=True) as trace:
-        assert trace.state == "clean"
+        assert trace.state == "cut"
         assert trace.rows["page_fault"] == sum(read)
-        assert [mark["m"] for mark in trace.marks].count("resume") == 3
+        assert trace.ledger.get("file_cut") == 3
         assert trace.damage()["lost_names"] == 0
         assert len(trace.mappings) == 160
-    with open_trace(str(path)) as trace:  # by its index
-        assert not any(part.scanned for part in trace.parts)
         assert sum(map(len, trace.batches("page_fault"))) == sum(read)
 
 
@@ -114,7 +114,7 @@ def finished(path: Path, n: int = 1000, **options: object) -> None:
     exporter.close()
 
 
-def test_after_another_boot_a_new_part_begins(tmp_path, monkeypatch):
+def test_a_trace_is_gone_on_with_in_a_part_of_its_own_after_another_boot_too(tmp_path, monkeypatch):
     path = tmp_path / "x.wst"
     finished(path, 1000)
     before = path.read_bytes()
@@ -125,6 +125,13 @@ def test_after_another_boot_a_new_part_begins(tmp_path, monkeypatch):
         assert [Path(part.path).name for part in trace.parts] == ["x.wst", "x.0001.wst"]
         assert trace.parts[1].header.prev == trace.parts[0].file_id
         assert trace.rows["page_fault"] == 1500
+
+
+def test_a_trace_that_is_being_written_is_not_gone_on_with(tmp_path):
+    exporter, _ = started(tmp_path / "x.wst")
+    with pytest.raises(OutputError, match="being written by another wstrace"):
+        started(tmp_path / "x.wst", resume=True)
+    exporter.close()
 
 
 def test_what_a_session_that_ended_has_counted_is_known_after_another_has_gone_on(tmp_path):

@@ -260,16 +260,17 @@ def test_two_megabytes_of_heads_are_refused_in_64_mib(tmp_path, small, length):
 
 
 def test_names_and_ids_past_the_limits_are_bad_frames_not_memory(tmp_path, small):
+    from wstrace_exporters.msgpack.format.frames import pack_strings
     from wstrace_exporters.msgpack.format.values import packb
 
     data, whole, frames = small
     file_id, seq = data[11:19], len(frames)
     end = sum(length for _, length, kind in frames if kind not in (6, 7))
     hostile = [
-        (STRINGS, packb({"base": 2**32 - 5, "s": ["x"] * 3})),
-        (STRINGS, packb({"base": 0, "s": ["x"]})),
-        (STRINGS, packb({"base": 100, "s": ["x" * 70_000]})),
-        (STRINGS, packb({"base": 1, "s": ["other"] * 5})),  # the first that gave an id is believed
+        (STRINGS, packb({"n": 2**32 - 5, "c": {}, "s": ["x"] * 3})),
+        (STRINGS, packb({"s": ["x"]})),
+        (STRINGS, pack_strings(np.array([100]), ["x" * 70_000])),
+        (STRINGS, pack_strings(np.arange(1, 6), ["other"] * 5)),  # the first that gave an id is believed
         (MAPPINGS, packb({"n": 5, "c": {}})),
         (200 - 128, packb({"what": "an application's own"})),
         (STRINGS, b"\x80" + b"\x80"),

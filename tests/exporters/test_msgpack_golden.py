@@ -16,7 +16,7 @@ from wstrace_exporters.msgpack.commands.info import describe
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TRACES = sorted(GOLDEN.glob("wstf*.wst"))
+TRACES = sorted(GOLDEN.glob("wstf-2*.wst"))
 
 
 def told(path: Path) -> dict:
@@ -80,4 +80,4 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(GOLDEN / "wstf-1.1.wst")
+    write(GOLDEN / "wstf-2.0.wst")

@@ -12,11 +12,11 @@ from msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError
-from wstrace.schema import MAPPING, PROCESS
+from wstrace.interfaces import Context
+from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write import live_mappings as live
-from wstrace_exporters.msgpack.write.live_mappings import Mappings
+from wstrace_exporters.msgpack.write.tables import Rows
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
@@ -82,56 +82,45 @@ def test_a_stale_part_of_another_trace_is_not_read_as_one(tmp_path):
     assert not (tmp_path / "x.0001.wst").exists()
 
 
-@pytest.fixture
-def no_grace(monkeypatch):
-    monkeypatch.setattr(live, "GRACE_SECONDS", -1.0)
+def mapping_batch(context, first: int, n: int) -> Batch:
+    """Mappings first, first + 1, ... of a page each."""
+    ids = list(range(first, first + n))
+    return batch_of(MAPPING, context.strings, id=ids, time_ns=1, pid=5, start=[i << 12 for i in ids],
+                    end=[(i + 1) << 12 for i in ids], offset=0, file=[f"/f{i}" for i in ids], flags=1)  # fmt: skip
 
 
-def live_after(*batches: Batch) -> set[int]:
-    """The ids of mappings that a new part begins with."""
-    mappings = Mappings()
-    for batch in batches:
-        if batch.schema is MAPPING:
-            mappings.add(batch)
-        else:
-            mappings.spaces.apply(batch)
-    mappings.restart()
-    rows = mappings.take_new()
-    return set(rows["id"].tolist()) if rows else set()
+def fault_batch(context, *mappings: int) -> Batch:
+    return batch_of(PAGE_FAULT, context.strings, time_ns=5, pid=5, tid=5, pc=0, va=0, flags=0, mapping=list(mappings))
 
 
-def mapping(*rows: tuple[int, int, int, int]) -> Batch:
-    """Rows of (id, pid, start, end)."""
-    ids, pids, starts, ends = (list(column) for column in zip(*rows, strict=True))
-    return batch_of(MAPPING, id=ids, time_ns=1, pid=pids, start=starts, end=ends, offset=0, file=0, flags=1)
+def test_a_part_repeats_the_mappings_that_its_rows_name_and_no_others(tmp_path):
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
+    exporter.export(mapping_batch(context, 1, 50))
+    for named in (1,), (7, 1), (1, 9):
+        exporter.export(fault_batch(context, *named))
+        exporter.flush(1)
+    exporter.close()
+    alone = []
+    for number, path in enumerate(sorted(tmp_path.glob("x.*.wst"))):
+        shutil.copy(path, tmp_path / f"alone{number}.wst")
+        with open_trace(str(tmp_path / f"alone{number}.wst")) as trace:
+            alone.append(trace.mappings["id"].tolist())
+            assert trace.damage()["lost_names"] == 0
+    assert alone == [[1, 7], [1, 9], []]
 
 
-def process(event: int, pid: int, ppid: int = 1) -> Batch:
-    return batch_of(PROCESS, time_ns=1, pid=pid, tid=pid, ppid=ppid, event=event)
-
-
-FORK, EXEC, EXIT = 2, 3, 4
-
-
-def test_only_live_mappings_are_repeated(no_grace):
-    both = mapping((1, 5, 0, 100), (2, 6, 0, 100))
-    assert live_after(both) == {1, 2}
-    assert live_after(both, process(EXIT, 5)) == {2}
-    assert live_after(both, mapping((3, 5, 0, 100))) == {2, 3}, "overlaid as a whole"
-    assert live_after(both, mapping((3, 5, 0, 60), (4, 5, 50, 200))) == {2, 3, 4}, "overlaid by two"
-    assert live_after(both, mapping((3, 5, 0, 99))) == {1, 2, 3}, "a byte of it is left"
-    assert live_after(both, process(EXEC, 5), mapping((3, 5, 500, 600))) == {2, 3}
-    assert live_after(mapping((0, 0, 1 << 63, (1 << 64) - 1), (1, 0, 5, 6)), process(EXIT, 9)) == {0, 1}, "the kernel's"
-
-
-def test_a_forked_child_keeps_its_parents_mappings_alive(no_grace):
-    parent = mapping((1, 5, 0, 100))
-    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5)) == {1}
-    assert live_after(parent, process(FORK, 7, 5), mapping((2, 5, 0, 100))) == {1, 2}, "overlaid in the parent only"
-    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5), process(EXIT, 7)) == set()
-    assert live_after(parent, process(FORK, 7, 5), process(EXIT, 5), process(EXEC, 7)) == set()
-    grandchild = (process(FORK, 7, 5), process(FORK, 8, 7), process(EXIT, 5), process(EXIT, 7))
-    assert live_after(parent, *grandchild) == {1}
+def test_past_the_limit_mappings_are_forgotten_that_records_named_least_recently():
+    context = Context()
+    rows = Rows(MAPPING, "map", 400_000, forget=True)
+    for first in range(0, 1_000_000, 10_000):
+        rows.add(mapping_batch(context, first + 1, 10_000))
+        rows.lacking(np.array([1, 3], "<u4"))
+        rows.lacking(np.array([2], "<u4"), for_ever=True) if not first else None
+    rows.begin_part()
+    found = rows.lacking(np.arange(1_000_001, dtype="<u4"))
+    assert found["id"][:3].tolist() == [1, 2, 3]
+    assert 200_000 <= len(found["id"]) <= 500_000
+    assert found["id"][-1] == 1_000_000
 
 
 def test_records_that_come_after_the_exit_still_find_their_mapping(tmp_path):

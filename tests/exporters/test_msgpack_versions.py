@@ -1,4 +1,4 @@
-"""Minor versions of the format: what 1.1 added, what becomes of files of 1.0, and of files of versions to come."""
+"""Versions of the format: what becomes of files of 1.1, and of files of versions to come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format import columns
 from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
-from wstrace_exporters.msgpack.format.layout import EVENTS, FEATURES, HEADER, STRINGS, pack_frame
+from wstrace_exporters.msgpack.format.layout import EVENTS, HEADER, STRINGS, pack_frame
 from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_exporters.msgpack.format.values import packb
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
@@ -35,31 +35,22 @@ def filters_of(path: Path) -> set[str]:
 # -- what an older reader must know before it reads ------------------------------------------------------------------
 
 
-def test_a_file_needs_every_filter_that_version_1_0_did_not_know(tmp_path):
+def test_a_file_says_its_version_and_needs_nothing(tmp_path):
     recorded(tmp_path / "x.wst", 5000)
     header = frames_in(tmp_path / "x.wst")[0][5]
-    assert header["v"] == [1, 1]
-    assert filters_of(tmp_path / "x.wst") - {"delta"} == {"shuffle"} == set(header["need"]) == FEATURES
+    assert (header["v"], header["need"]) == ([2, 0], [])
+    assert filters_of(tmp_path / "x.wst") == {"delta", "shuffle"}
 
 
-def test_a_file_of_1_0_that_is_gone_on_with_stays_readable_by_1_0(tmp_path):
-    path = tmp_path / "x.wst"
-    shutil.copy(GOLDEN / "wstf-1.0.wst", path)
-    with open_trace(str(path)) as trace:
-        rows, boot = trace.rows, trace.header.boot_id
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wstrace_exporters.msgpack.format.osfile.boot_id", lambda: boot)
-        exporter, context = started(path, resume=True)
-        exporter.export(synthetic.mappings(context.strings))
-        for batch in synthetic.faults(context.strings, 1000):
-            exporter.export(batch)
-        exporter.close()
-    assert "need" not in frames_in(path)[0][5] or frames_in(path)[0][5]["need"] == []
-    assert filters_of(path) == {"delta"}
-    with open_trace(str(path)) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == rows["page_fault"] + 1000
-        assert sum(map(len, trace.batches("page_fault"))) == trace.rows["page_fault"]
+@pytest.mark.parametrize("command", ["info", "report", "convert"])
+def test_a_file_of_1_1_is_refused_in_a_line(tmp_path, capsys, command):
+    from wstrace.cli import main
+
+    more = ["-o", str(tmp_path / "x.wst")] if command == "convert" else []
+    assert main([command, str(GOLDEN / "wstf-1.1.wst"), *more]) == 125
+    said = capsys.readouterr().err
+    assert "its format is version 1.1, this wstrace reads 2; read it with the version of wstrace that wrote it" in said
+    assert said.count("\n") == 1
 
 
 def test_the_end_tells_streams_that_have_rows_and_nothing_else(tmp_path):
@@ -106,14 +97,9 @@ def test_a_selection_of_processes_holds_for_every_stream_and_column(several):
         assert 0 < len(column(half, "va")) < len(expected[104])
 
 
-@pytest.mark.parametrize("how", ["cut", "scanned", "of version 1.0"])
+@pytest.mark.parametrize("how", ["cut", "scanned"])
 def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path, how):
     path, expected = several
-    if how == "of version 1.0":
-        with open_trace(str(GOLDEN / "wstf-1.0.wst")) as trace:
-            assert sum(map(len, trace.batches("page_fault", pids=[synthetic.PID]))) == trace.rows["page_fault"]
-            assert list(trace.batches("page_fault", pids=[1])) == []
-        return
     if how == "cut":
         path = Path(shutil.copy(path, tmp_path / "cut.wst"))
         with path.open("r+b") as file:
@@ -139,7 +125,7 @@ def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
 
 
 def of_a_later_version(path: Path) -> str:
-    """A file of 1.9: a column and a semantic more in a stream of ours, a stream with ids of a table unknown here, a new
+    """A file of 2.9: a column and a semantic more in a stream of ours, a stream with ids of a table unknown here, a new
     kind of frame, a new mark, a filter and a stream that nothing describes."""
     two = {"time_ns": [1, 2], "pid": [7, 7], "tid": [7, 7], "pc": [5, 6], "va": [5, 6]}
     rows = {name: columns.encode(np.array(values, "<u8" if name[-3:] not in ("pid", "tid") else "<u4"))
@@ -151,9 +137,10 @@ def of_a_later_version(path: Path) -> str:
     }
     more = {"region": columns.encode(np.array([1, 2], "<u4")), "tag": columns.encode(np.array([1, 1], "<u4")),
             "packed": ["u32", [["simd", 4]], "none", 8, bytes(8)]}  # fmt: skip
+    file_id = path.name.ljust(8).encode()
     bodies = [
-        (HEADER, {"v": [1, 9], "need": [], "id": b"12345678", "boot_id": path.name, "later": {"x": [1]}}),
-        (STRINGS, {"base": 1, "s": ["tagged"]}),
+        (HEADER, {"v": [2, 9], "need": [], "id": file_id, "boot_id": path.name, "later": {"x": [1]}}),
+        (STRINGS, {"n": 1, "c": {"id": ["u32", [], "none", 4, b"\1\0\0\0"]}, "s": ["tagged"]}),
         (MARK_FRAME, {"m": "schema", "t": 1, "schema": announced, "later": 5}),
         (MARK_FRAME, {"m": "weather", "t": 1, "sun": True}),
         (EVENTS, {"s": "region", "n": 2, "t": [1, 2], "c": {"id": more["region"], "frame": rows["va"]}}),
@@ -161,7 +148,7 @@ def of_a_later_version(path: Path) -> str:
         (EVENTS, {"s": "nobody", "n": 2, "t": [1, 2], "c": {"a": more["tag"]}}),
         (9, {"new": 1}),
     ]
-    path.write_bytes(b"".join(pack_frame(b"12345678", kind, n, packb(b)) for n, (kind, b) in enumerate(bodies)))
+    path.write_bytes(b"".join(pack_frame(file_id, kind, n, packb(b)) for n, (kind, b) in enumerate(bodies)))
     return str(path)
 
 
@@ -170,7 +157,7 @@ def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
 
     path, other = of_a_later_version(tmp_path / "x.wst"), of_a_later_version(tmp_path / "y.wst")
     words = (
-        "1.9",
+        "2.9",
         "frames of unknown kinds, passed over: 9: 1",
         "columns of unknown meaning",
         "cannot be read: packed",

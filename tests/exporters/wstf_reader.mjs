@@ -9,7 +9,6 @@ extensionCodec.register({ type: 0x57, encode: () => null, decode: (data) => Buff
 
 const WIDTHS = { u8: 1, u16: 2, u32: 4, u64: 8, i64: 8 };
 const MASK = (1n << 64n) - 1n;
-const SUPPORTED = ["shuffle"];
 
 // COL: [type, chain, codec, raw_len, bytes] -> n BigInts
 function column([type, chain, codec, rawLength, packed], n) {
@@ -50,8 +49,8 @@ for await (const [id, kind, seq, length, , body] of decodeMultiStream(file, { ex
   sums.ids.add(id);
   sums.seqs.push(Number(seq));
   if (kind === 0) {
-    if (Number(body.v[0]) > 1) throw new Error(`major version ${body.v[0]}`);
-    for (const feature of body.need) if (!SUPPORTED.includes(feature)) throw new Error(`needs ${feature}`);
+    if (Number(body.v[0]) !== 2) throw new Error(`major version ${body.v[0]}`);
+    for (const feature of body.need) throw new Error(`needs ${feature}`);
   }
   if (kind === 3) {
     sums.rows[body.s] = (sums.rows[body.s] ?? 0) + Number(body.n);

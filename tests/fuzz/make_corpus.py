@@ -50,7 +50,7 @@ def main() -> None:
     numbers = np.arange(40, dtype="<u8")
     codecs = {name: columns.encode(numbers, delta=True, codec=name) for name in ("none", "zlib", "zstd")}
     codecs["unknown"] = ["f64", [["xor", 1]], "lz4", 320, bytes(4)]
-    header = pack_frame(b"fuzzfuzz", HEADER, 0, packb({"v": [1, 0], "id": b"fuzzfuzz"}))
+    header = pack_frame(b"fuzzfuzz", HEADER, 0, packb({"v": [2, 0], "id": b"fuzzfuzz"}))
     body = packb({"s": "odd", "n": 40, "t": [1, 2], "c": codecs})
     seeds["codecs"] = header + pack_frame(b"fuzzfuzz", EVENTS, 1, body)
     for name, seed in seeds.items():

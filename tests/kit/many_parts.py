@@ -28,6 +28,7 @@ class ManyParts:
         apart_ns: from the first fault of a part to that of the next one.
         change: what is changed in the header of each part.
         late: part -> by how much earlier its faults are, as if they had waited.
+        sessions: how many sessions have written them, all but the first one part each.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ManyParts:
         apart_ns: int,
         change: Callable[[frames.Header], frames.Header] = lambda header: header,
         late: Mapping[int, int] | None = None,
+        sessions: int = 1,
     ) -> None:
         part = Part(str(path))
         self._frames = [
@@ -49,7 +51,7 @@ class ManyParts:
         self._rows = part.end.rows
         self.begin_ns = int(next(e["t0"] for _, _, e in self._frames if self._is_of_faults(e)))
         part.close()
-        self.n, self.apart_ns, self._late = n, apart_ns, dict(late or {})
+        self.n, self.apart_ns, self._late, self._sessions = n, apart_ns, dict(late or {}), sessions
         self.size = len(self._made(0, 0)) + _ROOM
 
     def __len__(self) -> int:
@@ -74,13 +76,13 @@ class ManyParts:
 
     def _made(self, number: int, room: int) -> bytes:
         later, data = np.uint64(self._later(number)), b""
-        file_id = _id(number)
+        file_id = self._id(number)
         rows = []
         for seq, (kind, body, entry) in enumerate(self._frames):
             t = int(entry["t0"]), int(entry["t1"])
             if kind == HEADER:
                 header = dataclasses.replace(
-                    self._header, id=file_id, part=number, prev=_id(number - 1) if number else None,
+                    self._header, id=file_id, part=number, prev=self._id(number - 1) if number else None,
                     created_ns=self._header.created_ns + number * self.apart_ns, writer="-" * (256 + room),
                 )  # fmt: skip
                 body = self._change(header).pack()
@@ -88,7 +90,7 @@ class ManyParts:
                 events = frames.unpack_rows(body)
                 t = t[0] + int(later), t[1] + int(later)
                 events.columns["time_ns"] = events.columns["time_ns"] + later
-                body = frames.pack_events("page_fault", events.n, t, 0, events.columns, frames.col.PACKING)
+                body = frames.pack_events("page_fault", events.n, t, 0, events.columns, 1)
             frame = pack_frame(file_id, kind, seq, body)
             rows.append(((kind, len(data), len(frame), int(entry["n"]), *t), int(entry["stream"]), int(entry["pids"])))
             data += frame
@@ -98,6 +100,6 @@ class ManyParts:
         data += pack_frame(file_id, INDEX, len(rows), pack_index(page))
         return data + pack_frame(file_id, END, len(rows) + 1, packb(end))
 
-
-def _id(number: int) -> bytes:
-    return (number + 1).to_bytes(8, "big")
+    def _id(self, number: int) -> bytes:
+        session = max(number - (self.n - self._sessions), 0)
+        return session.to_bytes(5, "big") + (number + 1).to_bytes(3, "big")

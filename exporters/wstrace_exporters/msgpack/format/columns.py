@@ -147,21 +147,10 @@ def _unshuffled(raw: NDArray[Any], width: int) -> NDArray[Any]:
     return of_values.reshape(-1)
 
 
-class Packing(NamedTuple):
-    """How columns are packed: the level of zstd; shuffle = False in a file whose header does not need that feature."""
-
-    level: int = 1
-    shuffle: bool = True
-
-
-PACKING = Packing()
-
-
-def encode_all(columns: Mapping[str, NDArray[Any]], packing: Packing = PACKING) -> dict[str, list[Any]]:
+def encode_all(columns: Mapping[str, NDArray[Any]], level: int = 1) -> dict[str, list[Any]]:
     """The `c` of a body: each encoded column under its name."""
-    level, shuffle = packing
     return {
-        name: encode(array, delta=name in DELTA, shuffle=shuffle and name in SHUFFLED, level=level)
+        name: encode(array, delta=name in DELTA, shuffle=name in SHUFFLED, level=level)
         for name, array in columns.items()
     }
 

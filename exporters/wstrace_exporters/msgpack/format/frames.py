@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wstrace.schema import MOST_NAME, PAGE_SIZES, Schema
 from wstrace_exporters.msgpack.format import columns as col
-from wstrace_exporters.msgpack.format.layout import FEATURES, LIMITS, VERSION, FrameError, Limits
+from wstrace_exporters.msgpack.format.layout import LIMITS, VERSION, FrameError, Limits
 from wstrace_exporters.msgpack.format.values import Body, packb, text
 
 MAX_TIME, _U32 = (1 << 64) - 1, (1 << 32) - 1
@@ -26,28 +26,21 @@ def schema_rows(schema: Schema) -> list[list[str]]:
     return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
 
 
-def pack_strings(base: int, names: list[str]) -> bytes:
-    """STRINGS: the names with the codes base, base + 1, ..."""
-    return packb({"base": base, "s": [text(name) for name in names]})
-
-
-def pack_mappings(n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing) -> bytes:
-    """MAPPINGS: n rows."""
-    return packb({"n": n, "c": col.encode_all(columns, packing)})
+def pack_strings(ids: NDArray[Any], names: list[str], level: int = 1) -> bytes:
+    """STRINGS: the names with these ids."""
+    return packb({"n": len(names), "c": col.encode_all({"id": ids.astype("<u4")}, level), "s": list(map(text, names))})
 
 
 def pack_events(
-    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
+    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], level: int = 1
 ) -> bytes:
-    """EVENTS: n rows of a stream, the time window that they cover, and what the kernel dropped before them."""
-    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, packing)})
+    """EVENTS or MAPPINGS: n rows of a stream, the times that they cover, and what the kernel dropped before them."""
+    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, level)})
 
 
-def pack_snapshot(
-    header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], packing: col.Packing
-) -> bytes:
+def pack_snapshot(header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], level: int = 1) -> bytes:
     """SNAPSHOT: n runs of pages; the header holds s, snap, part, last, pid, t, pages."""
-    return packb({**header, "n": n, "c": col.encode_all(columns, packing)})
+    return packb({**header, "n": n, "c": col.encode_all(columns, level)})
 
 
 # -- unpacking ---------------------------------------------------------------------------------------------------
@@ -69,16 +62,14 @@ class Header:
     host: dict[str, Any] = field(default_factory=dict)
     writer: str = ""
     command: list[str] = field(default_factory=list)
-    schema: dict[str, list[list[str]]] = field(default_factory=dict)
     ring: str = ""
 
     def refused(self) -> str:
         """The reason why this reader must not read the file, or ""."""
-        if self.version[0] > VERSION[0]:
-            return f"its format is version {self.version[0]}, this wstrace reads {VERSION[0]}"
-        unknown = [name for name in self.need if name not in FEATURES]
-        if unknown:
-            return f"it needs features that this wstrace lacks: {', '.join(unknown)}"
+        if self.version[0] != VERSION[0]:
+            return f"its format is version {self.version[0]}.{self.version[1]}, this wstrace reads {VERSION[0]}"
+        if self.need:
+            return f"it needs features that this wstrace lacks: {', '.join(self.need)}"
         known = self.page_size in (0, *PAGE_SIZES)  # 0: whoever wrote it did not know
         return "" if known else f"its pages have {self.page_size:,} B, as on no machine"
 
@@ -113,8 +104,6 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
         elif key in ("clock", "host"):
             value = body.value()
             setattr(header, key, value if isinstance(value, dict) else {})
-        elif key == "schema":
-            header.schema = announced_rows(body.value())
         else:
             body.skip()
     body.end()
@@ -132,18 +121,21 @@ def announced_rows(value: Any) -> dict[str, list[list[str]]]:
     }
 
 
-def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[int, list[str]]:
-    """(base, names) of a STRINGS body; names are cut where no recorder goes on. Raises FrameError."""
-    body, base, names = Body(data, limits), 0, list[str]()
+def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[NDArray[Any], list[str]]:
+    """(ids, names) of a STRINGS body; names are cut where no recorder goes on. Raises FrameError."""
+    body, rows, names = Body(data, limits), Rows(), list[str]()
     for key in body.map():
-        if key == "base":
-            base = body.uint((1 << 32) - 1)
-        elif key == "s":
+        if key == "s":
             names = [name[:MOST_NAME] for name in body.texts(limits.strings)]
+        elif key == "c":
+            _columns(body, rows, "id".__eq__)
         else:
-            body.skip()
+            _row_key(body, key, rows)
     body.end()
-    return base, names
+    ids = rows.columns.get("id")
+    if ids is None or len(ids) != len(names) or ids.dtype != "<u4":
+        raise FrameError("names without ids")
+    return ids, names
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The constants of WSTF v1, the trace file: the frame's head, the kinds, the limits, the errors. See FORMAT.md.
+"""The constants of WSTF, the trace file: the frame's head, the kinds, the limits, the errors. See FORMAT.md.
 
 Nothing here opens a file: this is what writer and reader must agree on.
 """
@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from wstrace.errors import TraceFileError
 
-VERSION = (1, 1)
-#: Entries in a header's `need` that this reader understands.
-FEATURES = frozenset(("shuffle",))
+VERSION = (2, 0)
 
 MAGIC = b"\x89WSTF\r\n\x1a"  # As in PNG, a byte above 127, CR LF, and 1A reveal a transfer that changed bytes.
 HEAD = struct.Struct(">BBb16sBBQBIBI")
@@ -26,6 +24,9 @@ SYNC = b"\x96\xd8\x57" + MAGIC
 CRC_FROM, CRC_TO = 19, 34
 
 HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END, STACKS = range(9)
+
+#: A file id, and what of it all parts of a session have in common. Parts of one session share their ids.
+FILE_ID_BYTES, SESSION_BYTES = 8, 5
 
 FRAME_ROWS = 65_536
 FRAME_SECONDS = 1.0

@@ -36,8 +36,6 @@ def trace_info(
     info.clock = ClockAnchor(
         [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""
     )
-    if any(mark.get("m") == "resume" for mark in marks):  # the facts describe the last session only
-        info.usage = Usage()
     info.command = info.command or list(header.command)
     info.started_ns = info.started_ns if info.started_ns and _is_time(info.started_ns) else begin_ns
     info.page_size = header.page_size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format.part_names import name_and_number, numbered, parts_prefix
-from wstrace_exporters.msgpack.read.part import Part, first_header
+from wstrace_exporters.msgpack.read.part import OTHER_VERSION, Part, first_header
 from wstrace_exporters.msgpack.storage.urls import (
     Place,
     StoredObject,
@@ -99,12 +99,21 @@ def _chain(paths: list[str]) -> list[str]:
         if found and header is not None and before is not None and header.prev != before:
             continue
         found.append(path)
-        before = header.id if header is not None else _scanned_id(path)
+        before = id_of(path)
     return found
 
 
-def _scanned_id(path: str) -> bytes | None:
-    """The file id in the frames of a damaged part; None when no frame is good."""
+def id_of(path: str) -> bytes | None:
+    """The file id of a part, by its frames where its header is damaged; None when no frame is good.
+
+    Raises:
+        TraceFileError: the part cannot be read, or is of another version.
+    """
+    header = first_header(path)
+    if header is not None:
+        if why := header.refused():
+            raise TraceFileError(f"{path}: {why}", OTHER_VERSION)
+        return header.id
     try:
         part = Part(path)
     except TraceFileError:

@@ -1,50 +1,60 @@
-"""The reader's tables of names and mappings, for one part and for all parts together."""
+"""What a part's ids mean: its names, its mappings, and the ids of its rows of other tables.
+
+The ids of a file are those of the session that wrote it. All parts of a session share them, so they are valid in the
+whole trace. Where a trace has parts of several sessions, those of each further one are moved behind those before.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, Recoding
-from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING, TABLES
+from wstrace.schema import (
+    DTYPES,
+    FAULT_PC_KERNEL,
+    KIND_FILE,
+    KIND_SHIFT,
+    KINDS,
+    MAPPING,
+    MOST_FRAMES,
+    TABLES,
+    own_id,
+)
+from wstrace_exporters.msgpack.format.frames import unpack_rows
 from wstrace_exporters.msgpack.format.layout import LOST, FrameError, Limits
 
-_U32 = (1 << 32) - 1
 #: A table whose ids are below this is an array indexed by id.
 _DENSE = 1 << 22
-#: The columns that identify a mapping in several parts.
-_IDENTITY = ("time_ns", "pid", "start", "end", "offset", "file", "flags")
 #: At most this many distinct missing ids are counted of each kind; a hostile file may have four billion.
 _MISSING_KEPT = 1 << 16
+_NONE: NDArray[Any] = np.empty(0, "<u4")
+#: The column of a table whose rows form trees.
+_PARENT = "parent"
 
 
 class Tables:
-    """The names and mappings of one part, from its STRINGS and MAPPINGS frames."""
+    """The names and mappings of one part, from its STRINGS and MAPPINGS frames. Of each id the first row counts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        #: The name of each id, None for an id without one; a list, because a dict of a million names takes 70 MB more.
-        self.names: list[str | None] = [None]
+        self._ids: list[NDArray[Any]] = []
+        self._names: list[str] = []
         self._chars = 0
         self._rows: list[dict[str, NDArray[Any]]] = []
         self.n_mappings = 0
 
-    def add_strings(self, base: int, names: list[str]) -> None:
-        """Adds names with ids from `base` on; an id keeps its first name. Raises FrameError past the limits."""
-        if base < 1 or base + len(names) > self._limits.strings:
-            raise FrameError(f"names {base:,} to {base + len(names):,}")
-        self.names += [None] * (base + len(names) - len(self.names))
-        for position, name in enumerate(names, base):
-            if self.names[position] is None:
-                self._chars += len(name)
-                if self._chars > self._limits.strings_total:
-                    raise FrameError("more names than the limit")
-                self.names[position] = name
+    def add_strings(self, ids: NDArray[Any], names: list[str]) -> None:
+        """Adds names. Raises FrameError past the limits."""
+        self._chars += sum(map(len, names))
+        if len(self._names) + len(names) > self._limits.strings or self._chars > self._limits.strings_total:
+            raise FrameError("more names than the limit")
+        self._ids.append(ids)
+        self._names += names
 
     def add_mappings(self, columns: dict[str, NDArray[Any]]) -> None:
         """Adds rows of mappings. Raises FrameError past the limits, or if they have no ids."""
@@ -54,35 +64,65 @@ class Tables:
         if self.n_mappings + n > self._limits.mappings:
             raise FrameError("more mappings than the limit")
         self.n_mappings += n
-        self._rows.append(columns)
+        self._rows.append({c.name: columns[c.name].astype(DTYPES[c.type], copy=False) if c.name in columns
+                           else np.zeros(n, DTYPES[c.type]) for c in MAPPING.columns})  # fmt: skip
+
+    def names(self, strings: Dictionary) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The ids of names, distinct, and the code of each in a dictionary, u32."""
+        codes = np.array(strings.codes(self._names), "<u4")
+        ids, codes = first_of_each([np.stack((np.concatenate([_NONE, *self._ids]), codes))])
+        return ids, codes
 
     def mappings(self) -> dict[str, NDArray[Any]]:
         """All mappings as columns, one row per id, ascending; `file` and `build_id` are ids of names."""
-        columns = {}
-        for column in MAPPING.columns:
-            parts = [_typed(rows, column.name, column.type, len(rows["id"])) for rows in self._rows]
-            columns[column.name] = _joined(parts, column.type)
-        ids = columns["id"]
-        if _ascending(ids) and not (len(ids) and ids[0] == 0):
-            return columns  # our writer's order; this avoids a copy of up to 60 MB
-        _, first = np.unique(ids, return_index=True)
-        first = first[ids[first] != 0]
-        return {name: array[first] for name, array in columns.items()}
+        return _by_id(self._rows)
 
 
-def _joined(parts: list[NDArray[Any]], kind: str) -> NDArray[Any]:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, DTYPES[kind])
+def _by_id(rows: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The rows of mappings as columns, one per id, ascending."""
+    columns = {c.name: np.concatenate([np.empty(0, DTYPES[c.type]), *(one[c.name] for one in rows)])
+               for c in MAPPING.columns} if len(rows) != 1 else rows[0]  # fmt: skip
+    ids = columns["id"]
+    if (ids[1:] > ids[:-1]).all() and not (len(ids) and ids[0] == 0):
+        return columns  # our writer's order; this avoids a copy of up to 60 MB
+    first = np.unique(ids, return_index=True)[1]
+    first = first[ids[first] != 0]
+    return {name: array[first] for name, array in columns.items()}
 
 
-def _ascending(ids: NDArray[Any]) -> bool:
-    return bool((ids[1:] > ids[:-1]).all())
+def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
+    """The rows' own ids in an EVENTS body of a table, and their parents', u32, shape (2, n); 0 = no parent.
+
+    There are none for another stream. Raises FrameError.
+    """
+    key = own_id(table)
+    rows = unpack_rows(body, (key, _PARENT).__contains__, limits)
+    ids = rows.columns.get(key, _NONE)
+    if rows.stream != table or not np.can_cast(ids.dtype, "<u4"):
+        return np.empty((2, 0), "<u4")
+    parents = rows.columns.get(_PARENT, np.zeros(len(ids), "<u4"))
+    return np.stack((ids, parents if np.can_cast(parents.dtype, "<u4") else np.zeros_like(ids))).astype("<u4")
 
 
-def _typed(rows: dict[str, NDArray[Any]], name: str, kind: str, n: int) -> NDArray[Any]:
-    array = rows.get(name)
-    return np.zeros(n, DTYPES[kind]) if array is None else array.astype(DTYPES[kind], copy=False)
+def first_of_each(found: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The ids of several frames and another value of each, of each id its first row, ascending. u32, shape (2, n)."""
+    rows = np.concatenate(found, axis=1)
+    first: NDArray[Any] = rows[:, np.unique(rows[0], return_index=True)[1]]
+    return first[:, first[0] != 0]
+
+
+def too_deep(ids: NDArray[Any], parents: NDArray[Any]) -> bool:
+    """Whether a row has more than MOST_FRAMES - 1 others above it, or no end of them; ids: distinct, ascending."""
+    end = len(ids)
+    at = ids.searchsorted(parents)
+    ids = np.append(ids, np.uint32(0))
+    above = np.append(np.where((ids[at] == parents) & (parents != 0), at, end), end)
+    left, found = MOST_FRAMES, np.arange(end)
+    while left:  # by powers of two: each step goes twice as far up as the one before
+        if left & 1:
+            found = above[found]
+        above, left = above[above], left >> 1
+    return bool((found != end).any())
 
 
 class Lookup:
@@ -108,41 +148,63 @@ class Lookup:
         return np.where(ids == 0, np.uint32(0), found).astype("<u4")
 
 
+class Numbering(NamedTuple):
+    """How the ids of a part are numbered in the whole trace.
+
+    Attributes:
+        base: semantic -> what is added to ids of that space, 0 for those of the first session.
+        given: table -> ids in the whole trace of the rows that earlier parts of the session have, ascending.
+    """
+
+    base: Mapping[str, int] = {}
+    given: Mapping[str, NDArray[Any]] = {}
+
+
 class PartLookups:
-    """Translates one part's ids to those of the whole trace, and mappings to their files and kinds.
+    """What a part's ids are in the whole trace, and the files and kinds of its mappings.
 
     Args:
         tables: the part's names and mappings.
-        whole: the mappings of the whole trace, to which the part's are added.
-        rows: table -> (the Lookup of its rows' ids, the ids that earlier parts have given, how many of its rows they
-            have): see row_ids.RowIds.
+        rows: table -> the ids of the part's rows.
+        numbering: where they are in the whole trace.
+        strings: the dictionary of the whole trace.
+
+    Attributes:
+        spaces: semantic -> the function that gives the ids in the whole trace.
+        mappings: the part's mappings, with these ids.
+        given: table -> ids in the whole trace of rows that an earlier part has given, for those tables.
+        rows: table -> ids in the whole trace of the part's rows.
+        repeated: table -> number of this part's rows that an earlier part has given.
+        top: semantic -> the greatest id in the whole trace, which may be too large for one.
     """
 
-    def __init__(self, tables: Tables, whole: Whole, rows: Mapping[str, tuple[Lookup, NDArray[Any], int]]) -> None:
-        self._lost = lost = whole.strings.code(LOST)
+    def __init__(
+        self, tables: Tables, rows: Mapping[str, NDArray[Any]], numbering: Numbering, strings: Dictionary
+    ) -> None:
+        base, self.given = numbering.base, {table: ids for table, ids in numbering.given.items() if len(ids)}
+        self._lost = lost = strings.code(LOST)
         self._missing: dict[str, set[int]] = {kind: set() for kind in ("name", "mapping", *rows)}
-        ids = np.array([i for i, name in enumerate(tables.names) if name is not None], "<u4")
-        codes = np.array(whole.strings.codes(name for name in tables.names if name is not None), "<u4")
-        self._name = Lookup(ids, codes, lost)
-        mappings = tables.mappings()
+        self._name = Lookup(*tables.names(strings), lost)
+        self.spaces: dict[str, Recoding] = {"str": self.name}
+        self.mappings = mappings = dict(tables.mappings())
+        ids = mappings["id"]
         for column in ("file", "build_id"):
             mappings[column] = self.name(mappings[column])
-        given = whole.add(mappings)
-        #: semantic -> the function that translates the part's ids
-        self.spaces: dict[str, Recoding] = {"str": self.name}
-        if not np.array_equal(given, mappings["id"]):
-            self.spaces["map"] = Lookup(mappings["id"], given, 0)
-        #: table -> ids in the whole trace of rows that an earlier part has given
-        self.given = {table: before for table, (_, before, _) in rows.items() if len(before)}
-        #: table -> number of this part's rows that an earlier part has given
-        self.repeated = {table: n for table, (_, _, n) in rows.items()}
-        for table, (lookup, _, _) in rows.items():
-            self.spaces[TABLES[table]] = functools.partial(self._row, table, lookup)
+        if shift := base.get("map", 0):
+            mappings["id"] = moved(ids, shift)
+            self.spaces["map"] = Lookup(ids, mappings["id"], 0)
+        self.top = {"map": shift + int(ids.max(initial=0))}
+        self.rows, self.repeated = dict[str, NDArray[Any]](), dict[str, int]()
+        for table, own in rows.items():
+            space, shift = TABLES[table], base.get(TABLES[table], 0)
+            self.rows[table] = whole = moved(own, shift)
+            self.spaces[space] = _Rows(own, whole, self._missing[table])
+            self.repeated[table] = int(np.isin(whole, self.given.get(table, _NONE)).sum())
+            self.top[space] = shift + int(own.max(initial=0))
         kinds = (mappings["flags"] >> KIND_SHIFT) & 15
-        labels = label_codes(mappings["file"], kinds, whole.strings)
-        self._file = Lookup(mappings["id"], labels, lost)
-        self.kind = Lookup(mappings["id"], kinds, 0)
-        self._kernel = whole.strings.code("[kernel]")
+        self._file = Lookup(ids, label_codes(mappings["file"], kinds, strings), lost)
+        self.kind = Lookup(ids, kinds, 0)
+        self._kernel = strings.code("[kernel]")
 
     @property
     def n_missing(self) -> int:
@@ -150,18 +212,8 @@ class PartLookups:
         return sum(map(len, self._missing.values()))
 
     def _noted(self, kind: str, ids: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
-        self._note(kind, ids[codes == self._lost])
+        _note(self._missing[kind], ids[codes == self._lost])
         return codes
-
-    def _note(self, kind: str, lost: NDArray[Any]) -> None:
-        if len(lost) and len(self._missing[kind]) < _MISSING_KEPT:
-            self._missing[kind].update(distinct(lost)[:_MISSING_KEPT].tolist())
-
-    def _row(self, table: str, lookup: Lookup, ids: NDArray[Any]) -> NDArray[Any]:
-        """The whole trace's ids of a table's rows; a missing row gives 0 and is counted."""
-        found = lookup(ids)
-        self._note(table, ids[(found == 0) & (ids != 0)])
-        return found
 
     def name(self, ids: NDArray[Any]) -> NDArray[Any]:
         """The codes of names by their ids in the part; a missing name gives `[lost]` and is counted."""
@@ -185,64 +237,31 @@ class PartLookups:
         return found
 
 
-class Whole:
-    """The mappings of all parts of a trace.
+class _Rows:
+    """A Recoding of the ids of a table's rows to the whole trace's; a missing row gives 0 and is counted."""
 
-    Parts of one session share the ids of their mappings. A mapping of another session whose id is taken gets a new id.
-    """
+    def __init__(self, own: NDArray[Any], whole: NDArray[Any], missing: set[int]) -> None:
+        self._lookup, self._missing = Lookup(own, whole, 0), missing
 
-    def __init__(self, strings: Dictionary | None = None) -> None:
-        self.strings = strings if strings is not None else Dictionary()
-        self._rows: list[dict[str, NDArray[Any]]] = []
-        self._known: dict[int, tuple[int, ...]] = {}
-        self._by_row: dict[tuple[int, ...], int] = {}
-        self._next = 1
+    def __call__(self, ids: NDArray[Any]) -> NDArray[Any]:
+        found = self._lookup(ids)
+        _note(self._missing, ids[(found == 0) & (ids != 0)])
+        return found
 
-    def add(self, rows: dict[str, NDArray[Any]]) -> NDArray[Any]:
-        """Adds a part's mappings, with names as codes; returns the whole trace's id of each, u32, shape (n,)."""
-        if not self._rows:  # the only part, as a rule: its ids are kept
-            self._rows.append(rows)
-            return rows["id"]
-        if not self._known:
-            self._learn(self._rows[0])
-        identity = [rows[name].tolist() for name in _IDENTITY]
-        ids, new = [], []
-        for position, (own, row) in enumerate(zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True)):
-            known = self._by_row.get((own, *row))
-            if known is None:
-                known = own if own not in self._known else self._unused()
-                self._known[known] = row
-                self._by_row[own, *row] = known
-                self._next = max(self._next, known + 1)
-                new.append(position)
-            ids.append(known)
-        given = np.array(ids, "<u4")
-        self._rows.append({**{name: array[new] for name, array in rows.items()}, "id": given[new]})
-        return given
 
-    def _unused(self) -> int:
-        """An unused id: above all others, or between them when the greatest id is taken."""
-        if self._next > _U32:
-            self._next = 1
-        while self._next in self._known:
-            self._next += 1
-        return self._next
+def _note(missing: set[int], lost: NDArray[Any]) -> None:
+    if len(lost) and len(missing) < _MISSING_KEPT:
+        missing.update(distinct(lost)[:_MISSING_KEPT].tolist())
 
-    def _learn(self, rows: dict[str, NDArray[Any]]) -> None:
-        """Indexes the first part's mappings, for the parts that follow."""
-        identity = (rows[name].tolist() for name in _IDENTITY)
-        for own, row in zip(rows["id"].tolist(), zip(*identity, strict=True), strict=True):
-            self._known[own] = row
-            self._by_row[own, *row] = own
-            self._next = max(self._next, own + 1)
 
-    def batch(self) -> Batch:
-        """The mappings as one batch, with ascending ids."""
-        columns = {c.name: _joined([rows[c.name] for rows in self._rows], c.type) for c in MAPPING.columns}
-        if _ascending(columns["id"]):
-            return Batch(MAPPING, columns, strings=self.strings)
-        order = np.argsort(columns["id"], kind="stable")
-        return Batch(MAPPING, {name: array[order] for name, array in columns.items()}, strings=self.strings)
+def moved(ids: NDArray[Any], base: int) -> NDArray[Any]:
+    """Ids plus `base`, modulo 2**32; 0, which is no id, stays."""
+    return ids if base == 0 else np.where(ids == 0, ids, ids + np.uint32(base % (1 << 32))).astype("<u4")
+
+
+def joined(lookups: Sequence[PartLookups], strings: Dictionary) -> Batch:
+    """The mappings of several parts as one batch, with ascending ids."""
+    return Batch(MAPPING, _by_id([part.mappings for part in lookups]), strings=strings)
 
 
 def label_codes(files: NDArray[Any], kinds: NDArray[Any], strings: Dictionary) -> NDArray[Any]:

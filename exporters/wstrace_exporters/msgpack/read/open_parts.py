@@ -1,4 +1,4 @@
-"""OpenParts: the parts of a trace, and the translation of their ids to those of the whole trace."""
+"""OpenParts: the parts of a trace, and what their ids are in the whole trace."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.batch import Batch, Dictionary
+from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS, TABLES
 from wstrace.table import Selection
-from wstrace_exporters.msgpack.format.frames import Header
-from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, STRINGS, Limits
+from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, SESSION_BYTES, STRINGS, Limits
 from wstrace_exporters.msgpack.format.part_names import name_and_number
-from wstrace_exporters.msgpack.read.id_tables import PartLookups, Whole
+from wstrace_exporters.msgpack.read.id_tables import Numbering, PartLookups, joined
 from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.row_ids import RowIds, same_session, tables_of_part
 from wstrace_exporters.msgpack.read.same_trace import Distinct, OneBoot, refuse_copies
 from wstrace_exporters.msgpack.storage.urls import Place
 
@@ -31,7 +31,7 @@ class OpenParts(Sequence[Part]):
 
     Args:
         places: where they are.
-        whole: the mappings of the whole trace, to which those of the parts are added.
+        strings: the dictionary of the whole trace.
         limits, scan: see Part.
 
     Raises:
@@ -39,15 +39,15 @@ class OpenParts(Sequence[Part]):
             except the first, this is raised when it is first used.
     """
 
-    def __init__(self, places: Sequence[Place], whole: Whole, limits: Limits, *, scan: bool = False) -> None:
-        self._places, self._whole, self._limits, self._scan = places, whole, limits, scan
+    def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits, *, scan: bool = False) -> None:
+        self._places, self._strings, self._limits, self._scan = places, strings, limits, scan
         self.remote = any(not isinstance(place, str) for place in places)
         self._opened: dict[int, Part] = {}
         self._n_checked = 0  # those that were compared with all before them
         self._lookups: list[PartLookups] = []  # of the first ones
         self._alone: dict[int, PartLookups] = {}  # of those that a window needed
-        self._rows = {table: RowIds(limits.table_rows) for table in TABLES}
-        self._before, self._name_before = Header(), ""
+        self._numbering, self._session = Numbering(), b""
+        self._top: dict[str, int] = {}
         self._distinct, self._boot = Distinct(), OneBoot()
         self._lock = threading.RLock()
         try:
@@ -103,7 +103,7 @@ class OpenParts(Sequence[Part]):
         for number, part in enumerate(self):
             with self._lock:
                 if number == len(self._lookups):
-                    self._lookups.append(self._lookup(number, part))
+                    self._lookups.append(self._next(part))
             yield part, self._lookups[number]
 
     def holding(self, selection: Selection) -> Iterator[tuple[Part, PartLookups]]:
@@ -118,7 +118,7 @@ class OpenParts(Sequence[Part]):
                 continue
             with self._lock:
                 if number not in self._alone:
-                    self._alone[number] = self._lookup_alone(part)
+                    self._alone[number] = self._lookup(part, Numbering())
             yield part, self._alone[number]
 
     def _within(self, selection: Selection) -> range | None:
@@ -136,10 +136,9 @@ class OpenParts(Sequence[Part]):
         found = parts_within(len(self), lambda number: self._open(number).span(), selection.start, selection.end)
         for number in found:
             self._open(number)
-        headers = [self._opened[number].header for number in sorted(self._opened)]
-        follow = all(a.created_ns < b.created_ns for a, b in itertools.pairwise(headers))
-        boots = {header.boot_id for header in headers}
-        return found if follow and len(boots) == 1 and "" not in boots else None
+        opened = [self._opened[number] for number in sorted(self._opened)]
+        follow = all(a.header.created_ns < b.header.created_ns for a, b in itertools.pairwise(opened))
+        return found if follow and len(set(map(session_of, opened))) == 1 else None
 
     @functools.cached_property
     def _one_name(self) -> bool:
@@ -151,37 +150,40 @@ class OpenParts(Sequence[Part]):
         place = self._places[number]
         return name_and_number(place if isinstance(place, str) else place.url)[0]
 
-    def _lookup(self, number: int, part: Part) -> PartLookups:
-        self._plan(part)
-        name = self._name_of(number)
-        alike, whole = name == self._name_before, part.header.created_ns != 0
-        # where one of two parts of a name has lost its header, nothing else tells that they are of two sessions
-        known = whole and self._before.created_ns != 0
-        same = same_session(part.header, self._before, alike=alike) if known else alike
-        for table, ids in self._rows.items():
-            ids.begin_part(same=same)
-            ids.add(part.row_ids(table))
-        self._name_before = name
-        if whole:
-            self._before = part.header
-        return PartLookups(part.tables, self._whole, tables_of_part(self._rows))
+    def _next(self, part: Part) -> PartLookups:
+        """What the ids of the next part are: those of its session, behind the ids of sessions before that one."""
+        session = session_of(part)
+        if session != self._session:
+            self._session, self._numbering = session, Numbering(dict(self._top))
+        found = self._lookup(part, self._numbering)
+        for space, top in found.top.items():
+            if top >= 1 << 32:
+                raise TraceFileError(f"{part.path}: its ids do not fit behind those of the sessions before it",
+                                     "read it alone")  # fmt: skip
+            self._top[space] = max(self._top.get(space, 0), top)
+        given = {table: np.union1d(ids, found.given.get(table, ids)) for table, ids in found.rows.items()}
+        self._numbering = self._numbering._replace(given=given)
+        return found
 
-    def _lookup_alone(self, part: Part) -> PartLookups:
-        """The translation of a part of a trace of one session, whose ids stay what they are in every part."""
-        self._plan(part)
-        rows = {table: RowIds(self._limits.table_rows) for table in TABLES}
-        for table, ids in rows.items():
-            ids.add(part.row_ids(table))
-        return PartLookups(part.tables, self._whole, tables_of_part(rows))
-
-    def _plan(self, part: Part) -> None:
+    def _lookup(self, part: Part, numbering: Numbering) -> PartLookups:
         if self.remote:  # one plan for all tables, as each of them is read by itself
             part.ahead(part.entries[_are_of_tables(part)])
+        return PartLookups(part.tables, {table: part.row_ids(table) for table in TABLES}, numbering, self._strings)
+
+    @property
+    def mappings(self) -> Batch:
+        """The mappings of the parts that were read, as one batch with ascending ids."""
+        return joined([*self._lookups, *self._alone.values()], self._strings)
 
     def close(self) -> None:
         """Closes those that are open."""
         for part in self._opened.values():
             part.close()
+
+
+def session_of(part: Part) -> bytes:
+    """What identifies the session that wrote a part: the beginning of its file id."""
+    return (part.file_id or b"")[:SESSION_BYTES]
 
 
 def _meets(part: Part, selection: Selection) -> bool:

@@ -31,10 +31,9 @@ from wstrace_exporters.msgpack.format.layout import (
     Limits,
     unpack_head,
 )
-from wstrace_exporters.msgpack.read.id_tables import Tables
+from wstrace_exporters.msgpack.read.id_tables import Tables, first_of_each, ids_in, too_deep
 from wstrace_exporters.msgpack.read.input import Input
 from wstrace_exporters.msgpack.read.local_input import open_input
-from wstrace_exporters.msgpack.read.row_ids import first_of_each, ids_in, too_deep
 from wstrace_exporters.msgpack.read.scan import Damage, Frame, Scanner, frame_at
 from wstrace_exporters.msgpack.read.selection import EVERYTHING, pids_wanted, time64
 from wstrace_exporters.msgpack.storage.urls import Place
@@ -62,6 +61,8 @@ def tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
     return entries
 
 
+#: What to do about a file that is refused.
+OTHER_VERSION = "read it with the version of wstrace that wrote it"
 #: Later times are ignored: no clock has run for 146 years.
 _LATEST = 1 << 62
 #: The most streams that entries distinguish; of further ones, the frames must be read.
@@ -195,7 +196,7 @@ class Part:
                 self.damage.bad_frames += 1
                 continue
             if why := header.refused():
-                raise TraceFileError(f"{self.path}: {why}", "read it with a newer wstrace, if there is one")
+                raise TraceFileError(f"{self.path}: {why}", OTHER_VERSION)
             break
         return header
 

@@ -24,8 +24,7 @@ from wstrace_exporters.msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHO
 from wstrace_exporters.msgpack.read.decoder import Decoder
 from wstrace_exporters.msgpack.read.description import combined, hosts_of, is_writers_loss, lacking, trace_info
 from wstrace_exporters.msgpack.read.discover import files_of
-from wstrace_exporters.msgpack.read.id_tables import Whole
-from wstrace_exporters.msgpack.read.open_parts import OpenParts
+from wstrace_exporters.msgpack.read.open_parts import OpenParts, session_of
 from wstrace_exporters.msgpack.read.part import Part
 from wstrace_exporters.msgpack.read.selection import DERIVED_FROM
 from wstrace_exporters.msgpack.read.standard_input import StandardInput
@@ -156,12 +155,15 @@ class TraceFile(Trace):
         self.limits = limits
         if not places:
             raise TraceFileError("no trace file was named")
-        self._whole = Whole(strings)
-        self.strings = self._whole.strings
-        self.parts = OpenParts(places, self._whole, limits, scan=scan)
+        self.strings = strings if strings is not None else Dictionary()
+        self.parts = OpenParts(places, self.strings, limits, scan=scan)
         self.trusting = self.parts.remote and not scan
         if not self.parts.remote:
-            list(self.parts.with_lookups())
+            try:
+                list(self.parts.with_lookups())
+            except BaseException:
+                self.parts.close()
+                raise
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
@@ -242,7 +244,7 @@ class TraceFile(Trace):
     @property
     def mappings(self) -> Batch:
         """Every mapping, as one batch of the stream `mapping`."""
-        return self._whole.batch()
+        return self.parts.mappings
 
     @property
     def processes(self) -> Batch:
@@ -269,7 +271,7 @@ class TraceFile(Trace):
         """
         told = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
         found = [facts for facts in told if isinstance(facts, dict)]
-        sessions = sum(part.header.part == 0 for part in self.parts)
+        sessions = len(set(map(session_of, self.parts)))
         return found[0] if len(found) == 1 and sessions <= 1 else combined(found, sessions)
 
     @property
@@ -327,10 +329,9 @@ class TraceFile(Trace):
                 ledger.add(stage, n, who)
         if found:
             # What a session that was killed has left is resumed, too: its rows are in the file, but not its ledger.
-            if killed := sum(mark.get("m") == "resume" and not mark.get("ended") for mark in self.marks):
+            if any(part.end is None for part in self.parts):
                 for stream, n in self.rows.items():
                     ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
-                ledger.add("file_cut", killed)
             return ledger
         for stream, n in self.rows.items():
             ledger.add("recorded", n, stream)
@@ -396,7 +397,6 @@ class TraceFile(Trace):
         if self._schemas is None:
             self._schemas = Schemas(self.limits)
             for part in self.parts:
-                self._schemas.add(part.header.schema)
                 for mark in part.marks("schema"):
                     self._schemas.add_mark(mark)
         return self._schemas

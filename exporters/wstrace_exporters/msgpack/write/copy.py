@@ -28,6 +28,8 @@ from wstrace_exporters.msgpack.write.writer import TraceWriter
 _TIMES = ("t", "monotonic", "boottime")
 #: At most this many hosts of a merged trace are distinguished.
 _HOSTS = 1 << 12
+#: All mappings of the traces are in memory while they are read.
+_ALL_MAPPINGS = 1 << 32
 #: Marks that are not copied, because the new file gets its own.
 _OWN_MARKS = frozenset(("facts", "ledger", "schema", "user", "hosts"))
 
@@ -50,17 +52,16 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     strings = Dictionary()
     parts = Parts(output, force=force)
     parts.create()
-    writer = TraceWriter(parts, strings)
+    writer = TraceWriter(parts, strings, mappings=_ALL_MAPPINGS)
     writer.begin(first.header)
     hosts = [_hosts(trace) for trace in traces]
     several = sum(map(len, hosts)) > 1
     base = 0
-    tables = [space for space, table in ID_SPACES.items() if table]
-    bases = dict.fromkeys(tables, 0)
+    bases = {space: 0 for space, table in ID_SPACES.items() if table}
     streams = []
     for number, trace in enumerate(traces):
         renumbered = {}
-        for space in tables:
+        for space in bases if len(traces) > 1 else ():
             ids = _ids(trace, space)
             renumbered[space] = Lookup(ids, np.arange(bases[space] + 1, bases[space] + 1 + len(ids)), 0)
             bases[space] += len(ids)

@@ -108,9 +108,7 @@ class MsgpackExporter(Exporter):
             finished=None if uploads is None else uploads.add,
         )
         if self._resume and parts.exist():
-            from wstrace_exporters.msgpack.write.resume import resume
-
-            resume(parts)
+            parts.resume()
         else:
             parts.create()
         self._writer = writer = TraceWriter(parts, context.strings, level=self._level)

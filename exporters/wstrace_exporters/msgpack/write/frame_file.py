@@ -59,17 +59,13 @@ class Sink:
     Args:
         out: the open file.
         file_id: the 8 bytes that identify the file in each of its frames.
-        seq, offset: the sequence number and byte offset of the next frame, in a resumed file.
         sync: when to call fsync(): "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
     """
 
-    def __init__(
-        self, out: osfile.OutputFile, file_id: bytes, *, seq: int = 0, offset: int = 0, sync: str = "interval"
-    ) -> None:
+    def __init__(self, out: osfile.OutputFile, file_id: bytes, *, sync: str = "interval") -> None:
         self.out = out
         self.file_id = file_id
-        self.seq = seq
-        self.offset = offset
+        self.seq = self.offset = 0
         self.rows: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # rows by stream
         self.error = ""  # why frames wait now
@@ -90,7 +86,7 @@ class Sink:
     def append(
         self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
     ) -> bool:
-        """Writes a frame, or queues it while the disk fails; returns False when it had to be dropped.
+        """Writes a frame, or queues it while the disk fails; returns False when there is no room for it.
 
         Args:
             kind, body: the frame.
@@ -107,7 +103,6 @@ class Sink:
         if self._waiting and self.waiting_bytes + len(body) > room:
             self.drain()
             if self._waiting and self.waiting_bytes + len(body) > room:
-                self.drop(stream, n)
                 return False
         self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
         self.waiting_bytes += len(body)
@@ -207,19 +202,6 @@ class Sink:
         at = self.offset
         if len(entries) and self._write(Waiting(INDEX, pack_index(page), "", 0)):
             self._pages.append(at)
-
-    def restore(self, entries: list[tuple[Any, ...]], pages: list[int], rows: dict[str, int]) -> None:
-        """Sets what a resumed file holds already.
-
-        Args:
-            entries: (kind, offset, frame_len, n, t0, t1, stream, pid_set) of each frame that is in no index page.
-            pages: the byte offsets of the index pages.
-            rows: stream -> number of rows.
-        """
-        for *entry, stream, pids in entries:
-            self._entries.extend((*entry, self._number(stream), pids))
-        self._pages = list(pages)
-        self.rows.update(rows)
 
     def settle(self) -> None:
         """Writes the waiting frames before the end of the file; drops those that fail, and counts them in a mark."""

@@ -14,8 +14,9 @@ from wstrace.errors import OutputError
 from wstrace.output_file import remove
 from wstrace.schema import TABLES
 from wstrace_exporters.msgpack.format import frames, osfile
-from wstrace_exporters.msgpack.format.layout import FEATURES, HEADER, VERSION
-from wstrace_exporters.msgpack.format.part_names import is_trace, numbered, part_path
+from wstrace_exporters.msgpack.format.layout import FILE_ID_BYTES, HEADER, SESSION_BYTES, VERSION
+from wstrace_exporters.msgpack.format.part_names import is_trace, name_and_number, numbered, part_path
+from wstrace_exporters.msgpack.read.discover import id_of, parts_of
 from wstrace_exporters.msgpack.write.frame_file import Sink
 
 
@@ -28,7 +29,7 @@ class Ended(NamedTuple):
 
 
 class Parts:
-    """The part being written, and those before it. create() opens the first part, resume.resume() an existing one.
+    """The part being written, and those before it. create() opens the first part, resume() goes on behind an old trace.
 
     Args:
         path: the path of part 0; "-" is standard output.
@@ -41,6 +42,7 @@ class Parts:
         sync: see Sink.
         ring: whether these are the parts of a ring, which the recorder removes by and by.
         after: the number of the first part and the file id of the one before it, where it is not the first.
+        session: what the file ids of all parts of a session begin with, 5 bytes; b"" = a new one.
         ledger: gives what was counted in a part that is followed by another one, when it ends.
         finished: called with the path of each part that has ended, and its number of rows that no other part has.
     """
@@ -59,15 +61,14 @@ class Parts:
         sync: str = "interval",
         ring: bool = False,
         after: tuple[int, bytes | None] = (0, None),
+        session: bytes = b"",
         ledger: Callable[[], dict[str, int]] = dict,
         finished: Callable[[str, int], None] | None = None,
     ) -> None:
         self.path = path
         self.number, self._prev = after
         self._ledger = ledger
-        self.next_string, self.table_rows = 1, 0
-        self.bases: dict[str, int] = {}  # semantic -> added to the session's ids: a resumed file uses lower ones
-        self.shuffle = True  # False for a resumed file of version 1.0, whose header does not require the filter
+        self.session = session or os.urandom(SESSION_BYTES)
         self._command = list(command)
         self._ring = os.path.basename(path) if ring else ""
         self.like: frames.Header | None = None
@@ -76,7 +77,7 @@ class Parts:
         self._finished = finished
         self._dropped: Counter[str] = Counter()
         self._why_dropped = ""
-        self._rows: Counter[str] = Counter()  # rows in earlier parts, minus those that a resumed part had before
+        self._rows: Counter[str] = Counter()  # in earlier parts
         self._finished_bytes = 0
         self._retry_at = 0.0
         self.refused = ""  # why the next part cannot be opened now
@@ -97,7 +98,21 @@ class Parts:
         out = osfile.OutputFile(self.path, force=self._force)
         for _, part in old:
             remove(part)
-        self.use(Sink(out, os.urandom(8), sync=self.sync))
+        self._use(out)
+
+    def resume(self) -> None:
+        """Begins a part behind those of an earlier session, which stay as they are.
+
+        Raises:
+            OutputError: another process is writing the trace, or the part cannot be opened.
+            TraceFileError: the last part is no trace, or of another version.
+        """
+        self.written = parts_of(self.path)
+        last = self.written[-1]
+        if osfile.is_being_written(last):
+            raise OutputError(f"{last} is being written by another wstrace", "choose another name")
+        self.number = name_and_number(last)[1]
+        self.begin_next(id_of(last))
 
     def begin(self, like: frames.Header | None = None) -> None:
         """Writes the header of the first part, unless the file is resumed.
@@ -118,15 +133,14 @@ class Parts:
         """
         out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
         self.number += 1
-        self.next_string, self.table_rows, self.shuffle = 1, 0, True
-        self.use(Sink(out, os.urandom(8), sync=self.sync))
+        self._use(out)
         self.written.append(out.path)
         self.sink.append(HEADER, self.header(prev).pack())
 
-    def use(self, sink: Sink) -> None:
-        """Makes `sink` the one that frames go to from now on."""
-        self.sink = sink
-        self._rows.subtract(sink.rows)
+    def _use(self, out: osfile.OutputFile) -> None:
+        """Makes a new file the one that frames go to from now on."""
+        tail = self.number % (1 << 8 * (FILE_ID_BYTES - SESSION_BYTES))
+        self.sink = Sink(out, self.session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self.sync)
         self._began = time.monotonic()
 
     def header(self, prev: bytes | None) -> frames.Header:
@@ -135,12 +149,11 @@ class Parts:
 
         if self.like is not None:
             return replace(
-                self.like, version=VERSION, need=sorted(FEATURES), id=self.sink.file_id, part=self.number, prev=prev,
-                writer=f"wstrace {__version__}", schema={},
+                self.like, version=VERSION, need=[], id=self.sink.file_id, part=self.number, prev=prev,
+                writer=f"wstrace {__version__}",
             )  # fmt: skip
         clocks = osfile.clocks()
         return frames.Header(
-            need=sorted(FEATURES),
             id=self.sink.file_id,
             part=self.number,
             prev=prev,

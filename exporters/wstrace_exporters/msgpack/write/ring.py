@@ -32,6 +32,8 @@ from wstrace_exporters.msgpack.write.writer import TraceWriter
 
 #: Parts of a full ring. What is kept is up to one part longer than asked for, and may take one part more of the disk.
 _PARTS = 8
+#: Added to the number of a recording's own part, which the ring's next one has, too.
+OWN_PART = 1 << 23
 #: Stages of the ledger that hold no count that grows.
 _SETTINGS = frozenset({"sampled"})
 #: The most names of threads and titles that are remembered; past it the older half is forgotten.
@@ -128,7 +130,8 @@ class Ring:
                 made.append(part_path(path, number))
                 sync(made[-1])
             fact = firing.to_facts(begin_ns, self._parts.let_go, self._seconds)
-            made.append(self._describe(part_path(path, len(made)), (self._parts.number, before), begin_ns, fact))
+            after = self._parts.number + OWN_PART, before
+            made.append(self._describe(part_path(path, len(made)), after, begin_ns, fact))
         except BaseException as error:
             for one in made:
                 with contextlib.suppress(OSError):
@@ -144,7 +147,7 @@ class Ring:
         # What the system accounts is of the whole session, not of the minutes that are kept.
         described = replace(info, started_ns=begin_ns, ended_ns=now_ns(), usage=Usage(), saved="", incomplete="",
                             extra={**info.extra, "recording": fact})  # fmt: skip
-        parts = Parts(path, command=list(info.command), after=after)
+        parts = Parts(path, command=list(info.command), after=after, session=self._parts.session)
         parts.create()
         writer = TraceWriter(parts, self._context.strings)
         writer.begin()

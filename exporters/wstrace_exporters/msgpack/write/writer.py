@@ -6,7 +6,6 @@ names and mappings that a frame refers to are written before it.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -16,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary, Recoding, SnapshotPart, recoded
-from wstrace.schema import MAPPING, PROCESS, TABLES, Schema
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.schema import MAPPING, STREAMS, TABLES, Schema
 from wstrace_exporters.msgpack.format import frames, osfile
-from wstrace_exporters.msgpack.format.columns import TYPES, Packing
+from wstrace_exporters.msgpack.format.columns import TYPES
 from wstrace_exporters.msgpack.format.frames import Header
 from wstrace_exporters.msgpack.format.index import pid_set
 from wstrace_exporters.msgpack.format.layout import (
@@ -34,11 +33,13 @@ from wstrace_exporters.msgpack.format.layout import (
     STRINGS,
 )
 from wstrace_exporters.msgpack.format.values import packb, text
-from wstrace_exporters.msgpack.write.live_mappings import Mappings, Names, concatenate, shifted
 from wstrace_exporters.msgpack.write.parts import Parts
+from wstrace_exporters.msgpack.write.tables import Names, Rows, pieces
 
 #: A session's rows of a table may fill this fraction of a reader's limit, so that a part that repeats them has room.
 _HELD_SHARE = 0.5
+#: Mappings that are held to be repeated: 35 MB. Past it those are forgotten that records named least recently.
+HELD_MAPPINGS = 1 << 19
 
 
 class Gathering:
@@ -69,26 +70,15 @@ class Gathering:
         self.lost += batch.lost
 
 
-class Held:
-    """All rows of a table so far, which every part repeats; bounded, so that no part reaches a reader's limit."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self._rows = 0
-
-    def add(self, batch: Batch) -> bool:
-        """Adds the rows of a batch; returns False when they do not fit."""
-        if self._rows + len(batch) > _HELD_SHARE * LIMITS.table_rows:
-            return False
-        self._rows += len(batch)
-        self.batches.append(batch.take(slice(None)))  # without its `lost`, which is written only once
-        return True
-
-
 #: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
 _STRINGS_CHARS = 128 << 10
 #: A part ends when a table reaches this fraction of a reader's limit.
 _TABLE_SHARE = 0.75
+
+
+def of_tables() -> dict[str, str]:
+    """The tables, in the order in which they are written -> the semantic of their rows' ids."""
+    return {"mapping": "map", **TABLES}
 
 
 class TraceWriter:
@@ -98,15 +88,18 @@ class TraceWriter:
         parts: opens the first part and each further one.
         strings: the session's dictionary, for the codes in `str` columns.
         level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
+        mappings: how many mappings are held, so that later parts repeat those that they need.
     """
 
-    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1) -> None:
+    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, mappings: int = HELD_MAPPINGS) -> None:
         self._parts = parts
         self._strings = strings
-        self._packing = Packing(level, parts.shuffle)
+        self._level = level
         self._gathering: dict[str, Gathering] = {}
-        self._mappings = Mappings()
-        self._held: dict[str, Held] = {}  # by table
+        self._names = Names(strings)
+        most = int(_HELD_SHARE * LIMITS.table_rows)
+        self._tables = {space: Rows(STREAMS[table], space, mappings if space == "map" else most, forget=space == "map")
+                        for table, space in of_tables().items()}  # fmt: skip
         #: unfinished snapshot -> (the part expected next, the number of the next frame); a long part is several frames
         self._snapshots: dict[tuple[str, int, int, int], tuple[int, int]] = {}
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
@@ -123,14 +116,6 @@ class TraceWriter:
 
     def _begin_part(self) -> None:
         self._sink = self._parts.sink
-        self._packing = self._packing._replace(shuffle=self._parts.shuffle)
-        self._names = Names(self._strings, self._parts.next_string)
-        self._table_rows = self._parts.table_rows
-        #: semantic -> the translation of the session's ids to the part's
-        self._spaces: dict[str, Recoding] = {
-            "str": self._names.ids,
-            **{space: functools.partial(shifted, base=base) for space, base in self._parts.bases.items()},
-        }
         self._announced.clear()
         self._clock()
 
@@ -140,24 +125,17 @@ class TraceWriter:
         """Takes a batch of any stream except address_space."""
         name = batch.schema.name
         self.rows[name] += len(batch)
-        if name == "mapping":
-            self._mappings.add(batch)
+        if name == "mapping" and not len(batch):
             return
         if name == "mark":
             self._user_marks(batch)
             return
-        if name == "process":
-            self._mappings.spaces.apply(batch)
         if batch.schema.snapshot:
             self._snapshot(batch)
             return
-        if name in TABLES and not self._held.setdefault(name, Held()).add(batch):
+        if name in of_tables() and not self._tables[of_tables()[name]].add(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
             return
-        if name in TABLES:
-            for column in batch.schema.columns:
-                if column.semantic == "map" and column.name in batch:
-                    self._mappings.keep(batch[column.name])
         self._gather(batch)
 
     def _gather(self, batch: Batch) -> None:
@@ -190,7 +168,6 @@ class TraceWriter:
         """Writes all waiting rows."""
         for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
             self._cut(name)
-        self._tables()
 
     def mark(self, kind: str, **fields: Any) -> None:
         """Writes a MARK frame with the present time."""
@@ -230,7 +207,8 @@ class TraceWriter:
             at = {name: values[row] for name, values in columns.items()}
             mark = {"m": "user", "t": at.pop("time_ns", 0), **at, "text": text(self._strings[at.get("text", 0)])}
             pids = pid_set([at["pid"]]) if "pid" in at else 0
-            self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids)
+            if not self._sink.append(MARK, packb(mark), stream="mark", n=1, pids=pids):
+                self._sink.drop("mark", 1)
 
     def _cut(self, name: str) -> None:
         """Writes the waiting rows of a stream, if any, as one or several frames of about the same size."""
@@ -251,22 +229,56 @@ class TraceWriter:
         self, schema: Schema, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]
     ) -> None:
         name = schema.name
+        table = self._tables.get(of_tables().get(name, ""))
         if self._sink.full:
             self._sink.drain()
             if self._sink.full:
-                self._sink.drop(name, n)
+                self._unwritten(table, part, n, name)
                 return
-        part = recoded(schema, part, self._spaces)
         self._announce(schema, part)
-        self._tables()
+        self._precede(schema, part, for_ever=table is not None)
         times = part.get("time_ns")
         if times is not None and n:
             window = (int(times.min()), int(times.max()))
-        body = frames.pack_events(name, n, window, lost, part, self._packing)
+        body = frames.pack_events(name, n, window, lost, part, self._level)
         pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
-        self._sink.append(EVENTS, body, stream=name, n=n, t=window, pids=pids)
-        if name not in TABLES:  # the rows that refer to a table belong in the same part
+        kind = MAPPINGS if name == MAPPING.name else EVENTS
+        if not self._sink.append(kind, body, stream=name, n=n, t=window, pids=pids):
+            self._unwritten(table, part, n, name)
+        if table is None:  # the rows that refer to a table belong in the same part
             self._rotate_if_due()
+
+    def _unwritten(self, table: Rows | None, part: Mapping[str, NDArray[Any]], n: int, name: str) -> None:
+        """Counts rows that could not be written; those of a table are written when the next rows name them."""
+        if table is None:
+            self._sink.drop(name, n)
+        elif table.key in part:
+            table.forget(part[table.key])
+
+    def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool = False) -> None:
+        """Writes the names and the rows of tables that these rows name, where the part lacks them.
+
+        Args:
+            schema, columns: the rows.
+            for_ever: whether they are rows of a table, which other parts repeat.
+        """
+        own = self._tables.get(of_tables().get(schema.name, ""))
+        for name in of_tables():
+            if name == schema.name:
+                break
+            self._cut(name)
+        codes = []
+        for column in schema.columns:
+            ids = columns.get(column.name)
+            if ids is None or (own is not None and column.name == own.key):
+                continue
+            if column.semantic == "str":
+                codes.append(self._names.lacking(ids))
+            elif (table := self._tables.get(column.semantic)) is not None:
+                rows = table.lacking(ids, for_ever=for_ever)
+                if rows is not None:
+                    self._events(table.schema, len(rows[table.key]), (0, 0), 0, rows)
+        self._strings_frames(np.concatenate(codes) if codes else np.empty(0, "<u4"))
 
     def _snapshot(self, batch: Batch) -> None:
         name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
@@ -277,15 +289,15 @@ class TraceWriter:
         number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
         for start in range(0, max(n, 1), FRAME_ROWS):
             part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
-            part = recoded(batch.schema, part, self._spaces)
             rows = min(FRAME_ROWS, n - start)
             last = one.last and start + FRAME_ROWS >= n
             self._announce(batch.schema, part)
-            self._tables()
+            self._precede(batch.schema, part)
             pages = int(part["pages"].sum()) if "pages" in part else 0
             header = one._replace(part=number, last=last, pages=pages).to_dict()
-            body = frames.pack_snapshot({"s": name, **header}, rows, part, self._packing)
-            self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids)
+            body = frames.pack_snapshot({"s": name, **header}, rows, part, self._level)
+            if not self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids):
+                self._sink.drop(name, rows)
             number += 1
         if not one.last:
             self._snapshots[key] = one.part + 1, number
@@ -324,45 +336,19 @@ class TraceWriter:
         kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
         self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
 
-    def _tables(self) -> None:
-        """Writes new rows of tables, then new names, then new mappings."""
-        for table in TABLES:
-            self._cut(table)
-        rows = self._mappings.take_new()
-        columns = recoded(MAPPING, rows, self._spaces) if rows else {}
-        if rows:
-            self._announce(MAPPING, columns)
-        self._strings_frames()
-        n = len(columns["id"]) if columns else 0
-        for start in range(0, n, FRAME_ROWS):
-            part = {name: array[start : start + FRAME_ROWS] for name, array in columns.items()}
-            count = len(part["id"])
-            t = (int(part["time_ns"].min()), int(part["time_ns"].max())) if "time_ns" in part else (0, 0)
-            body = frames.pack_mappings(count, part, self._packing)
-            self._sink.append(MAPPINGS, body, stream="mapping", n=count, t=t)
-        self._table_rows += n
-
-    def _strings_frames(self) -> None:
-        names, base = self._names.new, self._names.next - len(self._names.new)
-        self._names.new = []
-        start = size = 0
-        for position, name in enumerate(names):
-            size += len(name)
-            if size > _STRINGS_CHARS or position == len(names) - 1:
-                body = frames.pack_strings(base + start, names[start : position + 1])
-                self._sink.append(STRINGS, body)
-                start, size = position + 1, 0
+    def _strings_frames(self, codes: NDArray[Any]) -> None:
+        names = [self._strings[code] for code in codes.tolist()]
+        for some in pieces(names, _STRINGS_CHARS):
+            body = frames.pack_strings(codes[some], names[some], self._level)
+            if not self._sink.append(STRINGS, body):
+                self._names.forget(codes[some])
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _rotate_if_due(self) -> None:
-        full = (
-            self._table_rows + self._mappings.new_rows > _TABLE_SHARE * LIMITS.mappings
-            or self._sink.rows[PROCESS.name] > _TABLE_SHARE * LIMITS.processes
-            or self._names.next > _TABLE_SHARE * LIMITS.strings
-            or self._names.total > _TABLE_SHARE * LIMITS.strings_total
-            or any(self._sink.rows[table] > _TABLE_SHARE * LIMITS.table_rows for table in TABLES)
-        )
+        rows = self._sink.rows
+        most = {"mapping": LIMITS.mappings, "process": LIMITS.processes, **dict.fromkeys(TABLES, LIMITS.table_rows)}
+        full = any(rows[name] > _TABLE_SHARE * limit for name, limit in most.items())
         if self._parts.due(full):
             self._rotate()
 
@@ -372,21 +358,21 @@ class TraceWriter:
         return self._rotate(let_go=False)
 
     def _rotate(self, *, let_go: bool = True) -> bool:
-        self._tables()
+        for name in of_tables():
+            self._cut(name)
         if not self._parts.next(let_go=let_go):
             return False
-        self._mappings.restart()
+        self._names.begin_part()
+        for table in self._tables.values():
+            table.begin_part()
         self._begin_part()
-        for held in self._held.values():
-            for batch in held.batches:
-                self._gather(batch)
         return True
 
     @property
     def dropped(self) -> int:
         """The number of rows that were dropped for good."""
         if self._sink.dead:
-            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in ("mapping", *TABLES))
+            return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in of_tables())
         return sum(self._parts.dropped().values())
 
     @property
@@ -417,6 +403,14 @@ class TraceWriter:
             "sync_errors": sink.sync_errors,
             "columns_left_out": len(self.left_out),
         }
+
+
+def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The rows of several batches as one set of columns; a column that any batch lacks is left out."""
+    if len(rows) == 1:
+        return rows[0]
+    names = [name for name in rows[0] if all(name in other for other in rows)]
+    return {name: np.concatenate([r[name] for r in rows]) for name in names}
 
 
 def plain(value: Any, depth: int = 0) -> Any:
