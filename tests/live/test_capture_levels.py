@@ -23,7 +23,7 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux import pagemap
 from wstrace_plugins.os.linux.backend import platform
-from wstrace_plugins.page_faults.linux import counters, perf_event
+from wstrace_plugins.page_faults.linux import levels, perf_event
 from wstrace_plugins.page_faults.linux.backend import PageFaults
 # what follows may close the folders of the modules that are imported only when they are needed
 import importlib, pkgutil, wstrace_plugins.os.linux, wstrace_plugins.page_faults.linux

@@ -16,7 +16,7 @@ import resource
 from pathlib import Path
 
 from wstrace_plugins.page_faults.linux import tracepoints
-from wstrace_plugins.page_faults.linux.events import close_later
+from wstrace_plugins.page_faults.linux.perf_event import close_later
 
 #: Calls that no other tracer of this machine watches: their last event is ours.
 RARE = [(f"syscalls/sys_{side}_{name}", "") for name in ("quotactl", "acct", "vhangup") for side in ("enter", "exit")]

@@ -17,10 +17,9 @@ from wstrace.errors import Unavailable
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import samples as records
-from wstrace_plugins.page_faults.linux import samples as samples_module
 from wstrace_plugins.page_faults.linux.events import Settings
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled, steps
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
@@ -215,26 +214,6 @@ def test_a_watermark_cuts_no_part_of_a_ring() -> None:
     assert settled([busy, idle], 20) == 35  # which cuts a part of the other ring
     assert merge([busy, idle], 35)["time_ns"].tolist() == [30, 35]
     assert settled([busy, idle], 45) == 40
-
-
-def test_parts_of_one_ring_alone_go_on_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of several rings, and small ones, go on together; each row once, and in order of time."""
-    monkeypatch.setattr(samples_module, "_ENOUGH", 2)
-    one, other = RingSamples(major=False), RingSamples(major=True)
-    for part in ((10, 20), (25,), (30,), (40, 50), (60, 70)):
-        take(one, *(sample(t) for t in part))
-    assert steps([one, other], 55) == [20, 30, 50, 55]
-    assert steps([one, other], 70) == [20, 30, 50, 70]
-    held = one._held[0]
-    assert np.shares_memory(merge([one, other], 20)["va"], held)
-    assert [merge([one, other], mark)["time_ns"].tolist() for mark in steps([one, other], 55)] == [
-        [25, 30],
-        [40, 50],
-        [],
-    ]
-    take(other, sample(65))
-    assert steps([one, other], 70) == [70]
-    assert merge([one, other], 70)["time_ns"].tolist() == [60, 65, 70]
 
 
 def test_parts_of_one_row_each_are_merged() -> None:

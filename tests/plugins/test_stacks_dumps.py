@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from wstrace.ledger import Ledger
-from wstrace_plugins.page_faults.linux import stack_dumps
-from wstrace_plugins.page_faults.linux.stack_dumps import StackDumps
+from wstrace_plugins.page_faults.linux import samples
+from wstrace_plugins.page_faults.linux.samples import StackDumps
 
 NOW = 10**9
 
@@ -94,7 +94,7 @@ def test_samples_wait_for_the_watermark():
 
 
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stack_dumps, "MOST_HELD", 2000)
+    monkeypatch.setattr(samples, "MOST_HELD", 2000)
     dumps = taken(record(1))
     for time_ns in range(2, 12):
         dumps.take(np.frombuffer(record(time_ns), np.uint8), 0, NOW)

@@ -42,7 +42,7 @@ def test_what_is_no_word_is_refused(text: str, message: str, hint: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the event is Linux's")
 def test_native_stacks_are_refused_on_another_machine_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_plugins.page_faults.linux.stack_dumps import StackRate, stack_attributes
+    from wstrace_plugins.page_faults.linux.events import StackRate, stack_attributes
 
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(Unavailable, match="on x86_64 only, this machine is aarch64"):

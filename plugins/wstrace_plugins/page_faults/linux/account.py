@@ -158,8 +158,7 @@ class Account:
         return sorted(others - set(ended(others)))
 
     def _usage(self) -> int:
-        context = self._context
-        return context.usage().faults or 0
+        return self._context.usage().faults or 0
 
     def _explain(self, hidden: int) -> None:
         """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.
@@ -180,24 +179,22 @@ class Account:
                 "(setuid, file capabilities)"
             )
         elif rest:
-            causes = self._causes()
-            why = causes[0] if len(causes) == 1 else f"of which the cause is not known: {', or '.join(causes)}"
-            note(f"{rest:,} {why}")
+            note(f"{rest:,} {self._causes()}")
         elif not self._settings.kernel:
             note("faults that kernel code took on the target's memory, if there were any (level user)")
         if self._at_end is not None:
             note("those that came after the end of the trace")
 
-    def _causes(self) -> list[str]:
+    def _causes(self) -> str:
         """What rusage may have counted without an event: always also get_user_pages(), which has none."""
-        causes = ["pages that came without a fault: exec's own, MAP_POPULATE, mlock"]
-        if not self._settings.kernel:
-            causes.append("faults that kernel code took on the target's memory (level user)")
-        if not self._settings.children:
-            causes.append("faults of its children")
-        if any(target.pid == os.getpid() for target in self._context.targets):
-            causes.append("faults of wstrace's own threads")
-        return causes
+        own = any(target.pid == os.getpid() for target in self._context.targets)
+        causes = [
+            "pages that came without a fault: exec's own, MAP_POPULATE, mlock",
+            *["faults that kernel code took on the target's memory (level user)"] * (not self._settings.kernel),
+            *["faults of its children"] * (not self._settings.children),
+            *["faults of wstrace's own threads"] * own,
+        ]
+        return causes[0] if len(causes) == 1 else f"of which the cause is not known: {', or '.join(causes)}"
 
 
 _SETTING = "/sys/kernel/debug/fault_around_bytes"

@@ -29,16 +29,13 @@ from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
 from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
-from wstrace_plugins.page_faults.linux.counters import FaultCounters
-from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.levels import own_level, settled_level, stack_levels
+from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings, StackRate
+from wstrace_plugins.page_faults.linux.levels import FaultCounters, own_level, settled_level, stack_levels
 from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
-from wstrace_plugins.page_faults.linux.rare_calls import RareCalls
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
-from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled, steps
+from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
-from wstrace_plugins.page_faults.linux.stack_dumps import StackDumps, StackRate
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 
 if TYPE_CHECKING:
@@ -103,7 +100,7 @@ class PageFaults(Source):
         self._rings: Rings | None = None
         self._python = NoStacks()
         self._events: PerfEvents
-        self._rare: RareCalls
+        self._rare: tracepoints.RareCalls
         self._side: SideBand
         self._peaks: Peaks
         self._titles: Titles
@@ -178,7 +175,7 @@ class PageFaults(Source):
         self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         self._events.watch_births(births)
-        self._rare = rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        self._rare = rare = tracepoints.RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
@@ -252,8 +249,7 @@ class PageFaults(Source):
             yield batch
         for dumps in self._dumps.give(watermark):
             yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
-        for until in steps(self._samples, watermark):
-            yield from self._faults(until, now if until == _FOREVER else until)
+        yield from self._faults(watermark, now if final else watermark)
         self._account.so_far(self._late)
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:

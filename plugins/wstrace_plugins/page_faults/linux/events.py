@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import struct
-from collections.abc import Callable, Iterable
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Rings
-from wstrace_plugins.page_faults.linux.stack_dumps import StackRate, stack_attributes
+from wstrace_plugins.page_faults.linux.samples import DUMP_BYTES, REGISTERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +26,45 @@ _FAULTS = (MINOR, MAJOR)
 REMAP = "remap"  # the kind of tracepoints, which write into the side band's ring
 #: So often are events stopped again, at most.
 _MOST_STOPS = 20
+
+
+_MACHINE = "x86_64"
+
+
+class StackRate(NamedTuple):
+    """How often a fault is sampled: one out of `period`, or, where that is 0, `rate` a second, per thread and CPU."""
+
+    rate: int
+    period: int = 0
+
+    @property
+    def noted(self) -> dict[str, int]:
+        """As a trace's description has it."""
+        return {"period": self.period} if self.period else {"rate": self.rate}
+
+
+def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str, int]) -> NDArray[Any]:
+    """Its perf_event_attr: minor and major faults alike, with these further bits and fields.
+
+    Raises:
+        Unavailable: the machine is not x86-64, so that neither these registers nor the unwinder fit it.
+    """
+    if platform.machine() != _MACHINE:
+        raise Unavailable(f"native stacks are unwound on {_MACHINE} only, this machine is {platform.machine()}")
+    often = stacks.period
+    if not often:
+        # the kernel lowers this limit when samples take too long, and refuses a higher rate
+        often = min(stacks.rate, procfs.setting("kernel/perf_event_max_sample_rate") or stacks.rate)
+        bits = (*bits, "freq")
+    return perf.attr(
+        perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_PAGE_FAULTS, *bits,
+        sample_period=often,
+        sample_type=perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
+        | perf.PERF_SAMPLE_REGS_USER | perf.PERF_SAMPLE_STACK_USER,
+        sample_regs_user=REGISTERS,
+        sample_stack_user=DUMP_BYTES,
+        **fields,
+    )  # fmt: skip
 
 
 class Settings(NamedTuple):
@@ -184,10 +223,10 @@ class PerfEvents:
                         if kind in _FAULTS:
                             self._opened(made[-1], kind)
             except ProcessLookupError:
-                _close(made)
+                perf.close_all(made)
                 return False
             except OSError as error:
-                _close(made)
+                perf.close_all(made)
                 if error.errno == errno.EINVAL and self.counts_lost:
                     self.counts_lost, self._attributes = False, None  # PERF_FORMAT_LOST: Linux 6.0
                     return self.arm(tid, settings, flags=flags)
@@ -261,7 +300,7 @@ class PerfEvents:
             for fd in fds:
                 with contextlib.suppress(OSError):
                     perf.ioctl(fd, perf.PERF_EVENT_IOC_DISABLE)
-        close_later(self._fds[REMAP])
+        perf.close_later(self._fds[REMAP])
 
     def went_on(self) -> bool:
         """Whether records have come since the rings were read although all events were stopped: then stops them again.
@@ -295,48 +334,13 @@ class PerfEvents:
     def after_fork_in_child(self) -> None:
         """Closes the inherited descriptors in a forked child."""
         for fds in self._fds.values():
-            _close(fds)
+            perf.close_all(fds)
             fds.clear()
-        _close(place for place, _ in self._places if place >= 0)
+        perf.close_all(place for place, _ in self._places if place >= 0)
         self._places.clear()
 
 
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-
-
-_SCM_MAX_FD = 253  # descriptors in a message (include/net/scm.h)
 _SPARE = 64  # left for everything else in this process
-
-
-def close_later(fds: list[int]) -> None:
-    """Closes the descriptors of tracepoints, and empties the list.
-
-    The last event of each waits 20 to 50 ms for all CPUs (tracepoint_synchronize_unregister()), one after the other: a
-    thread of the kernel does that (Linux 6.9).
-
-    They are put into a message in the queue of a socket that nothing but this queue itself refers to. The kernel's own
-    collector (net/unix/garbage.c) frees such sockets with what their messages hold, and before Linux 6.9 does it here.
-    """
-    if not fds:
-        return
-    import _socket  # what else is in `socket` takes 7 ms to import
-
-    with contextlib.ExitStack() as sockets:  # closed after the descriptors, queue first: the other starts the collector
-        with contextlib.suppress(OSError):  # no sockets here, or too many descriptors in messages
-            sender, queue = _socket.socketpair()
-            sockets.callback(sender.close)
-            sockets.callback(queue.close)
-            sender.setblocking(False)
-            sent = [queue.fileno(), *fds]
-            for start in range(0, len(sent), _SCM_MAX_FD):
-                part = sent[start : start + _SCM_MAX_FD]
-                message = struct.pack(f"{len(part)}i", *part)
-                sender.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, message)])
-        while fds:
-            os.close(fds.pop())
 
 
 class Descriptors:

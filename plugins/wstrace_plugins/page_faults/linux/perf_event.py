@@ -5,11 +5,14 @@ Source: include/uapi/linux/perf_event.h, man 2 perf_event_open. Nothing is opene
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import platform
+import struct
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,6 +207,44 @@ def online_cpus() -> list[int]:
 def _oserror(call: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), call)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Closes descriptors, as far as they are open."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+_SCM_MAX_FD = 253  # descriptors in a message (include/net/scm.h)
+
+
+def close_later(fds: list[int]) -> None:
+    """Closes the descriptors of tracepoints, and empties the list.
+
+    The last event of each waits 20 to 50 ms for all CPUs (tracepoint_synchronize_unregister()), one after the other: a
+    thread of the kernel does that (Linux 6.9).
+
+    They are put into a message in the queue of a socket that nothing but this queue itself refers to. The kernel's own
+    collector (net/unix/garbage.c) frees such sockets with what their messages hold, and before Linux 6.9 does it here.
+    """
+    if not fds:
+        return
+    import _socket  # what else is in `socket` takes 7 ms to import
+
+    with contextlib.ExitStack() as sockets:  # closed after the descriptors, queue first: the other starts the collector
+        with contextlib.suppress(OSError):  # no sockets here, or too many descriptors in messages
+            sender, queue = _socket.socketpair()
+            sockets.callback(sender.close)
+            sockets.callback(queue.close)
+            sender.setblocking(False)
+            sent = [queue.fileno(), *fds]
+            for start in range(0, len(sent), _SCM_MAX_FD):
+                part = sent[start : start + _SCM_MAX_FD]
+                message = struct.pack(f"{len(part)}i", *part)
+                sender.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, message)])
+        while fds:
+            os.close(fds.pop())
 
 
 # -- what an error means ---------------------------------------------------------------------------------------------

@@ -1,13 +1,23 @@
-"""Samples: checks and counts the rows of a ring, and merges the rows of all rings by time up to a watermark."""
+"""Samples: checks and counts the rows of a ring, and merges the rows of all rings by time up to a watermark.
+
+Stack dumps are samples with the thread's registers and a copy of the top of its stack, from rings of their own. They
+come from an event of another config (PERF_COUNT_SW_PAGE_FAULTS) than the rows of all faults: the kernel shares one
+perf_sample_data among the events of one config that a fault triggers. A foreign event of this config may make a record
+longer, or give its dump another size, so both are read from the record; a record that is shorter than its contents was
+cut by the kernel, and is counted, not believed.
+
+Source: perf_output_sample(), perf_prepare_sample() and perf_output_sample_ustack() in kernel/events/core.c.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.ledger import Ledger
+from wstrace.schema import DTYPES, FAULT_MAJOR, FAULT_PC_KERNEL, STACK_DUMP
 from wstrace_plugins.page_faults.linux import perf_event as perf
 
 if TYPE_CHECKING:
@@ -21,13 +31,12 @@ WORDS = perf.SAMPLE.itemsize // 8
 SIZE_SHIFT = 48
 _TYPE_AND_MISC = np.uint64((1 << SIZE_SHIFT) - 1)
 _LENGTH_SHIFT = np.uint64(SIZE_SHIFT + 3)  # the size in u64
-_OWN_SIZE = np.uint64(perf.SAMPLE.itemsize << SIZE_SHIFT)
 
 
 def record_rows(raw: NDArray[Any], further: int = 0) -> tuple[NDArray[Any], int]:
     """The records of a ring as rows of five u64, and the number of bytes at the end that form no whole record.
 
-    A row is the header (type, misc, and size, which is set to 40 for longer records) and the 32 bytes that follow it.
+    A row is the header (type, misc, size) and the 32 bytes that follow it; zeros where the record is shorter.
 
     Our records have 40 bytes. Another tracer's event on the same thread and of the same config makes ours longer: the
     kernel shares one perf_sample_data among all events that a fault triggers, and adds what the others requested to the
@@ -44,17 +53,10 @@ def record_rows(raw: NDArray[Any], further: int = 0) -> tuple[NDArray[Any], int]
         table: NDArray[Any] = words.reshape(-1, width)
         # by induction: if every 40th byte begins a header with size 40, these are the records
         if (table[:, 0] >> _LENGTH_SHIFT == width).all():
-            if further:
-                table = table.copy()
-                table[:, 0] = (table[:, 0] & _TYPE_AND_MISC) | _OWN_SIZE
             return table, len(raw) - words.nbytes
     begins, end = starts(words)
     table = words.take(begins[:, None] + np.arange(width), mode="clip")
-    length = table[:, 0] >> _LENGTH_SHIFT
-    for column in range(WORDS, width):
-        table[length <= column, column] = 0
-    longer = length > WORDS
-    table[longer, 0] = (table[longer, 0] & _TYPE_AND_MISC) | _OWN_SIZE
+    table[np.arange(width) >= (table[:, :1] >> _LENGTH_SHIFT)] = 0
     return table, len(raw) - end * 8
 
 
@@ -76,17 +78,15 @@ def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
 
 #: the name of the column of ids of cgroups in what merge() gives
 CGROUP_ID = "cgroup_id"
-#: The headers of our records as one u64: type, misc, size.
+#: The headers of our records as one u64, without the size.
 _USER, _KERNEL = (
-    perf.PERF_RECORD_SAMPLE | misc << 32 | perf.SAMPLE.itemsize << SIZE_SHIFT
+    np.uint64(perf.PERF_RECORD_SAMPLE | misc << 32)
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
 #: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with cgroups the id of the cgroup; with
 #: stacks the hash of the stack.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
 _NO_ROWS = np.zeros((5, 0), "<u8").T
-#: The rows of a batch that is worth its own way.
-_ENOUGH = 8192
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
 _ROWS_AT_ONCE = 4096
 
@@ -150,8 +150,7 @@ class RingSamples:
         self.malformed += bool(torn)
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
-        header = rows[:, _HEADER]
-        good = (header == _USER) | (header == _KERNEL)
+        good = _is_sample(rows[:, _HEADER])
         if not good.all():
             rows = self._without_lost(rows, good)
         times = rows[:, _TIME]
@@ -177,7 +176,7 @@ class RingSamples:
         rows = _by_columns(raw.view("<u8").reshape(-1, WORDS), hash_of_all)
         # By induction, as in record_rows(): the headers tell the size, too. A row of a stack has a time of 199 years.
         header, times = rows[:, _HEADER], rows[:, _TIME]
-        ours = (header == _USER) | (header == _KERNEL)
+        ours = _is_sample(header) & (header >> _LENGTH_SHIFT == WORDS)
         return rows if ours.all() and armed_ns <= int(times.min()) <= int(times.max()) <= now_ns else None
 
     def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
@@ -213,18 +212,6 @@ class RingSamples:
         ends = (int(rows[-1, _TIME]) for rows in reversed(self._held))
         return next((end for end in ends if end <= watermark), 0)
 
-    def ends(self, watermark: int, least: int) -> list[int]:
-        """The last times of the parts up to the watermark; those of fewer rows than `least` are counted together."""
-        found, n = list[int](), 0
-        for rows in self._held:
-            end, n = int(rows[-1, _TIME]), n + len(rows)
-            if end > watermark:
-                break
-            if n >= least:
-                found.append(end)
-                n = 0
-        return found
-
     def released(self, watermark: int) -> list[NDArray[Any]]:
         """The held rows with times up to the watermark, in order, as parts: they are held no longer."""
         parts = []
@@ -237,16 +224,6 @@ class RingSamples:
             parts.append(rows)
             self.recorded += len(rows)
         return parts
-
-
-def steps(all_samples: Sequence[RingSamples], watermark: int) -> list[int]:
-    """The watermarks up to this one, at which rows are to be passed on one after the other.
-
-    Where only one ring holds rows, they go on part by part: each is what one read copied, and is not copied again.
-    """
-    holding = [samples for samples in all_samples if samples.holds]
-    ends = holding[0].ends(watermark, _ENOUGH) if len(holding) == 1 else []
-    return ends if ends[-1:] == [watermark] else [*ends, watermark]
 
 
 def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
@@ -272,7 +249,8 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
     parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]
     flag = np.concatenate([
-        ((rows[:, _HEADER] == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)) | np.uint8(FAULT_MAJOR * major)
+        (rows[:, _HEADER] & _TYPE_AND_MISC == _KERNEL).view(np.uint8) * np.uint8(FAULT_PC_KERNEL)
+        | np.uint8(FAULT_MAJOR * major)
         for rows, major in parts
     ])  # fmt: skip
     words = [_column([rows[:, at] for rows, _ in parts]) for at in range(_IP, parts[0][0].shape[1])]
@@ -302,6 +280,13 @@ def _in_order(column: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     return column if (column == column[0]).all() else column.take(order)
 
 
+def _is_sample(header: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which headers are those of a sample that is whole, of user or of kernel code."""
+    kind = header & _TYPE_AND_MISC
+    found: NDArray[np.bool_] = ((kind == _USER) | (kind == _KERNEL)) & (header >> _LENGTH_SHIFT >= WORDS)
+    return found
+
+
 def _those(rows: NDArray[Any], mask: NDArray[Any]) -> NDArray[Any]:
     """The rows where the mask is true, laid out by columns: rows[mask] would be laid out by rows."""
     return rows.T.compress(mask, axis=1).T
@@ -316,3 +301,109 @@ def _by_columns(rows: NDArray[Any], further: int | None = None) -> NDArray[Any]:
     if further is not None:
         words[width] = further
     return words.T
+
+
+#: a stage of the ledger
+STACKS_LOST = "stacks_lost"
+#: bytes of the stack that a sample takes: of Python stacks 83 % are whole, of Java's and C++'s nearly all
+DUMP_BYTES = 16384
+#: AX BX CX DX SI DI BP SP IP FLAGS CS SS R8-R15: what `perf record --call-graph dwarf` takes, too. With the same
+#: registers its events and ours, where they share their data, expect records of the same size.
+REGISTERS = 0xFF0FFF
+#: of these what a batch has: FLAGS, CS and SS do not lead to callers
+_KEPT = (*range(9), *range(12, 20))
+MOST_HELD = 64 << 20
+
+_ABI, _FIRST = 5, 6
+_SIZE = _FIRST + REGISTERS.bit_count()
+_DUMP = _SIZE + 1
+_ABI_64 = 2
+_LOW = np.uint64(0xFFFF_FFFF)
+
+
+class StackDumps:
+    """The samples of all stack rings, held until the watermark passes them; at most MOST_HELD bytes."""
+
+    def __init__(self) -> None:
+        self._held: list[dict[str, NDArray[Any]]] = []
+        self._bytes = 0
+        #: samples; those that the kernel dropped; that another tracer's clock times; without registers of 64 bits; cut
+        #: by the kernel; for which there was no room
+        self.recorded = self.lost = self.foreign = self.without_registers = self.malformed = self.dropped = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether samples wait for the watermark."""
+        return bool(self._held)
+
+    def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int) -> None:
+        """Adds what was read from a ring: bytes, shape (n,). Rows with a time outside this range are not kept."""
+        words = raw[: len(raw) // 8 * 8].view("<u8")
+        at, end = starts(words)
+        kind, length = words[at] & _LOW, words[at] >> _LENGTH_SHIFT
+        lost = (kind == perf.PERF_RECORD_LOST) & (length > 2)
+        self.lost += int(words[at[lost] + 2].sum())
+        good = (kind == perf.PERF_RECORD_SAMPLE) & (length > _ABI)
+        self.malformed += int((~good & ~lost).sum()) + (end < len(words))
+        at, length = at[good], length[good]
+        good = words[at + _ABI] == _ABI_64
+        self.without_registers += int((~good).sum())
+        at, length = at[good], length[good]
+        size = words.take(at + _SIZE, mode="clip")
+        behind = _DUMP + (size >> np.uint64(3))  # where it says how much of the dump was copied
+        good = (length > _SIZE) & (size > 0) & (behind < length)
+        self.malformed += int((~good).sum())
+        strange = words.take(at + _TIME) - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
+        self.foreign += int((strange & good).sum())
+        good &= ~strange
+        at, size, behind = at[good], size[good], behind[good]
+        if not len(at):
+            return
+        real = np.minimum(words[at + behind.astype(np.intp)], size)
+        ids = words[at + _IDS]
+        block: dict[str, NDArray[Any]] = {
+            "time_ns": words[at + _TIME],
+            "pid": (ids & _LOW).astype("<u4"),
+            "tid": (ids >> np.uint64(32)).astype("<u4"),
+            "pc": words[at + _IP],
+            "va": words[at + _ADDRESS],
+            "registers": words[at[:, None] + [_FIRST + kept for kept in _KEPT]],
+            "dump": words.take(at[:, None] + np.arange(_DUMP, _DUMP + (int(real.max()) + 7 >> 3)), mode="clip"),
+            "size": real.astype("<u4"),
+        }
+        size = sum(column.nbytes for column in block.values())
+        if self._bytes + size > MOST_HELD:
+            self.dropped += len(at)
+            return
+        self._bytes += size
+        self._held.append(block)
+
+    def announce(self) -> dict[str, NDArray[Any]]:
+        """Columns of STACK_DUMP without a row: given before all else, they announce samples to what unwinds them."""
+        columns = {column.name: np.zeros(0, DTYPES[column.type]) for column in STACK_DUMP.columns}
+        return {**columns, "registers": np.zeros((0, len(_KEPT)), "<u8"), "dump": np.zeros((0, 0), "<u8")}
+
+    def account(self, ledger: Ledger, lost: int | None) -> None:
+        """Enters into the ledger which samples became no stack. lost: by the kernel's own count, None = not known."""
+        for count, why in (
+            (max(self.lost, lost or 0), "the kernel's buffer was full"),
+            (self.dropped, "no room for what the kernel gave"),
+            (self.foreign, "timed by another tracer's clock"),
+            (self.malformed, "cut short beside another tracer's event"),
+            (self.without_registers, "no registers of a 64-bit program"),
+        ):
+            ledger.add(STACKS_LOST, count, why)
+
+    def give(self, watermark: int) -> Iterator[dict[str, NDArray[Any]]]:
+        """Releases the held samples with times up to the watermark: columns of STACK_DUMP, a block of one ring each."""
+        held, self._held, self._bytes = self._held, [], 0
+        for block in held:
+            due = block["time_ns"] <= watermark
+            if not due.all():
+                rest = {name: column[~due] for name, column in block.items()}
+                self._held.append(rest)
+                self._bytes += sum(column.nbytes for column in rest.values())
+            if due.any():
+                given = block if due.all() else {name: column[due] for name, column in block.items()}
+                self.recorded += len(given["time_ns"])
+                yield given

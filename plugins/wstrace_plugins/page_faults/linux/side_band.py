@@ -6,6 +6,7 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -161,18 +162,6 @@ def columns_of(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray
     return {name: np.ascontiguousarray(table[name]) for name in dtype.names or ()}
 
 
-def with_listings(
-    schema: Schema, rows: list[tuple[int, ...]], listings: list[tuple[int, dict[str, NDArray[Any]]]]
-) -> dict[str, NDArray[Any]]:
-    """Rows in order of time as the columns of their stream, with whole listings (time, columns) among them."""
-    parts = []
-    for time_ns, columns in sorted(listings, key=lambda one: one[0]):
-        before, rows = until(rows, time_ns)
-        parts += [columns_of(schema, before), columns]
-    parts.append(columns_of(schema, rows))
-    return {c.name: np.concatenate([part[c.name] for part in parts]) for c in schema.columns}
-
-
 #: The exit code of a process of which none is known.
 UNKNOWN_CODE = -1
 _END = (1 << 64) - 1
@@ -223,7 +212,6 @@ class SideBand:
         self._losses = ContentLosses(self._shared)
         self._processes: list[tuple[int, ...]] = []
         self._spaces: list[tuple[int, ...]] = []
-        self._listings: list[tuple[int, dict[str, NDArray[Any]]]] = []
         #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
         self.ended: set[int] = set()
         #: Whether a process outlived its parent, so that no traced process waits for it.
@@ -255,8 +243,7 @@ class SideBand:
     @property
     def holds(self) -> bool:
         """True when records wait for the watermark."""
-        rows = self._processes or self._spaces or self._listings or self._losses
-        return bool(self._records or rows)
+        return bool(self._records or self._processes or self._spaces or self._losses)
 
     def traced_losses(self, *, calls_everywhere: bool) -> tuple[str, ...]:
         """The kinds of content losses that are recorded, as TraceInfo.content_losses; `calls_everywhere`: of all
@@ -478,15 +465,11 @@ class SideBand:
         self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
 
     def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
-        if not (n := len(columns["start"])):
-            return
-        event = np.full(n, SPACE_MAP, "|u1")
-        event[0] = SPACE_REPLACE
-        columns["time_ns"] = np.full(n, time_ns, "<u8")
-        columns["pid"], columns["event"] = np.full(n, pid, "<u4"), event
-        heap = columns["flags"] >> KIND_SHIFT == KIND_HEAP
-        self._losses.heap(pid, int(columns["end"][heap].max(initial=0)))
-        self._listings.append((time_ns, columns))
+        values = [columns[c.name].tolist() for c in ADDRESS_SPACE.columns[3:]]
+        events = chain((SPACE_REPLACE,), repeat(SPACE_MAP))
+        self._spaces += zip(repeat(time_ns), repeat(pid), events, *values)
+        heaps = columns["end"][columns["flags"] >> KIND_SHIFT == KIND_HEAP]
+        self._losses.heap(pid, int(heaps.max(initial=0)))
 
     def forget(self, pid: int) -> None:
         """A live process is not traced any more; should it come back, it is seen again."""
@@ -518,11 +501,9 @@ class SideBand:
         if losses := self._losses.give(watermark, final=watermark == _END):
             yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
         spaces, self._spaces = until(self._spaces, watermark)
-        due = [one for one in self._listings if one[0] <= watermark]
-        self._listings = [one for one in self._listings if one[0] > watermark]
         # In one batch: whoever applies process rows must know when all address_space rows of their time are there.
-        if spaces or due:
-            yield self._batch(ADDRESS_SPACE, with_listings(ADDRESS_SPACE, spaces, due), source)
+        if spaces:
+            yield self._batch(ADDRESS_SPACE, columns_of(ADDRESS_SPACE, spaces), source)
 
     def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
         times = columns["time_ns"]
