@@ -345,6 +345,7 @@ class AddressSpaces:
     #: mappings and changes of all processes: 130 MB where no two are shared. Past it the longest unused processes are
     #: forgotten; those that live are listed again when they are met.
     MAX_HELD = 1 << 18
+    _COUNTED_EVERY = 1 << 13  # new mappings between two counts
 
     def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
         self._keep_ns = keep_ns
@@ -352,7 +353,7 @@ class AddressSpaces:
         self._processes: OrderedDict[int, Space] = OrderedDict()
         self._ended: deque[tuple[int, int]] = deque()
         self._horizon = 0
-        self.mappings = 0
+        self.mappings = self._counted_at = 0
         #: processes dropped for lack of room: a process that is met again may be one of them
         self.forgotten = 0
         self._fresh: list[MappingRow] = []
@@ -454,10 +455,12 @@ class AddressSpaces:
     def passed(self, time: int) -> None:
         """Records up to that time have arrived: forgets what ended more than keep_ns earlier."""
         self._horizon = max(self._horizon, time - self._keep_ns)
-        held, recent = 0, 0
-        for one in reversed(self._processes.values()):
-            held, recent = held + one.size, recent + (held + one.size <= self.MAX_HELD)
-        self._make_room(max(recent, 1))
+        if self.mappings >= self._counted_at:
+            self._counted_at = self.mappings + self._COUNTED_EVERY
+            held, recent = 0, 0
+            for one in reversed(self._processes.values()):
+                held, recent = held + one.size, recent + (held + one.size <= self.MAX_HELD)
+            self._make_room(max(recent, 1))
         while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
             ended, pid = self._ended.popleft()
             space = self._processes.get(pid)
