@@ -47,7 +47,6 @@ from wstrace_plugins.page_faults.linux.calls import (
     space_rows,
 )
 from wstrace_plugins.page_faults.linux.samples import starts
-from wstrace_plugins.page_faults.linux.tracepoints import EVERYWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -252,10 +251,10 @@ class SideBand:
         calls = self._calls.names if self._calls is not None and calls_everywhere else frozenset[str]()
         return self._losses.traced(calls)
 
-    def rare_calls_end(self) -> None:
-        """Rare calls are no longer recorded."""
+    def rare_calls_end(self, names: Iterable[str]) -> None:
+        """These calls are no longer recorded."""
         if self._calls is not None:
-            self._calls.end(EVERYWHERE)
+            self._calls.end(names)
 
     def take(self, raw: bytes, *, rare: bool = False, full_ns: int = 0) -> None:
         """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.

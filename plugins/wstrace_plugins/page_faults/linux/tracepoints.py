@@ -209,7 +209,7 @@ class RareCalls:
                 full = len(raw) + ring.waiting > ring.size - _RECORD
                 side.take(raw.tobytes(), rare=True, full_ns=now_ns() if full else 0)
         if self.too_many(side.others):
-            side.rare_calls_end()
+            side.rare_calls_end(EVERYWHERE)
 
     def too_many(self, others: int) -> bool:
         """Whether to switch off, after so many records of other processes. True once, and it is done."""
