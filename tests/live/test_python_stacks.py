@@ -96,6 +96,37 @@ def test_code_that_attrs_and_jinja_generate_is_told_by_its_own_lines(trace: Any,
     assert pages == 240
 
 
+#: the interpreter calls `__init__` by itself once the call is specialized; in 3.13 there is a frame of its own between
+_CONSTRUCTED = """
+import mmap
+class Page:
+    def __init__(self, m, i):
+        m[i * 4096] = 1
+def make(m):
+    for i in range(300): Page(m, i)
+m = mmap.mmap(-1, 300 * 4096)
+m.madvise(mmap.MADV_NOHUGEPAGE)
+make(m)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_a_stack_through_a_constructor_is_whole(trace: Any, python: Installed) -> None:
+    traced = trace(python.command("-c", _CONSTRUCTED), stacks="python")
+    sites, faults = named(traced)
+    rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
+    tree = {i: (parent, flags) for i, parent, flags in rows}
+    inside = [int(stack) for stack in faults.stack.tolist() if sites.get(int(stack), ("",))[0] == "Page.__init__"]
+    assert len(inside) >= 300
+    for leaf in set(inside):
+        names = []
+        while leaf:
+            names.append(sites[leaf][0])
+            leaf, flags = tree[leaf]
+            assert flags == 0
+        assert [name for name in names if name != "__init__"] == ["Page.__init__", "make", "<module>"]
+
+
 def test_two_pythons_on_one_cpu_are_told_apart(trace: Any, place: Any) -> None:
     """Of two versions where there are two: they take turns on the CPU, whose scratch memory the programs share."""
     pair = [python for python in PYTHONS if not python.root]

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from wstrace_plugins.os.linux.cpython.layouts import Layout
 
 
+#: distances within a larger file may be too long for a constant of an instruction
+_MOST_BYTES = 1 << 30
+
+
 class Python(NamedTuple):
     """A CPython in a file: its layout, or why it cannot be read (`refused`); the link-time address of _PyRuntime.
 
     movable: the address is relative to where the file's first segment (`first`, its link-time address) is mapped.
     code: the link-time address where its code begins, mm_struct.start_code of a process whose program it is.
     code_offset: where that stands in the file.
+    static: where what is mapped of the file begins, from _PyRuntime on, and its bytes.
     """
 
     layout: Layout | None
@@ -28,6 +33,7 @@ class Python(NamedTuple):
     first: int
     code: int
     code_offset: int
+    static: tuple[int, int]
 
 
 def python_in(fd: int) -> Python | None:
@@ -56,7 +62,10 @@ def python_in(fd: int) -> Python | None:
         refused = "a CPython before 3.11 (it has no Py_Version): stacks are read of 3.11 to 3.14"
     first = next((one.address - one.offset & ~0xFFF for one in elf.loads), 0)
     code = min(((one.address, one.offset) for one in elf.loads if one.flags & EXECUTABLE), default=(0, 0))
-    return Python(found, refused, runtime[0], elf.kind == MOVABLE, first, *code)
+    begin = min((one.address for one in elf.loads), default=0)
+    size = max((one.address + one.size - begin for one in elf.loads), default=0)
+    static = (begin - runtime[0], size) if size < _MOST_BYTES else (0, 0)
+    return Python(found, refused, runtime[0], elf.kind == MOVABLE, first, *code, static)
 
 
 def _data(elf: Elf, address: int, most: int) -> bytes:

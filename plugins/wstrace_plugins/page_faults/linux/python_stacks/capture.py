@@ -134,7 +134,7 @@ class PythonStacks(NoStacks):
         self._context, self._source, self._interpreters, self._history = context, source, interpreters, history
         self._kernel = this_kernel()
         self._outputs: list[int] = []
-        self._walkers: dict[Layout, int] = {}
+        self._walkers: dict[tuple[Layout, tuple[int, int]], int] = {}
         self._programs: list[bpf.Program] = []
         self._maps = Maps(max(cpus) + 1)
         #: what walkers tell of stacks, and what reads that; None before there is a walker
@@ -197,7 +197,7 @@ class PythonStacks(NoStacks):
         """Tells the programs of a CPython's files, and of a process that runs it; its walker, None = refused."""
         assert python.layout is not None
         try:
-            walker = self._walker(python.layout)
+            walker = self._walker(python.layout, python.static)
             if files is not None:
                 tell_files(self._maps, files, python, walker)
             if pid:
@@ -208,19 +208,19 @@ class PythonStacks(NoStacks):
             return None
         return walker
 
-    def _walker(self, layout: Layout) -> int:
-        """The index of the program for that layout, loaded if it is new. Raises OSError."""
-        if layout not in self._walkers:
+    def _walker(self, layout: Layout, static: tuple[int, int]) -> int:
+        """The index of the program for that layout and static data, loaded if it is new. Raises OSError."""
+        if (layout, static) not in self._walkers:
             index = len(self._walkers)
             if index >= WALKERS:
                 raise OSError(errno.ENOSPC, "there are programs for as many CPythons as can be held")
-            loaded = load_walker(self._maps, layout, b"py%d%d" % layout.version)
+            loaded = load_walker(self._maps, layout, b"py%d%d" % layout.version, static)
             self._programs.append(loaded)
             if self._told is None:
                 self._told = bpf.RingBuffer(self._maps.records), self._new_decoder()
             self._maps.walkers.set(_U32.pack(index), _U32.pack(loaded.fd))
-            self._walkers[layout] = index
-        return self._walkers[layout]
+            self._walkers[layout, static] = index
+        return self._walkers[layout, static]
 
     def _new_decoder(self) -> Decoder:
         from wstrace.call_sites import CallSites

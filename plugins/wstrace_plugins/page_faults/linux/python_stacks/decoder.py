@@ -31,6 +31,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     RECORD_CODE,
     RECORD_STACK,
     STATUS_BITS,
+    UNCHECKED,
 )
 
 if TYPE_CHECKING:
@@ -154,15 +155,15 @@ class Decoder:
                 self._stacks[key] = (leaf, HOW_EXACT)
 
     def _frame(self, key: int, offset: int) -> _Frame | None:
-        """The frame at an offset of a code object; None where that was not told."""
+        """The frame at an offset of a code object, with its flags; None where that was not told."""
         known = self._frames.get((key, offset))
         if known is not None:
             return known
         code = self._codes.get(key)
         if code is None:
             return None
-        line = code.lines.line((offset - code.begin) // _CODE_UNIT)
-        frame = _Frame(code.function, code.file, line or 0, 0)
+        line = code.lines.line((offset % UNCHECKED - code.begin) // _CODE_UNIT)
+        frame = _Frame(code.function, code.file, line or 0, FRAME_UNCHECKED if offset & UNCHECKED else 0)
         if len(self._frames) >= _MOST_FRAMES:
             self._frames.clear()
         self._frames[key, offset] = frame

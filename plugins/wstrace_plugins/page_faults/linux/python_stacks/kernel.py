@@ -143,11 +143,11 @@ def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
     return bpf.Program(entry(maps, kernel, gate.memory.fd), b"entry")
 
 
-def load_walker(maps: Maps, of: Layout, name: bytes) -> bpf.Program:
-    """Loads the walker for a layout. Raises OSError."""
+def load_walker(maps: Maps, of: Layout, name: bytes, static: tuple[int, int] = (0, 0)) -> bpf.Program:
+    """Loads the walker for a layout; static: see walker(). Raises OSError."""
     from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
 
-    return bpf.Program(walker(maps, of), name)
+    return bpf.Program(walker(maps, of, static), name)
 
 
 def output_attributes() -> NDArray[Any]:

@@ -12,7 +12,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import CODE_HEAD, 
 _PROCESSES, _THREADS, _KNOWN, _PROGRAMS, _LIBRARIES = 8192, 16384, 1 << 15, 1024, 256
 #: bytes of the ring buffer for new stacks and code objects
 RING_BYTES = 4 << 20
-WALKERS = 8
+WALKERS = 32
 _PAGE = 4096
 
 

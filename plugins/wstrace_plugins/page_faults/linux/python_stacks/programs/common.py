@@ -22,7 +22,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
     Assembler,
     Register,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH, FRAME, HEAD, MAGIC, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import MAGIC, S
 
 if TYPE_CHECKING:
     from wstrace_plugins.page_faults.linux.python_stacks.maps import Maps
@@ -51,8 +51,12 @@ class Walk(Assembler):
         """
         again, callback = self.name("again"), self.name("callback")
         self._callbacks.append((callback, again, body))
-        self.store(FP, VALUE, R8)
         self.mov(R1, most)
+        self.loop(callback)
+
+    def loop(self, callback: str) -> None:
+        """Calls a function R1 times, until it returns 1: R1 = how often it was called, *R2 = the scratch memory."""
+        self.store(FP, VALUE, R8)
         self.function(R2, callback)
         self.mov(R3, FP, VALUE)
         self.mov(R4, 0)
@@ -163,26 +167,3 @@ class Walk(Assembler):
             self.label(again)
             self.mov(R0, 0)
             self.exit()
-
-
-def push(a: Walk, again: str) -> None:
-    """Adds the frame of code S.CODE with identity R1; R4 = the multiplier. Ends the step."""
-    a.load(R2, R8, S.OFFSET)
-    a.op("lsh", R2, 32)
-    a.op("rsh", R2, 32)
-    a.load(R3, R8, S.HASH)
-    a.mix(R3, R1)
-    a.mix(R3, R2)
-    a.store(R8, S.HASH, R3)
-    a.load(R3, R8, S.FRAMES)
-    a.jump_if(R3, ">=", DEPTH, "cut")
-    a.mov(R5, R3)
-    a.op("add", R3, 1)
-    a.store(R8, S.FRAMES, R3)
-    a.op("mul", R5, FRAME)
-    a.op("add", R5, R8)
-    a.store(R5, S.RECORD + HEAD, R1)
-    a.store(R5, S.RECORD + HEAD + 8, R2)
-    a.load(R3, R8, S.CODE)
-    a.store(R5, S.RECORD + HEAD + 16, R3)
-    a.jump(again)
