@@ -58,18 +58,6 @@ def test_the_least_counts_and_the_spread_is_learned():
     assert (anew.figures, anew.spread, anew.runs) == ({"faults": 2000}, {"faults": 5}, 2)
 
 
-def test_a_recording_that_compiled_everything_teaches_no_spread():
-    first, later = entry(3811), entry(3872)
-    first = Entry(first.figures, first.spread, first.runs, compiled=True)
-    assert first.as_dict()["compiled"] is True
-    assert Entry.from_dict(first.as_dict()) == first
-    assert "compiled" not in later.as_dict()
-    assert first.learned(later, PAGE) == later
-    assert later.learned(first, PAGE) == later
-    anew = Entry({"faults": 9000}, {"faults": 0}, 5, compiled=True)
-    assert later.learned(anew, PAGE) == anew
-
-
 def test_what_grew_is_paired_over_moved_lines_and_versions():
     before = Entry(
         {}, {}, 1, [Bytes("load app.py:12", 100), Bytes("libssl.so.1.1", 50), Bytes("same x.py:1", 9)], "line"

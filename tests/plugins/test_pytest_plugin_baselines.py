@@ -91,20 +91,3 @@ def test_a_merge_conflict_and_a_read_only_checkout(pytester):
     result = run(pytester, "--wstrace", "--wstrace-update", "-k", "here")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "wstrace: the baseline is not written: " in text_of(result)
-
-
-def test_the_first_run_after_an_installation_that_compiles_nothing_is_replaced(pytester, monkeypatch):
-    """Its figures are those of a process that has just compiled Python's modules and pytest's."""
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(pytester.path / "compiled"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
-    words = ("--wstrace", "--wstrace-update", "-k", "here")
-    result = run(pytester, *words, test_it=IN_PLACE)
-    result.assert_outcomes(passed=1, deselected=1)
-    assert "wstrace: recorded while Python compiled what it imported, " in text_of(result)
-    (first,) = recorded(pytester)["tests"].values()
-    assert first["compiled"] is True
-    for runs in (1, 2):
-        assert "while Python compiled" not in text_of(run(pytester, *words))
-        (later,) = recorded(pytester)["tests"].values()
-        assert "compiled" not in later
-        assert later["runs"] == runs

@@ -111,10 +111,12 @@ def test_coverage_of_a_forked_test_is_kept(pytester):
     pytester.makepyfile(
         test_it="import pytest, mine\n@pytest.mark.wstrace(isolated='fork')\ndef test_it():\n    mine.called()\n"
     )
+    (pytester.path / ".coveragerc").write_text("[run]\npatch = _exit\nparallel = true\n")
     command = [sys.executable, "-m", "coverage"]
     run_it = [*command, "run", "--source=.", "-m", "pytest", "-q", "--wstrace", "-p", "no:cacheprovider"]
     done = subprocess.run(run_it, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run([*command, "combine", "-q"], timeout=60, check=True)
     told = subprocess.run([*command, "report", "-m"], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "mine.py 4 1 75% 6" in " ".join(told.split())
 

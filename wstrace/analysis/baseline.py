@@ -39,7 +39,6 @@ class Entry:
 
     figures: name -> the least of all runs, in bytes or faults. spread: name -> by how much the largest was more. runs:
     how many there were. by: who brought the memory, most first. level: `line` or `file`, by what that is told.
-    compiled: whether the process had compiled what it imported, so that it found other free memory than later ones.
     """
 
     figures: Mapping[str, int]
@@ -47,7 +46,6 @@ class Entry:
     runs: int
     by: Sequence[Bytes] = ()
     level: str = "file"
-    compiled: bool = False
 
     @classmethod
     def of(cls, runs: Sequence[Mapping[str, int]], by: Sequence[Bytes] = (), level: str = "file") -> Self:
@@ -85,14 +83,7 @@ class Entry:
         return found
 
     def learned(self, later: Entry, page_size: int) -> Entry:
-        """What is recorded after a later measurement: a figure within what is allowed only widens its spread.
-
-        One of a process that had compiled everything does not, as it differs from the others by more than these do.
-        """
-        if self.compiled:
-            return later
-        if later.compiled and not self.judged(later.figures, page_size).broken:
-            return self
+        """What is recorded after a later measurement: a figure within what is allowed only widens its spread."""
         figures, spread, runs = dict(later.figures), dict(later.spread), later.runs
         for figure, now in later.figures.items():
             if figure in self.figures and abs(now - self.figures[figure]) <= self.allowed(figure, page_size):
@@ -105,8 +96,7 @@ class Entry:
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of a baseline file."""
-        compiled = {"compiled": True} if self.compiled else {}
-        return {**self.figures, "spread": dict(self.spread), "runs": self.runs, "level": self.level, **compiled,
+        return {**self.figures, "spread": dict(self.spread), "runs": self.runs, "level": self.level,
                 "by": [list(row) for row in self.by]}  # fmt: skip
 
     @classmethod
@@ -117,8 +107,7 @@ class Entry:
             raise ValueError("no figure")
         spread = {name: _count(data["spread"][name]) for name in figures}
         by = [Bytes(str(label), _count(amount)) for label, amount in data.get("by", ())]
-        return cls(figures, spread, _count(data["runs"]), tuple(by[:NAMES]), str(data.get("level", "file")),
-                   data.get("compiled") is True)  # fmt: skip
+        return cls(figures, spread, _count(data["runs"]), tuple(by[:NAMES]), str(data.get("level", "file")))
 
 
 @dataclass(slots=True)

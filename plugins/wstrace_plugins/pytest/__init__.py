@@ -39,12 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixture and the marker, and with `--wstrace` what measures."""
-    from wstrace_plugins.pytest import fixtures
-    from wstrace_plugins.pytest.settings import switched_on
+    from wstrace_plugins.pytest import settings
 
     config.addinivalue_line("markers", MARKER)
-    config.pluginmanager.register(fixtures, "wstrace-fixtures")
-    if switched_on(config, "wstrace"):
+    config.pluginmanager.register(settings, "wstrace-fixtures")
+    if settings.switched_on(config, "wstrace"):
         from wstrace_plugins.pytest.plugin import Budgets
 
         config.pluginmanager.register(Budgets(config), "wstrace-budgets")

@@ -12,13 +12,10 @@ import pytest
 
 from wstrace.errors import Unavailable, UsageError
 from wstrace_plugins.pytest import report
-from wstrace_plugins.pytest.backend import backend
 from wstrace_plugins.pytest.baselines import RUNS, Baselines
-from wstrace_plugins.pytest.executed import CHILD, Child
-from wstrace_plugins.pytest.isolated import Apart, run_apart
-from wstrace_plugins.pytest.limits import FIGURES, Limits, limits_of
-from wstrace_plugins.pytest.measured import Measured
-from wstrace_plugins.pytest.meter import Meter, cannot, clean_heap
+from wstrace_plugins.pytest.isolated import CHILD, Apart, Child, run_apart
+from wstrace_plugins.pytest.limits import FIGURES, Limits, Measured, limits_of
+from wstrace_plugins.pytest.meter import Meter, backend, cannot, clean_heap
 from wstrace_plugins.pytest.observer import Observer
 from wstrace_plugins.pytest.report import Counted
 
@@ -193,7 +190,7 @@ class Budgets:
         """
         if self._traced is not None:
             return self._traced
-        return bool(limits.most) or self._baselines.updating or self._baselines.knows(item.nodeid)
+        return bool(limits.most) or self._baselines.updating or self._baselines.recorded(item.nodeid) is not None
 
     def _names_wanted(self, item: pytest.Item, limits: Limits, measured: Measured) -> bool:
         """Whether it will be told who brings the memory of a test whose figures are these."""
@@ -243,6 +240,4 @@ class Budgets:
             report.top(terminalreporter, self.counted, wanted)
         report.notes(terminalreporter, [*self.lost, *self._baselines.told], reports)
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            from wstrace_plugins.pytest import github
-
-            github.tell(terminalreporter, reports)
+            report.annotate(terminalreporter, reports)

@@ -12,7 +12,7 @@ from wstrace.text import number, printable, size
 if TYPE_CHECKING:
     import pytest
 
-    from wstrace_plugins.pytest.measured import Measured
+    from wstrace_plugins.pytest.limits import Measured
     from wstrace_plugins.pytest.observer import Row
 
 #: (test, its page faults, how far its runs lie apart, in words)
@@ -20,6 +20,8 @@ Counted = tuple[str, int, str]
 _ROWS = 10
 _LABEL = 90
 _NAMES = 5
+#: The annotations that GitHub shows of a step.
+_ANNOTATIONS = 10
 
 
 def failure(measured: Measured, grown: Sequence[str]) -> str:
@@ -64,3 +66,19 @@ def notes(terminal: pytest.TerminalReporter, told: Iterable[str], reports: list[
     for note, names in tests.items():
         more = f" and {number(len(names) - _NAMES)} more" if len(names) > _NAMES else ""
         terminal.write_line(f"wstrace: {printable(note)}: {printable(', '.join(names[:_NAMES]))}{more}", yellow=True)
+
+
+def annotate(terminal: pytest.TerminalReporter, reports: list[pytest.TestReport]) -> None:
+    """Prints an annotation for GitHub Actions at each test that is over its budget.
+
+    Source: docs.github.com, "Workflow commands for GitHub Actions": ::error file=,line=::
+    """
+    for report in [one for one in reports if one.wstrace["broken"]][:_ANNOTATIONS]:
+        file, line, _ = report.location
+        where = f"file={_escaped(file, ':,')},line={(line or 0) + 1},title=wstrace"
+        text = "; ".join(report.wstrace["broken"])
+        terminal.write_line(f"::error {where}::{_escaped(f'{report.nodeid}: {text}')}")
+
+
+def _escaped(text: str, more: str = "") -> str:
+    return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" + more else letter for letter in printable(text))
