@@ -212,10 +212,10 @@ class FakeWindows(FakeCreation):
         if size < needed:
             return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
         # the sizes above are those of all records: what is left out is left out later, and not counted
-        told = process.records if not self._hides_kernel() else [r for r in process.records if max(r[:2]) < 1 << 63]
-        rows = at(buffer, layout, len(told) + 1)
+        shown = process.records if not self._hides_kernel() else [r for r in process.records if max(r[:2]) < 1 << 63]
+        rows = at(buffer, layout, len(shown) + 1)
         rows[:] = np.zeros(1, layout)
-        for row, (pc, va, tid) in zip(rows, told, strict=False):
+        for row, (pc, va, tid) in zip(rows, shown, strict=False):
             row["FaultingPc"], row["FaultingVa"] = pc, va
             row["FaultingThreadId"] = tid
         rows[-1]["FaultingVa"] = process.lost
@@ -314,7 +314,7 @@ class FakeWindows(FakeCreation):
         return self._fail(winapi.ERROR_INVALID_PARAMETER)
 
     def VirtualAlloc(self, address: int | None, size: int, kinds: int, protect: int) -> int:
-        """Memory of the calling process, real; with MEM_WRITE_WATCH its writes are told."""
+        """Memory of the calling process, real; with MEM_WRITE_WATCH its writes are tracked."""
         memory = ctypes.create_string_buffer(size + PAGE)
         start = -(-ctypes.addressof(memory) // PAGE) * PAGE
         self._memory[start] = (memory, bytearray(size) if kinds & winapi.MEM_WRITE_WATCH else None)

@@ -85,7 +85,7 @@ class FakeSystem:
         return -2
 
     def SetThreadPriority(self, thread: int, priority: int) -> int:
-        """Keeps what was asked for."""
+        """Keeps the priority."""
         self.priorities.append(priority)
         return 1
 
@@ -261,7 +261,7 @@ def at(address: int, dtype: Any, count: int) -> Any:
 
 
 def write_utf16(buffer: int, text: str, chars: int) -> int:
-    """Text into a buffer of so many characters; how many were written."""
+    """Text into a buffer of that many characters; how many were written."""
     units = np.frombuffer(text.encode("utf-16-le"), "<u2")[:chars]
     at(buffer, "<u2", len(units))[:] = units
     return len(units)

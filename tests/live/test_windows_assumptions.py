@@ -115,9 +115,9 @@ def test_cb_of_the_query_agrees_with_the_terminator(child):
     watch.discard()
     child("b = bytearray(1 << 20)")
     found = watch.drain()
-    told = int(watch._size[0]) // watch._buffer.itemsize - 1
+    count = int(watch._size[0]) // watch._buffer.itemsize - 1
     watch.close()
-    assert told in (len(found), len(watch._buffer) - 1), "assumption: cb comes back as the bytes that were written"
+    assert count in (len(found), len(watch._buffer) - 1), "assumption: cb comes back as the bytes that were written"
 
 
 @real

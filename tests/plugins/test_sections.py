@@ -161,7 +161,7 @@ def test_build_ids(built: Path) -> None:
     assert resolver.resolve(MappedFile(str(built / "pie"), build_id=build_id), offset)[0].number
     assert not resolver.resolve(MappedFile(str(built / "shared"), build_id=build_id + "00"), offset)[0].number
     assert resolver.statistics()["other_build"] == 1
-    # known by its build-id, the file itself is asked no more
+    # known by its build-id, the file itself is not opened again
     assert resolver.resolve(MappedFile("/gone/pie", build_id=build_id), offset)[0].number
 
 

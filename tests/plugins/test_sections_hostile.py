@@ -106,12 +106,12 @@ def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one() ->
         [(0, 0x1000, 0, 0x1000)], [("offset", "u8"), ("file_size", "u8"), ("address", "u8"), ("memory_size", "u8")]
     )
     image = Image(segments, sections, (".text",), symbols, strings)
-    asked = {
+    expected = {
         0x0F: "", 0x10: "write", 0x17: "write", 0x18: "", 0x20: "outer", 0x2F: "outer", 0x30: "inner",
         0x3F: "inner", 0x40: "outer", 0x5F: "outer", 0x60: "", 0x80: "", 0x95: "label", 0x9F: "label", 0xA0: "",
     }  # fmt: skip
-    places = image.places("m", np.array(list(asked), "u8"))
-    assert {a: p.function for a, p in zip(asked, places, strict=True)} == asked
+    places = image.places("m", np.array(list(expected), "u8"))
+    assert {a: p.function for a, p in zip(expected, places, strict=True)} == expected
     assert symbols.dtype == SYMBOL
 
 

@@ -1,4 +1,4 @@
-"""Whose file it is: another file that has the name, the inode or the place of the mapped one is not believed."""
+"""Identity of files: another file that has the name, the inode or the place of the mapped one is not believed."""
 
 from __future__ import annotations
 

@@ -58,13 +58,13 @@ def offset_of_store(program: Path) -> int:
     return int(line.split(":")[0], 16)  # .text of a PIE lies at its own offset
 
 
-def asked(program: Path, offset: int, build_id: str = "") -> tuple[SourceLine, ...]:
+def lines_at(program: Path, offset: int, build_id: str = "") -> tuple[SourceLine, ...]:
     [found] = ImageResolver().lines(MappedFile(str(program), build_id=build_id), np.array([offset], "<u8"))
     return found
 
 
 def test_an_inlined_function_and_its_caller(program: Path) -> None:
-    found = asked(program, offset_of_store(program))
+    found = lines_at(program, offset_of_store(program))
     assert [(one.function, Path(one.file).name, one.line) for one in found] == [
         ("inlined", "code.c", 3), ("outer", "code.c", 6)
     ]  # fmt: skip
@@ -81,9 +81,9 @@ def test_a_place_without_lines_costs_the_others_none(program: Path) -> None:
 def test_what_has_no_lines_gives_none(program: Path) -> None:
     offset = offset_of_store(program)
     subprocess.run(["strip", "-g", program], check=True)
-    assert asked(program, offset) == ()
-    assert asked(program.parent / "absent", offset) == ()
-    assert asked(program, offset, build_id="00" * 20) == ()
+    assert lines_at(program, offset) == ()
+    assert lines_at(program.parent / "absent", offset) == ()
+    assert lines_at(program, offset, build_id="00" * 20) == ()
 
 
 def test_a_separate_debug_file_by_build_id(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,11 @@ def test_a_separate_debug_file_by_build_id(program: Path, monkeypatch: pytest.Mo
     subprocess.run(["objcopy", "--only-keep-debug", "program", "program.debug"], cwd=folder, check=True)
     subprocess.run(["strip", program], check=True)
     monkeypatch.setattr(resolver, "DEBUG_FILE", f"{folder}/program.debug{{0:.0}}{{1:.0}}")
-    assert [one.line for one in asked(program, offset)] == [3, 6]
+    assert [one.line for one in lines_at(program, offset)] == [3, 6]
     other = folder / "other"  # another build at that place is not believed
     subprocess.run(["gcc", "-g", "-O0", "-Wl,--build-id=sha1", "-o", other, folder / "code.c"], check=True)
     shutil.copy(other, folder / "program.debug")
-    assert asked(program, offset) == ()
+    assert lines_at(program, offset) == ()
 
 
 def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path) -> None:
@@ -137,15 +137,15 @@ def test_a_small_file_that_unpacks_to_a_huge_table_costs_lines_and_no_memory_of_
                    check=True)  # fmt: skip
     offset = offset_of_store(program)
     small = with_rows(program, 1000, 0)
-    assert [one.line for one in asked(small, offset)] == [3, 6]
+    assert [one.line for one in lines_at(small, offset)] == [3, 6]
     size = struct.pack("<IIQ", 1, 0, program.with_name("line").stat().st_size)
     assert small.read_bytes().count(size) == 1
     small.write_bytes(small.read_bytes().replace(size, struct.pack("<IIQ", 1, 0, 1 << 40)))
-    assert asked(small, offset) == ()
+    assert lines_at(small, offset) == ()
     bomb = with_rows(program, 40_000_000, 1)
     assert bomb.stat().st_size < 1 << 20
     before, begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    assert asked(bomb, offset) == ()
+    assert lines_at(bomb, offset) == ()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
     assert time.monotonic() - begun < 40
 
@@ -161,15 +161,15 @@ def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program: Path, mo
         return read(self, at, size)
 
     monkeypatch.setattr(ImageFile, "read", shrinking)
-    assert asked(program, offset) == ()
+    assert lines_at(program, offset) == ()
 
 
 def test_a_reader_that_is_killed_costs_the_lines_of_its_file(program: Path) -> None:
     offset, other = offset_of_store(program), program.with_name("other")
     shutil.copy(program, other)
-    assert len(asked(program, offset)) == 2
+    assert len(lines_at(program, offset)) == 2
     children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "lines_helper"], capture_output=True, text=True)
     for child in children.stdout.split():
         os.kill(int(child), signal.SIGKILL)
-    assert asked(program, offset) == ()
-    assert len(asked(other, offset)) == 2
+    assert lines_at(program, offset) == ()
+    assert len(lines_at(other, offset)) == 2

@@ -186,15 +186,15 @@ def test_a_section_that_is_loaded_from_elsewhere_is_not_believed():
 
 
 def largest_read(content: bytearray) -> int:
-    """The bytes that are read of a hostile file at once, at most, where an address is asked for that has no rule."""
-    asked: list[int] = []
+    """The bytes that are read of a hostile file at once, at most, for an address without a rule."""
+    sizes: list[int] = []
 
     def read(offset: int, size: int) -> bytes:
-        asked.append(size)
+        sizes.append(size)
         return bytes(content[offset : offset + size])
 
     assert UnwindFile(read).rule(0x1000) is None
-    return max(asked)
+    return max(sizes)
 
 
 def test_a_section_of_any_size_is_read_within_the_bound():
@@ -204,7 +204,7 @@ def test_a_section_of_any_size_is_read_within_the_bound():
 
 
 def without_header(entries: int) -> bytearray:
-    """A file without a table, whose `.eh_frame` has so many entries of 24 bytes."""
+    """A file without a table, whose `.eh_frame` has that many entries of 24 bytes."""
     whole = elf_file_without_header()
     (size,) = struct.unpack_from("<I", whole, 0x500)
     common, at = bytes(whole[0x500 : 0x504 + size]), 0x3000
@@ -218,7 +218,7 @@ def without_header(entries: int) -> bytearray:
     return content
 
 
-def test_a_table_is_made_when_a_rule_is_asked_for_and_not_before():
+def test_a_table_is_made_when_a_rule_is_needed_and_not_before():
     """Before that, the file is not proven to be the mapped one."""
     content, read = without_header(1000), []
     file = UnwindFile(lambda offset, size: read.append(size) or bytes(content[offset : offset + size]))

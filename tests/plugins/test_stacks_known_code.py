@@ -115,7 +115,7 @@ int _PyEval_EvalFrameDefault(int n) {
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
 def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path) -> None:
-    """`_PyEval_EvalFrameDefault.cold`: a frame there that is not known would let the frame of a caller be told."""
+    """`_PyEval_EvalFrameDefault.cold`: a frame there that is not known would show the frame of a caller."""
     library = tmp_path / "libpython.so"
     (tmp_path / "parted.c").write_text(PARTED)
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, tmp_path / "parted.c"], check=True)

@@ -11,7 +11,7 @@ from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
 
 
 @pytest.mark.parametrize(
-    ("text", "asked"),
+    ("text", "expected"),
     [
         ("auto", Stacks(python=True, required=False)),
         ("none", Stacks()),
@@ -21,8 +21,8 @@ from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
         ("native+python", Stacks(python=True, native=True)),
     ],
 )
-def test_the_words(text: str, asked: Stacks) -> None:
-    assert parse_stacks(text) == asked
+def test_the_words(text: str, expected: Stacks) -> None:
+    assert parse_stacks(text) == expected
 
 
 @pytest.mark.parametrize(

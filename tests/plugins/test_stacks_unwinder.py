@@ -140,6 +140,6 @@ def test_samples_that_are_unwound_together_have_the_stacks_that_each_has_alone(s
     for row in range(n):
         frames, why, guesses = one_by_one(code, registers[row], dump[row], int(size[row]))
         depth = int(found.depth[row])
-        told = found.frames[row, :depth].tolist(), REASONS[found.reason[row]], found.guessed[row, :depth].tolist()
-        assert told == (frames, why, guesses), row
+        unwound = found.frames[row, :depth].tolist(), REASONS[found.reason[row]], found.guessed[row, :depth].tolist()
+        assert unwound == (frames, why, guesses), row
         assert not found.frames[row, depth:].any()

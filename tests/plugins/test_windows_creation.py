@@ -38,16 +38,16 @@ def test_the_environment_is_passed_whole():
     assert windows.created[0][3] == "A=1\0ÄÖ=x=\U0001f600\0"
 
 
-@pytest.mark.parametrize(("setting", "value", "told"), [
+@pytest.mark.parametrize(("setting", "value", "said"), [
     ("no_job_lists", True, "UpdateProcThreadAttribute failed with 50"),
     ("no_jobs_at_creation", 5, "CreateProcessW failed with 5"),
     ("no_jobs", True, "CreateJobObjectW failed with 5"),
 ])  # fmt: skip
-def test_a_system_that_refuses_the_job_gives_the_process_and_the_reason(setting, value, told):
+def test_a_system_that_refuses_the_job_gives_the_process_and_the_reason(setting, value, said):
     windows = FakeWindows()
     setattr(windows, setting, value)
     child = made(windows)
-    assert child.unguarded.startswith(told)
+    assert child.unguarded.startswith(said)
     assert child.job is None
     assert [flags & SUSPENDED for *_, flags, _ in windows.created] == [SUSPENDED]
     assert set(windows.handles) == {child.handle}
@@ -74,6 +74,6 @@ def test_the_trace_says_what_the_job_could_not_do():
     target = ScriptedTarget(7, "app.exe")
     target.unguarded = "why"
     source, context = traced(machine(), context=Context(targets=(target,)))
-    told = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
-    assert told in context.info.notes
+    said = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
+    assert said in context.info.notes
     list(source.stop())

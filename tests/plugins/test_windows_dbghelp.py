@@ -21,7 +21,7 @@ def stand_ins(monkeypatch):
     """stand_ins(...): dbghelp has such symbols of every image; gives the list of those that are cleaned up."""
 
     def stand_in(*, kind=3, guid=GUID, pdb_unmatched=0, dbg_unmatched=0):
-        def told(image, base, info):
+        def described(image, base, info):
             fields = (kind, guid, pdb_unmatched, dbg_unmatched)
             for at, form, value in zip((32, 3204, 3224, 3228), ("<I", "16s", "<I", "<I"), fields, strict=True):
                 ctypes.memmove(info + at, struct.pack(form, value), struct.calcsize(form))
@@ -40,8 +40,8 @@ def stand_ins(monkeypatch):
         monkeypatch.setattr(dbghelp, "lost", False)
         functions = {
             "SymGetOptions": lambda: 0, "SymSetOptions": lambda options: 0, "SymCleanup": cleaned.append,
-            "SymInitializeW": lambda *_: 1, "SymLoadModuleExW": lambda *_: 0x180000000, "SymGetModuleInfoW64": told,
-            "SymFromAddrW": function,
+            "SymInitializeW": lambda *_: 1, "SymLoadModuleExW": lambda *_: 0x180000000,
+            "SymGetModuleInfoW64": described, "SymFromAddrW": function,
         }  # fmt: skip
         for name, answer in functions.items():
             monkeypatch.setattr(dbghelp, name, answer)
@@ -52,10 +52,10 @@ def stand_ins(monkeypatch):
 
 @pytest.fixture
 def names(stand_ins):
-    """What functions() gives for an image whose symbols dbghelp describes so."""
+    """What functions() gives for an image whose symbols dbghelp describes in that way."""
 
-    def ask(**told):
-        cleaned = stand_ins(**told)
+    def ask(**described):
+        cleaned = stand_ins(**described)
         found = dbghelp.functions("C:\\a.dll", 1, BUILD, [CODE])
         assert len(cleaned) == (0 if found else 1)
         return found
@@ -68,17 +68,17 @@ def test_symbols_of_this_build_name_functions(names, guid):
     assert names(guid=guid) == {CODE: ("f", 0)}
 
 
-@pytest.mark.parametrize("told", [{"guid": GUID[::-1]}, {"pdb_unmatched": 1}, {"dbg_unmatched": 1}, {"kind": 4}])
-def test_symbols_of_another_build_name_nothing(names, told):
-    assert names(**told) == {}
+@pytest.mark.parametrize("described", [{"guid": GUID[::-1]}, {"pdb_unmatched": 1}, {"dbg_unmatched": 1}, {"kind": 4}])
+def test_symbols_of_another_build_name_nothing(names, described):
+    assert names(**described) == {}
 
 
 @pytest.fixture
 def crashing(stand_ins, monkeypatch):
     """crashing(name, ...): dbghelp of which that function crashes; returns the names of those that were called."""
 
-    def crash(where, **told):
-        stand_ins(**told)
+    def crash(where, **described):
+        stand_ins(**described)
         called = []
 
         def replace(name, answer):
@@ -99,7 +99,7 @@ def crashing(stand_ins, monkeypatch):
 
 
 def image(function=""):
-    """An image with one page of code, which dbghelp is asked about."""
+    """An image with one page of code, which dbghelp may name."""
     at = np.array([(0x1000, 0x1000, CODE, 0x1000)], SEGMENT)
     code = np.array([(CODE, CODE + 0x1000, 1)], SECTION)
     symbols = np.array([(CODE, CODE + 0x1000, 0)] if function else [], SYMBOL)
@@ -113,7 +113,7 @@ def image(function=""):
 
 @pytest.mark.parametrize("where", ["SymInitializeW", "SymLoadModuleExW", "SymGetModuleInfoW64", "SymFromAddrW"])
 def test_an_image_at_which_dbghelp_crashes_costs_names_once(crashing, where, caplog):
-    """A foreign image may crash it, and what it holds in memory is not known then: it is not asked again."""
+    """A foreign image may crash it, and what it holds in memory is not known then: it is not called again."""
     called = crashing(where)
     (place,) = image().places("a.dll", np.array([0x1000], "u8"))
     assert place == Place("a.dll", ".text", 1, "", 0, CODE, dbghelp.LOST)
@@ -145,7 +145,7 @@ def test_a_name_at_which_dbghelp_crashes_stays_as_it_is(crashing):
     assert (place.function, place.displacement, place.why) == ("?of@no@test", 16, resolver.MANGLED)
 
 
-def test_for_what_is_no_code_dbghelp_is_not_asked(crashing):
+def test_for_what_is_no_code_dbghelp_is_not_called(crashing):
     called = crashing("SymInitializeW")
     code = np.array([(CODE, CODE + 0x1000, 1)], SECTION)
     assert pe._ask("C:\\a.dll", 1, BUILD, code, np.array([CODE - 1, CODE + 0x1000], "u8")) == {}

@@ -63,7 +63,7 @@ def refuses(windows, pid):
 
 def takes_rights(windows, pid):
     """As some antivirus programs do to handles that are open."""
-    windows.handles.update({handle: (pid, 0) for handle, (whose, _) in windows.handles.items() if whose == pid})
+    windows.handles.update({handle: (pid, 0) for handle, (owner, _) in windows.handles.items() if owner == pid})
 
 
 def snapshot(api, windows):

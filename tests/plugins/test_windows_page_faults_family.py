@@ -1,4 +1,4 @@
-"""Children on Windows: opened when a job tells of them, known by number and creation, none taken for another."""
+"""Children on Windows: opened when a job reports them, known by number and creation, none taken for another."""
 
 from types import SimpleNamespace
 
@@ -43,7 +43,7 @@ def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once():
     list(source.stop())
 
 
-def test_a_grandchild_of_a_short_lived_child_is_told_by_the_job():
+def test_a_grandchild_of_a_short_lived_child_is_reported_by_the_job():
     windows, source, context = in_job()
     windows.born(8, 7, created=200)
     windows.born(9, 8, created=210)
@@ -54,7 +54,7 @@ def test_a_grandchild_of_a_short_lived_child_is_told_by_the_job():
     assert "1 children ended before they could be opened" in " ".join(context.info.notes)
 
 
-def test_a_child_that_no_message_told_of_is_found_in_the_jobs_list():
+def test_a_child_that_no_message_reported_is_found_in_the_jobs_list():
     windows, source, _ = in_job()
     windows.lost_messages = True  # Microsoft's page: messages are not guaranteed
     windows.born(8, 7, created=200)
@@ -195,7 +195,7 @@ def test_the_low_two_bits_of_a_number_do_not_name_its_neighbour():
     assert not windows.handles
 
 
-def test_a_protected_process_is_told_as_one():
+def test_a_protected_process_is_reported_as_one():
     windows = machine()
     windows.process(12, denied="limited")
     windows.protection[12] = 1  # PROTECTION_LEVEL_WINDOWS
@@ -215,7 +215,7 @@ def test_a_child_that_is_refused_during_a_listing_stays_refused():
     def meanwhile(*arguments):
         done = listing(*arguments)
         windows.born(8, 7, created=200, denied="limited")
-        source._drainer.look()
+        source._drainer.drain()
         return done
 
     windows.NtQuerySystemInformation = meanwhile
@@ -228,7 +228,7 @@ def test_a_child_that_is_refused_during_a_listing_stays_refused():
     list(source.stop())
 
 
-def test_children_that_are_met_late_are_told_with_the_faults_of_their_starts():
+def test_children_that_are_met_late_are_reported_with_the_faults_of_their_starts():
     """`py`, `uv run`: the interpreter is a child of another image, which has loaded by the time that it is met."""
     windows, source, context = in_job()
     windows.born(8, 7, created=200, page_faults=3000)
@@ -237,9 +237,9 @@ def test_children_that_are_met_late_are_told_with_the_faults_of_their_starts():
     list(source.drain(0.0))
     list(source.stop())
     assert context.ledger.get("before_watch") == 4503
-    (told,) = [note for note in context.info.notes if "met late" in note]
-    assert told.startswith("2 children ")
-    assert "4500 faults of their starts are in no record" in told
+    (notes,) = [note for note in context.info.notes if "met late" in note]
+    assert notes.startswith("2 children ")
+    assert "4500 faults of their starts are in no record" in notes
 
 
 def test_notes_about_children_are_few_and_the_others_a_number():
@@ -248,8 +248,8 @@ def test_notes_about_children_are_few_and_the_others_a_number():
         windows.born(pid, 7, created=pid, denied="limited")
     list(source.drain(0.0))
     list(source.stop())
-    told = [note.partition(":")[0] for note in context.info.notes if "not traced" in note]
-    assert told == [*(f"child {pid} is not traced" for pid in (100, 101, 102)), "47 more children are not traced"]
+    notes = [note.partition(":")[0] for note in context.info.notes if "not traced" in note]
+    assert notes == [*(f"child {pid} is not traced" for pid in (100, 101, 102)), "47 more children are not traced"]
 
 
 def test_the_peak_is_that_of_the_largest_process_also_of_a_child_that_ended():
@@ -273,7 +273,7 @@ def test_a_child_that_ends_before_its_memory_is_listed_has_none_of_its_parents()
     enricher.start(context)
     recorded = list(source.drain(0.0))  # with the listing of the parent's memory
     child = windows.born(8, 7, created=200)
-    source._drainer.look()  # watched from here on
+    source._drainer.drain()  # watched from here on
     child.fault(EXE, HEAP)
     child.exited = True
     recorded += [*source.drain(0.0), *source.stop()]

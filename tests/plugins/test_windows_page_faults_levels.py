@@ -117,31 +117,31 @@ def test_require_full_is_refused_with_what_lifts_it():
 
 def test_kernel_addresses_are_no_question():
     windows = machine()
-    asked = []
+    queried = []
 
     class Counting(FakeWindows):
         def VirtualQueryEx(self, handle, address, buffer, size):
-            asked.append(address)
+            queried.append(address)
             return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
 
     windows.__class__ = Counting
     source, _ = traced(windows)
     list(source.drain(0.0))
-    asked.clear()
+    queried.clear()
     for n in range(200):
         windows.processes[7].fault(KERNEL_PC + n * 0x10000, HEAP)
     list(source.drain(0.0))
-    assert [hex(address) for address in asked if address >= 1 << 63] == []
+    assert [hex(address) for address in queried if address >= 1 << 63] == []
     list(source.stop())
 
 
 def test_a_place_where_nothing_lies_is_not_asked_for_at_each_drain():
     windows = machine()
-    asked = []
+    queried = []
 
     class Counting(FakeWindows):
         def VirtualQueryEx(self, handle, address, buffer, size):
-            asked.append(address)
+            queried.append(address)
             return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
 
     windows.__class__ = Counting
@@ -149,11 +149,11 @@ def test_a_place_where_nothing_lies_is_not_asked_for_at_each_drain():
     list(source.drain(0.0))
     questions = []
     for _ in range(3):
-        asked.clear()
+        queried.clear()
         for n in range(50):
             windows.processes[7].fault(EXE, 0x7000_0000_0000 + n * 0x10000)
         list(source.drain(0.0))
-        questions.append(sum(address >= 0x7000_0000_0000 for address in asked))
+        questions.append(sum(address >= 0x7000_0000_0000 for address in queried))
     assert questions == [50, 0, 0]
     list(source.stop())
 
@@ -174,7 +174,7 @@ def test_the_buffers_are_emptied_while_a_name_is_waited_for():
             return FakeWindows.GetMappedFileNameW(self, handle, address, buffer, chars)
 
         def QueryFullProcessImageNameW(self, handle, flags, buffer, size):
-            assert threading.current_thread() is not threading.main_thread(), "asked before all are watched"
+            assert threading.current_thread() is not threading.main_thread(), "queried before all are watched"
             return FakeWindows.QueryFullProcessImageNameW(self, handle, flags, buffer, size)
 
     windows.__class__ = Slow
@@ -234,7 +234,7 @@ def test_what_is_held_for_a_publisher_that_does_not_come_is_bounded(monkeypatch)
     for _ in range(8):
         for n in range(1000):
             windows.processes[7].fault(EXE, HEAP + n)
-        source._drainer.look()
+        source._drainer.drain()
     assert source._drainer._records <= 3000
     found = list(source.drain(0.0)) + list(source.stop())
     kept = len(faults(found)["va"])
@@ -271,20 +271,20 @@ def test_windows_of_a_batch_cover_its_look():
     list(source.stop())
 
 
-@pytest.mark.parametrize("asked", ["python", "native", "python+native"])
-def test_stacks_that_are_asked_for_are_refused_with_the_reason(asked):
+@pytest.mark.parametrize("wanted", ["python", "native", "python+native"])
+def test_stacks_that_are_wanted_are_refused_with_the_reason(wanted):
     windows = machine()
     with pytest.raises(Unavailable) as refused:
-        traced(windows, stacks=asked)
+        traced(windows, stacks=wanted)
     assert refused.value.why == (
-        f"page_faults: stacks={asked}: the working-set watch gives the address of the instruction and no stack"
+        f"page_faults: stacks={wanted}: the working-set watch gives the address of the instruction and no stack"
     )
     assert not windows.handles
 
 
-@pytest.mark.parametrize("asked", ["auto", "none", "AUTO"])
-def test_a_command_line_for_every_system_works_here_too(asked):
-    source, _ = traced(machine(), stacks=asked)
+@pytest.mark.parametrize("wanted", ["auto", "none", "AUTO"])
+def test_a_command_line_for_every_system_works_here_too(wanted):
+    source, _ = traced(machine(), stacks=wanted)
     list(source.stop())
 
 

@@ -173,11 +173,11 @@ def test_a_function_table_that_cannot_be_believed_costs_its_borders_only(image, 
 ])  # fmt: skip
 def test_a_name_is_never_cut_at_an_at_sign(image, name, monkeypatch):
     """C++ names of Microsoft's are full of them, and fastcall and stdcall names end in one."""
-    asked = []
-    monkeypatch.setattr(dbghelp, "undecorated", lambda raw: asked.append(raw) or "")
+    called = []
+    monkeypatch.setattr(dbghelp, "undecorated", lambda raw: called.append(raw) or "")
     readable.cache_clear()
     assert functions_at(image(pe(export=[(name, 0x2000)])), 0x2000) == [name.decode()]
-    assert asked == ([name.decode()] if name.startswith(b"?") else [])
+    assert called == ([name.decode()] if name.startswith(b"?") else [])
     readable.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""Whose a process is and what it may do, on a stand-in machine."""
+"""The user of a process, and what it may do, on a stand-in machine."""
 
 import pytest
 from fake_windows import FakeWindows

@@ -231,11 +231,11 @@ def test_pages_of_the_kernel_are_not_put_to_the_extended_query():
     windows = machine()
     windows.processes[7].working_set |= {KERNEL: 4}
     windows.processes[7].attributes = {0x401000: 1 | 1 << 22}
-    asked = FakeWindows.QueryWorkingSetEx
+    original = FakeWindows.QueryWorkingSetEx
 
     def strict(handle, buffer, size):
         rows = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint64 * (size // 8)).from_address(buffer))[::2]
-        return windows._fail(winapi.ERROR_INVALID_PARAMETER) if (rows >> 63).any() else asked(
+        return windows._fail(winapi.ERROR_INVALID_PARAMETER) if (rows >> 63).any() else original(
             windows, handle, buffer, size)  # fmt: skip
 
     windows.QueryWorkingSetEx = strict

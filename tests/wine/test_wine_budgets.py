@@ -33,12 +33,12 @@ def test_budgets(tmp_path):
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # of the others, which it and its children would import
     words.append(str(tmp_path / "test_it.py"))
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=200, check=False)
-    told = (done.stdout + done.stderr).decode(errors="replace")
-    assert {*re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", told, re.MULTILINE)} == {
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    assert {*re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)", output, re.MULTILINE)} == {
         ("FAILED", "test_new"), ("PASSED", "test_within"), ("FAILED", "test_peak"), ("FAILED", "test_major"),
         ("FAILED", "test_fork"), ("FAILED", "test_exec"), ("PASSED", "test_plain"),
-    }, told  # fmt: skip
+    }, output  # fmt: skip
     for said in (r"wstrace: new 9\.\d MiB, limit 1\.0 MiB", r"new 9\.\d MiB, limit 1\.0 MiB \(the least of 2 runs",
                  "peak cannot be had here: Windows counts", "major cannot be had here: this system does not tell",
                  "this system has no fork; use isolated='exec'", "wstrace: most page faults"):  # fmt: skip
-        assert re.search(said, told), (said, told)
+        assert re.search(said, output), (said, output)

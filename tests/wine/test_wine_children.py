@@ -1,4 +1,4 @@
-"""Children: births told by a job object, and what was missed until a child was found."""
+"""Children: births reported by a job object, and what was missed until a child was found."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_no_handle_of_a_job_is_left_open():
 
 
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
-    """No listing by time: the tracer asks for the processes when the job tells of a birth."""
+    """No listing by time: the tracer asks for the processes when the job reports a birth."""
     parent = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
     done = run_with(NO_LISTING, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50")
     assert done.returncode == 0, done.stderr

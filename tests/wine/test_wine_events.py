@@ -35,16 +35,16 @@ def deliver(pid):
 
 
 #: The command line, which says when a session has started: Ctrl-C before that abandons the start, with exit code 130.
-TOLD = """
+NOTED = """
 import sys
 from wstrace.cli import main
 from wstrace.session import Session
 start = Session.start
-def told(session, **options):
+def noted(session, **options):
     start(session, **options)
     print("started", flush=True)
     return session
-Session.start = told
+Session.start = noted
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -57,7 +57,7 @@ def tracer():
     def start(*words):
         attach = words[0] == "attach"
         process = subprocess.Popen(
-            [sys.executable, *(["-c", TOLD] if attach else ["-m", "wstrace"]), *map(str, words)],
+            [sys.executable, *(["-c", NOTED] if attach else ["-m", "wstrace"]), *map(str, words)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)

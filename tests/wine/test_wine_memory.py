@@ -280,5 +280,5 @@ def test_private_bytes_in_the_list_of_processes_are_those_of_a_snapshot():
     snapshot = int(runs["pages"][runs["flags"] & PAGE_EXCLUSIVE != 0].sum()) * PAGE
     assert large is None
     assert private >= held.nbytes
-    assert abs(private - snapshot) <= 8 << 20  # between the two looks
+    assert abs(private - snapshot) <= 8 << 20  # between the two snapshots
     assert accounted(4_000_000) == Accounted()

@@ -119,6 +119,6 @@ def test_a_trace_that_names_a_pipe_does_not_connect_us_to_it():
             ImageResolver().resolve(MappedFile(name), np.array([0x1000], "<u8"))
         thread.join(0.5)
         assert not called
-        Client(r"\\.\pipe\wstrace-trap", "AF_PIPE").close()  # the trap would have told
+        Client(r"\\.\pipe\wstrace-trap", "AF_PIPE").close()  # the trap would have been sprung
         thread.join(10)
         assert called

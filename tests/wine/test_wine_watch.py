@@ -107,7 +107,7 @@ def test_the_raw_watch_keeps_the_contract(target):
     assert watch.counted() == KERNEL_RECORDS + 10
     watch.close()
     again = Watch(winapi, process.pid)
-    assert again.shared  # nothing turns a watch off: the next one is told
+    assert again.shared  # nothing turns a watch off: the next one knows
     again.close()
 
 

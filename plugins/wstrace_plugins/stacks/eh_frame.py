@@ -2,8 +2,8 @@
 
 Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
 read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one, when the first rule
-is asked for: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
-mapped) in bounded pieces, and of the files without a table so many entries in all.
+is needed: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
+mapped) in bounded pieces, and of the files without a table a bounded number of entries in all.
 
 Source: Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 """

@@ -21,7 +21,7 @@ from wstrace_plugins.os import backend
 MOST_HELD = 64 << 20
 #: samples that wait for longer are not unwound: less than the time in which a bus is to be empty at the end
 BEHIND_NS = 2_000_000_000
-#: while more batches wait, faults do: until so many samples came, or so many faults, or for so long
+#: while more batches wait, faults do: until one of these numbers of samples, of faults, of ns is reached
 MOST_TOGETHER, MOST_ROWS, MOST_HELD_NS = 1024, 1 << 16, 250_000_000
 #: what may go on before faults that wait: they refer to what these say
 _PASSING = (MAPPING.name, PROCESS.name)
@@ -70,7 +70,7 @@ class NativeStacks(Enricher):
             self._worker.close()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """What was unwound so far; nothing where no stacks were asked for."""
+        """What was unwound so far; nothing where no stacks are sampled."""
         found: Mapping[str, int | float] = {} if self._worker is None else self._worker.statistics()
         return found
 

@@ -37,7 +37,7 @@ SAME, AT_CFA, AT_RSP, AT_RBP, LOST, UNKNOWN = range(6)
 SIGNAL = 1
 #: no unwinding information: the frame pointer is believed
 GUESS = 2
-#: of a file, which could have told: code that is compiled without frame pointers has anything in rbp
+#: of a file, which could have a rule: code that is compiled without frame pointers has anything in rbp
 UNTOLD = 4
 
 _NOTHING_SAVED = (UNKNOWN, 0) * len(SAVED)

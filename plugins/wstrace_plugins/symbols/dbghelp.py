@@ -61,7 +61,7 @@ _CODE = (5, 10, 27)
 
 #: why an image has no functions of dbghelp, in the words of Place.why
 LOST = "has no names of dbghelp.dll, which crashed before"
-lost = False  #: whether dbghelp crashed in this process: what it holds in memory is not known then, so it is not asked
+lost = False  #: whether dbghelp crashed in this process: what it holds in memory is not known then, so it is not called
 
 _lock = threading.Lock()  # "All DbgHelp functions are single threaded"
 _names = itertools.count(0x7773_0001, 2)  # SymInitialize wants a name, not a handle; handles are never odd

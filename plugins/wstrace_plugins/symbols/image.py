@@ -157,7 +157,7 @@ class Image:
         symbol = covering(self.symbols, addresses)
         functions = {row: self.symbol_name(row) for row in distinct(symbol).tolist() if row >= 0}
         starts, numbers = self.symbols["start"], self.sections["number"]
-        asked, why = self._asked(addresses)
+        better, why = self._better(addresses)
         places = []
         for row, (address, where, who) in enumerate(
             zip(*(a.tolist() for a in (addresses, section, symbol)), strict=True)
@@ -167,11 +167,11 @@ class Image:
                 continue
             name, number = (self.section_names[where], int(numbers[where])) if where >= 0 else ("", 0)
             function, displacement = (functions[who], address - int(starts[who])) if who >= 0 else ("", 0)
-            function, displacement = asked.get(address, (function, displacement))
+            function, displacement = better.get(address, (function, displacement))
             places.append(Place(module, name, number, function, displacement, address, "" if function else why))
         return places
 
-    def _asked(self, addresses: NDArray[Any]) -> tuple[Mapping[int, tuple[str, int]], str]:
+    def _better(self, addresses: NDArray[Any]) -> tuple[Mapping[int, tuple[str, int]], str]:
         """What the other source knows, and why there may be functions that nothing names."""
         if self.ask is None:
             return {}, self.why

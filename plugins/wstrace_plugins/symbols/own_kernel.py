@@ -31,7 +31,7 @@ def own_kernel_image(file: str, boot_id: str) -> Image | None:
 
     Args:
         file: one of OWN_KERNEL.
-        boot_id: the boot whose it is; "" = this one.
+        boot_id: the boot that it belongs to; "" = this one.
     """
     try:
         if boot_id and boot_id != _BOOT.read_text("ascii").strip():

@@ -63,7 +63,7 @@ class ImageResolver(Resolver):
         offsets = np.ascontiguousarray(offsets, "<u8")
         module = module_name(file.path)
         with self._lock:
-            self._counts["asked"] += len(offsets)
+            self._counts["queried"] += len(offsets)
             image = self._image(file)
             if isinstance(image, str):
                 return [Place(module, address=offset, why=image) for offset in offsets.tolist()]

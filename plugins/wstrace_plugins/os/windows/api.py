@@ -218,9 +218,9 @@ def is_protected(api: WindowsApi, pid: int) -> bool:
         return False
     level = ctypes.c_uint32(PROTECTION_LEVEL_NONE)
     try:
-        told = api.GetProcessInformation(handle, _PROTECTION_LEVEL, ctypes.addressof(level), 4)
+        known = api.GetProcessInformation(handle, _PROTECTION_LEVEL, ctypes.addressof(level), 4)
     except Unavailable:  # before Windows 8
-        told = 0
+        known = 0
     finally:
         api.CloseHandle(handle)
-    return bool(told) and level.value != PROTECTION_LEVEL_NONE
+    return bool(known) and level.value != PROTECTION_LEVEL_NONE

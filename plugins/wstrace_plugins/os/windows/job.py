@@ -105,8 +105,8 @@ class Job:
         True also when the system does not say. Under Wine the handle needs PROCESS_QUERY_INFORMATION.
         """
         result = np.zeros(1, "<u4")
-        told = self._api.IsProcessInJob(process, self.handle, result.ctypes.data)
-        return bool(result[0]) or not told
+        known = self._api.IsProcessInJob(process, self.handle, result.ctypes.data)
+        return bool(result[0]) or not known
 
     def close(self) -> None:
         """Closes the handles. The processes go on and stay in the job; before release() they are terminated."""

@@ -79,8 +79,8 @@ class PageFaults(Source):
         children: bool = True,
         stacks: str = "auto",
     ) -> None:
-        asked = parse_stacks(stacks)
-        self._refused_stacks = stacks if asked.required and (asked.python or asked.native) else ""
+        wanted = parse_stacks(stacks)
+        self._refused_stacks = stacks if wanted.required and (wanted.python or wanted.native) else ""
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
         self._drains = self._hidden = 0
@@ -106,7 +106,7 @@ class PageFaults(Source):
 
         Raises:
             Unavailable: access is refused, the watch is a stub (Wine), the
-                target is traced already, stacks are asked for, or `require` is "full" and the system
+                target is traced already, stacks are wanted, or `require` is "full" and the system
                 gives less.
         """
         if self._refused_stacks:
@@ -181,7 +181,7 @@ class PageFaults(Source):
 
     def _drain(self) -> Iterator[Batch]:
         self._drains += 1
-        self._drainer.look(exits=self._stopped)
+        self._drainer.drain(exits=self._stopped)
         if self._stopped:
             for process in self._processes.values():
                 process.settle()

@@ -1,7 +1,7 @@
 """Drainer: a thread that empties the kernel's buffers of all watched processes, and does nothing else.
 
 A burst of faults fills a buffer of 1,024 records within 1 or 2 ms, so nothing that may take as long happens between two
-drains: the session's thread takes the records, looks up names, lists memory and publishes.
+drains: the session's thread takes the records, finds names, lists memory and publishes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Drained(NamedTuple):
 
 
 class Drainer:
-    """Drains every process, on its own thread and at each look().
+    """Drains every process, on its own thread and at each call of drain().
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
@@ -60,7 +60,6 @@ class Drainer:
         self.lock = threading.RLock()
         self.processes: dict[int, Watch] = {}
         self.pause = FASTEST_SECONDS
-        self.looks = 0
         self.window = now_ns()
         self._exits_looked = 0
         self._found: list[Drained] = []
@@ -91,16 +90,15 @@ class Drainer:
             self._api.SetThreadPriority(self._api.GetCurrentThread(), _HIGHEST)
         try:
             while not self._ending.is_set():
-                self.look()
+                self.drain()
                 time.sleep(self.pause)  # has a finer timer than a wait on an event
         except BaseException as error:  # take() raises it on the session's thread
             self._failed = error
 
-    def look(self, *, exits: bool = False) -> None:
+    def drain(self, *, exits: bool = False) -> None:
         """Drains every buffer; with `exits`, also checks which processes have ended, even if that is not due."""
         with self.lock:
             self._births()
-            self.looks += 1
             window = (self.window, now_ns())
             due = exits or window[1] - self._exits_looked >= self._exits_seconds * 1e9
             if self._records >= _MAX_RECORDS and not due:
@@ -108,11 +106,11 @@ class Drainer:
             self._exits_looked = window[1] if due else self._exits_looked
             fullest = 0
             for process in list(self.processes.values()):
-                fullest = max(fullest, self._look_at(process, window, due))
+                fullest = max(fullest, self._drain(process, window, due))
             self.window = window[1]
             self._adapt(fullest)
 
-    def _look_at(self, process: Watch, window: tuple[int, int], due: bool) -> int:
+    def _drain(self, process: Watch, window: tuple[int, int], due: bool) -> int:
         """Drains one process; returns how many records its buffer held or lost.
 
         The end of a process is checked before the drain, so that the last drain has its last records.

@@ -78,7 +78,7 @@ class Loop(NamedTuple):
 
 
 class Images:
-    """Unwinding information by mapping. At most MOST_OPEN files are open: the least recently asked is closed."""
+    """Unwinding information by mapping. At most MOST_OPEN files are open: the least recently used is closed."""
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings

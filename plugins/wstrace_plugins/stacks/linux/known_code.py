@@ -251,7 +251,7 @@ class KnownCode:
 
     def read_kernel(self) -> None:
         """Has the kernel's names read before they are needed; it takes up to a second: another thread is to call it."""
-        with contextlib.suppress(Exception):  # anyone may have written the resolver; who needs a name is told of it
+        with contextlib.suppress(Exception):  # anyone may have written the resolver; who needs a name gets the error
             self._of_kernel(_KERNEL, np.zeros(0, "<u8"))
 
     def _of_kernel(self, file: str, offsets: NDArray[np.uint64]) -> list[int]:

@@ -61,7 +61,9 @@ def probe() -> Level:
 
 def probe_keeper() -> Level:
     """The level `none`: see make_keeper()."""
-    return Level("none", "Windows frees the memory of a process at its end", "-s working_set takes looks until then")
+    return Level(
+        "none", "Windows frees the memory of a process at its end", "-s working_set takes snapshots until then"
+    )
 
 
 def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
