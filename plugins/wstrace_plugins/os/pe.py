@@ -10,10 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: (offset, size) -> exactly `size` bytes; raises ValueError where there are fewer.
 Read = Callable[[int, int], bytes]
