@@ -22,7 +22,7 @@ from wstrace.cli import wstrace as command_line
 from wstrace.ledger import STAGES
 from wstrace.options import meanings, options_of
 from wstrace.plugins import Plugins
-from wstrace.schema import SEMANTICS, STREAMS
+from wstrace.schema import SEMANTICS, STREAMS, Column
 from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,7 +118,7 @@ def streams() -> str:
     for schema in STREAMS.values():
         kind = "a state at one time" if schema.snapshot else "a series of events"
         rows = (
-            (f"`{c.name}`", c.type, c.unit or c.semantic, c.about + (" (derived)" if c.derived else ""))
+            (f"`{c.name}`", c.type, c.unit or c.semantic, c.about + (" (derived)" if c.derived else "") + words(c))
             for c in schema.columns
         )
         about = f": {schema.about}" if schema.about else ""
@@ -128,6 +128,12 @@ def streams() -> str:
     rows = ((f"`{stage}`", "yes" if loss else "", about) for stage, (loss, about) in stages.items())
     found += ["## The loss ledger", table(("stage", "loss", "counts"), rows)]
     return "\n\n".join(found) + "\n"
+
+
+def words(column: Column) -> str:
+    """What each number of a column stands for; "" for one of plain numbers."""
+    told = ", ".join(f"{number} {word}" for number, word in enumerate(column.words) if word)
+    return f": {told}" if told else ""
 
 
 def tables() -> str:

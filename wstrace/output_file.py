@@ -48,7 +48,7 @@ class Opened(NamedTuple):
     regular: bool
 
 
-def open_output(path: str, *, force: bool = False, resume: bool = False, folder: int | None = None) -> Opened:
+def open_output(path: str, *, force: bool = False, folder: int | None = None) -> Opened:
     """Opens an output without changing an existing file: the caller locks the file, then truncates it.
 
     Opening a FIFO waits for its reader. `/dev/fd/N` is opened as a duplicate of descriptor N.
@@ -57,7 +57,6 @@ def open_output(path: str, *, force: bool = False, resume: bool = False, folder:
         path: a new file, created with mode 0600; or an existing file, FIFO or character device that belongs to root,
             to the effective user or to the user who called sudo.
         force: whether an existing file may be overwritten.
-        resume: whether an existing file may be opened to be continued.
         folder: see whole_file().
 
     Raises:
@@ -71,16 +70,16 @@ def open_output(path: str, *, force: bool = False, resume: bool = False, folder:
             number = ("stdin", "stdout", "stderr").index(handed[2]) if handed[2] else int(handed[1])
             return Opened(os.dup(number), created=False, regular=False)
         with in_folder(path, folder) as at:
-            return _opened(path, at, force=force, resume=resume)
+            return _opened(path, at, force=force)
     except OSError as error:
         raise refusal(path, error) from None
 
 
-def _opened(path: str, folder: int | None, *, force: bool, resume: bool) -> Opened:
+def _opened(path: str, folder: int | None, *, force: bool) -> Opened:
     with callers_rights():
         fd, created = _open(path, folder)
     try:
-        regular = created or _check(fd, path, folder, force=force, resume=resume)
+        regular = created or _check(fd, path, folder, force=force)
         if not regular and hasattr(os, "set_blocking"):
             os.set_blocking(fd, True)
     except BaseException:
@@ -139,7 +138,7 @@ def _whole_file(path: str, force: bool, folder: int | None) -> Iterator[IO[bytes
     try:
         nameless = _nameless(path, folder)
         with refused(path):  # by its own name, not by the random one
-            fd = _opened(unfinished, folder, force=False, resume=False).fd if nameless is None else nameless
+            fd = _opened(unfinished, folder, force=False).fd if nameless is None else nameless
         named = False
         try:
             with refused(path):
@@ -284,7 +283,7 @@ def _open(path: str, folder: int | None) -> tuple[int, bool]:
     raise OSError(errno.EBUSY, "the name appears and disappears all the time")
 
 
-def _check(fd: int, path: str, folder: int | None, *, force: bool, resume: bool) -> bool:
+def _check(fd: int, path: str, folder: int | None, *, force: bool) -> bool:
     """Whether the descriptor is a regular file. Raises OutputError for a file that may not be written."""
     status = os.fstat(fd)
     _check_status(status, path)
@@ -292,7 +291,7 @@ def _check(fd: int, path: str, folder: int | None, *, force: bool, resume: bool)
         if os.isatty(fd):
             raise OutputError(f"{path} is a terminal", "pipe it, or name a file")
         return False
-    if not force and not resume:
+    if not force:
         raise exists(path)
     try:
         named = os.lstat(_in(folder, path), dir_fd=folder)

@@ -101,14 +101,12 @@ def test_a_symbolic_link_is_not_followed(
     (folder / "x.wst").symlink_to(victim)
     (folder / "dangling").symlink_to(folder / "nothing")
     assert "symbolic link" in refused(folder / "x.wst", force=force)
-    assert "symbolic link" in refused(folder / "x.wst", resume=True)
     assert "symbolic link" in refused(folder / "dangling", force=force)
 
 
 def test_a_hard_link_of_a_file_is_not_written(folder: Path, victim: Path) -> None:
     os.link(victim, folder / "x.wst")
     assert "2 names" in refused(folder / "x.wst", force=True)
-    assert "2 names" in refused(folder / "x.wst", resume=True)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -143,7 +141,7 @@ def test_a_file_or_fifo_of_another_user_is_not_written(folder: Path, sudo: None)
     for path in (planted, fifo):
         os.chown(path, STRANGER, STRANGER)
         path.chmod(0o666)
-        for how in ({}, {"force": True}, {"resume": True}):
+        for how in ({}, {"force": True}):
             assert f"uid {STRANGER}" in refused(path, **how)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # also one that would not have to be waited for
     assert f"uid {STRANGER}" in refused(fifo, force=True)

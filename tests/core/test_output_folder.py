@@ -203,7 +203,7 @@ def test_real_folders_of_another_user_are_written(folder: Path) -> None:
     link(str(path), f"{path}.again")
     sync(str(path))
     remove(f"{path}.again")
-    os.close(open_output(str(path), resume=True).fd)
+    os.close(open_output(str(path), force=True).fd)
     own_folder(str(path.parent / "made"))
     os.close(open_own(str(path)))
     assert sorted(name.name for name in path.parent.iterdir()) == ["made", "x.wst", "x.wst.whole"]

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
-from msgpack_scripted import started
+import wstf_reader
+from msgpack_scripted import STORED, column, started
 
 from wstrace.schema import MARK, PROCESS
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.interchange.sql import connect
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
 
@@ -53,74 +52,30 @@ def top(found: Counter[str]) -> list[tuple[str, int]]:
     return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:10]
 
 
-def test_a_plain_unpacker_reads_every_frame(trace):
-    import zlib
-
+def test_a_reader_of_fifty_lines_that_knows_the_format_alone_reads_every_row(trace):
     path, batches = trace
-    data, at, rows, seqs, va, times = path.read_bytes(), 0, 0, [], [], []
-    unpacker = msgpack.Unpacker(strict_map_key=False)
-    unpacker.feed(data)
-    for ident, kind, seq, length, crc, body in unpacker:
-        end = unpacker.tell()
-        assert zlib.crc32(data[at + 19 : at + 34] + data[end - length : end]) == crc
-        assert (ident.code, ident.data[:8]) == (0x57, b"\x89WSTF\r\n\x1a")
-        assert end - at == 39 + length
-        seqs.append(seq)
-        if kind == 3 and body["s"] == "page_fault":
-            rows += body["n"]
-            from wstrace_exporters.msgpack.format.columns import zstd
-
-            for name, values in (("va", va), ("time_ns", times)):
-                kind_, chain, codec, raw_len, packed = body["c"][name]
-                assert (kind_, [f[0] for f in chain], codec, raw_len) == (
-                    "u64", ["delta", "shuffle"], "zstd", 8 * body["n"]
-                )  # fmt: skip
-                raw = np.frombuffer(zstd().decompress(packed), "|u1")
-                raw = np.ascontiguousarray(raw.reshape(8, body["n"]).T).reshape(-1)
-                values.append(np.cumsum(raw.view("<u8"), dtype="<u8") + np.uint64(chain[0][1]))
-        at = end
-    assert at == len(data)
-    assert seqs == list(range(len(seqs)))
-    assert rows == N
-    assert np.array_equal(np.concatenate(va), np.concatenate([batch["va"] for batch in batches]))
-    assert np.array_equal(np.concatenate(times), np.concatenate([batch["time_ns"] for batch in batches]))
-    assert kind == 7
-    assert body["clean"] is True
+    read = wstf_reader.WstfFile(path)
+    faults = read.rows("page_fault")
+    assert len(faults["va"]) == N == read.end["rows"]["page_fault"]
+    for name in STORED:
+        assert np.array_equal(faults[name], column(batches, name)), name
+    files = [read.name(int(file)) for file in read.rows("mapping")["file"]]
+    of = dict(zip(read.rows("mapping")["id"].tolist(), files, strict=True))
+    found = Counter(of[mapping] or "[anon]" for mapping in faults["mapping"].tolist())
+    assert found == counts(batches)
+    assert read.name(int(read.rows("process")["name"][0])).startswith("not utf-8: \udcff")
+    assert [mark["text"] for mark in read.marks if mark["m"] == "user"] == ["mark"]
+    assert read.end["frames"] == read.frames
+    assert read.indexed == read.frames - 1 - len(read.end["index"])
 
 
-@pytest.mark.slow
-def test_node_reads_every_frame(trace, tmp_path):
-    path, batches = trace
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed: bash tests/install-peers")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "wstrace-tests" / "node"
-    if not all((cache / "node_modules" / name).exists() for name in ("@msgpack/msgpack", "fzstd")):
-        cache.mkdir(parents=True, exist_ok=True)
-        npm = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(cache), "@msgpack/msgpack@3", "fzstd@0.1"]
-        try:
-            installed = subprocess.run(npm, capture_output=True, text=True, timeout=100)
-        except subprocess.TimeoutExpired:
-            pytest.skip("npm did not reach its registry in 100 s")
-        if installed.returncode:
-            pytest.skip(f"npm cannot install @msgpack/msgpack here: {installed.stderr.strip()[-200:]}")
-    shutil.copy(Path(__file__).with_name("wstf_reader.mjs"), cache / "wstf_reader.mjs")
-    out = subprocess.run(
-        ["node", str(cache / "wstf_reader.mjs"), str(path)], capture_output=True, text=True, timeout=60
+def test_columns_of_1_1_and_2_0_are_read_by_the_same_code():
+    """A reader that takes columns of page_fault by name, and no ids, needs no change for 2.0."""
+    old, new = (
+        wstf_reader.WstfFile(GOLDEN / f"wstf-{version}.wst", names=False).rows("page_fault") for version in (1.1, 2.0)
     )
-    assert out.returncode == 0, out.stderr
-    sums = json.loads(out.stdout)
-    assert sums["rows"] == {"page_fault": N, "process": 2}
-    assert sums["seqs"] == list(range(sums["frames"]))
-    assert sums["ids"] == 1
-    assert sums["end"] == {"frames": sums["frames"], "clean": True, "rows": N}
-    assert sums["va"] == str(sum(int(batch["va"].astype(object).sum()) for batch in batches) % (1 << 64))
-    assert sums["time"] == str(sum(int(batch["time_ns"].astype(object).sum()) for batch in batches) % (1 << 64))
-    assert sums["indexed"] == sums["frames"] - sums["kinds"]["6"] - 1
-    assert sums["streams"] == {"page_fault": sums["kinds"]["3"] - 1, "process": 1, "resident": 1}
-    assert sums["withPid"] == sums["kinds"]["3"] + 1, "every frame of rows tells its processes"
-    assert sums["announced"]["page_fault"][:2] == [["time_ns", "u64", "ns"], ["pid", "u32", "id"]]
-    assert "/usr/lib/lib1.so" in sums["names"]
-    assert "bytes" in sums["names"], "a name that is not UTF-8 is bin"
+    assert set(old) == set(new) == set(STORED)
+    assert all(np.array_equal(old[name], new[name]) for name in STORED)
 
 
 def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):

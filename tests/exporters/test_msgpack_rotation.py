@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgpack_scripted import STORED, column, everything, started
 from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.interfaces import Context
-from wstrace.schema import MAPPING, PAGE_FAULT
+from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.tables import Rows
@@ -137,3 +138,18 @@ def test_records_that_come_after_the_exit_still_find_their_mapping(tmp_path):
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault", ["file"])) == 200
         assert trace.damage()["lost_names"] == 0
+
+
+def test_a_chain_of_living_forks_costs_the_writer_nothing(tmp_path):
+    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
+    exporter.export(mapping_batch(context, 1, 50))
+    tracemalloc.start()
+    for pid in range(6, 8006):
+        exporter.export(batch_of(PROCESS, context.strings, time_ns=1, pid=pid, ppid=pid - 1, tid=pid, event=2))
+        if pid % 1000 == 0:
+            exporter.export(mapping_batch(context, pid, 1))
+            exporter.flush(1)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    exporter.close()
+    assert held < 1 << 20

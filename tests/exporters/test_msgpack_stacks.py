@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import synthetic_trace as synthetic
@@ -15,12 +12,11 @@ from stacks_scripted import Fault, Stacks, stacks_of
 
 from wstrace import Session
 from wstrace.batch import Batch
-from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP, STACK_HOW
+from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
 from wstrace.table import Selection
 from wstrace.testing import ScriptedSource, batch_of
 from wstrace_exporters.msgpack.format.part_names import name_and_number
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
-from wstrace_exporters.msgpack.write import frame_file
 from wstrace_exporters.msgpack.write.copy import copy
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
@@ -114,12 +110,6 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
         assert list(alone) == whole
         texts = [trace.strings[value] for value in whole] if name == "file" else whole
         assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
-
-
-def test_the_format_tells_every_value_of_how_a_stack_was_had():
-    text = " ".join((Path(frame_file.__file__).parents[1] / "format" / "FORMAT.md").read_text("utf-8").split())
-    for number, word in enumerate(STACK_HOW[1:], 1):
-        assert not word or re.search(rf"\b{number} {re.escape(word)}", text), f"{number} {word}"
 
 
 def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path):

@@ -88,14 +88,13 @@ class OutputFile:
     Args:
         path: "-" is standard output.
         force: an existing file may be overwritten.
-        resume: an existing file is kept; the caller truncates it.
 
     Raises:
         OutputError: another writer has it, standard output is closed or a terminal, or as
             wstrace.output_file.open_output().
     """
 
-    def __init__(self, path: str, *, force: bool = False, resume: bool = False) -> None:
+    def __init__(self, path: str, *, force: bool = False) -> None:
         self.path = path
         self.created = False
         if path == "-":
@@ -109,31 +108,26 @@ class OutputFile:
                 _msvcrt.setmode(self.fd, getattr(os, "O_BINARY", 0))
             self.regular = False
         else:
-            self.fd, self.created, self.regular = open_output(path, force=force, resume=resume)
+            self.fd, self.created, self.regular = open_output(path, force=force)
         if self.regular:
             try:
-                self._take(resume)
+                self._take()
             except BaseException:
                 os.close(self.fd)
                 raise
 
-    def _take(self, resume: bool) -> None:
+    def _take(self) -> None:
         """Locks the file before truncating it: another writer's file must not lose a byte."""
         try:
             _lock(self.fd)
         except OSError:
             raise OutputError(f"{self.path} is being written by another wstrace", "choose another name") from None
-        if not resume:
-            try:
-                os.ftruncate(self.fd, 0)
-            except OSError as error:
-                if self.created:
-                    remove(self.path)
-                raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
-
-    def size(self) -> int:
-        """The size of the file in bytes."""
-        return os.fstat(self.fd).st_size
+        try:
+            os.ftruncate(self.fd, 0)
+        except OSError as error:
+            if self.created:
+                remove(self.path)
+            raise OutputError(f"cannot write {self.path}: {error.strerror or error}") from None
 
     def write(self, data: bytes | memoryview) -> int:
         """Writes; returns the number of bytes that the system took, maybe fewer than given. Raises OSError."""

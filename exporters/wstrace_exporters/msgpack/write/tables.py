@@ -30,7 +30,8 @@ class Names:
         self.begin_part()
 
     def begin_part(self) -> None:
-        """Begins a part, which has no names."""
+        """Begins a part, which has no names yet, of no characters."""
+        self.n = self.characters = 0
         self._have = np.ones(1, np.bool_)  # of 0, which is no name
 
     def lacking(self, codes: NDArray[Any]) -> NDArray[Any]:

@@ -338,6 +338,8 @@ class TraceWriter:
 
     def _strings_frames(self, codes: NDArray[Any]) -> None:
         names = [self._strings[code] for code in codes.tolist()]
+        self._names.n += len(names)
+        self._names.characters += sum(map(len, names))
         for some in pieces(names, _STRINGS_CHARS):
             body = frames.pack_strings(codes[some], names[some], self._level)
             if not self._sink.append(STRINGS, body):
@@ -349,6 +351,8 @@ class TraceWriter:
         rows = self._sink.rows
         most = {"mapping": LIMITS.mappings, "process": LIMITS.processes, **dict.fromkeys(TABLES, LIMITS.table_rows)}
         full = any(rows[name] > _TABLE_SHARE * limit for name, limit in most.items())
+        full |= self._names.n > _TABLE_SHARE * LIMITS.strings
+        full |= self._names.characters > _TABLE_SHARE * LIMITS.strings_total
         if self._parts.due(full):
             self._rotate()
 
