@@ -1,0 +1,84 @@
+"""Storms that any user can make: the daemon keeps its limits, counts what it left out, and is back a minute later."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from daemon_scripted import daemon
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux"),
+    pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler"),
+]
+
+MAX_CPU, MAX_MEMORY = 0.05, 120 << 20
+SETTINGS = f"""
+exporters = ["msgpack"]
+[daemon]
+max_cpu = {MAX_CPU}
+max_memory = "{MAX_MEMORY >> 20}MiB"
+health = "127.0.0.1:0"
+[msgpack]
+rotate_bytes = "4MiB"
+keep = 4
+"""
+
+
+def used(running) -> tuple[int, float]:
+    """(resident bytes of the daemon and its session, CPU seconds of both and of the sessions that have ended)."""
+    found = []
+    for pid in filter(None, (running.process.pid, running.session)):
+        try:
+            found.append(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split())
+        except OSError:  # it has just ended
+            continue
+    ticks = sum(map(int, found[0][11:15])) + sum(sum(map(int, words[11:15])) for words in found[1:])
+    return 4096 * sum(int(words[21]) for words in found), ticks / os.sysconf("SC_CLK_TCK")
+
+
+def watched(running, seconds: float) -> int:
+    """The most resident bytes in so many seconds."""
+    end, most = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        most = max(most, used(running)[0])
+        time.sleep(0.1)
+    return most
+
+
+@pytest.mark.parametrize("storm", ["processes", "chain", "mappings"])
+def test_a_storm_takes_no_more_than_the_limits_and_passes(storm, tmp_path):
+    tmp_path.chmod(0o755)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    made = tmp_path / "storms"
+    subprocess.run(["gcc", "-O1", "-static", "-o", made, Path(__file__).with_name("storms.c")], check=True)
+    path = tmp_path / "wstrace.toml"
+    path.write_text(SETTINGS + f'path = "{tmp_path / "node.wst"}"\n')
+    with daemon(path) as running:
+        start = watched(running, 20)
+        _, before = used(running)
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        with subprocess.Popen([*nobody, made, storm, "60"], stdout=subprocess.PIPE) as raging:
+            most = watched(running, 60)
+            _, after = used(running)
+            assert raging.wait(60) == 0
+        facts = running.facts()
+        most = max(most, watched(running, 60))
+        later, _ = used(running)
+        print(json.dumps({"storm": storm, "start": start >> 20, "most": most >> 20, "later": later >> 20,
+                          "cpu": round((after - before) / 60, 3), "lost": facts["lost"], "sampled": facts["sampled"],
+                          "sessions": facts["sessions"]}))  # fmt: skip
+        assert most <= 1.2 * MAX_MEMORY
+        assert (after - before) / 60 <= 1.5 * MAX_CPU
+        assert later <= 1.2 * start
+        assert facts["lost"] or facts["sampled"] > 1
