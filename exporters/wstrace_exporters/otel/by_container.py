@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS, REMEDY
+from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_exporters.otel.export.containers import Containers
@@ -80,11 +80,8 @@ class OtelContainersExporter(Exporter):
 
     def close(self) -> None:
         """Sends the last counts, within 3 s. Raises OutputError: at any time something was not delivered."""
-        if self._own is None:
-            return
-        self._own.close(time.monotonic() + CLOSE_SECONDS)
-        if self._own.lost:
-            raise OutputError(f"{self._own.lost} records did not arrive ({self._own.error or 'refused'})", REMEDY)
+        if self._own is not None:
+            self._own.finish(time.monotonic() + CLOSE_SECONDS)
 
     def cancel(self) -> None:
         """Closes the pipeline without sending anything."""

@@ -15,7 +15,7 @@ from wstrace_exporters.otel.export import resource
 from wstrace_exporters.otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
 from wstrace_exporters.otel.export.processes import Process, Processes, memory
 from wstrace_exporters.otel.export.sampling import Sampler, TokenBucket
-from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS, REMEDY
+from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS
 from wstrace_exporters.otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
@@ -255,14 +255,12 @@ class OtelExporter(Exporter):
                 self._events.faults(rows, weights, self._processes.get)
         self._report_losses()
         self._kernel.now()
-        if self._global:
+        if self._own is not None:
+            self._own.finish(until)
+        else:
             from wstrace_exporters.otel.export.embedded import embedded
 
             embedded.end(self._processes, self._context.ledger)
-        else:
-            self._providers.close(until)
-        if self._own is not None and self._own.lost:
-            raise OutputError(f"{self._own.lost} records did not arrive ({self.error or 'refused'})", REMEDY)
 
     def cancel(self) -> None:
         """Closes the pipelines without sending anything, as nothing was recorded."""
@@ -279,7 +277,7 @@ class OtelExporter(Exporter):
         found: dict[str, int | float] = {"faults": self.faults}
         if not self._disabled and hasattr(self, "_life"):
             found.update(events=self._events.emitted, process_spans=self._life.spans.ended)
-            found.update(self._providers.statistics())
+            found.update(self._own.statistics() if self._own is not None else {})
         return found
 
     @property

@@ -10,15 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.cgroup_names import container_id, pod_uid
-from wstrace.schema import FAULT_MAJOR
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.export import resource
-from wstrace_exporters.otel.export.processes import Process
+from wstrace_exporters.otel.export.processes import Process, faults_by
 from wstrace_exporters.otel.transport.providers import version
 
 if TYPE_CHECKING:
@@ -81,19 +77,12 @@ class Containers:
 
     def add(self, batch: Batch) -> None:
         """Counts a batch of page faults, each for as many as it stands for."""
-        if not len(batch):
-            return
-        zero = np.zeros(len(batch), np.uint8)
-        major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else zero
-        cgroup, file, kind = (batch.columns.get(name, zero) for name in ("cgroup", "file", "kind"))
-        (cgroups, files, kinds, majors), counts = group(cgroup, file, kind, major, weights=batch.columns.get("sampled"))
         now = time.monotonic()
-        cuts = np.flatnonzero(np.diff(cgroups)) + 1
-        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(cgroups)], strict=True):
-            row = self._row(int(cgroups[low]), now)
+        for code, places in faults_by("cgroup", batch):
+            row = self._row(code, now)
             row.seen, held = now, len(row.counts.faults)
             row.counts.places = held + max(0, _MAX_PLACES - self._places)
-            row.counts.count(files[low:high], kinds[low:high], majors[low:high], counts[low:high])
+            row.counts.count(*places)
             self._places += len(row.counts.faults) - held
 
     def _row(self, code: int, now: float) -> Container:

@@ -16,7 +16,7 @@ from wstrace_exporters.otel.export import resource
 from wstrace_exporters.otel.export.events import Events
 from wstrace_exporters.otel.export.processes import Process, Processes
 from wstrace_exporters.otel.export.spans import ProcessSpans
-from wstrace_exporters.otel.transport.providers import Providers
+from wstrace_exporters.otel.transport.providers import GlobalProviders, OwnProviders
 
 #: seconds after which all faults of an ended process have arrived
 SETTLE_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Lifecycle:
         context: Context,
         processes: Processes,
         clock: ClockAnchor,
-        providers: Providers,
+        providers: GlobalProviders | OwnProviders,
         *,
         own: bool,
         events: bool,

@@ -120,6 +120,19 @@ class Process:
                 self.written[key] = self.written.get(key, 0) + n
 
 
+def faults_by(column: str, batch: Batch) -> Iterator[tuple[int, list[NDArray[Any]]]]:
+    """For each value of a column of page faults: the files, kinds, types and counts at each place, shape (k,)."""
+    if not len(batch):
+        return
+    zero = np.zeros(len(batch), np.uint8)
+    major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else zero
+    owner, file, kind = (batch.columns.get(name, zero) for name in (column, "file", "kind"))
+    (owners, *places), counts = group(owner, file, kind, major, weights=batch.columns.get("sampled"))
+    cuts = np.flatnonzero(np.diff(owners)) + 1
+    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(owners)], strict=True):
+        yield int(owners[low]), [one[low:high] for one in (*places, counts)]
+
+
 def _count_pages(pages: dict[tuple[int, int], int], batch: Batch) -> None:
     """Adds the pages of resident runs, by (kind, shared)."""
     kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
@@ -164,16 +177,8 @@ class Processes:
 
     def add_faults(self, batch: Batch) -> None:
         """Counts a batch of page faults, each for as many as it stands for: a step per distinct place."""
-        n = len(batch)
-        if not n:
-            return
-        zero = np.zeros(n, np.uint8)
-        major = (batch["flags"] & FAULT_MAJOR) != 0 if "flags" in batch else zero
-        pid, file, kind = (batch.columns.get(name, zero) for name in ("pid", "file", "kind"))
-        (pids, files, kinds, majors), counts = group(pid, file, kind, major, weights=batch.columns.get("sampled"))
-        cuts = np.flatnonzero(np.diff(pids)) + 1
-        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(pids)], strict=True):
-            self.get(int(pids[low])).count(files[low:high], kinds[low:high], majors[low:high], counts[low:high])
+        for pid, places in faults_by("pid", batch):
+            self.get(pid).count(*places)
 
     def recorded(self, major: int) -> int:
         """Recorded page faults of that type, of all processes together."""

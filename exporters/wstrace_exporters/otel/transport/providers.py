@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from wstrace.errors import OutputError, UsageError, missing
 from wstrace.ledger import Ledger
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The seconds that an exporter's close() may take when the collector is down, and what its user can do.
 CLOSE_SECONDS = 3.0
-REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
+_REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
 #: resources in one request of metrics: receivers refuse very large ones
 _RESOURCES = 16
 #: signal -> the module of the SDK's console exporter, and its name
@@ -37,25 +37,6 @@ _CONSOLES = {"traces": ("trace", "ConsoleSpanExporter"), "logs": ("_logs", "Cons
 
 #: cumulative -> a function that returns one ResourceMetrics for each resource, each time it is called
 MetricsOf = Callable[[bool], Callable[[], list[Any]]]
-
-
-class Providers(Protocol):
-    """What the exporter needs of OpenTelemetry. Each of the three is requested once per resource."""
-
-    def meter(self, resource: Resource) -> Meter:
-        """A meter whose metrics carry that resource."""
-
-    def logger(self, resource: Resource) -> Logger:
-        """A logger whose records carry that resource."""
-
-    def tracer(self, resource: Resource) -> Tracer:
-        """A tracer whose spans carry that resource."""
-
-    def close(self, until: float) -> None:
-        """Delivers what is held, until that time (monotonic seconds); counts the rest as lost."""
-
-    def statistics(self) -> dict[str, int | float]:
-        """The counts of delivered and lost records."""
 
 
 def version() -> str:
@@ -85,13 +66,6 @@ class GlobalProviders:
         from opentelemetry.trace import get_tracer
 
         return get_tracer(names.SCOPE, version(), schema_url=names.SCHEMA_URL)
-
-    def close(self, until: float) -> None:
-        """Does nothing, as the application flushes its providers itself."""
-
-    def statistics(self) -> dict[str, int | float]:
-        """Empty, as nothing is known of the application's pipelines."""
-        return {}
 
 
 class OwnProviders:
@@ -242,6 +216,12 @@ class OwnProviders:
             for _, delivery in group:
                 delivery.close()
         self._unserve()
+
+    def finish(self, until: float) -> None:
+        """Closes everything as close() does. Raises OutputError: at any time something was not delivered."""
+        self.close(until)
+        if self.lost:
+            raise OutputError(f"{self.lost} records did not arrive ({self.error or 'refused'})", _REMEDY)
 
     def cancel(self) -> None:
         """Closes everything without sending anything."""
