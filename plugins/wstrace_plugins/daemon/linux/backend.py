@@ -323,7 +323,8 @@ class NodeDaemon:
 
     def _let_go(self, reason: str) -> None:
         self._say(f"the session is let go at {size(self._resident)}: {reason}; faults are counted until the next one")
-        failed = self._stop(_LET_GO_SECONDS, 1.15 * self._limits.max_memory)
+        own = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+        failed = self._stop(_LET_GO_SECONDS, 1.15 * self._limits.max_memory - own)
         if failed:
             self._say(failed)
         self._idle_until = time.monotonic() + _WITHOUT_SECONDS
