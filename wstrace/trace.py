@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Self
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
-from wstrace.table import Records, Selection, Table
+from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
 #: Faults that a representation counts: these take a tenth of a second.
 _QUICK = 1_000_000
 
 if TYPE_CHECKING:
-    from wstrace.analysis.blame.comparison import Comparison
-    from wstrace.analysis.blame.imports import Imports
-    from wstrace.analysis.blame.rows import Blame
+    from wstrace.analysis.compare import Comparison
     from wstrace.analysis.report import Report
     from wstrace.notebook import Picture
+    from wstrace.table import Table
 
 
 class Trace(Records):
@@ -62,77 +61,32 @@ class Trace(Records):
 
         return report(self, (by,) if isinstance(by, str) else tuple(by), at, lead=sort)
 
-    def blame(
-        self, at: str | int = "exit", pids: Sequence[int] = (), kinds: Sequence[str] = (), *, threads: bool = False
-    ) -> Blame:
-        """The resident pages at a moment by who brought them: `trace.blame().rows("line")` has sizes in bytes.
+    def report_table(self, *, by: str | Sequence[str] = "line", at: str | int = "", sort: str = "") -> Table:
+        """The rows of report() as a table: `pyarrow.table(trace.report_table())`, `.to_pandas()`; sizes in bytes.
 
         Args:
-            at: `exit` = the last snapshot of each process, `peak` = the largest, `start` = the first, the text of a
-                mark, or a time in ns on the records' clock.
-            pids: the processes whose pages are counted; () = all.
-            kinds: the kinds of memory that are counted: `anon`, `heap`, `stack`, `file`, `shared` ...; () = all.
-            threads: whether there are to be rows by `thread`, too, which takes longer.
+            by: as of report(). at: as of report(). sort: as of report().
 
         Raises:
-            UsageError: there is no such mark or no snapshot, or no such kind.
+            UsageError: as report().
         """
-        from wstrace.analysis.blame.composition import Composition
-        from wstrace.analysis.blame.in_notebooks import BlameInNotebooks
+        from wstrace.report_table import ReportRecords
 
-        return BlameInNotebooks(Composition(self, at, pids, whole_stacks=threads), kinds)
-
-    def blame_table(
-        self,
-        *views: str,
-        at: str | int = "exit",
-        pids: Sequence[int] = (),
-        kinds: Sequence[str] = (),
-        sort: str = "resident",
-    ) -> Table:
-        """The rows of blame() as a table: `pyarrow.table(trace.blame_table("line"))`, `.to_pandas()`; sizes in bytes.
-
-        Args:
-            views: one or two of `line`, `function`, `file`, `package`, `kind`, `process`, `thread`; none = `line`.
-            at: as of blame(). pids: as of blame(). kinds: as of blame().
-            sort: the column by which rows are ordered.
-
-        Raises:
-            UsageError: as blame().
-        """
-        from wstrace.blame_table import blame_table
-
-        told = self.blame(at, pids, kinds, threads="thread" in views)
-        return blame_table(told.rows(*(views or ("line",)), sort=sort))
-
-    def imports(self, at: str | int = "exit", pids: Sequence[int] = ()) -> Imports:
-        """What each imported module brought of the resident pages at a moment, by itself and with its own imports.
-
-        Args:
-            at: see blame().
-            pids: see blame().
-
-        Raises:
-            UsageError: there are no Python stacks in the trace, or there is no such mark or no snapshot.
-        """
-        from wstrace.analysis.blame.composition import Composition
-        from wstrace.analysis.blame.imports import Imports
-
-        return Imports(Composition(self, at, pids))
+        return ReportRecords(self.report(by=by, at=at, sort=sort)).table("report")
 
     def diff(self, other: Trace, at: str | int | None = None) -> Comparison:
         """What another run has more in memory than this one: `a.diff(b).rows("package")` has sizes in bytes.
 
         Args:
             other: the trace of the second run.
-            at: the moment, as of blame(); None = the peak if both traces recorded it (`-s peak_snapshot`), else
+            at: the moment, as of report(); None = the peak if both traces recorded it (`-s peak_snapshot`), else
                 the last snapshot of each process.
 
         Raises:
             TraceFileError: a trace has no whole snapshot of resident pages.
             UsageError: there is no such mark.
         """
-        from wstrace.analysis.blame.comparison import Comparison
+        from wstrace.analysis.compare import Comparison
 
         return Comparison(self, other, at)
 
@@ -176,7 +130,7 @@ class Trace(Records):
         Args:
             path: the file, which ends in `.html`.
             force: whether to overwrite an existing file.
-            at: the moment whose resident pages are shown, as of blame(); "" = the peak, of two runs if both have it.
+            at: the moment whose resident pages are shown, as of report(); "" = the peak, of two runs if both have it.
             before: the trace file of an earlier run; the report then tells what this one has more.
 
         Raises:

@@ -3,7 +3,6 @@
 import numpy as np
 from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 
-from wstrace.analysis.blame.rows import as_dict
 from wstrace.batch import Batch
 from wstrace.schema import MAPPING, PAGE_EXCLUSIVE
 
@@ -12,18 +11,18 @@ FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
 
 
 def lines(script: Script, n: int) -> dict[str, tuple[int, int, int]]:
-    """Pages of the process by line: resident, estimated of them, and samples."""
+    """Pages of the process by line: resident, and samples."""
     script.snapshot(1000, (ANON, n, PAGE_EXCLUSIVE))
-    told = as_dict(script.blame(), ["line"])
-    assert told["total"]["resident"] == n * PAGE
-    return {row["label"]: (row["resident"] // PAGE, row["estimated"] // PAGE, row["samples"]) for row in told["rows"]}
+    told = script.blame()
+    assert told.rss == n * PAGE
+    return {row.label: (row["resident"] // PAGE, row["samples"]) for row in told.rows("line")}
 
 
 def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
     script = Script()
     for page in range(8):
         script.fault(10 + page, ANON + page * PAGE, native={3: FIRST, 7: SECOND}.get(page, ()))
-    assert lines(script, 8) == {"own (no line)": (4, 3, 1), "libown.so (no line)": (4, 3, 1)}
+    assert lines(script, 8) == {"own": (4, 1), "libown.so": (4, 1)}
 
 
 def test_the_programs_own_instruction_needs_no_sample_and_its_samples_stand_for_no_other():
@@ -32,22 +31,22 @@ def test_the_programs_own_instruction_needs_no_sample_and_its_samples_stand_for_
         own = page % 2 == 0
         pc, native = (OWN_CODE + 0x300, [(OWN, 0x300)]) if own else (CODE + 64, SECOND if page == 5 else ())
         script.fault(10 + page, ANON + page * PAGE, pc=pc, native=native)
-    assert lines(script, 6) == {"libown.so (no line)": (3, 2, 1), "own (no line)": (3, 0, 0)}
+    assert lines(script, 6) == {"libown.so": (3, 1), "own": (3, 3)}
 
 
-def test_a_sample_of_another_thread_or_before_stands_for_nothing():
+def test_a_sample_of_another_thread_stands_for_nothing():
     script = Script()
     script.fault(10, ANON, tid=8)
     script.fault(11, ANON + PAGE, native=FIRST)
     script.fault(12, ANON + 2 * PAGE)
-    assert lines(script, 3) == {"tool (no line)": (2, 0, 0), "own (no line)": (1, 0, 0)}
+    assert lines(script, 3) == {"own": (2, 1), "tool": (1, 0)}
 
 
 def test_a_fault_with_a_python_stack_is_its_lines():
     script = Script()
     script.fault(10, ANON, APP)
     script.fault(11, ANON + PAGE, APP, native=FIRST)
-    assert lines(script, 2) == {"/srv/app/app.py:31 load_frame": (2, 0, 0)}
+    assert lines(script, 2) == {"load_frame app.py:31": (2, 0)}
 
 
 def test_by_function_the_instruction_tells_all():
@@ -55,20 +54,7 @@ def test_by_function_the_instruction_tells_all():
     for page in range(4):
         script.fault(10 + page, ANON + page * PAGE, native=FIRST if page == 3 else ())
     script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    (row,) = as_dict(script.blame(), ["function"])["rows"]
-    assert (row["label"], row["estimated"], row["samples"]) == ("tool", 0, 0)
-
-
-def pages_by_line(script: Script, n: int, lost: int = 0, **sampling: int) -> dict[str, int]:
-    """Pages of the process by line, where samples were taken so often and so many of them lost."""
-    script.snapshot(100_000_000, (ANON, n, PAGE_EXCLUSIVE))
-    trace = script.trace()
-    trace.info.extra["stack_samples"] = sampling
-    trace.ledger.add("stacks_lost", lost, "the kernel's buffer was full")
-    told = as_dict(trace.blame(), ["line"])
-    assert told["total"]["resident"] == n * PAGE
-    assert told["stacks_lost"] == lost
-    return {row["label"]: row["resident"] // PAGE for row in told["rows"]}
+    assert [row.label for row in script.blame().rows("function")] == ["tool"]
 
 
 def test_the_library_of_a_package_is_told_as_the_package():
@@ -82,7 +68,7 @@ def test_the_library_of_a_package_is_told_as_the_package():
     script.fault(11, ANON + PAGE, IMPORT)
     script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
     told = script.blame()
-    (row,) = as_dict(told, ["package"])["rows"]
-    assert (row["label"], row["resident"]) == ("pandas", 2 * PAGE)
-    of_line = {row["label"]: row["package"] for row in as_dict(told, ["line"])["rows"]}
-    assert of_line["libsomething-1a2b3c4d.so.3 (no line)"] == "pandas"
+    (row,) = told.rows("package")
+    assert (row.label, row["resident"]) == ("pandas", 2 * PAGE)
+    of_line = {row.label: row.of("package") for row in told.rows("line")}
+    assert of_line["libsomething-1a2b3c4d.so.3"] == "pandas"

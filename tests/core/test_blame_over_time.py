@@ -8,7 +8,7 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
-from wstrace.analysis.blame.over_time import MOST, OverTime
+from wstrace.analysis.compare import MOST, OverTime
 from wstrace.errors import UsageError
 from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT, PROCESS, PROCESS_EXIT
 from wstrace.testing import batch_of
@@ -37,11 +37,11 @@ def test_who_holds_how_much_at_each_moment():
     assert [round(told.seconds(at)) for at in range(len(told.moments))] == [0, 1, 2, 3, 4]
     assert [moment.resident // PAGE for moment in told.moments] == [320, 576, 832, 1088, 1280]
     for at, moment in enumerate(told.moments):
-        assert sum(row.resident for row in moment.rows) == moment.resident
-        assert {row.label: row.resident // PAGE for row in moment.rows}["load_frame app.py:31"] == 256 * (at + 1)
-    changes = {row.label: row.change // PAGE for row in told.growth()}
+        assert sum(row["resident"] for row in moment.rows) == moment.resident
+        assert {row.label: row["resident"] // PAGE for row in moment.rows}["load_frame app.py:31"] == 256 * (at + 1)
+    changes = {row.label: row["change"] // PAGE for row in told.growth()}
     assert changes == {"load_frame app.py:31": 1024, "save app.py:40": -64}
-    assert {row.label: row.change // PAGE for row in told.growth(1, 2)}["load_frame app.py:31"] == 256
+    assert {row.label: row["change"] // PAGE for row in told.growth(1, 2)}["load_frame app.py:31"] == 256
 
 
 def test_a_wider_step_takes_the_last_snapshot_of_each():
@@ -78,7 +78,7 @@ def test_without_snapshots_there_are_no_moments():
     script.fault(10, ANON, APP)
     told = OverTime(script.trace(), 1.0)
     assert told.moments == []
-    assert told.as_dict()["moments"] == []
+    assert told.report().as_dict()["moments"] == []
 
 
 def test_the_command_says_what_grew_first(tmp_path):
@@ -87,14 +87,14 @@ def test_the_command_says_what_grew_first(tmp_path):
     text = CliRunner().invoke(command, [path, "--over-time", "1s"], catch_exceptions=False).output
     lines = text.splitlines()
     assert lines[0] == "+3.8 MiB in 4.0 s (960.0 KiB/s): load_frame app.py:31"
-    rows = [line.split() for line in lines[3:8]]
+    rows = [line.split() for line in lines[4:9]]
     assert [row[2] for row in rows] == ["1.2", "2.2", "3.2", "4.2", "5.0"]
-    assert "load_frame app.py:31" in lines[4]
+    assert "load_frame app.py:31" in lines[5]
     report = json.loads(
         CliRunner().invoke(command, [path, "--over-time", "1s", "--json"], catch_exceptions=False).output
     )
     assert [moment["resident"] // PAGE for moment in report["moments"]] == [320, 576, 832, 1088, 1280]
-    assert report["growth"][0]["change"] == 1024 * PAGE
+    assert report["rows"][0]["change"] == 1024 * PAGE
 
 
 def test_the_exit_of_a_command_is_no_moment_of_its_growth():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script
+from blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
 
-from wstrace.analysis.blame.recording import as_dict, first_lines, moment_of, pids_of
+from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.firing import ENDED, KILLED, REACHED, Firing
 from wstrace.schema import LOSS_EVENTS, PAGE_EXCLUSIVE
 
@@ -33,7 +33,7 @@ def recording(how: str, *, looked_at: int | None = 90, pages: int = 5 * MIB):
 
 
 def told(trace) -> list[str]:
-    return first_lines(trace.blame(at=moment_of(trace.info)))
+    return first_lines(composition(trace, at=moment_of(trace.info)))
 
 
 def test_a_size_that_was_reached_is_told_with_the_lines_whose_pages_are_there():
@@ -82,14 +82,9 @@ def test_a_full_ring_says_that_it_kept_less():
     assert "kept 90 s of 10 min 00 s: their size was at its limit before it" in told(trace)[1]
 
 
-def test_json_has_the_same_and_another_trace_has_nothing():
+def test_another_trace_has_no_such_line():
     trace = recording(KILLED)
-    found = as_dict(trace.blame(at="last look"))
-    assert found["told"] == told(trace)[0]
-    assert (found["bytes"], found["from_bytes"], found["how"]) == (7 << 20, 2 << 20, "killed")
-    assert found["let_go"] == {"page_fault": 1234, "process": 1}
     del trace.info.extra["recording"]
-    assert as_dict(trace.blame(at="last look")) is None
     assert told(trace) == []
     assert moment_of(trace.info) == "peak"
 
@@ -104,7 +99,7 @@ def test_names_from_outside_are_text(name):
 def test_of_several_cgroups_only_its_own_processes_count():
     trace = recording(ENDED, looked_at=None)
     trace.info.extra["recording"]["pids"] = [8]
-    line = first_lines(trace.blame(at=moment_of(trace.info), pids=pids_of(trace.info)))[0]
+    line = first_lines(composition(trace, at=moment_of(trace.info), pids=pids_of(trace.info)))[0]
     assert line.endswith(": no fault was recorded then, and its memory was not looked at")
     trace.info.extra["recording"]["pids"] = [7, 8]
     assert "3.0 by load_frame app.py:31" in told(trace)[0]

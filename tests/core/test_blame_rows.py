@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 from click.testing import CliRunner
 
-from wstrace.analysis.blame.orders import SORTS, VIEWS
-from wstrace.analysis.blame.rows import Blame, as_dict
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.report import report
+from wstrace.analysis.unshared import Unshared
+from wstrace.analysis.unshared import unshared as of_forks
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import (
     FAULT_MAJOR,
@@ -35,10 +35,13 @@ from wstrace_exporters.console.commands.report import report as command
 from wstrace_exporters.console.commands.unshared import unshared
 from wstrace_exporters.msgpack.interchange.sql import connect
 
+VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
 
-def sizes(told: Blame, by: str = "line", column: str = "resident") -> dict[str, int]:
+
+def sizes(told: Composition, by: str = "line", column: str = "resident") -> dict[str, int]:
     """label -> pages."""
-    return {row.label: getattr(row, column) // PAGE for row in told.rows(by) if getattr(row, column)}
+    rows = [(row.whole if row.of("reason") else row.label, row[column] // PAGE) for row in told.rows(by)]
+    return {label: pages for label, pages in rows if pages}
 
 
 def loaded() -> Script:
@@ -60,48 +63,28 @@ def test_each_page_is_told_by_the_line_that_brought_it():
     told = loaded().blame()
     none = "(not known: no fault)"
     # of two faults on the page at ANON the first one read: it mapped the page of zeros
-    assert {row.label: row.resident for row in told.rows("line")} == {
-        "load_frame app.py:31": 2 * PAGE, "save app.py:40": 5 * PAGE, "import pandas app.py:3": 2 * PAGE,
-        none: PAGE}  # fmt: skip
+    assert sizes(told) == {"load_frame app.py:31": 2, "save app.py:40": 5, "import pandas app.py:3": 2, none: 1}
     assert sizes(told, "package") == {"(own code)": 7, "pandas": 2, none: 1}
-    assert sizes(told, "file") == {"[anon]": 6, "libbig.so": 4}
+    assert sizes(told, "file") == {"[anon]": 6, "/usr/lib/libbig.so": 4}
     assert sizes(told, "kind") == {"anon": 6, "file": 4}
     assert sizes(told, "process") == {"app (7)": 10}
-    assert sizes(told, column="from_disk") == {"save app.py:40": 4}
-    assert {row.label: row.faults for row in told.rows("line") if row.faults} == {
+    assert sizes(told, column="estimated") == {"save app.py:40": 4}
+    assert {row.label: row["faults"] for row in told.rows("line") if row["faults"]} == {
         "load_frame app.py:31": 4, "import pandas app.py:3": 2, "save app.py:40": 2}  # fmt: skip
-    assert {row.label for row in told.rows("line") if row.estimated} == {"save app.py:40"}
+    assert {row.label for row in told.rows("line") if row["estimated"]} == {"save app.py:40"}
 
 
 @pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line"), ("file", "line")])
 def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
-    told = loaded().blame(threads="thread" in views)
-    report = as_dict(told, views)
-    assert report["total"]["resident"] == 10 * PAGE
-    assert report["total"]["private"] == 6 * PAGE
-    assert report["total"]["swapped"] == 5 * PAGE
-    assert report["total"]["brought"] == 11 * PAGE, "the page that was unmapped, too"
-    assert report["total"]["written"] == 1 * PAGE
-    assert report["total"]["faults"] == 8
-    for column, total in report["total"].items():
-        if column not in ("pss", "swapped"):
-            assert sum(row[column] for row in report["rows"]) == total, column
-    assert all(row["private"] + row["shared"] == row["resident"] for row in report["rows"])
-    assert report["complete"]
-
-
-def test_json_has_whole_labels_and_the_keys_that_are_documented():
-    report = as_dict(loaded().blame(), ["line"])
-    assert set(report) == {"schema", "at", "pids", "complete", "lost", "stacks_lost", "assumed", "by", "total", "sums",
-                           "rows"}  # fmt: skip
-    first = next(row for row in report["rows"] if row["function"] == "load_frame")
-    assert first["label"] == "/srv/app/app.py:31 load_frame"
-    assert (first["file"], first["line"], first["reason"]) == ("/srv/app/app.py", 31, "")
-    assert set(first) == {"label", "file", "line", "function", "package", "kind", "reason", "resident", "private",
-                          "shared", "pss", "brought", "written", "from_disk", "faults", "estimated", "copied",
-                          "loaded_by", "again", "major", "first_ns", "samples", "in_all"}  # fmt: skip
-    assert report["total"]["pss"] is None, "how many processes map a page was not recorded"
-    json.dumps(report)
+    told = loaded().blame()
+    rows, sums = told.rows(*views), told.sums
+    total = {"resident": 10 * PAGE, "private": 6 * PAGE, "brought": 11 * PAGE, "written": PAGE, "faults": 8}
+    assert {name: sums[name].sum() for name in total} == total, "the page that was unmapped was brought, too"
+    assert told.inputs.swapped == 5
+    for column, amounts in sums.items():
+        assert sum(row[column] for row in rows) == amounts.sum(), column
+    assert all(row["private"] + row["shared"] == row["resident"] for row in rows)
+    assert told.complete
 
 
 @pytest.mark.parametrize(("told", "page"), [(None, 47), (4096, 33), (1 << 17, 49), ("4096", 47), (1 << 90, 47)])
@@ -113,7 +96,7 @@ def test_the_window_of_a_fault_is_as_large_as_the_trace_tells(told, page):
     script.snapshot(100, (FILE + page * PAGE, 1, PAGE_FILE | PAGE_SHARED))
     trace = script.trace()
     trace.info.extra["fault_around_bytes"] = told
-    assert sizes(trace.blame()) == {"save app.py:40" if page == 33 else "load_frame app.py:31": 1}
+    assert sizes(composition(trace)) == {"save app.py:40" if page == 33 else "load_frame app.py:31": 1}
 
 
 def test_what_was_brought_again_is_told_apart():
@@ -129,16 +112,7 @@ def test_what_was_brought_again_is_told_apart():
     assert sizes(told) == {"load_frame app.py:31": 2, "save app.py:40": 2}
     assert sizes(told, column="brought") == {"load_frame app.py:31": 4, "save app.py:40": 2}
     assert sizes(told, column="again") == {"save app.py:40": 2, "import pandas app.py:3": 1}
-    assert as_dict(told, ["line"])["total"]["again"] == 3 * PAGE
-
-
-def test_rows_are_sorted_by_what_was_asked():
-    told = loaded().blame()
-    orders = {sort: [row.function for row in told.rows("line", sort=sort) if row.function] for sort in SORTS}
-    assert orders["resident"] == ["save", "<module>", "load_frame"]
-    assert orders["faults"] == ["load_frame", "save", "<module>"], "of equals, who holds more"
-    assert orders["major"][0] == "save"
-    assert orders["time"] == ["load_frame", "<module>", "save"], "by the first fault"
+    assert told.sums["again"].sum() == 3 * PAGE
 
 
 def test_pss_where_the_shares_are_known():
@@ -146,17 +120,15 @@ def test_pss_where_the_shares_are_known():
     script.fault(10, ANON, APP)
     script.fault(11, FILE, SAVE)
     script.snapshot(20, (ANON, 1, PAGE_EXCLUSIVE), (FILE, 1, PAGE_FILE | PAGE_SHARED), shares=[1, 4])
-    report = as_dict(script.blame(), ["line"])
-    assert report["total"]["pss"] == PAGE + PAGE // 4
-    assert {row["function"]: row["pss"] for row in report["rows"]} == {"load_frame": PAGE, "save": PAGE // 4}
+    assert script.blame().memory.pss == PAGE + PAGE // 4
 
 
 def test_without_a_record_of_unmappings_nothing_is_called_complete():
     trace = loaded().trace()
     trace.info.content_losses = ()
-    report = as_dict(trace.blame(), ["line"])
-    assert not report["complete"]
-    assert "unmapped" in report["assumed"]
+    told = composition(trace)
+    assert not told.complete
+    assert "unmapped" in told.past.assumed
 
 
 def test_a_child_has_its_own_copies_and_its_parents_lines():
@@ -168,16 +140,11 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
     for pid in (7, 8):
         script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE), pid=pid, number=pid)
     trace = script.trace()
-    told = trace.blame()
+    told = composition(trace)
     assert sizes(told) == {"load_frame app.py:31": 7, "save app.py:40": 1}
-    assert sizes(trace.blame(pids=[8])) == {"load_frame app.py:31": 3, "save app.py:40": 1}
-    report = as_dict(told, ["line"])
-    assert report["pids"] == [7, 8]
-    assert report["total"]["copied"] == PAGE
-    assert {row["function"]: (row["copied"], row["loaded_by"]) for row in report["rows"]} == {
-        "load_frame": (0, ""), "save": (PAGE, "/srv/app/app.py:31 load_frame")}  # fmt: skip
-    assert {row.label: row.loaded_by for row in told.rows("process") if row.copied} == {"[unknown] (8)": "app (7)"}
-    assert all(not row.loaded_by for row in told.rows("kind")), "it is the row's own"
+    assert sizes(composition(trace, pids=[8])) == {"load_frame app.py:31": 3, "save app.py:40": 1}
+    assert sizes(told, column="copied") == {"save app.py:40": 1}
+    assert [row.label for row in told.rows("process") if row["copied"]] == ["[unknown] (8)"]
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():
@@ -199,10 +166,10 @@ def test_the_moment():
     script.snapshot(60, (ANON, 2, PAGE_EXCLUSIVE), number=2)
     script.batches.append(batch_of(MARK, script.strings, time_ns=44, pid=7, tid=7, text="warm"))
     trace = script.trace()
-    assert {at: trace.blame(at=at).total // PAGE for at in ("start", "peak", "exit", "warm", 50)} == {
+    assert {at: composition(trace, at=at).rss // PAGE for at in ("start", "peak", "exit", "warm", 50)} == {
         "start": 1, "peak": 4, "exit": 2, "warm": 4, 50: 4}  # fmt: skip
     with pytest.raises(UsageError, match="cold"):
-        trace.blame(at="cold")
+        composition(trace, at="cold")
 
 
 def test_a_peak_holds_no_process_that_had_ended():
@@ -214,7 +181,7 @@ def test_a_peak_holds_no_process_that_had_ended():
         script.batches.append(batch_of(PROCESS, script.strings, time_ns=100 * number + 50, pid=pid, ppid=1, tid=pid,
                                        event=PROCESS_EXIT, name="app", code=0))  # fmt: skip
     trace = script.trace()
-    assert {at: trace.blame(at=at).total // PAGE for at in ("peak", "exit", 130, 160, 230)} == {
+    assert {at: composition(trace, at=at).rss // PAGE for at in ("peak", "exit", 130, 160, 230)} == {
         "peak": 4, "exit": 9, 130: 4, 160: 0, 230: 2}  # fmt: skip
 
 
@@ -222,9 +189,8 @@ def test_a_trace_without_snapshots_or_faults_says_so():
     script = Script()
     script.fault(10, ANON, APP)
     told = script.blame()
-    assert told.total == 0
-    assert as_dict(told, ["line"])["total"]["resident"] == 0
-    assert trace_of().blame().rows("line") == []
+    assert told.rss == 0
+    assert composition(trace_of()).rows("line") == []
 
 
 def test_the_command_prints_the_answer_first(tmp_path):
@@ -259,11 +225,11 @@ def forked(children: int, pages: int = 16) -> Script:
 def test_unshared_counts_one_copy_less_than_there_are_holders(children):
     told = Unshared(forked(children).blame())
     assert told.total == children * 16 * PAGE
-    report = told.as_dict(["line"])
-    assert [(row["function"], row["pages"]) for row in report["rows"]] == [("save", children * 16)]
-    assert sum(fork["pages"] for fork in report["forks"]) == report["total"]["pages"] == children * 16
-    assert {fork["pid"] for fork in report["forks"]} <= set(range(8, 8 + children))
-    assert report["complete"]
+    found = of_forks(forked(children).trace()).as_dict()
+    assert [(row["function"], row["copied"]) for row in found["rows"]] == [("save", told.total)]
+    assert sum(fork["copied"] for fork in found["forks"]) == found["total"]["copied"] == told.total
+    assert {fork["pid"] for fork in found["forks"]} <= set(range(8, 8 + children))
+    assert found["completeness"].startswith("complete")
 
 
 def test_a_child_that_only_ran_another_program_unshared_nothing():
@@ -305,10 +271,10 @@ def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(
     script.fault(30, ANON + 5 * PAGE, SAVE, pid=writer)
     saved(script.trace(), path := str(tmp_path / "x.wst"))
     told = Unshared(script.blame())
-    assert (told.total, told.at_least, told.as_dict(["line"])["at_least"]) == (0, True, True)
+    assert (told.total, told.at_least) == (0, True)
     runner = CliRunner()
     first = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()[0]
-    assert first.startswith("what was un-shared is not known: no snapshot tells what [unknown] (7) had in memory")
+    assert first.startswith("what was un-shared is not known: no snapshot shows what [unknown] (7) had in memory")
     script.fault(15, ANON, APP)
     script.fault(40, ANON, SAVE, pid=8)
     script.fault(50, ANON + 9 * PAGE, SAVE)
@@ -346,10 +312,10 @@ def test_the_command_unshared_tells_lines_and_forks(tmp_path):
     saved(forked(4).trace(), path)
     runner = CliRunner()
     lines = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()
-    assert lines[0] == "256.0 KiB un-shared after 4 forks: 256.0 by save app.py:40"
+    assert lines[0] == "256.0 KiB un-shared after 4 forks: 256.0 save app.py:40"
     assert lines[1] == "complete: 96 faults, 0 lost"
     report = json.loads(runner.invoke(unshared, [path, "--json"], catch_exceptions=False).output)
-    assert report["total"] == {"bytes": 64 * PAGE, "pages": 64, "at_the_end": 0}
+    assert report["total"] == {"copied": 64 * PAGE, "at_the_end": 0}
     saved(forked(0).trace(), path)
     nothing = runner.invoke(unshared, [path], catch_exceptions=False).output
     assert nothing.startswith("nothing was un-shared")
@@ -359,7 +325,7 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     path = str(tmp_path / "x.wst")
     saved(loaded().trace(), path)
     with connect(path, "select own_line, count(*) n, sum(private) p from pages group by 1 order by 2, 1") as answer:
-        assert answer.rows == [("(not known: no fault)", 1, 1), ("import pandas app.py:3", 2, 2),
+        assert answer.rows == [("(not known)", 1, 1), ("import pandas app.py:3", 2, 2),
                                ("load_frame app.py:31", 2, 2), ("save app.py:40", 5, 1)]  # fmt: skip
     with connect(path, "select count(distinct va), min(va), count(*) filter (estimated = 1) from pages") as answer:
         assert answer.rows == [(10, FILE + 4 * PAGE, 4)]

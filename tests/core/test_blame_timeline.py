@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
 
-from wstrace.analysis.blame.orders import VIEWS
-from wstrace.analysis.blame.timeline import Timeline
+from wstrace.analysis.timeline import Timeline
 from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
 
+VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
 SECOND = 1_000_000_000
 
 
@@ -29,14 +29,14 @@ def traced(begin: int = 0) -> Script:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_all_times_together_are_the_rows(view):
-    told = traced().blame(threads=view == "thread")
+    told = traced().blame()
     over = Timeline(told, np.arange(0, 7, dtype=np.uint64) * np.uint64(SECOND)).by(view)
     rows = {row.whole: row for row in told.rows(view)}
     for at, row in enumerate(over.rows):
         whole = rows.pop(row.whole, None)
         figures = [over.faults[at].sum(), over.from_disk[at].sum(), over.brought[at].sum() + over.untimed[at],
                    over.resident[at].sum() + over.untimed[at]]  # fmt: skip
-        expected = [whole.faults, whole.major, whole.brought, whole.resident] if whole else [0, 0, 0, 0]
+        expected = [whole[name] for name in ("faults", "from_disk", "brought", "resident")] if whole else [0, 0, 0, 0]
         assert figures == expected
     assert not rows
 

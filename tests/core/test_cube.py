@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from wstrace.analysis import dimensions as registry
 from wstrace.analysis import measures
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import Label, Labels
-from wstrace.analysis.report import rows
+from wstrace.analysis.dimensions import Label, Labels, rows
 from wstrace.batch import Batch, Dictionary
 from wstrace.declarations import Dimension
 from wstrace.errors import UsageError

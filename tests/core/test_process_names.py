@@ -6,9 +6,8 @@ import pytest
 from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
-from wstrace.analysis.blame.orders import VIEWS
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.report import rows as rows_of
+from wstrace.analysis.dimensions import rows as rows_of
 from wstrace.batch import Dictionary
 from wstrace.errors import UsageError
 from wstrace.schema import (
@@ -71,21 +70,24 @@ def test_blame_tells_processes_by_title_and_role():
     ]  # fmt: skip
 
 
+VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
+
+
 @pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line")])
 def test_blame_of_some_kinds_has_their_pages_and_faults_alone(views):
-    whole, anon, both = (
-        family().blame(kinds=kinds, threads="thread" in views) for kinds in ((), ("anon",), ("anon", "file"))
-    )
-    assert (whole.total, anon.total) == (6 * PAGE, 3 * PAGE)
-    assert sum(row.resident for row in anon.rows(*views)) == 3 * PAGE
-    assert sum(row.faults for row in anon.rows(*views)) == 4
-    assert [row.as_dict() for row in both.rows(*views)] == [row.as_dict() for row in whole.rows(*views)]
+    whole, anon, both = (family().blame(kinds=kinds) for kinds in ((), ("anon",), ("anon", "file")))
+    assert (whole.rss, anon.rss) == (6 * PAGE, 3 * PAGE)
+    assert sum(row["resident"] for row in anon.rows(*views)) == 3 * PAGE
+    assert sum(row["faults"] for row in anon.rows(*views)) == 4
+    assert [(row.whole, row.values) for row in both.rows(*views)] == [
+        (row.whole, row.values) for row in whole.rows(*views)
+    ]
 
 
 def test_a_kind_that_there_is_not_is_told():
     with pytest.raises(UsageError, match="heap"):
         family().blame(kinds=["heep"])
-    assert family().blame(kinds=["shared"]).total == 0
+    assert family().blame(kinds=["shared"]).rss == 0
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.cube import Cube
+from wstrace.analysis.dimensions import rows as rows_of
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
 from wstrace.analysis.own_native import jit_function, module_origin
-from wstrace.analysis.report import rows as rows_of
 from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (

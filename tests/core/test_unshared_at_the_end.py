@@ -6,7 +6,8 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.unshared import Unshared
+from wstrace.analysis.unshared import unshared as of_forks
 from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, PROCESS_EXIT
 from wstrace_exporters.console.commands.unshared import unshared
 
@@ -34,26 +35,26 @@ def served(*, ends: bool = True, how: int = HOW_NO_PYTHON) -> Script:
 
 
 def test_what_a_process_copied_as_it_ended_is_told_apart(tmp_path):
-    told = Unshared(served().blame(threads=True))
+    told = Unshared(served().blame())
     assert (told.total, told.at_the_end) == (28 * PAGE, 9 * PAGE)
-    assert {row.function: (n, end) for row, n, end in told.rows_apart("function")} == {
-        "save": (16 * PAGE, 0), "stop": (PAGE, 0), "": (2 * PAGE, 8 * PAGE), "__del__": (0, PAGE)}  # fmt: skip
-    report = told.as_dict(["line"])
+    found = {row.of("function"): (row["copied"], row["at_the_end"]) for row in told.rows("function")}
+    assert found == {"save": (16 * PAGE, 0), "stop": (PAGE, 0), "": (10 * PAGE, 8 * PAGE), "__del__": (PAGE, PAGE)}
+    report = of_forks(served().trace()).as_dict()
     assert (report["total"]["at_the_end"], sum(row["at_the_end"] for row in report["rows"])) == (9 * PAGE, 9 * PAGE)
     saved(served().trace(), path := str(tmp_path / "x.wst"))
     lines = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()
-    assert lines[0].startswith("76.0 KiB un-shared after 1 fork: 64.0 by save app.py:40, 8.0 by ")
+    assert lines[0].startswith("76.0 KiB un-shared after 1 fork: 64.0 save app.py:40, 8.0 ")
     assert lines[0].endswith("; 36.0 KiB more as 1 process ended")
     assert "ended" not in lines[1]
     head = next(line for line in lines if line.endswith("own line"))
-    assert head.split() == ["un-shared", "at", "the", "end", "share", "own", "line"]
+    assert head.split() == ["copied", "at", "the", "end", "share", "own", "line"]
     total = next(line for line in lines if line.endswith(" Total"))
-    assert total.split()[:4] == ["76.0", "KiB", "36.0", "KiB"]
+    assert total.split()[:4] == ["112.0", "KiB", "36.0", "KiB"]
 
 
 @pytest.mark.parametrize(("ends", "how"), [(False, HOW_NO_PYTHON), (True, HOW_NOT_PYTHON)])
 def test_nothing_is_told_of_an_end_that_is_not_known(ends, how):
     """GIVEN a process that goes on, or that runs another program last THEN all counts as copied while it ran."""
-    told = Unshared(served(ends=ends, how=how).blame(threads=True))
+    told = Unshared(served(ends=ends, how=how).blame())
     assert (told.total, told.at_the_end) == (28 * PAGE, 0)
     assert told.ended == ends, "then line 2 says that what it copied as it ended counts too"

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
+from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, composition
 from perfetto import query
 
-from wstrace.analysis.blame.words import answer
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FILE, PROCESS_FORK, PROCESS_NAME
 from wstrace.testing import batch_of
@@ -75,15 +74,15 @@ def told(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 def test_faults_are_instants_of_their_threads(told):
     assert told["categories"] == [["fault", 8], ["from disk", 1]]
     assert told["threads"] == [[7, 7, "app", 3], [8, 7, "app", 3], [9, 9, "other, worker 1 of 1", 3]]
-    assert told["from disk"] == [["libbig.so", 30, FILE, "own (no line)"]]
+    assert told["from disk"] == [["libbig.so", 30, FILE, "own"]]
 
 
 def test_the_last_values_of_the_counters_are_what_blame_says_is_resident(told, trace):
-    blame = trace.blame("peak")
-    expected = {(f"resident: {row.label}", row.resident) for row in blame.rows("line")}
+    blame = composition(trace, "peak")
+    expected = {(f"resident: {row.label}", row["resident"]) for row in blame.rows("line")}
     assert {(name, value) for name, _, value in told["counters"]} == expected
-    assert sum(value for _, _, value in told["counters"]) == blame.total
-    assert told["about"][0] == [answer(blame)]
+    assert sum(value for _, _, value in told["counters"]) == blame.rss
+    assert told["about"][0] == [trace.report(at="peak").answer]
 
 
 def test_stacks_are_samples_from_the_outermost_frame_in(told):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from blame_scripted import ANON, APP, CODE, FILE, PAGE, SAVE, Script
+from blame_scripted import ANON, APP, CODE, FILE, PAGE, SAVE, Script, composition
 from go_pprof import pprof, totals
 
 from wstrace.errors import UsageError
@@ -36,9 +36,9 @@ def saved(trace: Trace, path: Path, **options: object) -> Path:
 
 def test_go_reads_the_sums_of_blame(tmp_path):
     trace = two_processes()
-    path, rows = saved(trace, tmp_path / "x.pb.gz"), trace.blame("peak").rows("line")
+    path, rows = saved(trace, tmp_path / "x.pb.gz"), composition(trace, "peak").rows("line")
     found = totals(path)
-    assert found == {name: sum(getattr(row, name) for row in rows) for name in found}
+    assert found == {name: sum(row[name] for row in rows) for name in found}
     assert found == {"faults": 9, "brought": 9 * PAGE, "resident": 7 * PAGE}
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from stacks_scripted import Stacks
 
-from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.filter import Filter
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import (
     CONTENT_LOSS,
@@ -121,14 +122,27 @@ class Script:
         own = {start >> 24: 6 + number for number, (_, start) in enumerate(self._files)}
         at = [own.get(va >> 24, 1 if va >= ANON else 2) for va in columns["va"]]
         kinds = [KIND_ANON if va >= ANON else KIND_FILE for va in columns["va"]]
-        batches.append(batch_of(PAGE_FAULT, self.strings, mapping=at, kind=kinds, **columns))
+        files = {}
+        for batch in self.batches:
+            if batch.schema.name == MAPPING.name:
+                files |= dict(zip(batch["id"].tolist(), batch["file"].tolist(), strict=True))
+        columns["weight"] = [int(bool(native)) for native in columns["native_stack"]]
+        file, pc_file = ([files.get(number, 0) for number in ids] for ids in (at, columns["pc_mapping"]))
+        batches.append(
+            batch_of(PAGE_FAULT, self.strings, mapping=at, kind=kinds, file=file, pc_file=pc_file, **columns)
+        )
         trace = trace_of(*batches)
         trace.info.page_size, trace.info.sampled = PAGE, max(1, round(sum(every) / len(every)))
         trace.info.content_losses = LOSS_EVENTS[1:]
         return trace
 
-    def blame(self, **asked) -> Blame:
-        return self.trace().blame(**asked)
+    def blame(self, **asked) -> Composition:
+        return composition(self.trace(), **asked)
+
+
+def composition(trace: Trace, at: str | int = "exit", **chosen) -> Composition:
+    """The pages of a trace at a moment; chosen: of Filter."""
+    return Composition(trace, at, chosen=Filter(**chosen))
 
 
 class Paced(ScriptedSource):

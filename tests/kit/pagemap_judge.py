@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from wstrace.analysis.arrival import REASONS
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.composition import Composition
 from wstrace.batch import Dictionary
 from wstrace_exporters.msgpack.interchange.blame_tables import pages_batch
 
@@ -44,7 +43,7 @@ def found_by(of: Composition, names: list[str]) -> dict[int, tuple[str, bool, st
 
     names: of each fault, its own.
     """
-    pages = (pages_batch(Blame(of), Dictionary())["va"] // of.page_size).tolist()
+    pages = (pages_batch(of, Dictionary())["va"] // of.page_size).tolist()
     owners = [names[fault] if fault >= 0 else "" for fault in of.owner.tolist()]
     reasons = [REASONS[number] for number in of.found.reason.tolist()]
     return dict(zip(pages, zip(owners, of.found.estimated.tolist(), reasons, strict=True), strict=True))

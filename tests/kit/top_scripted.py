@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wstrace.analysis.blame.rows import BlameRow
+from wstrace.analysis.dimensions import Label, Row
 from wstrace_exporters.live_screen.look import FileRow, Look
 
 MIB = 1 << 20
 
 
-def owner(label: str, resident: int = 0, *, private: int | None = None, faults: int = 0, major: int = 0) -> BlameRow:
+def owner(label: str, resident: int = 0, *, private: int | None = None, faults: int = 0, major: int = 0) -> Row:
     private = resident if private is None else private
-    return BlameRow(label, label, resident=resident, private=private, shared=resident - private, faults=faults,
-                    major=major)  # fmt: skip
+    return Row((Label(label),), {"resident": resident, "private": private, "shared": resident - private,
+                                 "faults": faults, "from_disk": major})  # fmt: skip
 
 
 def first() -> Look:

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from blame_scripted import composition
 from stopped_process import stopped
 
 import wstrace
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.unshared import Unshared
 from wstrace.session import Session
 
 TRUTH = Path(__file__).with_name("blame_truth.py")
@@ -47,20 +48,20 @@ def truth(tmp_path_factory, full_level, python_stacks):
 def test_each_line_has_what_it_brought_and_no_byte_that_was_there(truth):
     with wstrace.open_trace(str(truth)) as trace:
         (parent,) = trace.info.targets
-        rows = trace.blame(at="exit", pids=[parent]).rows("function")
-    found = {row.function: row.resident for row in rows if row.file.endswith("blame_truth.py")}
+        rows = composition(trace, at="exit", pids=[parent]).rows("function")
+    found = {row.of("function"): row["resident"] for row in rows if row.of("file").endswith("blame_truth.py")}
     assert found["load"] == 2 * REGION, "of the block that was forked and rewritten, and of the one that was moved"
     assert found["bring_again"] == 2 * REGION, "what was discarded, and the block of the four"
     # between the two there may be a page of the interpreter's own
     assert found.get("rewrite", 0) <= 8 * mmap.PAGESIZE
     assert found.get("copy", 0) <= 8 * mmap.PAGESIZE
-    unknown = sum(row.resident for row in rows if row.reason)
-    assert unknown <= 0.02 * sum(row.resident for row in rows)
+    unknown = sum(row["resident"] for row in rows if row.of("reason"))
+    assert unknown <= 0.02 * sum(row["resident"] for row in rows)
 
 
 def test_one_parent_and_four_children_copy_sixteen_mib(truth):
     with wstrace.open_trace(str(truth)) as trace:
-        rows = {row.function: n for row, n in Unshared(trace.blame(at="exit")).rows("function")}
+        rows = {row.of("function"): row["copied"] for row in Unshared(composition(trace, at="exit")).rows("function")}
     assert 4 * REGION <= rows["copy"] <= 4 * REGION + 40 * mmap.PAGESIZE, "5,120 faults, 4,096 copies"
 
 
@@ -71,12 +72,12 @@ def test_the_total_is_the_kernels_of_the_stopped_process(by):
         session = Session(pid, sources=["page_faults", "working_set:interval=0"], children=False)
         with session:
             session.wait(0.5)
-        blame = session.trace.blame()
+        blame = composition(session.trace)
         kernel = rollup(pid)
     rows = blame.rows(by)
-    assert sum(row.resident for row in rows) == blame.total == kernel["Rss"]
+    assert sum(row["resident"] for row in rows) == blame.rss == kernel["Rss"]
     private = kernel["Private_Clean"] + kernel["Private_Dirty"]
     # what our own process has mapped too is shared while it looks
-    assert abs(sum(row.private for row in rows) - private) <= MIB
+    assert abs(sum(row["private"] for row in rows) - private) <= MIB
     if by == "line":
         assert {row.label for row in rows} == {"(not known: before the trace)"}

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from blame_scripted import composition
 from recorded_run import record
 
-from wstrace.analysis.blame.rows import BlameRow
+from wstrace.analysis.dimensions import Row
 
 pytestmark = pytest.mark.usefixtures("full_level")
 MIB = 1 << 20
@@ -38,16 +39,16 @@ setTimeout(() => kept.pop(), 1000);
 """
 
 
-def rows_of(folder: Path, command: list[str | Path], at: str) -> list[BlameRow]:
+def rows_of(folder: Path, command: list[str | Path], at: str) -> list[Row]:
     sources = ("-s", "page_faults:stacks=native,stack_period=32", "-s", "peak_snapshot", "-s", "working_set")
     with record(folder, command, *sources) as trace:
         assert trace.ledger.get("lost") == 0
-        return trace.blame(at=at).rows("line")
+        return composition(trace, at=at).rows("line")
 
 
-def told_right(row: BlameRow, n_bytes: int) -> bool:
+def told_right(row: Row, n_bytes: int) -> bool:
     """Whether an estimate is within three of its own errors."""
-    return abs(row.resident - n_bytes) <= 3 * n_bytes / row.samples**0.5
+    return abs(row["resident"] - n_bytes) <= 3 * n_bytes / row["samples"] ** 0.5
 
 
 def test_what_the_library_touched_is_its_callers_line_in_cpp(tmp_path):
@@ -56,13 +57,16 @@ def test_what_the_library_touched_is_its_callers_line_in_cpp(tmp_path):
     (tmp_path / "n.cpp").write_text(CPP)
     subprocess.run(["g++", "-O1", "-g", "-o", "program", "n.cpp"], cwd=tmp_path, check=True)
     rows = rows_of(tmp_path, [tmp_path / "program"], "exit")
-    at = {row.function.partition("(")[0]: row for row in rows if row.file.endswith("n.cpp") and 4 <= row.line <= 7}
+    at = {
+        row.of("function").partition("(")[0]: row
+        for row in rows
+        if row.of("file").endswith("n.cpp") and 4 <= row.line <= 7
+    }
     exact = at.pop("touch")
-    assert (exact.samples, exact.estimated) == (0, 0), "its own instruction tells it"
-    assert 16 * MIB - 8 * 4096 <= exact.resident <= 16 * MIB, "new wrote to the first page of each block"
+    assert 16 * MIB - 8 * 4096 <= exact["resident"] <= 16 * MIB, "new wrote to the first page of each block"
     assert told_right(at["Store::load"], 24 * MIB)
     assert told_right(at["copied"], 8 * MIB)
-    assert all(at[name].samples > 40 for name in ("Store::load", "copied"))
+    assert all(at[name]["samples"] > 40 for name in ("Store::load", "copied"))
 
 
 def test_a_function_of_node_owns_its_buffers(tmp_path):
@@ -71,5 +75,5 @@ def test_a_function_of_node_owns_its_buffers(tmp_path):
     (tmp_path / "big.js").write_text(NODE)
     rows = rows_of(tmp_path, ["node", "--perf-basic-prof", "--interpreted-frames-native-stack", "big.js"], "peak")
     (row,) = [row for row in rows if row.label == "makeBuffers big.js"]
-    assert row.samples > 40
+    assert row["samples"] > 40
     assert told_right(row, 40 * MIB)

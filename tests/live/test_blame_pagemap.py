@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blame_scripted import composition
 from pagemap_judge import found_by, judged, recorded
 from recorded_run import compiled
 
 import wstrace
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.losses import page_of
+from wstrace.analysis.unshared import Unshared
 
 HERE = Path(__file__).parent
 N = 256  # pages of each region of the programs
@@ -47,7 +47,7 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
         assert of.lost == 0
         assert trace.info.final_snapshot == parent
         found = found_by(of, outermost_lines(of))
-        told = Unshared(trace.blame(at="exit"))
+        told = Unshared(composition(trace, at="exit"))
         copied = page_of(told.of.history.faults.key[told.copies])
     certain, estimated, wrong = judged(truth, found)
     lines = program.read_text().splitlines()
@@ -71,7 +71,7 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
         (parent,) = trace.info.targets
         of = Composition(trace, "exit", [parent])
         assert of.lost == 0
-        by_fault, labels = Blame(of).labels_of_faults("function")
+        by_fault, labels = of.labels_of_faults("function")
         assert trace.info.final_snapshot == parent
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
     certain, estimated, _ = judged(truth, found)
@@ -98,7 +98,7 @@ def test_no_page_of_a_random_program_is_anothers_for_certain(mix, seeds, tmp_pat
         with wstrace.open_trace(str(path)) as trace:
             (parent,) = trace.info.targets
             of = Composition(trace, "exit", [parent])
-            by_fault, labels = Blame(of).labels_of_faults("function")
+            by_fault, labels = of.labels_of_faults("function")
             assert trace.info.final_snapshot == parent
             found = found_by(of, [labels[one].function for one in by_fault.tolist()])
         _, _, wrong = judged(truth, found, random=True)

@@ -12,8 +12,7 @@ from pagemap_judge import found_by, judged, recorded
 from recorded_run import compiled
 
 import wstrace
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.composition import Composition
 
 HERE = Path(__file__).parent
 
@@ -29,7 +28,7 @@ def test_what_the_kernel_a_device_or_another_task_brought_is_no_functions(tmp_pa
     with wstrace.open_trace(str(path)) as trace:
         (parent,) = trace.info.targets
         of = Composition(trace, "exit", [parent])
-        by_fault, labels = Blame(of).labels_of_faults("function")
+        by_fault, labels = of.labels_of_faults("function")
         assert trace.info.final_snapshot == parent
         found = found_by(of, [labels[one].function for one in by_fault.tolist()])
     certain, estimated, _ = judged(truth, found, random=True)

@@ -12,6 +12,8 @@ import zipfile
 import pytest
 from recorded_run import record
 
+from wstrace.analysis.import_report import imports
+
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives stacks"),
     pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="eBPF needs root"),
@@ -100,12 +102,12 @@ def told(program):
     with record(program, [sys.executable, "program.py"]) as trace:
         if (level := trace.info.level_name) != "full":
             pytest.skip(f"level {level}")
-        yield trace.imports(), trace.blame()
+        yield imports(trace, "exit"), trace.report(at="exit")
 
 
 def rows(told) -> dict[tuple[str, ...], int]:
     """path -> resident bytes with its own imports."""
-    return {row.path: row.all.resident for row in told[0].rows}
+    return {row.path: row.all["resident"] for row in told[0].rows}
 
 
 def test_each_import_brings_what_the_program_measures_around_it(program, told):
@@ -125,13 +127,13 @@ def test_each_import_brings_what_the_program_measures_around_it(program, told):
     ],
 )  # fmt: skip
 def test_each_module_has_its_own_memory(told, path: str, mib: int):
-    own = {" > ".join(row.path): row.own.resident for row in told[0].rows}
+    own = {" > ".join(row.path): row["resident"] for row in told[0].rows}
     assert mib * MIB <= own.get(path, 0) + (8 << 10), sorted(own)
     assert own[path] <= mib * MIB + (400 << 10)
 
 
 def test_an_extension_module_is_named_and_below_what_imports_it(told):
-    if not any("_decimal" in row.module for row in told[0].rows):
+    if not any("_decimal" in row.label for row in told[0].rows):
         import _decimal
 
         assert not hasattr(_decimal, "__file__"), "it is a library of its own, and is not told"
@@ -140,11 +142,15 @@ def test_an_extension_module_is_named_and_below_what_imports_it(told):
 
 
 def test_the_sum_is_that_of_the_run(told):
-    imports, blame = told
-    assert sum(row.own.resident for row in imports.rows) == blame.total == sum(row.all.resident for row in imports.top)
-    assert sum(row.own.faults for row in imports.rows) == sum(row.faults for row in blame.rows("line"))
+    found, blame = told
+    assert (
+        sum(row["resident"] for row in found.rows)
+        == blame.total["resident"]
+        == sum(row.all["resident"] for row in found.top)
+    )
+    assert sum(row["faults"] for row in found.rows) == blame.total["faults"]
     assert rows(told)["(not importing)",] >= 8 * MIB
-    assert not [row.path for row in imports.rows if row.module.startswith("(imports that")]
+    assert not [row.path for row in found.rows if row.label.startswith("(imports that")]
 
 
 def test_parents_are_those_of_importtime(program, told):
@@ -162,9 +168,9 @@ def test_parents_are_those_of_importtime(program, told):
     names = {*parents, *(name for several in waiting.values() for name in several)}
     compared = 0
     for row in told[0].rows:
-        if row.module in names and row.module in parents and len(row.path) > 1 and not row.path[-2].startswith("("):
-            assert row.path[-2] == parents[row.module], (row.path, parents[row.module])
+        if row.label in names and row.label in parents and len(row.path) > 1 and not row.path[-2].startswith("("):
+            assert row.path[-2] == parents[row.label], (row.path, parents[row.label])
             compared += 1
-        elif row.module in names and row.is_module and len(row.path) == 1:
-            assert row.module not in parents, (row.path, parents.get(row.module))
+        elif row.label in names and row.is_module and len(row.path) == 1:
+            assert row.label not in parents, (row.path, parents.get(row.label))
     assert compared >= 5

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from blame_scripted import composition
 from recorded_run import record
 
 pytestmark = pytest.mark.usefixtures("full_level")
@@ -62,10 +63,12 @@ def test_pages_belong_to_who_touched_them_first(tmp_path: Path, kind: str) -> No
         hints = int((tmp_path / "told").read_text())
         if hints < PAGES:
             pytest.skip(f"only where the kernel looks at these pages: {hints} hint faults in 90 s")
-        rows = trace.blame(at="exit").rows("line")
-        found = {name: sum(row.resident for row in rows if row.function == name) for name in ("first", "again")}
+        rows = composition(trace, at="exit").rows("line")
+        found = {
+            name: sum(row["resident"] for row in rows if row.of("function") == name) for name in ("first", "again")
+        }
         resident = PAGES * os.sysconf("SC_PAGE_SIZE")
         # a fault does not say whether it wrote: the second one may be the first write, so there are two candidates
-        assert sum(found.values()) == resident, [(row.label, row.resident) for row in rows[:5]]
+        assert sum(found.values()) == resident, [(row.label, row["resident"]) for row in rows[:5]]
         assert found["first"] >= resident // 2
         assert any("between nodes" in lack for lack in trace.info.lacking), trace.info.lacking

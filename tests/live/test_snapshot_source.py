@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from blame_scripted import composition
 from held_memory import holder, holding
 
 import wstrace
@@ -101,7 +102,7 @@ def test_a_mark_has_a_snapshot_soon_after_it():
             until = time.monotonic() + 30
             while not (after := _taken(session, text)) and time.monotonic() < until:
                 time.sleep(0.02)
-            assert session.trace.blame(at=text).of.inputs.time_ns == after[0]
+            assert composition(session.trace, at=text).inputs.time_ns == after[0]
     assert len(_taken(session)) <= 6, "at the start and the end, one or two for marks that follow each other at once"
 
 

@@ -6,9 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from blame_scripted import composition
 
 import wstrace
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.unshared import Unshared
 
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
@@ -33,8 +34,10 @@ def test_the_end_of_an_interpreter_is_told_apart_from_what_it_read_before(tmp_pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(path) as trace:
-        told = Unshared(trace.blame(at="exit", threads=True))
-        rows = {row.function: each for row, *each in told.rows_apart("function")}
+        told = Unshared(composition(trace, at="exit"))
+        rows = {
+            row.of("function"): (row["copied"] - row["at_the_end"], row["at_the_end"]) for row in told.rows("function")
+        }
     assert rows["read"][0] > 2 << 20, "the slice counts a reference to each of 50,000 lists of 64 bytes"
     assert rows["read"][1] == 0
     assert not told.ended

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from blame_scripted import composition
 from recorded_run import compiled
 
 import wstrace
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.unshared import Unshared
 
 HERE = Path(__file__).parent
 
@@ -32,7 +33,7 @@ def test_copies_of_pages_that_came_without_a_fault_are_told(mode, tmp_path, full
     if not truth["huge"]:
         pytest.skip("this machine gives no transparent huge pages")
     with wstrace.open_trace(str(trace)) as read:
-        told = Unshared(read.blame(at="exit"))
+        told = Unshared(composition(read, at="exit"))
         assert read.info.final_snapshot == read.info.targets[0]
         copied = told.total // told.of.page_size
     # pages of libc and the program, which the forks copied too, come on top

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
-from wstrace.analysis.blame.alignment import paired, unversioned
+from wstrace.analysis.alignment import paired, unversioned
 from wstrace.text import number, printable, size
 
 #: The figures of a baseline; the others, and a limit's, are of the moment. In bytes, but for the faults.

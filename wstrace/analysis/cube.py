@@ -96,8 +96,11 @@ class Cube:
         elif len(batch):
             self.faults(batch)
 
-    def faults(self, batch: Batch) -> NDArray[np.uint32]:
-        """Counts a batch of faults; returns the cell of each, which holds until the cube forgets."""
+    def faults(self, batch: Batch, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.uint32]:
+        """Counts a batch of faults; returns the cell of each, which holds until the cube forgets.
+
+        chosen: those that count, shape (n,); None = all.
+        """
         self._span(batch)
         keys, own = self.keys_of(batch)
         each = batch.columns.get("sampled")
@@ -113,6 +116,8 @@ class Cube:
                 "from_disk": np.where(major, stands_for, 0),
                 "samples": sums.get("samples", one),
             }
+        if chosen is not None:
+            sums = {name: amounts * chosen for name, amounts in sums.items()}
         return self.count(keys, sums)
 
     def keys_of(self, batch: Batch) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_] | None]:
@@ -129,7 +134,7 @@ class Cube:
         if "native_stack" in columns and without.any():
             own = (columns["native_stack"] != 0) & (columns.get("weight", none) != 0) & without
             if own.any():
-                stack, how = _sampled(batch, stack, how, own)
+                stack, how = _sampled(batch, stack, how, own, ~names.own_code(columns.get("pc_file", none)))
             else:
                 own = None
         found["stack"], found["how"] = stack, how
@@ -267,15 +272,18 @@ def _hash(columns: Sequence[NDArray[Any] | None]) -> NDArray[np.uint64]:
 
 
 def _sampled(
-    batch: Batch, stack: NDArray[Any], how: NDArray[Any], own: NDArray[np.bool_]
+    batch: Batch, stack: NDArray[Any], how: NDArray[Any], own: NDArray[np.bool_], needs: NDArray[np.bool_]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The stacks of faults of which samples have native ones, and how each is known.
 
-    A fault without a stack counts for the next sample of its thread, after the last one for that.
+    A fault without a stack counts for the next sample of its thread, after the last one for that; but in the program's
+    own code it needs none, and its sample counts for no other. own: which are samples. needs: which need one.
     """
     native, native_how = batch["native_stack"], batch["native_how"]
     order = np.argsort(batch["tid"], kind="stable")
-    samples = np.flatnonzero(own[order])
+    samples = np.flatnonzero((own & needs)[order])
+    if not len(samples):
+        return np.where(own, native, stack), np.where(own, native_how, how)
     tids = batch["tid"][order]
     at = samples.searchsorted(np.arange(len(order)))
     after, before = samples[np.minimum(at, len(samples) - 1)], samples[np.maximum(at - 1, 0)]
@@ -283,7 +291,8 @@ def _sampled(
     same = tids[chosen] == tids
     of = np.empty(len(order), np.intp)
     of[order] = order[np.where(same, chosen, np.arange(len(order)))]
-    told = (stack == 0) & own[of]
+    told = (stack == 0) & (own | (own[of] & needs))
+    of = np.where(needs, of, np.arange(len(order)))
     return (
         np.where(told, native[of], stack),
         np.where(own, native_how, np.where(told, HOW_NOT_SAMPLED, how)),

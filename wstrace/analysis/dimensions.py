@@ -5,14 +5,13 @@ A plugin adds one by the hook `wstrace_dimensions`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wstrace.analysis.arrival import REASONS
-from wstrace.analysis.own import Origin, package_of
-from wstrace.analysis.own_native import module_origin
+from wstrace.analysis.own import package_of
 from wstrace.analysis.segments import distinct
 from wstrace.batch import Batch
 from wstrace.declarations import Dimension
@@ -21,7 +20,7 @@ from wstrace.places import OWN_KERNEL, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import HOW_NOT_SAMPLED, KINDS
 from wstrace.signatures import without_arguments
-from wstrace.text import base_name
+from wstrace.text import base_name, printable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 #: The top bit of the offset of an instruction that is kept.
 _TOP_BIT = np.uint64(43)
 NOT_KNOWN = "(not known)"
+#: The most characters of a label in a sentence.
+NAME_LIMIT = 60
 #: The cells of all that was too rare to be kept apart.
 OTHER = "[other]"
 
@@ -70,6 +71,84 @@ class Labels(NamedTuple):
 
     of: NDArray[np.intp]
     labels: list[Label]
+
+
+class Joined(NamedTuple):
+    """The labels of cells by several dimensions together."""
+
+    of: NDArray[np.intp]
+    labels: list[tuple[Label, ...]]
+
+
+class Row:
+    """A row of a table.
+
+    Attributes:
+        labels: one for each dimension that rows are by. values: measure -> its sum.
+        label: the texts of its labels. whole: what tells it from all other rows.
+    """
+
+    __slots__ = ("label", "labels", "values", "whole")
+
+    def __init__(self, labels: Sequence[Label], values: dict[str, int]) -> None:
+        self.labels, self.values = tuple(labels), values
+        self.label, self.whole = (
+            "  ".join(texts) for texts in zip(*((one.text, one.unique) for one in labels), strict=True)
+        )
+
+    def __getitem__(self, measure: str) -> int:
+        return self.values.get(measure, 0)
+
+    def of(self, name: str) -> str:
+        """What its labels say of its place: the file, function or package; or why the owner is not known (reason)."""
+        return next((found for one in self.labels if (found := getattr(one, name))), "")
+
+    @property
+    def line(self) -> int:
+        """The line in its file, from 1; 0 = not known."""
+        return next((one.line for one in self.labels if one.line), 0)
+
+    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, Any]:
+        """The keys of a row in JSON. by: the dimensions of its labels. names: of the measures."""
+        found: dict[str, Any] = {"label": self.label}
+        found |= {name: self.of(name) for name in ("file", "function", "package", "reason")}
+        # `load`, not `load app.py`, is the function of a row by function
+        found |= {name: getattr(label, name, "") or label.text for name, label in zip(by, self.labels, strict=True)}
+        return found | {"line": self.line} | {name: self[name] for name in names}
+
+
+def name_of(label: str) -> str:
+    """A label as a sentence has it."""
+    if label.startswith(("(package ", "(standard ")):
+        label = label[1:].removesuffix(")")
+    return printable(label, NAME_LIMIT)
+
+
+def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
+    """The rows of cells by their labels, those with most of a measure first, equal ones by label.
+
+    Args:
+        labels: those of the rows. sums: measure -> its sum of each cell. sort: the measure.
+    """
+    totals = {name: np.bincount(labels.of[: len(one)], one, len(labels.labels)) for name, one in sums.items()}
+    found = []
+    for label, *amounts in zip(labels.labels, *(total.tolist() for total in totals.values()), strict=True):
+        if any(amounts):
+            found.append(Row(label, {name: round(n) for name, n in zip(totals, amounts, strict=True)}))
+    return sorted(found, key=lambda row: (-row[sort], -row["faults"], row.label))
+
+
+def joined(by: Sequence[str], cube: Cube) -> Joined:
+    """The labels of all cells of a cube by several dimensions together. Raises UsageError."""
+    named = [labels_of(one, cube) for one in dimensions_of(by).values()]
+    first, of = distinct(*(one.of for one in named))
+    keys = zip(*(one.of[first].tolist() for one in named), strict=True)
+    return Joined(of.astype(np.intp), [tuple(one.labels[n] for one, n in zip(named, key, strict=True)) for key in keys])
+
+
+def rows(cube: Cube, by: Sequence[str], *, sort: str = "faults") -> list[Row]:
+    """The rows of all that a cube has counted by these dimensions, those with most of a measure first."""
+    return rows_of(joined(by, cube), {name: cube.measure(name) for name in cube.sums}, sort)
 
 
 def labels_of(dimension: Dimension, cube: Cube) -> Labels:
@@ -186,8 +265,7 @@ def _in_own_code(cube: Cube) -> NDArray[np.bool_]:
     names = cube.names
     place, file = cube.key("place"), cube.key("pc_file")
     own = np.zeros(int(place.max(initial=0)) + 1, np.bool_)
-    files = [code for code in np.unique(file).tolist() if module_origin(names.text(code), names.rule)[0] == Origin.OWN]
-    own[place[np.isin(file, files)]] = True
+    own[place[names.own_code(file)]] = True
     own[0] = False
     return own
 
@@ -216,21 +294,33 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
             index, found = names.symbolizer.at_offsets(mappings[rows], offsets[rows], strings, lines=some)
             for row, at in zip(rows.tolist(), index.tolist(), strict=True):
                 places[row] = found[at]
+    if view == "stack":
+        return [_innermost(cube, *one) for one in zip(places, files, mappings.tolist(), offsets.tolist(), strict=True)]
     return [
         _of_place(place, file, view, int(offset), with_line)
         for place, file, offset, with_line in zip(places, files, offsets.tolist(), lines.tolist(), strict=True)
     ]
 
 
+def _innermost(cube: Cube, place: Place | str, file: str, mapping: int, offset: int) -> Label:
+    """The label of an instruction as a whole stack: the frames that are there."""
+    from wstrace.analysis.frames import native_frames
+    from wstrace.analysis.stack_views import whole
+
+    names = cube.names
+    if not isinstance(place, Place):
+        return _of_place(place, file, "stack", offset, with_line=False)
+    known, of = names.symbolizer.mappings.find(np.array([mapping], np.uint32))
+    build_id = names.strings[int(of["build_id"][0])] if known[0] and names.strings is not None else ""
+    frames = native_frames(place, offset=offset, mapping=mapping, build_id=build_id)
+    return Label(whole(frames), frames=frames)
+
+
 def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: bool) -> Label:
     """The label of an instruction; place = "": it lies in no known mapping, but in that file."""
     if isinstance(place, Place) and with_line:
-        from wstrace.analysis.frames import native_frame, native_frames
-        from wstrace.analysis.stack_views import whole
+        from wstrace.analysis.frames import native_frame
 
-        if view == "stack":
-            frames = native_frames(place, offset=offset)
-            return Label(whole(frames), frames=frames)
         return _of_native(native_frame(place, offset=offset))
     module = place.module if isinstance(place, Place) else base_name(place or file)
     package = package_of(file) or module

@@ -8,12 +8,16 @@ from wstrace.text import duration, number, size
 
 _ALL = (
     Measure("grown", "growth", "resident bytes at the moment less those at the beginning"),
+    Measure("change", "change", "resident bytes that the second run has more"),
+    Measure("first", "first", "resident bytes of the first run"),
+    Measure("second", "second", "resident bytes of the second run"),
     Measure("resident", "resident", "bytes in memory at that moment; of several processes each page once", always=True),
     Measure("rss", "rss", "of several processes the sum of what each has, where shared pages count once for each"),
     Measure("private", "private", "of these, what no other process has", always=True),
     Measure("shared", "shared", "of these, what other processes have, too"),
     Measure("pss", "pss", "those of shared pages divided by all processes that have them"),
     Measure("copied", "copied", "of these, what a child process copied by writing to a page of its parent"),
+    Measure("at_the_end", "at the end", "the same, while the process ended"),
     Measure("written", "written", "bytes of pages that were there already when a fault wrote to them"),
     Measure("brought", "brought", "bytes of all pages that arrived, those that are gone again included"),
     Measure("again", "again", "bytes of pages that arrived although they had been there before"),

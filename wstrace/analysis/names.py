@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.instructions import Instructions
-from wstrace.analysis.own import OwnRule
+from wstrace.analysis.own import Origin, OwnRule
+from wstrace.analysis.own_native import module_origin
 from wstrace.analysis.process_names import ProcessNames
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
@@ -20,6 +21,8 @@ from wstrace.schema import MAPPING, PROCESS, PROCESS_EXIT
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from wstrace.analysis.stack_views import StackViews
 
 #: The most processes and threads that have a name.
@@ -84,6 +87,13 @@ class Names:
     def text(self, code: int) -> str:
         """The text of a code; `[unknown]` for none."""
         return (self.strings[code] if self.strings is not None and code < len(self.strings) else "") or UNKNOWN
+
+    def own_code(self, files: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each code is that of a file with the program's own native code."""
+        codes, which = np.unique(files, return_inverse=True)
+        own = [module_origin(self.text(code), self.rule)[0] == Origin.OWN for code in codes.tolist()]
+        found: NDArray[np.bool_] = np.array(own, np.bool_)[which]
+        return found
 
     def name(self, process: int, tid: int = 0) -> str:
         """The name of a process, by its number, or of one of its threads; `[unknown]`."""

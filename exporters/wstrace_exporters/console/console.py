@@ -206,10 +206,10 @@ class Console(Exporter):
             output.show(*grown, *usual(found, self._top), "", next_step(info))
 
     def _grown(self, trace: Trace) -> list[str | Styled | TextTable]:
-        from wstrace.analysis.blame.over_time import OverTime
-        from wstrace_exporters.console.over_time_tables import parts
+        from wstrace.analysis.compare import OverTime
+        from wstrace_exporters.console.report_table import over_time
 
-        return [*parts(OverTime(trace, self._step), self._top), ""]
+        return [*over_time(OverTime(trace, self._step), self._top), ""]
 
     def cancel(self, *, close: bool = True) -> None:
         """Removes the live line and prints nothing."""

@@ -17,9 +17,9 @@ _FOLD, _UNFOLD = ";", ","
 
 def write(trace: Trace, file: IO[bytes]) -> int:
     """Writes a line `outermost;...;innermost faults` per stack; returns their number."""
-    rows = [row for row in trace.report(by="stack", sort="faults").rows if row.values["faults"]]
+    rows = [row for row in trace.report(by="stack", sort="faults").rows if row["faults"]]
     for row in rows:
         frames = [str(frame) for frame in reversed(to_the_root(row.labels[0].frames))] or [row.label]
         names = (printable(frame).replace(_FOLD, _UNFOLD) for frame in frames)
-        file.write(f"{_FOLD.join(names)} {row.values['faults']}\n".encode())
+        file.write(f"{_FOLD.join(names)} {row['faults']}\n".encode())
     return len(rows)

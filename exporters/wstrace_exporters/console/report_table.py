@@ -1,18 +1,21 @@
-"""What `report` prints: the first lines, and tables with a column for each measure."""
+"""Reports as tables: all that `report`, `imports`, `unshared`, `diff` and `--over-time` print."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wstrace.analysis.compare import OverTime, signed
 from wstrace.analysis.dimensions import dimensions
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.report import Report
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
-from wstrace.text import estimate_mark
+from wstrace.text import estimate_mark, size
 
 #: The columns of the usual table, beside the measure that leads.
-_FIRST = ("resident", "faults")
+_FIRST = ("resident", "faults", "first", "second", "at_the_end")
+#: Of these measures the sign is shown in a table that is led by a change.
+_SIGNED = ("grown", "change", "private", "shared")
 
 
 def usual(report: Report, top: int = 10) -> list[str | Styled | TextTable]:
@@ -22,8 +25,9 @@ def usual(report: Report, top: int = 10) -> list[str | Styled | TextTable]:
 
 def parts(report: Report, *, top: int, names: Sequence[str] = ()) -> list[str | Styled | TextTable]:
     """The lines of a report, and its table with these columns; () = all."""
-    lines = [Styled(report.answer, "bold"), *(Styled(line, "dim") for line in (report.completeness, *report.notes))]
-    return [*lines, "", table(report, top, names)] if report.rows else [*lines]
+    lines = [Styled(line, "dim") for line in (report.completeness, *report.notes) if line]
+    found: list[str | Styled | TextTable] = [Styled(report.answer, "bold"), *lines]
+    return [*found, "", table(report, top, names)] if report.rows else found
 
 
 def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
@@ -33,21 +37,48 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
         only: the columns beside that measure; () = all.
     """
     known, names = measures(), report.measures
-    lead = report.lead
+    lead, change = report.lead, report.lead in ("change", "grown")
     names = [lead, *(name for name in names if name != lead and (not only or name in only))]
     whole = max(report.total.get(lead, 0), 1)
-    most = max((row.values.get(lead, 0) for row in report.rows), default=0)
+    most = max((row[lead] for row in report.rows), default=0)
+
+    def written(name: str, amount: int) -> str:
+        return signed(amount) if lead == "change" and name in _SIGNED else shown(known[name], amount)
+
     cells: list[list[Cell]] = []
     for row in report.rows[:top]:
-        marked = row.values.get("estimated", 0) if lead == "resident" else 0
-        values = [shown(known[name], row.values.get(name, 0)) for name in names]
-        values[0] = estimate_mark(row.values.get(lead, 0), marked) + values[0]
-        share = row.values.get(lead, 0) / whole
-        cells.append([*values, f"{share:6.1%}", Bar(max(row.values.get(lead, 0), 0), most), row.label])
+        values = [written(name, row[name]) for name in names]
+        marked = row["estimated"] if lead in ("resident", "change") else 0
+        values[0] = estimate_mark(row[lead], marked) + values[0]
+        share: list[Cell] = [] if change else [f"{row[lead] / whole:6.1%}", Bar(max(row[lead], 0), most)]
+        cells.append([*values, *share, row.label])
     rest = len(report.rows) - top
-    total = [shown(known[name], report.total.get(name, 0)) for name in names]
-    cells.append([*total, "100.0%", Bar(0, most), f"Total (of {len(report.rows):,} rows)" if rest > 0 else "Total"])
+    total = [written(name, report.total.get(name, 0)) for name in names]
+    shares: list[Cell] = [] if change else ["100.0%", Bar(0, most)]
+    cells.append([*total, *shares, f"Total (of {len(report.rows):,} rows)" if rest > 0 else "Total"])
     title = " and ".join(dimensions()[name].title for name in report.by)
     heads = [Column(known[name].title, spare=name not in (lead, *_FIRST)) for name in names]
-    strong = [n for n, row in enumerate(report.rows[:top]) if row.values.get(lead, 0) == most]
-    return TextTable([*heads, Column("share"), Column("", "bar"), Column(title, "name")], cells, len(cells), strong)
+    heads += [] if change else [Column("share"), Column("", "bar")]
+    strong = [n for n, row in enumerate(report.rows[:top]) if row[lead] == most and not change]
+    return TextTable([*heads, Column(title, "name")], cells, len(cells), strong)
+
+
+def over_time(told: OverTime, top: int) -> list[str | Styled | TextTable]:
+    """What grew and how fast, a row for each moment with what changed most since the one before, and all that grew."""
+    report = told.report()
+    lines = parts(report, top=top, names=_FIRST)
+    most = max((moment.resident for moment in told.moments), default=0)
+    cells: list[list[Cell]] = []
+    for at, moment in enumerate(told.moments):
+        changes = told.growth(at - 1, at) if at else []
+        change = moment.resident - told.moments[at - 1].resident if at else 0
+        best = next((row for row in changes if row["change"]), None)
+        cells.append([f"{told.seconds(at):.1f} s", size(moment.resident), size(moment.private),
+                      signed(change) if at else "", Bar(moment.resident, most),
+                      f"{signed(best['change'])} {best.label}" if best else ""])  # fmt: skip
+    title = f"largest change of one {dimensions()[told.by].title}"
+    columns = [Column("time", spare=False), Column("resident", spare=False), Column("private"), Column("change"),
+               Column("", "bar"), Column(title, "name")]  # fmt: skip
+    head = 2 if report.rows else 0  # an empty line, and the table of what grew
+    moments: list[str | Styled | TextTable] = ["", TextTable(columns, cells, len(cells))]
+    return [*lines[: len(lines) - head], *moments, *lines[len(lines) - head :]] if len(cells) > 1 else lines

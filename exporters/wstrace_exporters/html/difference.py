@@ -11,11 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.changes import Change
-from wstrace.analysis.blame.comparison import VIEWS, Comparison, Run
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.words import moment_of_both
+from wstrace.analysis.compare import VIEWS, Change, Comparison
 from wstrace.text import printable, size
 from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name, others
@@ -36,13 +32,12 @@ def write(first: Trace, second: Trace, file: IO[bytes], at: str | None) -> int:
 
 def difference(found: Comparison) -> dict[str, Any]:
     """The data of the page."""
-    before, after = found.sizes
-    change = after - before
+    before, after, change = found.first.total, found.second.total, found.change
     sign = "+" if change > 0 else "−" if change < 0 else ""
     return {
         "headline": [
             f"{sign}{size(abs(change))}: {found.second.name} has {size(after)} resident, "
-            f"{found.first.name} {size(before)}, {moment_of_both(found)}"
+            f"{found.first.name} {size(before)}, {found.moment}"
         ],
         "names": [found.first.name, found.second.name],
         "doubts": [printable(doubt, 400) for doubt in found.doubts],
@@ -56,15 +51,15 @@ def _view(found: Comparison, view: str) -> dict[str, Any]:
     """The rows of a view, those with the largest change first; all others together in the last one."""
     if why := found.why_not(view):
         return {"why": printable(why, 400), "rows": []}
-    rows = [row for row in found.rows(view) if row.first.resident or row.second.resident]
-    told = [[name(row.label), row.first.resident, row.second.resident] for row in rows[:_MOST]]
+    rows = [row for row in found.rows(view) if row["first"] or row["second"]]
+    told = [[name(row.label), row["first"], row["second"]] for row in rows[:_MOST]]
     if rest := rows[_MOST:]:
         told.append([others(len(rest)), *(sum(_amounts(row)[run] for row in rest) for run in (0, 1))])
     return {"why": "", "rows": told}
 
 
 def _amounts(row: Change) -> Sequence[int]:
-    return row.first.resident, row.second.resident
+    return row["first"], row["second"]
 
 
 def _tree(found: Comparison) -> dict[str, Any]:
@@ -73,14 +68,10 @@ def _tree(found: Comparison) -> dict[str, Any]:
         return {"why": printable(why, 400)}
     tree = Tree("all", 2)
     whose = {"whose": False, "lines": False}  # processes have other numbers, and lines move
-    add_paths(tree, _blame(found.first, found.moment), ("resident",), lambda amount: (amount[0], 0), **whose)
-    add_paths(tree, _blame(found.second, found.moment), ("resident",), lambda amount: (0, amount[0]), **whose)
+    add_paths(tree, found.first.of, ("resident",), lambda amount: (amount[0], 0), **whose)
+    add_paths(tree, found.second.of, ("resident",), lambda amount: (0, amount[0]), **whose)
     told = tree.packed((_PAGE,) * 4, _grown)
     return {"why": "", **told}
-
-
-def _blame(run: Run, at: str | int) -> Blame:
-    return Blame(Composition(run.trace, at, whole_stacks=True))
 
 
 def _grown(own: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import IO, Any
 
-from wstrace.analysis.blame import words
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.timeline import Timeline
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.report import moment_words, why_no_pages
+from wstrace.analysis.timeline import Timeline
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name
@@ -36,12 +35,12 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> i
 
         with open_trace(before) as first:
             return write_difference(first, trace, file, at or None)
-    blame = Blame(Composition(trace, at or "peak", whole_stacks=True))
+    blame = Composition(trace, at or "peak")
     file.write(document("report", f"wstrace: {name(trace.info.name)}", report(trace, blame, at)))
-    return len(blame.of.history.faults)
+    return len(blame.history.faults)
 
 
-def report(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
+def report(trace: Trace, blame: Composition, at: str) -> dict[str, Any]:
     """The data of the page."""
     times = Times(blame)
     arrivals = Timeline(blame, times.edges)
@@ -57,7 +56,7 @@ def report(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     }
 
 
-def _headline(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
+def _headline(trace: Trace, blame: Composition, at: str) -> dict[str, Any]:
     """The first lines of `report`, and what was lost."""
     info, found = trace.info, trace.report(at=at)
     lines = [found.answer, found.completeness]
@@ -67,15 +66,14 @@ def _headline(trace: Trace, blame: Blame, at: str) -> dict[str, Any]:
     # the page itself writes `note: ` before each of them
     notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
     command = printable(" ".join(info.command), 400)
-    about = [command, f"pages of {size(blame.of.page_size)}", words.moment_words(blame.of.inputs.moment)]
+    about = [command, f"pages of {size(blame.page_size)}", moment_words(blame.inputs.moment)]
     return {"headline": lines, "losses": lost, "notes": notes,
             "about": "; ".join(part for part in about if part)}  # fmt: skip
 
 
-def _why(trace: Trace, blame: Blame, times: Times, time: dict[str, Any]) -> dict[str, Any]:
+def _why(trace: Trace, blame: Composition, times: Times, time: dict[str, Any]) -> dict[str, Any]:
     """What each picture cannot show, in words."""
-    of = blame.of
-    faults = len(of.history.faults)
+    faults = len(blame.history.faults)
     none = "the trace holds no faults"
     if trace.info.level_name == "counters":
         none = "the system told only how many faults there were"
@@ -84,8 +82,8 @@ def _why(trace: Trace, blame: Blame, times: Times, time: dict[str, Any]) -> dict
         timeline_.append(
             "faults have no times of their own here: each stands at the beginning of the window in which it was read"
         )
-    if not blame.total:
-        timeline_.append(f"what is still resident is not known: {words.why_no_pages(blame)}")
+    if not blame.rss:
+        timeline_.append(f"what is still resident is not known: {why_no_pages(trace)}")
     if time["all_marks"] > MARKS:
         timeline_.append(f"the first {MARKS} of {number(time['all_marks'])} marks are drawn")
     if len(time["spans"]) < time["seen_spans"]:
@@ -95,8 +93,8 @@ def _why(trace: Trace, blame: Blame, times: Times, time: dict[str, Any]) -> dict
             f"{plural(outside, 'span')} not drawn: outside of the time from the first fault to the last one"
         )
     stacks = []
-    if faults and not len(of.inputs.tree):
+    if faults and not len(blame.inputs.names.tree):
         stacks.append("no stacks were recorded: below a process and thread stands the function of the instruction")
-    pages = words.why_no_pages(blame) if not blame.total else ""
+    pages = why_no_pages(trace) if not blame.rss else ""
     return {"pages": pages, "faults": none, "times": "its faults have no times" if faults else none,
             "timeline": timeline_, "stacks": stacks}  # fmt: skip

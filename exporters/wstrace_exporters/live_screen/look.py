@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame import words
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.resident import keys_of
-from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.composition import Composition, keys_of
 from wstrace.analysis.cube import Cube
+from wstrace.analysis.dimensions import Row, rows
 from wstrace.analysis.losses import key_of, page_of
 from wstrace.analysis.moments import Snapshots
-from wstrace.analysis.report import rows
+from wstrace.analysis.report import completeness
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.schema import (
@@ -68,8 +66,8 @@ class Look:
     span: float = 0.0
     until_ns: int = 0
     by: str = OWNERS[0]
-    owners: list[BlameRow] = field(default_factory=list)
-    workers: list[BlameRow] = field(default_factory=list)
+    owners: list[Row] = field(default_factory=list)
+    workers: list[Row] = field(default_factory=list)
     majors: list[FileRow] = field(default_factory=list)
     resident: int = 0
     recent: int = 0
@@ -81,9 +79,9 @@ class Look:
     completeness: str = ""
     cost: float = 0.0
     ended: bool = False
-    others: dict[str, list[BlameRow]] = field(default_factory=dict)
+    others: dict[str, list[Row]] = field(default_factory=dict)
 
-    def owned(self, by: str) -> list[BlameRow] | None:
+    def owned(self, by: str) -> list[Row] | None:
         """The rows by these owners; None = they were not asked for."""
         return self.owners if by == self.by else self.others.get(by)
 
@@ -106,8 +104,8 @@ def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
     """
     now = now_ns()
     moment = max(until_ns, now - LATE_NS)
-    found = Blame(Composition(trace, moment))
-    times = found.of.inputs.faults["time_ns"]
+    found = Composition(trace, moment)
+    times = found.inputs.faults["time_ns"]
     owners = _of_span(found, by, before.until_ns)
     look = Look(
         now,
@@ -116,47 +114,48 @@ def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
         by,
         owners,
         _of_span(found, "process", before.until_ns),
-        [FileRow(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row.values["from_disk"])],
-        found.total,
-        sum(row.faults for row in owners),
+        [FileRow(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row["from_disk"])],
+        found.rss,
+        sum(row["faults"] for row in owners),
         cube.total("faults"),
         cube.total("from_disk"),
         sum(n for _, _, n in trace.ledger.losses()),
-        completeness=words.completeness(found),
+        completeness=completeness(trace, found.past, found, found.sums),
     )
-    if found.total and not before.resident:
+    if found.rss and not before.resident:
         look.others = {other: found.rows(other) for other in OWNERS if other != by}
     return Taken(look, _needed(trace, found, moment))
 
 
-def _of_span(found: Blame, view: str, until_ns: int) -> list[BlameRow]:
+def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
     """The rows of a view, whose faults are those that were recorded since the look before.
 
     They come in order of time, up to 100 ms after it: so these are all behind the last one that look knew, and some
     of them are older than it.
     """
-    label, names = found.labels_of_faults(view)
-    faults = found.of.inputs.faults
+    labels = found.past.labels(view)
+    label, names = labels.of[found.fault_cells], labels.labels
+    faults = found.inputs.faults
     late = faults["time_ns"] > until_ns
-    each = np.full(np.count_nonzero(late), found.of.sampled)
+    each = np.full(np.count_nonzero(late), found.past.sampled)
     n = np.bincount(label[late], each, len(names))
     major = np.bincount(label[late], each * (faults["flags"][late] & FAULT_MAJOR != 0), len(names))
-    counted = {row.whole: at for at, row in enumerate(names)}
+    counted = {told: at for at, told in enumerate(names)}
     rows = found.rows(view)
     for row in rows:
-        at = counted[row.whole]
-        row.faults, row.major = int(n[at]), int(major[at])
+        at = counted[row.labels]
+        row.values |= {"faults": int(n[at]), "from_disk": int(major[at])}
     return rows
 
 
-def _needed(trace: Trace, found: Blame, moment: int) -> Callable[[Batch], Batch | None]:
+def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], Batch | None]:
     """What chooses the rows that the next look needs: the faults that brought what is resident, and all later ones.
 
     A fault whose page has been given back brings nothing to any later look, and neither does a loss of content that
     came before this one, as of the pages that were there after it the faults are kept. But where a page has no fault,
     the loss tells that it was not there before the trace.
     """
-    of, snapshots = found.of, Snapshots(trace)
+    of, snapshots = found, Snapshots(trace)
     order, past = of.history.faults.order, of.inputs.faults["time_ns"]
     bringers = (of.found.fault, of.loader)
     times = np.unique(np.concatenate([past[order[rows[rows >= 0]]] for rows in bringers]))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wstrace.analysis.blame.rows import BlameRow
+from wstrace.analysis.compare import held
+from wstrace.analysis.dimensions import Row as Owner
 from wstrace.terminal.elide import elide, start_of, width_of
 from wstrace.text import duration, estimate_mark, number, printable, size
 from wstrace_exporters.live_screen.look import OWNERS, Look
@@ -143,7 +144,7 @@ class Screen:
         told, then = (one.workers if self.view == "workers" else one.owned(look.by) or [] for one in (look, base))
         before = {row.whole: row for row in then}
         rows = [_row(row, before.pop(row.whole, None), look.span) for row in told]
-        gone = [_row(BlameRow(row.label, row.whole), row, 1.0) for row in before.values() if row.resident]
+        gone = [_row(Owner(row.labels, {}), row, 1.0) for row in before.values() if row["resident"]]
         rows = [row for row in (*rows, *gone) if row.resident or row.faults or row.change]
         return [row for row in rows if row.faults or row.change] if self.view == "now" and not look.counted else rows
 
@@ -205,7 +206,7 @@ class Screen:
         known = [] if self._look.counted else [rate, major]
         found = {"now": [*known, change, held], "big": [held, change, private, *known[:1]],
                  "workers": [held, shared, change, private, *known[:1], pss]}[self.view]  # fmt: skip
-        has_pss = self.view == "workers" and any(row.pss is not None for row in self._look.workers)
+        has_pss = self.view == "workers" and any("pss" in row.values for row in self._look.workers)
         found = [one for one in found if one is not pss or has_pss]
         return [change, *(one for one in found if one is not change)] if self.diff else found
 
@@ -251,11 +252,14 @@ class Screen:
         )
 
 
-def _row(row: BlameRow, before: BlameRow | None, span: float) -> Row:
-    name = row.label if not row.package or row.package in row.label else f"{row.label}  {row.package}"
+def _row(row: Owner, before: Owner | None, span: float) -> Row:
+    if row.of("reason"):
+        return Row(row.whole, held(row), row["private"], before=held(before) if before else 0)
+    package = row.of("package")
+    name = row.label if not package or package in row.label else f"{row.label}  {package}"
     span = max(span, 1e-9)
-    return Row(name, row.resident, row.private, row.pss, row.faults / span, row.major / span,
-               before.resident if before else 0, row.estimated)  # fmt: skip
+    return Row(name, held(row), row["private"], row.values.get("pss"), row["faults"] / span, row["from_disk"] / span,
+               held(before) if before else 0, row["estimated"])  # fmt: skip
 
 
 def _total(rows: Sequence[Row]) -> Row:

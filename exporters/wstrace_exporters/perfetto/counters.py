@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.cells import Each
-from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.segments import distinct
 
 #: The owners with counters of their own, over all processes, and the most steps of a counter.
@@ -29,22 +28,23 @@ class Counter(NamedTuple):
     values: NDArray[np.int64]
 
 
-def counters(told: Blame) -> Iterator[Counter]:
+def counters(told: Composition) -> Iterator[Counter]:
     """The counters of the largest owners, and one of all others: the last values sum to what is resident."""
-    of, faults = told.of, told.of.history.faults
+    of, faults = told, told.history.faults
     each = None
-    if told.total:
+    cells = of.page_cells if of.rss else of.fault_cells
+    labels = of.past.labels("line")
+    label, rows = labels.of[cells], labels.labels
+    if of.rss:
         verb = "resident"
-        label, rows = told.labels_of_pages("line")
         space, first = of.column("space"), of.found.fault
         time = np.where(first >= 0, faults.time[first] if len(faults) else np.uint64(0), of.column("time"))
     else:
         verb = "brought"
-        label, rows = told.labels_of_faults("line")
         brought = faults.order[np.flatnonzero(faults.brings)]
         label, space, time = (column[brought] for column in (label, of.inputs.faults["space"],
                                                              of.inputs.faults["time_ns"]))  # fmt: skip
-        each = None if of.sampled == 1 else of.inputs.faults["sampled"][brought]
+        each = None if of.past.sampled == 1 else of.inputs.faults["sampled"][brought]
     some, which = distinct(space, label)
     largest = np.argsort(-np.bincount(which, minlength=len(some)), kind="stable")[:OWNERS]
     number = np.full(len(some), len(largest))
@@ -59,12 +59,14 @@ def counters(told: Blame) -> Iterator[Counter]:
         times, values = steps(time[mine], of.page_size, None if each is None else each[mine])
         if at < len(largest):
             row = some[largest[at]]
-            yield Counter(int(space[row]), f"{verb}: {rows[label[row]].label}", times, values)
+            yield Counter(int(space[row]), f"{verb}: {rows[label[row]][0].text}", times, values)
         else:
             yield Counter(-1, f"{verb}: (all others)", times, values)
 
 
-def steps(times: NDArray[np.uint64], size: int, each: Each = None) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def steps(
+    times: NDArray[np.uint64], size: int, each: NDArray[np.uint32] | None = None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The times, ascending, at which a sum grows by `size` each, as at most STEPS times, and the sum at each.
 
     each: by how many times the size it grows, where that is not one.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.frames import Frame
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Label
+from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.protobuf import data, number
 from wstrace.text import printable
 from wstrace_exporters.perfetto.packets import BUILD_IDS, FRAMES, FUNCTIONS, LONGEST, MAPPINGS, PATHS, Packets
@@ -18,18 +19,18 @@ class Stacks:
     """Gives the frames of stacks out as rows.
 
     Args:
-        packets: whose tables they are. told: which has told faults by `stack`.
+        packets: whose tables they are. told: the composition.
     """
 
-    def __init__(self, packets: Packets, told: Blame) -> None:
-        self._packets, self._frames = packets, told.frames
-        self._mappings, self._strings = told.of.past.symbolizer.mappings, told.of.strings
-        self._stacks: dict[str, list[int]] = {}
+    def __init__(self, packets: Packets, told: Composition) -> None:
+        self._packets = packets
+        self._mappings, self._strings = told.inputs.names.symbolizer.mappings, told.strings
+        self._stacks: dict[Label, list[int]] = {}
 
-    def of(self, label: str) -> list[int]:
-        """The frames of a stack, outermost first, by its whole label."""
+    def of(self, label: Label) -> list[int]:
+        """The frames of a stack, outermost first, by its label."""
         if label not in self._stacks:
-            frames = self._frames.get(label, ())[:DEEPEST]
+            frames = to_the_root(label.frames)[:DEEPEST]
             self._stacks[label] = [self._row(frame) for frame in reversed(frames)]
         return self._stacks[label]
 

@@ -7,10 +7,10 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.words import first_lines
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.losses import page_of
+from wstrace.analysis.report import report as report_of
+from wstrace.analysis.report import why_no_pages
 from wstrace.analysis.spans import Span, places, spans_of
 from wstrace.formats import Rows
 from wstrace.schema import FAULT_MAJOR, MARK
@@ -37,29 +37,30 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
     Raises:
         UsageError: there is no such mark.
     """
-    told = Blame(Composition(trace, at, whole_stacks=True))
-    times = told.of.inputs.faults["time_ns"]
+    told = Composition(trace, at)
+    times = told.inputs.faults["time_ns"]
     spans = spans_of(trace)
     begin = min(trace.begin_ns, int(times.min(initial=trace.begin_ns)), *(one.begin_ns for one in spans[:1]))
     packets = Packets(file, begin, trace.info.clock.wall(begin))
-    shown = chosen(told.of.inputs.faults["flags"], max(most, 0))
+    shown = chosen(told.inputs.faults["flags"], max(most, 0))
     about = packets.track("wstrace")
-    for sentence in sentences(told, len(shown)):
+    for sentence in sentences(told, at, len(shown)):
         packets.instant(begin, about, sentence)
     _marks(trace, packets, max(trace.info.ended_ns, int(times.max(initial=0))))
-    tracks = {}
-    for space in np.unique(np.concatenate((told.of.inputs.faults["space"], told.of.column("space")))).tolist():
-        role = told.of.inputs.roles.get(space)
-        name = told.of.program_of(space) + (f", {role}" if role else "")
-        tracks[space] = packets.process(int(told.of.inputs.pids[space]), name)
-    _spans(spans, packets, {int(told.of.inputs.pids[space]): track for space, track in tracks.items()})
+    tracks, names = {}, told.inputs.names
+    roles = names.of_processes.roles(names.processes.pid)
+    for space in np.unique(np.concatenate((told.inputs.faults["space"], told.column("space")))).tolist():
+        role = roles.get(int(told.inputs.processes[space]))
+        name = told.program_of(space) + (f", {role}" if role else "")
+        tracks[space] = packets.process(int(told.inputs.pids[space]), name)
+    _spans(spans, packets, {int(told.inputs.pids[space]): track for space, track in tracks.items()})
     for counter in counters(told):
         track = packets.counter(counter.name, tracks.get(counter.space, 0))
         packets.count(begin, track, 0)
         for time, value in zip(counter.times.tolist(), counter.values.tolist(), strict=True):
             packets.count(time, track, value)
     _faults(told, packets, tracks, shown)
-    faults = len(told.of.history.faults)
+    faults = len(told.history.faults)
     left_out = f"{_shown(len(shown), told)}, those from disk first; --option most={faults} shows all"
     return Rows(len(shown), left_out if len(shown) < faults else "")
 
@@ -74,23 +75,24 @@ def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
     return np.sort(found)
 
 
-def sentences(told: Blame, shown: int) -> list[str]:
+def sentences(told: Composition, at: str, shown: int) -> list[str]:
     """What the picture tells of, and what it cannot show."""
-    of = told.of
-    found = [*first_lines(told), _shown(shown, told)]
-    found += [note] if (note := estimates_note(of.sampled)) else []
-    if not told.total:
+    of, report = told, report_of(told.trace, at=at)
+    found = [report.answer, report.completeness, *report.notes, _shown(shown, told)]
+    found += [note] if (note := estimates_note(of.past.sampled)) else []
+    if not told.rss:
+        found.append(why_no_pages(told.trace))
         found.append("the counters are of what was brought")
-    if not of.inputs.tree.ids().size:
+    if not of.inputs.names.tree.ids().size:
         found.append("no stacks are in the trace (-s page_faults:stacks=python)")
     if "until" in of.inputs.faults:
         found.append("faults have no times of their own: each stands at the begin of the window in which it was read")
     return found
 
 
-def _shown(shown: int, told: Blame) -> str:
-    recorded = " recorded" * (told.of.sampled > 1)
-    return f"{number(shown)} of {number(len(told.of.history.faults))}{recorded} faults are shown"
+def _shown(shown: int, told: Composition) -> str:
+    recorded = " recorded" * (told.past.sampled > 1)
+    return f"{number(shown)} of {number(len(told.history.faults))}{recorded} faults are shown"
 
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
@@ -119,29 +121,27 @@ def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
         packets.slice(one.begin_ns, one.end_ns, lanes[key], one.name + " (still open)" * one.open, "span")
 
 
-def _faults(told: Blame, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
+def _faults(told: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
     """The faults as instants of their threads, and their stacks."""
-    inputs, faults = told.of.inputs, told.of.history.faults
+    inputs, faults = told.inputs, told.history.faults
     page = np.zeros(len(faults), np.uint64)
-    page[faults.order] = page_of(faults.key) * np.uint64(told.of.page_size)
-    file, files = told.labels_of_faults("file")
-    line, lines = told.labels_of_faults("line")
-    stack, stacks = told.labels_of_faults("stack")
-    frames = Stacks(packets, told) if inputs.tree.ids().size else None
+    page[faults.order] = page_of(faults.key) * np.uint64(told.page_size)
+    (file, files), (line, lines), (stack, stacks) = map(told.past.labels, ("file", "line", "stack"))
+    cells = told.fault_cells
+    frames = Stacks(packets, told) if inputs.names.tree.ids().size else None
     threads: dict[tuple[int, int], int] = {}
-    given = (inputs.faults["time_ns"], inputs.faults["space"], inputs.faults["tid"], inputs.faults["flags"], page, file,
-             line, stack)  # fmt: skip
+    given = (inputs.faults["time_ns"], inputs.faults["space"], inputs.faults["tid"], inputs.faults["flags"], page,
+             file[cells], line[cells], stack[cells])  # fmt: skip
     each = inputs.faults.get("sampled")
     so_far = shown + 1 if each is None else np.cumsum(each, dtype=np.int64)[shown]
     columns = (so_far.tolist(), *(column[shown].tolist() for column in given))
     for count, time, space, tid, flags, address, of, by, leaf in zip(*columns, strict=True):
         pid = int(inputs.pids[space])
         if (space, tid) not in threads:
-            code = inputs.threads[space, tid]
-            name = told.of.strings[code] if code < len(told.of.strings) else ""
+            name = inputs.names.name(int(inputs.processes[space]), tid)
             threads[space, tid] = packets.thread(pid, tid, name, tracks[space])
-        told_by = packets.address("page", address) + packets.text("by", lines[by].label)
+        told_by = packets.address("page", address) + packets.text("by", lines[by][0].text)
         category = "from disk" if flags & FAULT_MAJOR else "fault"
-        packets.instant(time, threads[space, tid], base_name(files[of].whole), category, told_by)
+        packets.instant(time, threads[space, tid], base_name(files[of][0].text), category, told_by)
         if frames is not None:
-            packets.sample(time, pid, tid, frames.of(stacks[leaf].whole), count)
+            packets.sample(time, pid, tid, frames.of(stacks[leaf][0]), count)

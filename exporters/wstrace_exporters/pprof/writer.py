@@ -9,10 +9,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.words import first_lines
-from wstrace.analysis.frames import Frame
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Label
+from wstrace.analysis.frames import Frame, to_the_root
+from wstrace.analysis.report import report as report_of
+from wstrace.analysis.report import why_no_pages
 from wstrace.analysis.segments import distinct
 from wstrace.formats import Rows
 from wstrace.text import estimates_note, plural
@@ -21,7 +22,7 @@ from wstrace_exporters.pprof.profile import Profile
 
 #: The types of values and their units; and the columns of Cells that they are.
 TYPES = (("faults", "count"), ("brought", "bytes"), ("resident", "bytes"))
-COLUMNS = ("in_all", "brought", "resident")
+COLUMNS = ("faults", "brought", "resident")
 #: The views that become labels of samples.
 LABELS = ("file", "process", "thread", "kind")
 
@@ -39,29 +40,33 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
     Raises:
         UsageError: there is no such mark.
     """
-    told = Blame(Composition(trace, at, whole_stacks=True))
-    cells = told.cells("stack", *LABELS)
-    stacks, *views = cells.labels
-    frames: list[Sequence[Frame]] = [told.frames.get(row.whole, ()) for row in stacks]
-    columns = [cells.sums[name].astype(np.float64) for name in COLUMNS]
-    stack, others = _together(frames, cells.of[:, 0], columns, least)
-    profile = Profile(TYPES, told.of.past.symbolizer.mappings, told.of.strings)
+    told = Composition(trace, at)
+    numbers, sums = told.columns("stack", *LABELS)
+    codes = [dict[Label, int]() for _ in range(1 + len(LABELS))]
+    named = told.past.labels("stack", *LABELS).labels
+    cells = np.array([[code.setdefault(label, len(code)) for code, label in zip(codes, named[number], strict=True)]
+                      for number in numbers.tolist()], np.intp).reshape(-1, len(codes))  # fmt: skip
+    stacks, *views = (list(code) for code in codes)
+    frames: list[Sequence[Frame]] = [to_the_root(label.frames) for label in stacks]
+    columns = [sums.get(name, np.zeros(len(numbers))) for name in COLUMNS]
+    stack, others = _together(frames, cells[:, 0], columns, least)
+    profile = Profile(TYPES, told.inputs.names.symbolizer.mappings, told.strings)
     profile.time_ns = trace.info.clock.wall(trace.begin_ns)
     profile.duration_ns = max(trace.info.ended_ns - trace.begin_ns, 0)
-    profile.default = "resident" if told.total else "brought"
-    profile.comments = comments(told)
+    profile.default = "resident" if told.rss else "brought"
+    profile.comments = comments(told, at)
     if n := int(np.count_nonzero(stack != np.arange(len(stack)))):
         few = f"{plural(n, 'instruction')} without a name, of less than {least:g} % each"
         profile.comments.append(f"{few}: told by their files, as (others in ...); --option least=0 keeps them")
     reasons = [row.reason for row in stacks] + [""] * len(others)
     frames += others
-    labels = [[b"" if row.reason else profile.label(name, row.whole) for row in view]
+    labels = [[b"" if row.reason else profile.label(name, row.text) for row in view]
               for name, view in zip(LABELS, views, strict=True)]  # fmt: skip
-    which = stack[cells.of[:, 0]]
-    rows, sample = distinct(which, *cells.of[:, 1:].T)
+    which = stack[cells[:, 0]]
+    rows, sample = distinct(which, *cells[:, 1:].T)
     values = np.column_stack([np.bincount(sample, column, len(rows)) for column in columns]).round().astype(np.int64)
     of_stack = {at: profile.stack(frames[at], reasons[at]) for at in np.unique(which).tolist()}
-    for number, of, amounts in zip(which[rows].tolist(), cells.of[rows, 1:].tolist(), values.tolist(), strict=True):
+    for number, of, amounts in zip(which[rows].tolist(), cells[rows, 1:].tolist(), values.tolist(), strict=True):
         told_by = b"".join(view[code] for view, code in zip(labels, of, strict=True))
         profile.sample(of_stack[number], amounts, told_by)
     file.write(gzip.compress(profile.encoded(), 6, mtime=0))
@@ -82,10 +87,13 @@ def _together(
     return number, [[Frame("", module=f"(others in {name})")] for name in together]
 
 
-def comments(told: Blame) -> list[str]:
+def comments(told: Composition, at: str) -> list[str]:
     """What the profile tells of, and what it cannot show."""
-    found = [f"page faults of {told.of.info.name}, by wstrace", *first_lines(told)]
-    found += [note] if (note := estimates_note(told.of.sampled)) else []
-    if not told.of.inputs.tree.ids().size:
+    report = report_of(told.trace, at=at)
+    lines = (report.answer, report.completeness, *report.notes)
+    found = [f"page faults of {told.info.name}, by wstrace", *lines]
+    found += [note] if (note := estimates_note(told.past.sampled)) else []
+    found += [] if told.rss else [why_no_pages(told.trace)]
+    if not told.inputs.names.tree.ids().size:
         found.append("no stacks are in the trace (-s page_faults:stacks=python): each is the faulting instruction")
     return found

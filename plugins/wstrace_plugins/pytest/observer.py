@@ -161,9 +161,9 @@ def _by_line(session: Session) -> list[Row]:
     own = tuple(str(Path(module.__file__ or "").parent) + os.sep
                 for module in (wstrace, wstrace_plugins.os, sys.modules[__name__]))  # fmt: skip
     return [
-        (row.label, row.brought, row.resident)
-        for row in session.trace.blame().rows("line")
-        if row.faults and row.package not in _AROUND and not row.file.startswith(own)
+        (row.label, row["brought"], row["resident"])
+        for row in session.trace.report(at="exit").rows
+        if row["faults"] and row.of("package") not in _AROUND and not row.of("file").startswith(own)
     ]
 
 

@@ -8,13 +8,12 @@ import re
 import chromium
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
+from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 from click.testing import CliRunner
 
 from wstrace import open_trace
-from wstrace.analysis.blame.composition import Composition
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.timeline import Timeline
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.timeline import Timeline
 from wstrace.clock import now_ns
 from wstrace.schema import (
     FAULT_MAJOR,
@@ -85,14 +84,14 @@ def as_json(command, *words: str):
 def arrived(trace_file: str, view: str, between: str) -> dict[str, dict[str, int]]:
     """Label -> figures of what arrived in the chosen time; `Total` too."""
     with open_trace(trace_file) as trace:
-        blame = Blame(Composition(trace, "peak"))
-    edges = [blame.of.origin_ns + round(float(text) * 1e9) for text in between.split(",")]
+        blame = Composition(trace, "peak")
+    edges = [blame.origin_ns + round(float(text) * 1e9) for text in between.split(",")]
     over = Timeline(blame, np.array(edges, np.uint64)).by(view)
     columns = {
         name: getattr(over, name)[:, 0].round().astype(int).tolist()
         for name in ("resident", "brought", "faults", "from_disk")
     }
-    found = {row.whole: {name: columns[name][at] for name in columns} for at, row in enumerate(over.rows)}
+    found = {row.label: {name: columns[name][at] for name in columns} for at, row in enumerate(over.rows)}
     found = {label: row for label, row in found.items() if any(row.values())}
     return {**found, "Total": {name: sum(row[name] for row in found.values()) for name in columns}}
 
@@ -189,8 +188,8 @@ def test_the_brush_moves_by_keys(browser, page):
 
 def test_the_icicle_sums_to_the_same(browser, page, trace_file):
     with open_trace(trace_file) as trace:
-        rows = trace.blame("peak").rows("kind")
-    sums = [sum(getattr(row, name) for row in rows) for name in ("resident", "brought", "major")]
+        rows = composition(trace, "peak").rows("kind")
+    sums = [sum(row[name] for row in rows) for name in ("resident", "brought", "from_disk")]
     browser.value("change({from: null, to: null})")
     assert browser.value(f"[0, 1, 2].map(at => Number({_TOLD}['weight' + at]))") == sums
     browser.value("document.querySelector('#icicle canvas').focus()")
@@ -222,9 +221,10 @@ def test_two_runs_side_by_side(browser, tmp_path):
     assert told.exit_code == 0, told.output
     browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
     found = as_json(diff, *paths, "--json", "--all", "--by", "function")
+    total = found["total"]
     assert (
         browser.value("Number(document.querySelector('#stacks .total b').dataset.value)")
-        == found["change"]
+        == total["change"]
         == 12 * PAGE
     )
     moment = re.search(r" resident (.+?) \(", CliRunner().invoke(diff, paths).output)[1]
@@ -233,8 +233,8 @@ def test_two_runs_side_by_side(browser, tmp_path):
     browser.value("change({view: 'function'})")
     rows = browser.value("[...document.querySelectorAll('#growth tbody tr')].map(row =>"
                          " [...row.children].slice(0, 3).map(cell => Number(cell.dataset.value)))")  # fmt: skip
-    expected = [[row["change"], row["first"], row["second"]] for row in found["owners"]]
-    assert rows == [*expected, [found["change"], found["first"], found["second"]]]
+    expected = [[row["change"], row["first"], row["second"]] for row in found["rows"]]
+    assert rows == [*expected, [total["change"], total["first"], total["second"]]]
     assert browser.events("Runtime.exceptionThrown") == []
 
 
@@ -288,7 +288,7 @@ def test_a_span_is_a_bar_under_the_timeline_and_chooses_its_time(browser, tmp_pa
         float(text) for text in browser.value("document.querySelector('#window code').dataset.between").split(",")
     )
     with open_trace(trace) as opened:
-        since = opened.blame("peak").of.origin_ns
+        since = composition(opened, "peak").origin_ns
     assert 0 <= (times[0] - since) / 1e9 - first < 0.01
     assert 0 <= last - (begin + SECOND // 2 - since) / 1e9 < 0.01
     assert browser.events("Runtime.exceptionThrown") == []

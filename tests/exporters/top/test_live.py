@@ -74,8 +74,8 @@ def test_what_it_let_go_is_no_part_of_what_is_resident():
     everything = Script()
     grow(everything, None, 8)
     whole = everything.blame().rows("line")
-    assert [(row.label, row.resident, row.private) for row in look.owners if row.resident] == [
-        (row.label, row.resident, row.private) for row in whole if row.resident
+    assert [(row.label, row["resident"], row["private"]) for row in look.owners if row["resident"]] == [
+        (row.label, row["resident"], row["private"]) for row in whole if row["resident"]
     ]
     assert look.resident == 32 * PAGE
     assert look.faults == 8 * 68
@@ -90,8 +90,8 @@ def test_faults_are_those_since_the_look_before():
         script.fault(9000 + page, ANON + (1 << 26) + page * PAGE, SAVE)
     script.snapshot(9500, (ANON, 12, PAGE_EXCLUSIVE), number=9)
     look = told.look()
-    assert {row.label: row.faults for row in look.owners if row.faults} == {"save app.py:40": 5}
-    assert [row.faults for row in look.workers] == [5]
+    assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
+    assert [row["faults"] for row in look.workers] == [5]
 
 
 def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
@@ -101,7 +101,7 @@ def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once
     for page in range(5):
         script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
     look = told.look()
-    assert {row.label: row.faults for row in look.owners if row.faults} == {"save app.py:40": 5}
+    assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
     assert look.recent == 5
     assert told.look().recent == 0
 
@@ -115,11 +115,11 @@ def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the
     script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
     now = [2 * second + 300_000_000]
     monkeypatch.setattr("wstrace_exporters.live_screen.look.now_ns", lambda: now[0])
-    assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": PAGE}
+    assert {row.label: row["resident"] for row in told.look().owners} == {"load_frame app.py:31": PAGE}
     for page in range(1, 8):
         script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)
     now[0] += second
-    assert {row.label: row.resident for row in told.look().owners} == {"load_frame app.py:31": 8 * PAGE}
+    assert {row.label: row["resident"] for row in told.look().owners} == {"load_frame app.py:31": 8 * PAGE}
 
 
 def unmapped(script: Script, base: int) -> None:
@@ -168,7 +168,7 @@ def test_without_a_look_at_the_pages_it_says_why():
     look = Told(script).look()
     assert not look.resident
     assert look.faults == 1
-    assert look.owners[0].faults == 1
+    assert look.owners[0]["faults"] == 1
 
 
 class Counted(Target):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import click
 
-from wstrace.analysis.blame.comparison import VIEWS, as_dict
 from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
 from wstrace.text import damage_note, printable
-from wstrace_exporters.console.diff_tables import parts, usual
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("first", metavar="A.wst")
 @click.argument("second", metavar="B.wst")
-@click.option("--by", type=click.Choice(VIEWS), help="One table: by who touched pages, or by what they belong to.")
+@click.option("--by", default="", metavar="DIM", help="package, function, line, file, kind, process ...")
 @click.option("--at", metavar="peak|exit|start|MARK",
               help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
@@ -23,7 +21,7 @@ from wstrace_exporters.console.diff_tables import parts, usual
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @json_option
 def diff(
-    first: str, second: str, by: str | None, at: str | None, everything: bool, top: int, html: str | None, force: bool,
+    first: str, second: str, by: str, at: str | None, everything: bool, top: int, html: str | None, force: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
@@ -35,6 +33,7 @@ def diff(
     wstrace diff a.wst b.wst --html grown.html
     """
     import wstrace
+    from wstrace_exporters.console.report_table import parts
 
     if html:
         with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
@@ -43,8 +42,8 @@ def diff(
         click.echo(printable(f"{html}: {' and '.join(names)}"), err=True)
         return
     with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
-        found = one.diff(other, at)
+        found = one.diff(other, at).report(by, everything=everything)
         if as_json:
-            print_json(as_dict(found, by or usual(found)[0], everything=everything))
+            print_json(found.as_dict())
         else:
-            Output.standard("stdout").show(*parts(found, by, top, everything=everything))
+            Output.standard("stdout").show(*parts(found, top=top))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from wstrace.cli.common import Size, print_json
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
-
-if TYPE_CHECKING:
-    from wstrace.analysis.blame.imports import Imports
 
 EXPLAIN = """\
 A page fault belongs to the innermost module that was being imported: while its own code ran, and before, while it was
@@ -24,11 +21,9 @@ that was being imported then, or at the left. A package is below its module wher
 (not importing) is the rest of the run. (imported at FILE:LINE) are modules whose own code took no page fault, or that
 have none: built-in ones, namespace packages. What such a module took is counted with the next one where one line
 imports both. Other rows in parentheses say why no more is known. The sums are those of `wstrace report`."""
-SORTS = ("self", "all", "private", "faults", "major")
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--sort", type=click.Choice(SORTS), default="self", show_default=True, help="Order of the table.")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Rows of the table; JSON has all.")
 @click.option("--min", "least", type=Size(), metavar="100KiB", help="Least size in the tree (1 % of all).")
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
@@ -49,18 +44,13 @@ def imports(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **
         if not target:
             return 0
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
-        from wstrace.analysis.blame.imports import as_dict
+        from wstrace.analysis.import_report import imports as told
+        from wstrace.terminal.output import Output
+        from wstrace_exporters.console.import_tables import parts
 
-        told = trace.imports(at=options["at"], pids=options["pids"])
+        found = told(trace, options["at"], options["pids"])
         if options["as_json"]:
-            print_json(as_dict(told))
+            print_json(found.report().as_dict())
         else:
-            _show(told, options["sort"], options["top"], options["least"])
+            Output.standard("stdout").show(*parts(found, options["top"], options["least"]))
     return code
-
-
-def _show(told: Imports, sort: str, top: int, least: int | None) -> None:
-    from wstrace.terminal.output import Output
-    from wstrace_exporters.console.import_tables import parts
-
-    Output.standard("stdout").show(*parts(told, sort, top, least))

@@ -112,17 +112,17 @@ def _folded(trace: Trace) -> None:
 
 def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> None:
     """Prints what is resident at moments that are `step` seconds apart."""
-    from wstrace.analysis.blame.over_time import OverTime
+    from wstrace.analysis.compare import OverTime
     from wstrace.terminal.output import Output
-    from wstrace_exporters.console.over_time_tables import parts
+    from wstrace_exporters.console.report_table import over_time
 
     if "," in by:
         raise UsageError(f"--by {by}", "name one dimension with --over-time")
     found = OverTime(trace, step, by, options["pid"])
     if options["as_json"]:
-        print_json(found.as_dict())
+        print_json(found.report().as_dict())
     else:
-        Output.standard("stdout").show(*parts(found, options["top"]))
+        Output.standard("stdout").show(*over_time(found, options["top"]))
 
 
 def _faults(files: tuple[str, ...], format_: str, options: dict[str, Any]) -> int:

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from wstrace.analysis.blame.orders import VIEWS
 from wstrace.cli.common import print_json
-from wstrace.errors import UsageError
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--by", default="", metavar="VIEW[,VIEW]", help=f"One table: {', '.join(VIEWS)}, or two of them.")
+@click.option(
+    "--by", default="", metavar="DIM[,DIM]", help="line, function, file, kind, process ..., or several of them."
+)
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @recording_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
@@ -27,31 +27,15 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
     wstrace unshared -- gunicorn --preload app:app
     wstrace unshared x.wst --by function
     """
-    views = views_of(options["by"])
-    with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
-        show(trace, views, options["top"], as_json=options["as_json"])
-    return code
-
-
-def views_of(by: str) -> list[str]:
-    """The views that `--by` names. Raises UsageError."""
-    views = [word for word in by.split(",") if word]
-    for view in views:
-        if view not in VIEWS:
-            raise UsageError(f"--by {view}", f"known: one or two of {', '.join(VIEWS)}")
-    if len(set(views)) != len(views) or len(views) > 2:
-        raise UsageError(f"--by {by}", "name one or two different views")
-    return views
-
-
-def show(trace: Any, views: list[str], top: int, *, as_json: bool) -> None:
-    """Prints the copies of a trace."""
-    from wstrace.analysis.blame.unshared import Unshared
+    from wstrace.analysis.unshared import unshared as told
     from wstrace.terminal.output import Output
-    from wstrace_exporters.console.unshared_tables import parts
+    from wstrace_exporters.console.report_table import parts
 
-    told = Unshared(trace.blame(at="exit", threads=True))
-    if as_json:
-        print_json(told.as_dict(views or ["line"]))
-    else:
-        Output.standard("stdout").show(*parts(told, views, top))
+    by = tuple(word for word in options["by"].split(",") if word) or ("line",)
+    with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
+        found = told(trace, by)
+        if options["as_json"]:
+            print_json(found.as_dict())
+        else:
+            Output.standard("stdout").show(*parts(found, top=options["top"]))
+    return code

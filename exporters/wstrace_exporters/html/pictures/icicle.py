@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.timeline import Timeline
-from wstrace.analysis.frames import Frame
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.analysis.segments import begins
+from wstrace.analysis.timeline import Timeline
 from wstrace.text import number, printable
 from wstrace_exporters.html.document import varints
 
@@ -140,37 +140,37 @@ def encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArr
     return varints(np.concatenate((np.bincount(node, minlength=n), rows.ravel())))
 
 
-def add_paths(tree: Tree, blame: Blame, columns: Sequence[str], place: Callable[[list[float]], Sequence[float]],
+def add_paths(tree: Tree, blame: Composition, columns: Sequence[str], place: Callable[[list[float]], Sequence[float]],
               *, whose: bool = True, lines: bool = True) -> NDArray[np.intp]:  # fmt: skip
     """Adds the paths of a composition with whole stacks to a tree; those past the first PATHS end at their thread.
 
     Returns:
-        Of each path the number of its label in Blame.labels("process", "thread", "stack").
+        Of each path the number of its labels in Past.labels("process", "thread", "stack").
 
     Args:
         columns: of the cells. place: the weights in the tree of a cell's columns.
         whose: the process and the thread stand at the beginning. lines: frames differ by their lines.
     """
-    cells = blame.cells("process", "thread", "stack")
-    amounts = np.stack([cells.sums[column] for column in columns], axis=1).astype(np.float64)
+    numbers, sums = blame.columns("process", "thread", "stack")
+    labels = blame.past.labels("process", "thread", "stack").labels
+    amounts = np.stack([sums.get(column, np.zeros(len(numbers))) for column in columns], axis=1)
     whole = np.maximum(amounts.sum(axis=0), 1)
     order = np.argsort(-(amounts / whole).max(axis=1), kind="stable")
-    (processes, threads, stacks), frames = cells.labels, blame.frames
-    told = np.unique(cells.of[order[:PATHS], 2]).tolist()
-    place_of = {number: at for at, number in enumerate(told)}
-    of_stack = _steps(tree, [frames.get(stacks[number].whole, ()) for number in told], lines=lines)
-    heads: dict[tuple[int, int], list[int]] = {}
-    rows = zip(cells.of[order].tolist(), amounts[order].tolist(), strict=True)
-    for number_, ((process, thread, stack), amount) in enumerate(rows):
-        if (head := heads.get((process, thread))) is None:
-            labels = (processes[process].whole, threads[thread].label) if whose else ()
-            head = heads[process, thread] = [tree.code(_named(label)) for label in labels]
-        if number_ >= PATHS:
+    told = list(dict.fromkeys(labels[number][2] for number in numbers[order[:PATHS]].tolist()))
+    of_stack = dict(zip(told, _steps(tree, [to_the_root(label.frames) for label in told], lines=lines), strict=True))
+    heads: dict[tuple[str, str], list[int]] = {}
+    for at, (number_, amount) in enumerate(zip(numbers[order].tolist(), amounts[order].tolist(), strict=True)):
+        process, thread, stack = labels[number_]
+        if (head := heads.get((process.unique, thread.unique))) is None:
+            texts = (process.text, thread.text) if whose else ()
+            head = heads[process.unique, thread.unique] = [tree.code(_named(text)) for text in texts]
+        if at >= PATHS:
             tree.add([*head, tree.code((OTHERS, 0))], place(amount))
             continue
-        below = of_stack[place_of[stack]] or [tree.code(_named(stacks[stack].label))]
+        below = of_stack[stack] or [tree.code(_named(stack.text))]
         tree.add([*head, *below], place(amount))
-    return cells.number[order]
+    found: NDArray[np.intp] = numbers[order]
+    return found
 
 
 def _steps(tree: Tree, stacks: Sequence[Sequence[Frame]], *, lines: bool) -> list[list[int]]:
@@ -188,18 +188,18 @@ def _steps(tree: Tree, stacks: Sequence[Sequence[Frame]], *, lines: bool) -> lis
 
 def icicle(arrived: Timeline) -> dict[str, Any] | None:
     """The tree for the page, by resident and brought bytes and by reads from disk; None = there are no faults."""
-    blame = arrived.blame
-    if not len(blame.of.history.faults):
+    blame = arrived.of
+    if not len(blame.history.faults):
         return None
     tree = Tree("all", 3)
-    labels = add_paths(tree, blame, ("resident", "brought", "major"), lambda amount: amount)
+    labels = add_paths(tree, blame, ("resident", "brought", "from_disk"), lambda amount: amount)
     if arrived.n:
         found = arrived.arrivals("process", "thread", "stack")
         path = np.zeros(int(max(labels.max(initial=0), found.label.max(initial=0))) + 1, np.intp)
         path[labels] = np.arange(len(labels))
         amounts = np.column_stack((found.resident, found.brought, found.from_disk))
         tree.at_times(path[found.label], found.time, amounts)
-    return tree.packed((blame.of.page_size / 2, blame.of.page_size / 2, 1))
+    return tree.packed((blame.page_size / 2, blame.page_size / 2, 1))
 
 
 def _named(text: str) -> Step:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from wstrace.analysis.blame.rows import Blame, BlameRow
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.unshared import Unshared
 from wstrace.schema import KIND_ANON, KIND_FILE, KIND_HEAP, KIND_SHARED, KINDS, PROCESS, PROCESS_EXEC, PROCESS_FORK
 from wstrace.text import number
 from wstrace_exporters.html.document import name, others
@@ -30,19 +30,15 @@ _PARTS = (
 )
 
 
-def whole(blame: Blame) -> dict[str, Any]:
+def whole(of: Composition) -> dict[str, Any]:
     """The parts, which sum to the total of `report`; of each owner (name, bytes)."""
-    parts, rows = [], blame.rows("kind", "line")
+    parts, rows = [], of.rows("kind", "line")
     for title, kinds, columns in _PARTS:
-        of_kind = [row for row in rows if row.kind in kinds]
-        owners = _most([(_owner(row), sum(getattr(row, column) for column in columns)) for row in of_kind])
+        of_kind = [row for row in rows if row.labels[0].text in kinds]
+        owners = _most([(row.labels[1].text, sum(row[column] for column in columns)) for row in of_kind])
         if owners:
             parts.append({"name": title, "bytes": sum(n for _, n in owners), "owners": owners})
     return {"parts": parts}
-
-
-def _owner(row: BlameRow) -> str:
-    return row.label.removeprefix(f"{row.kind}  ")
 
 
 def _most(found: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -53,42 +49,43 @@ def _most(found: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     return first + [(others(len(rest)), sum(n for _, n in rest))] * bool(rest)
 
 
-def workers(blame: Blame, times: Times) -> dict[str, Any] | None:
+def workers(of: Composition, times: Times) -> dict[str, Any] | None:
     """The bars of processes, and who copied what was shared since a fork; None = there is one process only."""
-    of, cells = blame.of, blame.cells("process")
-    if len(cells.of) < 2:
+    labels, (numbers, sums) = of.past.labels("process"), of.columns("process")
+    if len(numbers) < 2:
         return None
-    spaces = cells.of[:, 0].tolist()
-    resident, private, faults = (cells.sums[column] for column in ("resident", "private", "faults"))
-    order = sorted(range(len(spaces)), key=lambda at: (-resident[at], -faults[at]))
-    begun, ended = _lives(blame)
-    unshared = Unshared(blame)
-    copied = {fork.pid: fork.n_bytes for fork in unshared.forks()}
+    process = dict(zip(labels.of.tolist(), of.past.cube.key("process").tolist(), strict=True))  # of each label
+    none = np.zeros(len(numbers))
+    resident, private, faults = (sums.get(column, none) for column in ("resident", "private", "faults"))
+    order = sorted(range(len(numbers)), key=lambda at: (-resident[at], -faults[at]))
+    begun, ended = _lives(of)
+    unshared = Unshared(of)
+    copied = {fork["pid"]: fork["copied"] for fork in unshared.forks()}
     first, last = (times.seconds(int(times.edges[at])) if times.n else 0.0 for at in (0, -1))
     moment = times.seconds(of.inputs.time_ns) if of.inputs.time_ns else last
     bars: list[dict[str, Any]] = []
     for at in order[:PROCESSES]:
-        space, pid = spaces[at], int(of.inputs.pids[spaces[at]])
-        bars.append({"name": name(cells.labels[0][space].whole), "resident": round(resident[at]),
+        label = int(numbers[at])
+        space = int(of.inputs.processes.searchsorted(process[label]))
+        pid = int(of.inputs.pids[space])
+        bars.append({"name": name(labels.labels[label][0].text), "resident": round(resident[at]),
                      "private": round(private[at]), "copied": copied.get(pid, 0),
                      "begin": times.seconds(begun[pid]) if pid in begun else min(first, 0.0),
                      "end": times.seconds(ended[space]) if space in ended else max(last, moment)})  # fmt: skip
     notes = [f"{number(len(bars))} of {number(len(order))} processes, those with the most."] * (len(order) > PROCESSES)
     if unshared.at_least:
         notes.append("Copied is a lower bound: what was in memory before the trace is not known.")
-    label, rows = unshared.by("line")
-    pages = np.bincount(label, unshared.pages, len(rows)).astype(np.int64) * of.page_size
-    copies = _most([(row.label, n) for row, n in zip(rows, pages.tolist(), strict=True)])
+    copies = _most([(row.label, row["copied"]) for row in unshared.rows("line")])
     span = [min(bar["begin"] for bar in bars), max(bar["end"] for bar in bars)]
     return {"bars": bars, "span": span, "moment": moment, "notes": notes, "copies": copies}
 
 
-def _lives(blame: Blame) -> tuple[dict[int, int], dict[int, int]]:
+def _lives(of: Composition) -> tuple[dict[int, int], dict[int, int]]:
     """The time at which each process began, by pid, and ended, by space, as far as the trace has it."""
     begun: dict[int, int] = {}
-    for batch in blame.of.trace.batches(PROCESS.name):
+    for batch in of.trace.batches(PROCESS.name):
         own = (batch["tid"] == batch["pid"]) & np.isin(batch["event"], (PROCESS_FORK, PROCESS_EXEC))
         for pid, time in zip(batch["pid"][own].tolist(), batch["time_ns"][own].tolist(), strict=True):
             begun.setdefault(pid, time)
-    ends = blame.of.inputs.ends
+    ends = of.inputs.ends
     return begun, dict(zip(ends.space.tolist(), ends.time.tolist(), strict=True))

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.inputs import mapping_rows, of_mapping
-from wstrace.analysis.blame.resident import keys_of
-from wstrace.analysis.blame.rows import Blame
+from wstrace.analysis.composition import Composition, keys_of
+from wstrace.analysis.inputs import mapping_rows, of_mapping
 from wstrace.analysis.losses import page_of
 from wstrace.analysis.segments import begins
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FILE
@@ -27,11 +26,12 @@ _FULL = 15
 class _Pages:
     """The resident pages: of each its run, page number, owner and column of the timeline (0 = none, from 1 on)."""
 
-    def __init__(self, blame: Blame, times: Times) -> None:
-        of, self.runs = blame.of, blame.of.inputs.runs
+    def __init__(self, blame: Composition, times: Times) -> None:
+        of, self.runs = blame, blame.inputs.runs
         self.run, keys = keys_of(self.runs, of.page_size)
         self.page = page_of(keys)
-        self.owner, self.labels = blame.labels_of_pages("line")
+        labels = of.past.labels("line")
+        self.owner, self.labels = labels.of[of.page_cells], labels.labels
         first, faults = of.found.fault, of.history.faults
         self.column = np.zeros(len(first), np.int64)
         if times.n:
@@ -44,9 +44,9 @@ class _Pages:
         self.begin = np.cumsum(self.runs["pages"], dtype=np.int64) - self.runs["pages"]
 
 
-def strips(blame: Blame, times: Times) -> dict[str, Any]:
+def strips(blame: Composition, times: Times) -> dict[str, Any]:
     """The strips of the mappings with the most resident pages."""
-    of, runs = blame.of, blame.of.inputs.runs
+    of, runs = blame, blame.inputs.runs
     known, row = mapping_rows(of.inputs.mappings, runs["mapping"])
     if not known.any():  # no pages, or in mappings that a damaged file lacks
         return {"rows": [], "owners": [], "more": ""}
@@ -65,9 +65,11 @@ def strips(blame: Blame, times: Times) -> dict[str, Any]:
     return {"rows": found, "owners": names, "more": more, "page": of.page_size}
 
 
-def _cells(blame: Blame, pages: _Pages, first: int, last: int, row: int) -> tuple[dict[str, Any], NDArray[np.int64]]:
+def _cells(
+    blame: Composition, pages: _Pages, first: int, last: int, row: int
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """What is told of a mapping, and (state and share, owner, column) of its cells; first, last: its runs."""
-    of = blame.of
+    of = blame
     size, runs, mappings = of.page_size, pages.runs, of.inputs.mappings
     start, end = (int(of_mapping(mappings, column, np.array([row]))[0]) for column in ("start", "end"))
     whole = max((end - start) // size, 1)
@@ -96,7 +98,7 @@ def _owners(pages: _Pages, drawn: list[NDArray[np.int64]]) -> tuple[dict[int, in
     present, counts = np.unique(np.concatenate([cells[cells[:, 0] > 0, 1] for cells in drawn]), return_counts=True)
     chosen = present[np.argsort(-counts, kind="stable")][:OWNERS].tolist()
     return {owner: at for at, owner in enumerate(chosen)}, [
-        *(name(pages.labels[at].label) for at in chosen),
+        *(name(pages.labels[at][0].text) for at in chosen),
         "(another)",
     ]
 

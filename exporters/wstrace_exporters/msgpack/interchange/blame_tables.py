@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.rows import Blame
-from wstrace.analysis.blame.unshared import Unshared
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.losses import page_of, space_of
 from wstrace.analysis.segments import begins
+from wstrace.analysis.unshared import Unshared
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
 
@@ -46,9 +46,9 @@ UNSHARED = Schema(
 )
 
 
-def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
+def pages_batch(blame: Composition, strings: Dictionary) -> Batch:
     """A row for each resident page."""
-    of, faults = blame.of, blame.of.history.faults
+    of, faults = blame, blame.history.faults
     first, known = of.found.fault, of.found.fault >= 0
     brought = np.zeros(len(first), "<u8")
     brought[known] = faults.time[first[known]]
@@ -66,14 +66,15 @@ def pages_batch(blame: Blame, strings: Dictionary) -> Batch:
         "estimated": of.found.estimated.astype("|u1"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        told, labels = blame.labels_of_pages(view)
-        columns[name] = np.array([strings.code(row.label) for row in labels] or [0], "<u4")[told]
+        labels = of.past.labels(view)
+        codes = np.array([strings.code(label.text) for (label,) in labels.labels], "<u4")
+        columns[name] = codes[labels.of[of.page_cells]]
     return Batch(PAGES, columns, strings=strings, rows=len(first))
 
 
-def unshared_batch(blame: Blame, strings: Dictionary) -> Batch:
+def unshared_batch(blame: Composition, strings: Dictionary) -> Batch:
     """A row for each copy of a page that was shared since a fork."""
-    of = blame.of
+    of = blame
     faults, losses, copies = of.history.faults, of.history.losses, Unshared(blame)
     at, row = copies.copies, losses.row[of.history.copies.fork]
     pids = of.inputs.pids.astype("<u4")
@@ -86,7 +87,7 @@ def unshared_batch(blame: Blame, strings: Dictionary) -> Batch:
         "copies": copies.pages.astype("<u4"),
     }
     for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        by_fault, labels = blame.labels_of_faults(view)
-        codes = np.array([strings.code(label.label) for label in labels] or [0], "<u4")
-        columns[name] = codes[by_fault[faults.order[at]]]
+        labels = of.past.labels(view)
+        codes = np.array([strings.code(label.text) for (label,) in labels.labels], "<u4")
+        columns[name] = codes[labels.of[of.fault_cells[faults.order[at]]]]
     return Batch(UNSHARED, columns, strings=strings, rows=len(at))

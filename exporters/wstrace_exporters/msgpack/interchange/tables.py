@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.composition import Composition
 from wstrace.analysis.snapshots import LastSnapshots
 from wstrace.analysis.stack_rows import STACKS, stack_rows
 from wstrace.analysis.symbols import symbolizer_of
@@ -75,10 +76,10 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
             found[stream] = Rows(trace, columns, sql, _stream(stream))
     made: dict[Schema, Make] = {
         FAULTS: fault_batches,
-        PAGES: lambda trace, _: [pages_batch(trace.blame(), trace.strings)],
+        PAGES: lambda trace, _: [pages_batch(Composition(trace), trace.strings)],
         STACKS: _stacks,
         PROCESSES: lambda trace, _: [processes_batch(trace)],
-        UNSHARED: lambda trace, _: [unshared_batch(trace.blame(), trace.strings)],
+        UNSHARED: lambda trace, _: [unshared_batch(Composition(trace), trace.strings)],
         STILL_RESIDENT: _still_resident,
     }
     return found | {schema.name: Rows(trace, schema.columns, sql, make) for schema, make in made.items()}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.causes import CauseBy, Causes
-from wstrace.analysis.blame.inputs import read
+from wstrace.analysis.composition import Past
 from wstrace.analysis.processes import Processes
 from wstrace.analysis.snapshots import LastSnapshots
-from wstrace.analysis.symbols import Symbolizer, label_of, symbolizer_of
+from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.batch import Batch
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
@@ -85,7 +84,7 @@ _MADE_OF = {
     "access": ("flags",), "pc_function": ("pc", "pc_mapping", "pc_file", "flags"),
     "own_line": (), "function": (), "package": (),
 }  # fmt: skip
-_CAUSES: dict[str, CauseBy] = {"own_line": "line", "function": "function", "package": "package"}
+_OWNERS = {"own_line": "line", "function": "function", "package": "package"}
 _HOSTS = 1 << 16
 
 
@@ -94,7 +93,7 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
     needed = {"pid", "host"}.union(*(_MADE_OF.get(name, (name,)) for name in wanted))
     names, strings = Names(trace), trace.strings
     symbolizer = symbolizer_of(trace.info, [trace.mappings])
-    causes = _causes(trace, symbolizer, [name for name in wanted if name in _CAUSES])
+    causes = _owners(trace, [name for name in wanted if name in _OWNERS])
     done = 0
     for batch in trace.batches(PAGE_FAULT.name, sorted(needed)):
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in wanted if name in batch}
@@ -114,15 +113,16 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
         yield Batch(FAULTS, columns, strings=strings, rows=len(batch))
 
 
-def _causes(trace: TraceFile, symbolizer: Symbolizer, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Of each fault of the trace the codes of what blame tells it by, in the order of the file."""
+def _owners(trace: TraceFile, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Of each fault of the trace the codes of its labels, in the order of the file."""
     found: dict[str, NDArray[Any]] = {}
-    causes: Causes | None = None
+    if not wanted:
+        return found
+    past = Past(trace, (("exit", ()),))
     for name in wanted:
-        causes = causes or Causes(read(trace), symbolizer, trace.strings)
-        by: CauseBy = _CAUSES[name]
-        labels = [cause.label for cause in causes.labels(by)]
-        found[name] = np.array(trace.strings.codes(labels) or [0], "<u4")[causes.of]
+        labels = past.labels(_OWNERS[name])
+        codes = np.array([trace.strings.code(label.text) for (label,) in labels.labels], "<u4")
+        found[name] = codes[labels.of[past.inputs[0].faults["cell"]]]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis import tally
-from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.copies import Ends
+from wstrace.analysis.cube import Cube
+from wstrace.analysis.filter import Filter
 from wstrace.analysis.losses import Losses, LossRows, key_of
 from wstrace.analysis.moments import LAST, Moment, Recorded, Snapshot, Snapshots
-from wstrace.analysis.process_names import ProcessNames
+from wstrace.analysis.names import Names
 from wstrace.analysis.processes import Processes
-from wstrace.analysis.segments import distinct
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import (
@@ -42,19 +42,20 @@ Asked = tuple[str | int, Sequence[int]]
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
 _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
-          "pc_mapping": "<u4", "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "native_stack": "<u4",
-          "native_how": "|u1", "cgroup": "<u4"}  # fmt: skip
+          "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "cgroup": "<u4"}  # fmt: skip
+#: Further columns that every cube reads.
+_COUNTED = ("host", "pc_mapping", "file", "pc_file", "kind", "native_stack", "native_how", "weight", "sampled")
+#: The cell of a page that a filter left out.
+LEFT_OUT = np.uint32(0xFFFF_FFFF)
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
 _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2",
             "build_id": "<u4", "time_ns": "<u8"}  # fmt: skip
-_PROCESS = {"time_ns": "<u8", "pid": "<u4", "ppid": "<u4", "tid": "<u4", "event": "|u1",
-            "name": "<u4"}  # fmt: skip
+_PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1"}
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
              "kind": "|u1"}  # fmt: skip
 #: Losses of all that a process has: they tell whose memory its faults are in.
 _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 _SHARERS = 8  # processes in a row that run in each other's memory
-_LIMIT = 1 << 16
 _NEVER = np.uint64((1 << 64) - 1)
 
 
@@ -64,13 +65,12 @@ class Inputs:
 
     Attributes:
         page_size: bytes.
-        pids: of each space, ascending where no pid belongs to several hosts. hosts: of each space.
+        pids: of each space, ascending where no pid belongs to several hosts. processes: its number in Names.
         cgroups: of each space the code of the control group that it last faulted in, 0 = not known.
-        names: space -> the code of its title or last name, 0 = not known. roles: space -> `main` or `worker 2 of 4711`.
-        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have tid
-            and native_stack only where any has a native stack, or whole stacks are wanted; sampled only where one of
-            several was recorded; cgroup only where a process faulted in several.
-        threads: (space, tid) -> the code of the thread's name, 0 = not known; empty unless whole stacks are wanted.
+        names: what ids and codes stand for.
+        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have
+            `cell`, that of the cube, `chosen`, whether the filter lets it through, and sampled only where one of
+            several was recorded.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
@@ -82,10 +82,9 @@ class Inputs:
 
     page_size: int
     pids: NDArray[np.int64]
-    hosts: list[int]
+    processes: NDArray[np.uint64]
     cgroups: NDArray[np.uint32]
-    names: dict[int, int]
-    roles: dict[int, str]
+    names: Names
     faults: Columns
     mappings: Columns
     losses: LossRows
@@ -97,15 +96,8 @@ class Inputs:
     time_ns: int = 0
     moment: str = "exit"
     of_peak: int | None = None
-    tree: CallTree = field(default_factory=CallTree)
     shares_known: bool = False
     unseen: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
-    threads: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    @property
-    def cgroups_known(self) -> bool:
-        """Whether the control group of any fault is."""
-        return bool(self.cgroups.any()) or "cgroup" in self.faults
 
     def descend_from_before(self) -> NDArray[np.intp]:
         """The spaces that began with the memory of a process that was there before the trace."""
@@ -117,40 +109,37 @@ class Inputs:
         return np.array(sorted(found), np.intp)
 
 
-def read(trace: Recorded, at: str | int = "exit", pids: Sequence[int] = ()) -> Inputs:
-    """Reads what the composition at a moment needs; see read_all()."""
-    return read_all(trace, ((at, pids),))[0]
+def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
+    """What compositions at several moments need, and how many faults there are; its faults are counted in a cube.
 
-
-def read_all(trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = False) -> list[Inputs]:
-    """Reads what compositions at several moments need; all have the same columns but those of the resident pages.
+    All have the same columns but those of the resident pages.
 
     Args:
         trace: the trace.
         moments: at least one.
-        whole_stacks: tell faults apart by thread and by whole stack, too.
+        cube: counts the faults, and learns the names.
+        chosen: which faults it counts.
 
     Raises:
         UsageError: there is no such mark, or no snapshot up to that time.
         TraceFileError: the snapshots of a moment claim more pages than are held in memory here.
     """
-    processes = Processes(_LIMIT)
-    tree = CallTree()
+    processes = cube.names.processes
     for batch in trace.batches(CALL_SITE.name):
-        tree.learn(batch)
-    mappings = _gather(trace.batches(MAPPING.name), _MAPPING, processes)
+        cube.add(batch)
+    mappings = _gather(_counted(trace, MAPPING.name, cube), _MAPPING, processes)
     order = np.argsort(mappings["id"], kind="stable")
     mappings = {name: column[order] for name, column in mappings.items()}
-    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes, "ppid")
+    rows = _gather(_counted(trace, PROCESS.name, cube), _PROCESS, processes)
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
+    cells, kept, seen = [np.zeros(0, np.uint32)], [np.zeros(0, np.bool_)], [0]
     wanted = _FAULT | ({"sampled": "<u4"} if trace.info.sampled > 1 else {})
-    faults = _gather(trace.batches(PAGE_FAULT.name, (*wanted, "host")), wanted, processes)
+    faults = _gather(_faults(trace, cube, chosen, cells, kept, seen), wanted, processes)
+    faults["cell"], faults["chosen"] = np.concatenate(cells), np.concatenate(kept)
     if (each := faults.get("sampled")) is not None:  # absent in rows of which each fault was recorded
         faults["sampled"] = np.maximum(each, 1 if each.any() else trace.info.sampled)
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
-    if not whole_stacks and not faults["native_stack"].any():
-        del faults["native_stack"], faults["tid"]
     snapshots = Snapshots(trace)
     asked = [snapshots.at(*moment) for moment in moments]
     first = snapshots.first(max(moment.until for moment in asked))
@@ -171,26 +160,19 @@ def read_all(trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = 
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)
     began = np.unique(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
-    told = ProcessNames(_LIMIT)
-    told.learn(numbers[rows["space"]], rows["ppid"], rows["tid"], own, rows["event"], rows["name"])
-    names = {space: told.code(number) for space, number in enumerate(numbers.tolist())}
-    threads = _threads(faults, numbers, told) if whole_stacks else {}
-    by_number = told.roles(processes.pid)
-    roles = {space: by_number[number] for space, number in enumerate(numbers.tolist()) if number in by_number}
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
-    whom = [processes.whose(number) for number in numbers.tolist()]
+    whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)
     ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
     found = []
     for (_, pids), moment in zip(moments, asked, strict=True):
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
         found.append(Inputs(
             page_size,
-            np.array([pid for _, pid in whom], np.int64),
-            [host for host, _ in whom],
+            whom,
+            numbers,
             cgroups,
-            names,
-            roles,
+            cube.names,
             faults,
             mappings,
             losses,
@@ -202,34 +184,45 @@ def read_all(trace: Recorded, moments: Sequence[Asked], *, whole_stacks: bool = 
             int(runs["time"].max(initial=0)),
             moment.words,
             moment.of_peak,
-            tree,
             any("shares" in part for one in moment.snapshots for part in parts[one]),
             _unseen(moment, runs, ran) if not pids else none,
-            threads,
         ))  # fmt: skip
-    return found
+    return found, sum(seen)
+
+
+def _counted(trace: Recorded, stream: str, cube: Cube) -> Iterator[Batch]:
+    """The batches of a stream, of which the cube has learned the names."""
+    for batch in trace.batches(stream):
+        cube.add(batch)
+        yield batch
+
+
+def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
+            kept: list[NDArray[np.bool_]], seen: list[int]) -> Iterator[Batch]:  # fmt: skip
+    """The batches of faults; adds the cell of each fault, whether it is chosen, and how many there are."""
+    more = [key for key in cube.keys if PAGE_FAULT.column(key) is not None]
+    chosen.origin_ns = chosen.origin_ns or trace.info.started_ns
+    for batch in trace.batches(PAGE_FAULT.name, tuple(dict.fromkeys((*_FAULT, *_COUNTED, *more)))):
+        if "pid" not in batch or not len(batch):  # of which process these rows are is not known
+            continue
+        each = batch.columns.get("sampled")
+        seen.append(len(batch) if each is None else int(np.maximum(each, 1).sum()))
+        keep = chosen.chosen(batch)
+        cells.append(cube.faults(cube.names.recoded(batch), None if keep.all() else keep))
+        kept.append(keep)
+        yield batch
 
 
 def _cgroups(faults: Columns, n: int) -> NDArray[np.uint32]:
-    """Of each space the control group of its last fault; where that is the one of all, the faults lose the column."""
+    """Of each space the code of the control group of its last fault; 0 = not known."""
     of_faults, found = faults.pop("cgroup"), np.zeros(n, np.uint32)
     known = np.flatnonzero(of_faults)
     by_time = known[np.argsort(faults["time_ns"][known], kind="stable")]
     found[faults["space"][by_time]] = of_faults[by_time]
-    last = found[faults["space"]]
-    if (of_faults[known] != last[known]).any():
-        faults["cgroup"] = np.where(of_faults, of_faults, last)
     return found
 
 
-def _threads(faults: Columns, numbers: NDArray[Any], told: ProcessNames) -> dict[tuple[int, int], int]:
-    """(space, tid) -> the code of the thread's name, of all threads that faulted."""
-    rows, _ = distinct(faults["space"], faults["tid"])
-    pairs = zip(faults["space"][rows].tolist(), faults["tid"][rows].tolist(), strict=True)
-    return {(space, tid): told.code(int(numbers[space]), tid) for space, tid in pairs}
-
-
-def _gather(batches: Any, wanted: dict[str, str], processes: Processes, *others: str) -> Columns:
+def _gather(batches: Iterable[Batch], wanted: dict[str, str], processes: Processes, *others: str) -> Columns:
     """The columns of a stream, each as one array; `process` = the numbers of the pids. Absent ones are 0."""
     parts: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in wanted.items()}
     parts["process"] = [np.zeros(0, np.uint64)]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.rows import Blame, BlameRow
-from wstrace.analysis.blame.timeline import Timeline
-from wstrace.analysis.blame.words import NAME_LIMIT, name_of
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import NAME_LIMIT, Row, name_of
+from wstrace.analysis.timeline import Timeline
 from wstrace.firing import ENDED, KILLED, Recording
 from wstrace.text import duration, number, printable, unit_of
 from wstrace.trace_info import TraceInfo
@@ -38,14 +38,13 @@ def pids_of(info: TraceInfo) -> tuple[int, ...]:
     return () if told is None else told.pids
 
 
-def first_lines(blame: Blame) -> list[str]:
+def first_lines(of: Composition) -> list[str]:
     """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept; [] = no recording.
 
     The gain is of the sizes that were read. Of the lines it is told what arrived in that time and was still there at
     the moment of the composition. What arrived later, or was never looked at, is told as brought. The size of a cgroup
     is what it is charged for, its page cache included and without what others are charged for: both are named.
     """
-    of = blame.of
     told = Recording.of(of.info.extra)
     if told is None:
         return []
@@ -58,29 +57,18 @@ def first_lines(blame: Blame) -> list[str]:
     if seconds:
         gain = (told.n_bytes - told.from_bytes) / divisor
         line += f"; {gain:+,.1f} in the last {_span(seconds)}"
-        line += _arrived(blame, told, divisor)
+        line += _arrived(of, told, divisor)
     return [line, _kept(told)]
 
 
-def as_dict(blame: Blame) -> dict[str, object] | None:
-    """The same for JSON; None of a trace that is no recording. Sizes in bytes."""
-    told = Recording.of(blame.of.info.extra)
-    if told is None:
-        return None
-    return {"told": first_lines(blame)[0], "what": told.what, "who": told.who, "how": told.how, "cgroup": told.cgroup,
-            "time_ns": told.time_ns, "bytes": told.n_bytes, "from_ns": told.from_ns, "from_bytes": told.from_bytes,
-            "last_look_ns": told.last_look_ns, "begin_ns": told.begin_ns, "let_go": told.let_go,
-            "pids": list(told.pids)}  # fmt: skip
-
-
-def _arrived(blame: Blame, told: Recording, divisor: float) -> str:
+def _arrived(of: Composition, told: Recording, divisor: float) -> str:
     """`: 240.0 by load_index app.py:88, ...`, and what of it is not of the resident pages."""
-    looked = blame.of.inputs.time_ns if blame.total else 0
+    looked = of.inputs.time_ns if of.rss else 0
     border = min(max(looked, told.from_ns), told.time_ns) if told.how in (KILLED, ENDED) else told.time_ns
     end = np.iinfo(np.int64).max  # a fault that was served while the trigger was read belongs to it
     edges = np.array([told.from_ns, border if border < told.time_ns else end, end], np.uint64)
-    over = Timeline(blame, edges, told.pids).by("line")
-    estimated = {row.whole for row in blame.rows("line") if row.estimated}
+    over = Timeline(of, edges, told.pids).by("line")
+    estimated = {row.whole for row in of.rows("line") if row["estimated"]}
     names = [f"{'~' * (row.whole in estimated)}{{:,.1f}} {_by(row)}" for row in over.rows]
     there, later = over.resident[:, 0], over.brought[:, 1]
     if not looked:
@@ -90,7 +78,7 @@ def _arrived(blame: Blame, told: Recording, divisor: float) -> str:
     text = _told(names, there, divisor, "resident " * bool(told.cgroup))
     if told.how in (KILLED, ENDED):
         ago = max(told.time_ns - looked, 0) / 1e9
-        text += f" (at the last look, {_span(ago)} before, at {blame.total / divisor:,.1f}"
+        text += f" (at the last look, {_span(ago)} before, at {of.rss / divisor:,.1f}"
         text += " resident" * bool(told.cgroup)
         text += _told(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
     return text or ": no line is known"
@@ -104,8 +92,8 @@ def _told(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str 
     return f": {how}{', '.join(parts)}" if parts else ""
 
 
-def _by(row: BlameRow) -> str:
-    label = row.label if row.reason else f"by {name_of(row.label)}"
+def _by(row: Row) -> str:
+    label = row.label if row.of("reason") else f"by {name_of(row.label)}"
     return label.replace("{", "{{").replace("}", "}}")
 
 

@@ -1,8 +1,4 @@
-"""Timeline: the faults of a trace by label and time, and the bytes that they brought and that are still resident.
-
-Its figures are those of the rows of Blame, cut by the time of the fault that made a page arrive: over all times they
-sum to these, with what has no known fault at no time.
-"""
+"""Timeline: the faults of a trace by label and time, and the bytes that they brought and that are still resident."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.blame.cells import stood_for
-from wstrace.analysis.blame.rows import Blame, BlameRow
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Row
+from wstrace.analysis.inputs import LEFT_OUT
 from wstrace.analysis.segments import distinct
 from wstrace.schema import FAULT_MAJOR
 
@@ -25,11 +22,11 @@ _Counts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 class Over(NamedTuple):
     """A view over time.
 
-    rows: the labels as empty rows. faults, from_disk: numbers of faults, those that read from disk; brought, resident:
-    bytes; each of shape (labels, times). untimed: resident bytes whose arrival is no fault of these times, (labels,).
+    rows: the labels, as rows without sums. faults, from_disk: numbers of faults, those that read from disk; brought,
+    resident: bytes; each of shape (labels, times). untimed: resident bytes whose arrival is no fault of these times.
     """
 
-    rows: list[BlameRow]
+    rows: list[Row]
     faults: Figures
     from_disk: Figures
     brought: Figures
@@ -40,7 +37,7 @@ class Over(NamedTuple):
 class Arrivals(NamedTuple):
     """A view over time, of those labels and times alone at which anything arrived; in order of both.
 
-    label: the number of the label in Blame.labels(). time: that of the time. resident, brought: bytes;
+    label: the number of the labels in Past.labels(). time: that of the time. resident, brought: bytes;
     from_disk: faults that read from disk; all of shape (n,).
     """
 
@@ -54,59 +51,65 @@ class Arrivals(NamedTuple):
 class Timeline:
     """The faults and resident pages of a composition by time.
 
+    Its figures are those of the rows, cut by the time of the fault that made a page arrive: over all times they sum to
+    these, with what has no known fault at no time.
+
     Args:
-        blame: the tables of the composition; the kinds of memory that they count are not regarded.
+        of: the composition.
         edges: n + 1 times in ns on the records' clock, ascending; time i is from edges[i] up to before edges[i + 1].
         pids: the processes whose faults count; () = all.
     """
 
-    def __init__(self, blame: Blame, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:
-        self.blame, self.edges, self.n = blame, edges, len(edges) - 1
-        of, inputs = blame.of, blame.of.inputs
+    def __init__(self, of: Composition, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:
+        self.of, self.edges, self.n = of, edges, len(edges) - 1
+        inputs, cell = of.inputs, of.fault_cells
         # In the order of the inputs, which is nearly that of time, neighbours have the same cell and time.
         at = edges.searchsorted(inputs.faults["time_ns"], "right") - 1
         at[at >= self.n] = -1  # -1 = at none of these times
         if pids:
             at[~np.isin(inputs.pids[inputs.faults["space"]], list(pids))] = -1
-        cell, timed = of.past.fault_cells.of, at >= 0
+        timed = (at >= 0) & inputs.faults["chosen"]
         rows, which = distinct(cell[timed], at[timed])
-        self._faults: _Counts = cell[timed][rows], at[timed][rows], np.bincount(which, minlength=len(rows))
-        major = (inputs.faults["flags"][timed] & FAULT_MAJOR) != 0
-        self._major = np.bincount(which[major], minlength=len(rows))
-        gone = of.gone_faults
         each = inputs.faults.get("sampled")
-        weights = None if each is None else each[timed & gone]
-        self._gone = stood_for(which[gone[timed]], len(rows), weights)
-        page, time = of.page_cells.of, np.append(at, -1)[of.owner]
+
+        def counted(some: NDArray[np.bool_], each: NDArray[Any] | None = None) -> NDArray[Any]:
+            return np.bincount(which[some[timed]], None if each is None else each[timed & some], len(rows))
+
+        self._faults: _Counts = cell[timed][rows], at[timed][rows], counted(timed)
+        self._major = counted((inputs.faults["flags"] & FAULT_MAJOR) != 0)
+        self._gone = counted(of.gone_faults, each)
+        page, time = of.page_cells, np.append(at, -1)[of.owner]
+        page, time = page[page != LEFT_OUT], time[page != LEFT_OUT]
         rows, which = distinct(page, time)
         self._pages: _Counts = page[rows], time[rows], np.bincount(which, minlength=len(rows))
 
     def by(self, *views: str) -> Over:
-        """The figures by these views together; the rows are in no order, and have no figures of their own."""
-        told, size = self.blame.labels(*views), self.blame.of.page_size
-        n = told.n
+        """The figures by these dimensions together; the rows are in no order, and have no sums."""
+        told, size = self.of.past.labels(*views), self.of.page_size
+        n = len(told.labels)
         cell, time, count = self._faults
-        label = told.of_faults[cell]
+        label = told.of[cell]
         faults, from_disk, gone = (self._placed(label, time, amount, n)[:, :-1]
                                    for amount in (count, self._major, self._gone))  # fmt: skip
         cell, time, count = self._pages
-        resident = self._placed(told.of_pages[cell], time, count, n) * size
-        return Over(told.joined(), faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
+        resident = self._placed(told.of[cell], time, count, n) * size
+        rows = [Row(label, {}) for label in told.labels]
+        return Over(rows, faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
 
     def arrivals(self, *views: str) -> Arrivals:
-        """The figures by these views together, where there are any: by() has them for few labels."""
-        told = self.blame.labels(*views)
+        """The figures by these dimensions together, where there are any: by() has them for few labels."""
+        told = self.of.past.labels(*views)
         cell, time, _ = self._faults
-        keys = [told.of_faults[cell] * self.n + time]
+        keys = [told.of[cell] * self.n + time]
         amounts = [np.stack((np.zeros(len(cell)), self._gone, self._major))]
-        cell, time, count = self._pages
+        cell, time, pages = self._pages
         timed = time >= 0
-        cell, pages = cell[timed], count[timed]
-        keys.append(told.of_pages[cell] * self.n + time[timed])
+        cell, pages = cell[timed], pages[timed]
+        keys.append(told.of[cell] * self.n + time[timed])
         amounts.append(np.stack((pages, pages, np.zeros(len(cell)))))
         found, which = np.unique(np.concatenate(keys), return_inverse=True)
         amount = np.concatenate(amounts, axis=1)
-        amount[:2] *= self.blame.of.page_size
+        amount[:2] *= self.of.page_size
         figures = [np.bincount(which, one, len(found)).astype(np.float64) for one in amount]
         return Arrivals(found // max(self.n, 1), found % max(self.n, 1), *figures)
 

@@ -1,0 +1,125 @@
+"""What several processes have together: each physical page once where that is known, and what the first line says."""
+
+from __future__ import annotations
+
+import pytest
+from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
+from click.testing import CliRunner
+
+from wstrace.analysis.moments import Sums, read_sums
+from wstrace.analysis.report import Report
+from wstrace.errors import OutputError
+from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PAGE_SHARED, PROCESS_EXEC
+from wstrace_exporters.console import recorded
+from wstrace_exporters.console.commands.report import report as command
+
+SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "rss_sum": 8 * PAGE, "pss": 6 * PAGE, "distinct": 5 * PAGE,
+        "why": ""}  # fmt: skip
+
+
+def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Report:
+    """Two processes with 2 pages of their own each, and 2 that both have."""
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, APP if page < 2 else SAVE)
+    known = {"shares": [1, 2]} if shares else {}
+    for number, pid in enumerate(pids):
+        script.snapshot(100 + number, (ANON, 2, PAGE_EXCLUSIVE), (ANON + 2 * PAGE, 2, PAGE_SHARED), pid=pid, **known)
+    trace = script.trace()
+    if extra is not None:
+        trace.info.extra["sums"] = extra
+    return trace.report(at=at)
+
+
+def test_each_page_counts_once_where_the_distinct_ones_were_read():
+    told = two(SUMS)
+    assert told.of.memory == Sums(2, 8 * PAGE, 6 * PAGE, 5 * PAGE)
+    assert told.answer.startswith("20.0 KiB at the peak in 2 processes, shared memory divided: ")
+    assert (told.total["resident"], told.total["rss"]) == (5 * PAGE, 8 * PAGE)
+
+
+def test_shared_pages_are_divided_where_the_mappings_of_each_page_were_counted():
+    told = two(shares=True)
+    assert told.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
+    rows = {row.label: row["pss"] for row in told.rows}
+    assert (sum(rows.values()), rows["load_frame app.py:31"], rows["save app.py:40"]) == (6 * PAGE, 2 * PAGE, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("extra", "why"),
+    [
+        (None, "the trace does not tell"),
+        ({**SUMS, "to_ns": 99}, "another moment"),
+        ({**SUMS, "pids": [7, 8, 9]}, "another moment"),
+        ({**SUMS, "pss": None, "distinct": None, "why": "needs root"}, "needs root"),
+    ],
+)
+def test_of_sums_that_are_not_known_the_first_line_says_that_shared_pages_count_for_each(extra, why):
+    told = two(extra)
+    assert told.of.memory.pss is None
+    assert why in told.of.memory.why
+    assert told.answer.startswith("32.0 KiB at the peak in 2 processes, shared memory counted for each: ")
+
+
+def test_of_one_process_nothing_is_summed():
+    assert two(SUMS, pids=(7,)).answer.startswith("16.0 KiB at the peak: ")
+
+
+@pytest.mark.parametrize("extra", ["x", {}, {**SUMS, "pids": "78"}, {**SUMS, "rss_sum": -1}, {**SUMS, "from_ns": True},
+                                   {**SUMS, "pids": []}, {**SUMS, "rss_sum": 1 << 70}])  # fmt: skip
+def test_what_a_damaged_file_says_is_not_believed(extra):
+    found = two(extra)
+    assert read_sums(found.of.info) is None
+    assert found.of.memory.pss is None
+
+
+def test_the_second_line_says_how_many_processes_have_no_snapshot():
+    script = Script()
+    for pid in (8, 9, 10):
+        script.batches.append(script.process(20, pid, PROCESS_EXEC, "worker"))
+        script.lose(20, LOSS_EXECUTED, pid=pid)
+        script.fault(30 + pid, ANON, SAVE, pid=pid)
+    script.fault(10, ANON, SAVE)
+    script.snapshot(100, (ANON, 1, PAGE_EXCLUSIVE))
+    assert "3 processes without a snapshot" in script.trace().report(at="exit").completeness
+
+
+def test_of_a_recording_that_lacks_records_the_rest_is_told_and_no_file_that_is_gone(monkeypatch):
+    """GIVEN a temporary trace that was written too slowly THEN its answer is shown, then what it lacks (123)."""
+
+    def record(_target, _options, path, **_):
+        script = Script()
+        script.fault(10, ANON, SAVE)
+        script.snapshot(40, (ANON, 1, PAGE_EXCLUSIVE))
+        trace = script.trace()
+        trace.info.incomplete = f"{path} lacks 7 records: the disk is slow"
+        saved(trace, path)
+        raise OutputError(f"{trace.info.incomplete}; what is there can be read: wstrace report {path}")
+
+    monkeypatch.setattr(recorded, "_record", record)
+    run = CliRunner().invoke(command, ["--", "true"])
+    assert "4.0 save app.py:40" in run.stdout
+    assert isinstance(run.exception, OutputError)
+    assert str(run.exception) == (
+        "the trace lacks 7 records: the disk is slow; "
+        "run it again where less else runs, or record less: -s page_faults:period=7"
+    )
+
+
+def test_the_rows_are_a_table_for_other_libraries():
+    script = Script()
+    for page in range(6):
+        script.fault(10 + page, ANON + page * PAGE, APP if page < 4 else SAVE, tid=8 if page == 5 else 0)
+    script.snapshot(1000, (ANON, 6, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    rows = trace.report().rows
+    assert trace.report_table().to_numpy()["resident"].tolist() == [row["resident"] for row in rows]
+    told = trace.report(by=("thread", "line"), sort="faults")
+    frame = pytest.importorskip("pyarrow").table(trace.report_table(by=("thread", "line"), sort="faults")).to_pylist()
+    assert [row["label"] for row in frame] == [row.label for row in told.rows]
+    assert [(row["thread"].split()[1], row["resident"] // PAGE) for row in frame] == [
+        ("(7)", 4),
+        ("(7)", 1),
+        ("(8)", 1),
+    ]
+    assert sum(row["private"] for row in frame) == 6 * PAGE

@@ -1,1 +1,0 @@
-"""Which fault made each resident page arrive, and by whom memory is held: the composition of a process."""

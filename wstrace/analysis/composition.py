@@ -1,0 +1,365 @@
+"""Composition: the resident memory of processes at a moment, the owner of each page, and its sums by cell of a cube."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
+from wstrace.analysis.cube import Cube
+from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
+from wstrace.analysis.faults import FORKS, FaultRows
+from wstrace.analysis.filter import Filter, kind_numbers
+from wstrace.analysis.inputs import LEFT_OUT, Asked, Columns, mapping_rows, of_mapping, pages_of, read_all
+from wstrace.analysis.losses import LAST_PAGE, key_of
+from wstrace.analysis.moments import Recorded, Sums, sums_at
+from wstrace.analysis.names import names_of
+from wstrace.analysis.own import OwnRule
+from wstrace.analysis.segments import distinct
+from wstrace.batch import Batch
+from wstrace.ledger import OF_FILES
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_FILE,
+    KIND_HEAP,
+    KIND_SHIFT,
+    KIND_STACK,
+    LOSS_DISCARDED,
+    LOSS_EVENTS,
+    LOSS_MOVED,
+    LOSS_REPLACED,
+    LOSS_UNMAPPED,
+    MAP_SHARED,
+    MAP_WRITE,
+    PAGE_EXCLUSIVE,
+    PAGE_FAULT,
+    PAGE_FILE,
+    PAGE_HUGE,
+)
+
+#: Pages whose owners are searched at once: what that needs beside the result stays below 20 MiB.
+_AT_ONCE = 1 << 17
+#: Without a record of each of these, a fault may have been on what an address held before.
+_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+#: Faults of each process without a record that are those of its exec, or of what it read at its start.
+_OF_EXECS = 16
+
+
+class Past:
+    """The faults of a trace, read once for all the moments that are asked for.
+
+    Args:
+        trace: the trace. moments: see inputs.read_all().
+        by: dimensions, where any needs more than the usual keys of a cube.
+        chosen: which faults and pages count; None = all. rule: decides which source files are the program's own.
+
+    Attributes:
+        inputs: what was read, for each moment. cube: the cells of faults and pages.
+        seen: the faults before the filter.
+        file: of each recorded fault the code of the file of its page, 0 = not known.
+        mapping: of each its row in inputs.mappings, -1 = not known.
+        copyable: whether each recorded fault is on a page that a write after a fork copies.
+        lost: records that the trace lacks. stacks_lost: sampled stacks that it lacks.
+        assumed: the kinds of losses that were not recorded, in words.
+        sampled: one fault out of so many was recorded.
+    """
+
+    def __init__(self, trace: Recorded, moments: Sequence[Asked], *, by: Sequence[str] = (),
+                 chosen: Filter | None = None, rule: OwnRule | None = None) -> None:  # fmt: skip
+        self._trace, self.chosen = trace, chosen or Filter()
+        names = names_of(trace.info, trace.strings, rule)
+        self.cube = Cube(dimensions_of(by).values(), names=names, limit=1 << 22)
+        self.inputs, self.seen = read_all(trace, moments, self.cube, self.chosen)
+        inputs, ledger = self.inputs[0], trace.ledger
+        self.lost, self.stacks_lost, self.sampled = ledger.lost, ledger.get("stacks_lost"), trace.info.sampled
+        recorded = set(trace.info.content_losses)
+        self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
+        known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
+        flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
+        kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
+        self.file, self._kind = np.where(known, of_mapping(inputs.mappings, "file", row), 0), kind
+        self.mapping = np.where(known, row, -1).astype(np.int32)
+        private = (flags & MAP_SHARED) == 0
+        self.copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
+        self.copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
+        self._joined: dict[tuple[str, ...], Joined] = {}
+
+    @cached_property
+    def history(self) -> History:
+        """The faults and losses, and the owners of pages by them."""
+        inputs, columns, trace = self.inputs[0], self.inputs[0].faults, self._trace
+        # of its program: equal for faults with the same stack, or the same instruction where they have none
+        place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
+        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], self._kind,
+                         place)  # fmt: skip
+        mapped = None
+        if _unrecorded(trace) > _OF_EXECS * len(inputs.pids):
+            mapped = np.where(self.mapping >= 0, of_mapping(inputs.mappings, "time_ns", np.maximum(self.mapping, 0)),
+                              np.uint64(0))  # fmt: skip
+        seen = (part for one in self.inputs for part in page_rows(one))
+        return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
+                       size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
+
+    @cached_property
+    def incomplete(self) -> str:
+        """What the file of the trace lacks besides records, and what is not counted, in words."""
+        info, uncounted = self._trace.info, self.history.copies.uncounted
+        unread = "parts of the file cannot be read" if any(map(self._trace.ledger.get, OF_FILES)) else ""
+        copies = f"what {uncounted:,} processes copied is not counted: they forked too often, with too many pages"
+        return "; ".join(filter(None, (info.incomplete or unread, copies * bool(uncounted))))
+
+    def labels(self, *by: str) -> Joined:
+        """The labels of all cells by these dimensions together. Raises UsageError."""
+        if by not in self._joined or len(self._joined[by].of) != len(self.cube):
+            self._joined[by] = joined(by, self.cube)
+        return self._joined[by]
+
+    def _before(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
+        losses, runs = self.inputs[0].losses, self.inputs[0].before
+        parents = losses.other[np.isin(losses.event, FORKS)]
+        asked = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
+        runs = {name: column[asked] for name, column in runs.items()}
+        run, keys = keys_of(runs, self.inputs[0].page_size)
+        return keys, runs["time"][run]
+
+
+def _unrecorded(trace: Recorded) -> int:
+    """How many more faults the kernel accounted to the processes than it made records of.
+
+    It makes none where it brings pages itself: direct I/O, a write by another task (mm_account_fault() in mm/memory.c).
+    """
+    usage, counted = trace.info.usage.faults, trace.ledger.get("counted")
+    return usage - counted if usage and counted else 0
+
+
+def page_rows(inputs: Any) -> Iterator[PageRows]:
+    """The resident pages, _AT_ONCE at a time, as a large process has millions; at least one part."""
+    runs, mappings = inputs.runs, inputs.mappings
+    shift = np.uint64(inputs.page_size.bit_length() - 1)
+    run, key = keys_of(runs, inputs.page_size)
+    known, row = mapping_rows(mappings, runs["mapping"])
+    low, high, offset = (
+        np.where(known, of_mapping(mappings, name, row) >> shift, np.uint64(0)) for name in ("start", "end", "offset")
+    )
+    flags = np.where(known, of_mapping(mappings, "flags", row), np.uint16(0))
+    noticed = (flags & MAP_WRITE != 0) & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
+    file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
+    columns = runs["time"], file, huge, low, high, offset, noticed
+    for begin in range(0, max(len(run), 1), _AT_ONCE):
+        part = slice(begin, begin + _AT_ONCE)
+        yield PageRows(key[part], *(column[run[part]] for column in columns))
+
+
+def keys_of(runs: Columns, page_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """Of each page of resident runs its run, and its key, ascending."""
+    run, number = pages_of(runs)
+    first = key_of(runs["space"], runs["start"] >> np.uint64(page_size.bit_length() - 1))
+    keys = first[run] + number.astype(np.uint64)
+    last = first | LAST_PAGE
+    if (first + runs["pages"].astype(np.uint64) > last + np.uint64(1)).any():
+        keys = np.minimum(keys, last[run])  # a damaged file's run past the last address is no other process's
+    return run, keys
+
+
+class Composition:
+    """The resident pages of a trace's processes at a moment, each with the fault that made it arrive.
+
+    Args:
+        trace: the trace. at: see Snapshots.at().
+        past: what is known of the trace at several moments, of which this is the one with that number; None = it is
+            read for this one.
+        by, chosen: see Past.
+
+    Attributes:
+        inputs: what was read. past: what does not depend on the moment. history: the faults. found: the owners of the
+            pages.
+        run: of each resident page its row in `inputs.runs`.
+        loaded, loader: the pages that their owner copied from another process, and the fault that had loaded each.
+        page_cells: of each resident page its cell in the cube; LEFT_OUT = a filter left it out.
+        memory: what the processes have together. divided: whether the bytes of their shared pages are divided.
+    """
+
+    def __init__(self, trace: Recorded, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
+                 by: Sequence[str] = (), chosen: Filter | None = None) -> None:  # fmt: skip
+        self.trace, self.strings, self.info = trace, trace.strings, trace.info
+        self.past = past = past or Past(trace, ((at, chosen.pids if chosen else ()),), by=by, chosen=chosen)
+        self.inputs, self.history = past.inputs[number], past.history
+        inputs, lossy = self.inputs, bool(past.lost or past.incomplete)
+        self.page_size, self.run = inputs.page_size, next(pages_of(inputs.runs))
+        began = np.zeros(len(inputs.pids), np.bool_)
+        began[inputs.began] = True
+        began[inputs.descend_from_before()] = False
+        parts = [self.history.owners(part, from_before=lambda spaces: ~began[spaces], lossy=lossy)
+                 for part in page_rows(inputs)]  # fmt: skip
+        loaded = [self.history.loaders(*one) for one in zip(page_rows(inputs), parts, strict=True)]
+        self.loaded = np.concatenate([rows + number * _AT_ONCE for number, (rows, _) in enumerate(loaded)])
+        self.loader = np.concatenate([faults for _, faults in loaded])
+        self.found = Owners(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        self.found.estimated[:] |= bool(past.assumed) & (self.found.fault >= 0)
+        self._count_pages()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing that could make a row's bytes another row's."""
+        past = self.past
+        return not (past.lost or past.incomplete or past.stacks_lost or past.assumed or past.sampled > 1)
+
+    @cached_property
+    def owner(self) -> NDArray[np.intp]:
+        """Of each resident page the row of its owner in `inputs.faults`, -1 = not known."""
+        fault = self.found.fault
+        return np.where(fault >= 0, self.history.faults.order[fault], -1) if len(self.history.faults) else fault
+
+    @cached_property
+    def gone_faults(self) -> NDArray[np.bool_]:
+        """Of each recorded fault, whether its page arrived by it and is no longer resident."""
+        faults = self.history.faults
+        left = faults.brings.copy()
+        left[self.found.fault[self.found.fault >= 0]] = False
+        found = np.zeros(len(left), np.bool_)
+        found[faults.order[left]] = True
+        return found
+
+    @cached_property
+    def origin_ns(self) -> int:
+        """The time that the seconds of reports count from: the beginning of the trace, else the first fault."""
+        times = self.inputs.faults["time_ns"]
+        return self.info.started_ns or int(times.min(initial=np.iinfo(np.uint64).max) if len(times) else 0)
+
+    def name_of(self, space: int) -> str:
+        """`python3 (4711)`."""
+        return f"{self.program_of(space)} ({self.inputs.pids[space]})"
+
+    def program_of(self, space: int) -> str:
+        """`python3`."""
+        return self.inputs.names.name(int(self.inputs.processes[space]))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the runs, of each resident page."""
+        values: NDArray[Any] = self.inputs.runs[name][self.run]
+        return values
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    @property
+    def fault_cells(self) -> NDArray[np.uint32]:
+        """Of each recorded fault its cell in the cube."""
+        cells: NDArray[np.uint32] = self.inputs.faults["cell"]
+        return cells
+
+    @property
+    def rss(self) -> int:
+        """Resident bytes: the sum of Rss of the processes, as far as the filter lets it through."""
+        return self.memory.rss_sum
+
+    @cached_property
+    def sums(self) -> dict[str, NDArray[np.int64]]:
+        """measure -> its sum of each cell."""
+        cube, faults = self.past.cube, self.history.faults
+        found = {name: cube.measure(name).copy() for name in cube.sums}
+        for name, one in self._page_sums.items():  # another moment may have added cells since
+            found[name] = np.append(one, np.zeros(len(cube) - len(one), np.int64))
+        for name, rows in (("brought", np.flatnonzero(self.gone_faults)), ("again", faults.order[faults.again()]),
+                           ("written", faults.order[faults.written()])):  # fmt: skip
+            found[name] = found.get(name, 0) + self.of_faults(rows) * self.page_size
+        return found
+
+    def of_faults(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """How many faults those of these that are chosen stand for, by cell. rows: of recorded faults, each once."""
+        each, rows = self.inputs.faults.get("sampled"), rows[self.inputs.faults["chosen"][rows]]
+        weights = None if each is None else each[rows]
+        return np.bincount(self.fault_cells[rows], weights, len(self.past.cube)).astype(np.int64)
+
+    def rows(self, *by: str, sort: str = "resident") -> list[Row]:
+        """The rows by these dimensions together, those with most of a measure first. Raises UsageError."""
+        return rows_of(self.past.labels(*by), self.sums, sort)
+
+    def columns(self, *by: str) -> tuple[NDArray[np.intp], dict[str, NDArray[np.float64]]]:
+        """The same as columns: the numbers in Past.labels() of the labels that have any sum, and their sums."""
+        sums = self.sums
+        labels = self.past.labels(*by)
+        totals = {name: np.bincount(labels.of[: len(one)], one, len(labels.labels)) for name, one in sums.items()}
+        some = np.flatnonzero(sum(totals.values()))
+        return some, {name: total[some].astype(np.float64) for name, total in totals.items()}
+
+    def _count_pages(self) -> None:
+        """Adds the cells of the resident pages to the cube, and sums the pages by them."""
+        cube, chosen, runs, inputs = self.past.cube, self.past.chosen, self.inputs.runs, self.inputs
+        owner, kind = self.owner, runs["kind"]
+        owner_cell = np.zeros(len(owner), np.uint32)
+        owner_cell[owner >= 0] = self.fault_cells[owner[owner >= 0]]
+        keep = np.ones(len(owner), np.bool_)
+        if chosen.of_faults:
+            keep = owner >= 0
+            keep[keep] = inputs.faults["chosen"][owner[keep]]
+        if chosen.kinds:
+            keep &= np.isin(kind, kind_numbers(chosen.kinds))[self.run]
+        if chosen.file:
+            keep &= chosen.files(runs["file"], self.strings)[self.run]
+        exclusive = (runs["flags"] & PAGE_EXCLUSIVE) != 0
+        alike, of_run = distinct(runs["space"], kind, runs["file"], exclusive, runs["shares"])
+        copied = np.zeros(len(owner), np.bool_)
+        copied[self.loaded] = True
+        columns: list[NDArray[Any]] = [of_run[self.run], owner_cell, self.found.reason, self.found.estimated, copied]
+        of_pages = [one for one in cube.dimensions if one.code is not None and not one.owner]
+        columns += [one.code(self._addresses(), cube.names) for one in of_pages if one.code is not None]
+        columns = columns if keep.all() else [column[keep] for column in columns]
+        first, which = distinct(*columns)
+        run, cell, reason, estimated, copies, *codes = (column[first] for column in columns)
+        run = alike[run]
+        pages = np.bincount(which, minlength=len(first)).astype(np.int64) * self.page_size
+        keys: dict[str, Any] = {name: cube.key(name)[cell] for name in cube.keys}
+        keys |= {"process": inputs.processes[runs["space"][run]], "file": runs["file"][run], "kind": kind[run],
+                 "cgroup": inputs.cgroups[runs["space"][run]], "reason": reason}  # fmt: skip
+        keys |= {one.keys[0]: code for one, code in zip(of_pages, codes, strict=True)}
+        cells = cube.count(keys, {})
+        self.page_cells = np.full(len(owner), LEFT_OUT, np.uint32)
+        self.page_cells[keep] = cells[which]
+        private, spaces, shares = np.where(exclusive[run], pages, 0), np.unique(runs["space"]), runs["shares"]
+        pss = None
+        if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
+            pss = pages / np.where(exclusive, 1, shares)[run]
+        self.memory = sums_at(self.info, inputs.pids[spaces].tolist(), runs["time"], int(pages.sum()),
+                              None if pss is None else round(float(pss.sum())), all_kinds=not chosen,
+                              at_peak=inputs.moment == "peak")  # fmt: skip
+        divided = _divided(pages, private, pss, self.memory) if len(spaces) > 1 else None
+        resident = pages if divided is None else divided
+        amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
+                   "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
+        if len(spaces) > 1:
+            amounts["rss"] = pages
+            if pss is not None:
+                amounts["pss"] = np.round(pss).astype(np.int64)
+        self.divided = divided is not None
+        self._page_sums = {name: np.bincount(cells, one, len(cube)).astype(np.int64)
+                           for name, one in amounts.items() if len(owner)}  # fmt: skip
+
+    def _addresses(self) -> Batch:
+        """The address of each resident page, as the faults on them have it."""
+        runs = self.inputs.runs
+        run, number = pages_of(runs)
+        columns = {name: runs[name][run] for name in ("mapping", "file")}
+        columns["va"] = runs["start"][run] + number.astype(np.uint64) * np.uint64(self.page_size)
+        return Batch(PAGE_FAULT, columns, strings=self.strings)
+
+
+def _divided(
+    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64] | None, sums: Sums
+) -> NDArray[np.int64] | None:
+    """The bytes of cells of several processes, in which each physical page counts once; None = that is not known.
+
+    Where the distinct pages were counted, the shared ones are divided among these processes alone; else among all
+    processes that have them.
+    """
+    shared = (pages if pss is None else pss) - private
+    once = sums.distinct if sums.distinct is not None else sums.pss
+    if once is None:
+        return None
+    factor = max((once - private.sum()) / max(shared.sum(), 1), 0.0)
+    found: NDArray[np.int64] = private + np.minimum(np.round(shared * factor), pages - private).astype(np.int64)
+    return found

@@ -1,0 +1,252 @@
+"""Unshared: the pages that processes copied, which they had shared since a fork, and whose writes did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Row, name_of
+from wstrace.analysis.faults import FORKS
+from wstrace.analysis.inputs import Inputs
+from wstrace.analysis.losses import space_of
+from wstrace.analysis.moments import Recorded
+from wstrace.analysis.report import Report, completeness
+from wstrace.analysis.segments import begins
+from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
+from wstrace.text import number, plural, size, unit_of
+
+_NEVER = np.iinfo(np.uint64).max
+_CUT = np.int64(-1)
+#: Rows that the first line names.
+_NAMED = 3
+
+
+def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
+    """The copies of pages that processes shared since a fork, as a report: `copied`, and of these `at_the_end`.
+
+    Args:
+        trace: the trace. by: names of dimensions.
+
+    Raises:
+        UsageError: there is no such dimension.
+    """
+    found = Unshared(Composition(trace, by=by))
+    past = found.of.past
+    total = {"copied": found.total, "at_the_end": found.at_the_end}
+    rows = found.rows(*by)
+    words = completeness(trace, past, None, {name: past.cube.measure(name) for name in past.cube.sums})
+    if found.total and found.ended:
+        words += "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
+    answer = found.answer(rows if tuple(by) == ("line",) else found.rows("line"))
+    more = {"forks": found.forks(), "at_least": found.at_least, "estimated": found.estimated}
+    return Report(tuple(by), "copied", answer, words, list(trace.info.obstacles), total, rows,
+                  facts=trace.info.to_dict(), ledger=trace.ledger.as_dict(), more=more)  # fmt: skip
+
+
+class Unshared:
+    """The copies of shared pages in a trace.
+
+    A copy is a fault that made one more page: of k processes that hold a page at most k - 1 copy it, because the last
+    one takes it over. So the sum is what the copies cost in memory, and not the number of writes.
+
+    Args:
+        of: the trace's composition; the snapshots that it read show pages that no fault was on.
+
+    Attributes:
+        copies: faults, as places in the history's faults.
+        pages: of each how many copies it stands for; more than itself where one of several faults was recorded.
+    """
+
+    def __init__(self, of: Composition) -> None:
+        self.of = of
+        self.copies = self.of.history.copies.faults
+        self._fork = self.of.history.copies.fork
+        #: Whether all numbers are estimates: one of several faults was recorded, and stands for the others.
+        self.estimated = self.of.past.sampled > 1
+        each = self.of.inputs.faults.get("sampled")
+        self._rows = self.of.history.faults.order[self.copies]
+        self.pages = np.ones(len(self.copies), np.intp) if each is None else each[self._rows].astype(np.intp)
+
+    @property
+    def total(self) -> int:
+        """Bytes that were copied."""
+        return int(self.pages.sum()) * self.of.page_size
+
+    def by(self, *views: str) -> tuple[NDArray[np.intp], list[Row]]:
+        """Of each copy the number of its label by these dimensions together, and the labels as rows without sums."""
+        labels = self.of.past.labels(*views)
+        return labels.of[self.of.fault_cells[self._rows]], [Row(label, {}) for label in labels.labels]
+
+    def rows(self, *views: str) -> list[Row]:
+        """The rows by these dimensions together: bytes that were `copied`, and those of them `at_the_end`."""
+        label, found = self.by(*views)
+        for name, pages in (("copied", self.pages), ("at_the_end", self.pages * self._end[0])):
+            sums = np.bincount(label, pages, len(found)).astype(np.intp) * self.of.page_size
+            for row, n in zip(found, sums.tolist(), strict=True):
+                row.values[name] = n
+        return sorted((row for row in found if row["copied"]), key=lambda row: (-_ran(row), -row["copied"], row.whole))
+
+    @cached_property
+    def _end(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+        """Of each copy, whether an ending interpreter made it; the spaces of the processes of which that is known."""
+        found, known = at_the_end(self.of.inputs)
+        return found[self._rows], known
+
+    @property
+    def at_the_end(self) -> int:
+        """Bytes that ending interpreters copied, of the total."""
+        return int(self.pages[self._end[0]].sum()) * self.of.page_size
+
+    @property
+    def ending(self) -> int:
+        """The number of processes that copied these."""
+        return len(np.unique(space_of(self.of.history.faults.key[self.copies[self._end[0]]])))
+
+    def forks(self) -> list[dict[str, Any]]:
+        """Each fork with copies, the largest first: child, parent, pid of the child, time_ns, copied, at_the_end."""
+        losses = self.of.history.losses
+        ranges, of = np.unique(self._fork, return_inverse=True)
+        found = []
+        both = (np.bincount(of, pages).astype(np.intp) * self.of.page_size
+                for pages in (self.pages, self.pages * self._end[0]))  # fmt: skip
+        for fork, n, end in zip(ranges.tolist(), *(each.tolist() for each in both), strict=True):
+            row = losses.row[fork]
+            child, parent = int(losses.rows.space[row]), int(losses.rows.other[row])
+            found.append({"pid": int(self.of.inputs.pids[child]), "child": self.of.name_of(child),
+                          "parent": self.of.name_of(parent), "time_ns": int(losses.time[fork]), "copied": n,
+                          "at_the_end": end})  # fmt: skip
+        return sorted(found, key=lambda one: (-one["copied"], one["time_ns"]))
+
+    @property
+    def forked(self) -> int:
+        """The number of forks whose memory was copied; vfork and threads share theirs and are none."""
+        events: NDArray[np.intp] = np.unique(self._fork)
+        return len(events)
+
+    @property
+    def ended(self) -> bool:
+        """Whether what a process copied as it ended is among the copies that it made while it ran.
+
+        It is where the process has ended in the trace, and its end is not told apart.
+        """
+        copied_in = space_of(self.of.history.faults.key[self.copies])
+        return bool(np.isin(copied_in, np.setdiff1d(self.of.inputs.ends.space, self._end[1])).any())
+
+    @property
+    def earlier(self) -> bool:
+        """Whether no process forked in the trace, and some were there before it: an earlier fork may have been."""
+        of = self.of
+        forks = np.isin(of.inputs.losses.event, FORKS).any()
+        return not forks and bool(np.setdiff1d(of.inputs.faults["space"], of.inputs.began).size)
+
+    @cached_property
+    def unseen(self) -> list[int]:
+        """The processes that were there before the trace and forked, and of which no snapshot tells what they had.
+
+        Only those are meant of which a fault after the fork, by them or by a child, may have copied a page.
+        """
+        faults, losses, inputs = self.of.history.faults, self.of.history.losses, self.of.inputs
+        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
+        rows = losses.row[forks]
+        of_child, of_parent = losses.rows.space[rows], losses.rows.other[rows]
+        parents = np.setdiff1d(of_parent, np.concatenate((inputs.began, of_child)))
+        asked = self.of.past.copyable[faults.order]
+        asked[self.copies] = False
+        space = space_of(faults.key).astype(np.intp)
+        found = []
+        for parent in parents.tolist():
+            since = losses.time[forks[of_parent == parent]].min()
+            seen = inputs.before["time"][inputs.before["space"] == parent].min(initial=_NEVER)
+            own = (space == parent) & (faults.life == 0) & (faults.time >= since) & (faults.time < seen)
+            of_children = np.isin(space, of_child[of_parent == parent]) & faults.forked & (seen == _NEVER)
+            found += [parent] * bool((asked & faults.brings & (own | of_children)).any())
+        return found
+
+    @property
+    def at_least(self) -> bool:
+        """Whether more may have been copied: what had been in memory without a fault in the trace is not known."""
+        return bool(self.unseen) or self.earlier or self.of.history.unproven > 0
+
+    def answer(self, lines: Sequence[Row]) -> str:
+        """`45.9 MiB un-shared after 2 forks: 34.4 search app.py:12, 11.5 search app.py:11`."""
+        if self.unseen and not self.total:
+            whose = name_of(self.of.name_of(self.unseen[0]))
+            return (
+                f"what was un-shared is not known: no snapshot shows what {whose} had in memory before the trace; "
+                "wstrace unshared PID takes one"
+            )
+        if self.earlier:
+            return "what was un-shared is not known: no process forked in the trace, only perhaps before it"
+        if not self.total:
+            return "nothing was un-shared: no process wrote to a page that it shared since a fork"
+        while_it_ran = self.total - self.at_the_end
+        unit, divisor = unit_of(while_it_ran)
+        named = [row for row in lines[:_NAMED] if _ran(row)]
+        words = ", ".join(f"{_ran(row) / divisor:,.1f} {name_of(row.label)}" for row in named)
+        more = ", ..." if sum(map(_ran, named)) < while_it_ran else ""
+        bound = "at least " if self.at_least else "~" if self.estimated else ""
+        several = f"{number(self.ending)} process{'es' * (self.ending != 1)}"
+        end = f"; {size(self.at_the_end)} more as {several} ended" if self.at_the_end else ""
+        head = f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(self.forked, 'fork')}"
+        return f"{head}{': ' * bool(words)}{words}{more}{end}"
+
+
+def _ran(row: Row) -> int:
+    """Bytes that were copied while processes ran."""
+    return row["copied"] - row["at_the_end"]
+
+
+def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Whether each fault was taken by an ending interpreter, and the spaces of the processes of which that is known.
+
+    An interpreter that ends frees what it has, object by object, and so writes to most of what it shared since a fork.
+    No frame of Python is on its main thread then, but for those that begin anew: destructors, and functions of atexit.
+    Until then the thread has the frames that it had at the fork, down to the outermost one.
+
+    Known are processes that forked, or began by that, and ended in the trace, and whose main thread had Python frames
+    behind the fork, but for those where it has stacks behind these that were not read, or not whole.
+
+    Source: CPython Python/pylifecycle.c Py_FinalizeEx(); measured on 3.11 with gunicorn's workers.
+    """
+    faults, losses = inputs.faults, inputs.losses
+    found, none = np.zeros(len(faults["space"]), np.bool_), np.zeros(0, np.intp)
+    forks = np.isin(losses.event, FORKS)
+    family = np.union1d(losses.space[forks], losses.other[forks])
+    asked = np.intersect1d(family, inputs.ends.space)
+    if not len(asked):
+        return found, none
+    rows = np.flatnonzero(np.isin(faults["space"], asked) & (faults["tid"] == inputs.pids[faults["space"]]))
+    rows = rows[np.lexsort((faults["time_ns"][rows], faults["space"][rows]))]
+    space, time = faults["space"][rows].astype(np.intp), faults["time_ns"][rows]
+    outermost = _outermost(inputs.names.tree, faults["stack"][rows])
+    since = np.zeros(len(inputs.pids), np.uint64)  # of children, when they were forked
+    since[losses.space[forks]] = losses.time[forks]
+    forked = np.isin(space, losses.space[forks]) & (outermost > 0) & (time >= since[space])
+    first = np.flatnonzero(forked)
+    first = first[begins(space[first])]
+    unread = (outermost == _CUT) | ((outermost == 0) & (faults["stack_how"][rows] != HOW_NO_PYTHON))
+    last, last_unread = (np.zeros(len(inputs.pids), np.uint64) for _ in range(2))
+    for times, of in ((last, np.isin(outermost, np.unique(outermost[first]))), (last_unread, unread)):
+        times[space[of]] = time[of]  # in order of time: of several the last one stays
+    known = asked[last[asked] > last_unread[asked]]
+    found[rows] = np.isin(space, known) & (time > last[space])
+    return found, known
+
+
+def _outermost(tree: CallTree, stacks: NDArray[Any]) -> NDArray[np.int64]:
+    """A number of the outermost function of each stack; 0 = it has no stack, -1 = its outer frames were cut."""
+    leaves, which = np.unique(stacks, return_inverse=True)
+    ids, at = tree.stacks(tree.known(leaves))
+    has = at[1:] > at[:-1]
+    root = ids[at[1:][has] - 1]
+    code = tree.column("function")[root].astype(np.int64) << 32 | tree.column("file")[root].astype(np.int64)
+    code[(tree.column("flags")[root] & FRAME_CUT) != 0] = _CUT
+    found = np.where(leaves > 0, _CUT, 0)  # a stack without rows is not known
+    found[has] = code
+    return found[which]
