@@ -47,6 +47,8 @@ EARLY_NS = 100_000_000
 UNTIL_REPORTED = -1
 #: up to so many addresses of one process, a search each costs less than arrays of its mappings
 _FEW = 8
+#: and where its log has no more changes than this
+_SHORT = 256
 #: limit on (change, address range) pairs, so that a target that maps in many steps cannot make the tracer grow
 _MOST_LAYERS = 1 << 22
 _NAMES = {
@@ -239,19 +241,36 @@ class Space:
         return found
 
     def _find_few(self, addresses: list[int], times: list[int]) -> list[tuple[int, int, int]]:
-        """The same of few addresses, for which a search each costs less than arrays; nothing where one is not found.
+        """The same of few addresses, for which a search each costs less than arrays; nothing where the log is long.
 
-        Of a node, most processes of a batch have one fault.
+        Of a node, most processes of a batch have one fault, and those that end at once have it in their past.
         """
         live = self.now()
         found = []
         for address, time in zip(addresses, times, strict=True):
             at = bisect_right(live.starts, address) - 1
+            mapping: MappingRow | None
             mapping, since = live.values[at] if at >= 0 and address < live.ends[at] else (self._kernel, 0)
             if since > time or (mapping is self._kernel and not KERNEL_START <= address < NEVER):
-                return []
-            found.append((mapping.id, mapping.file, mapping.kind))
+                if len(self.log) > _SHORT:
+                    return []
+                mapping = self._before(address, time)
+            found.append((mapping.id, mapping.file, mapping.kind) if mapping else (0, 0, 0))
         return found
+
+    def _before(self, address: int, time: int) -> MappingRow | None:
+        """What lay at the address at that time, as `_earlier` has it."""
+        base = self._base.rows(self._base.between(address, address + 1))
+        changes: list[Change] = [(since, start, end, mapping) for start, end, (mapping, since) in base]
+        changes += [change for change in self.log if change[1] <= address < change[2]]
+        changes.sort(key=_time)
+        at = bisect_right(changes, time, key=_time)
+        if at and changes[at - 1][2] <= KERNEL_START:
+            return changes[at - 1][3]
+        early = self.images[self._image(time)][1]
+        if time >= early or at == len(changes) or changes[at][0] > early:
+            return None
+        return changes[bisect_right(changes, changes[at][0], key=_time) - 1][3]
 
     def _table(self) -> tuple[NDArray[Any], ...]:
         """What is mapped now: start, end, since, and id, file and kind.
