@@ -80,4 +80,4 @@ def test_the_total_is_the_kernels_of_the_stopped_process(by):
     # what our own process has mapped too is shared while it looks
     assert abs(sum(row["private"] for row in rows) - private) <= MIB
     if by == "line":
-        assert {row.label for row in rows} == {"(not known: before the trace)"}
+        assert {row.whole for row in rows} == {"(not known: before the trace)"}

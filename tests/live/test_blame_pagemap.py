@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 def outermost_lines(of: Composition) -> list[str]:
     """Of each fault, in the order of the inputs, the line of its stack's outermost frame."""
-    tree = of.inputs.tree
+    tree = of.inputs.names.tree
     parent, line = tree.column("parent").astype(np.intp), tree.column("line")
     at = tree.known(of.inputs.faults["stack"]).astype(np.intp)
     while (up := parent[at]).any():
@@ -43,8 +43,8 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
     path, truth, copies = recorded(tmp_path, sys.executable, str(program))
     with wstrace.open_trace(str(path)) as trace:
         (parent,) = trace.info.targets
-        of = Composition(trace, "exit", [parent])
-        assert of.lost == 0
+        of = composition(trace, "exit", pids=[parent])
+        assert of.past.lost == 0
         assert trace.info.final_snapshot == parent
         found = found_by(of, outermost_lines(of))
         told = Unshared(composition(trace, at="exit"))
@@ -69,11 +69,11 @@ def test_each_page_of_a_c_program_is_its_functions(tmp_path, full_level):
     path, truth, _ = recorded(tmp_path, str(program))
     with wstrace.open_trace(str(path)) as trace:
         (parent,) = trace.info.targets
-        of = Composition(trace, "exit", [parent])
-        assert of.lost == 0
-        by_fault, labels = of.labels_of_faults("function")
+        of = composition(trace, "exit", pids=[parent])
+        assert of.past.lost == 0
+        by_cell, labels = of.past.labels("function")
         assert trace.info.final_snapshot == parent
-        found = found_by(of, [labels[one].function for one in by_fault.tolist()])
+        found = found_by(of, [labels[one][0].function for one in by_cell[of.fault_cells].tolist()])
     certain, estimated, _ = judged(truth, found)
     assert certain["load"] + estimated["load"] == 2 * N + N // 2
     assert certain["touch_huge"] in (1, mmap.PAGESIZE // 8), "without or with huge pages"
@@ -97,9 +97,9 @@ def test_no_page_of_a_random_program_is_anothers_for_certain(mix, seeds, tmp_pat
         path, truth, _ = recorded(tmp_path, str(program), extra=(str(seed), "200", steps))
         with wstrace.open_trace(str(path)) as trace:
             (parent,) = trace.info.targets
-            of = Composition(trace, "exit", [parent])
-            by_fault, labels = of.labels_of_faults("function")
+            of = composition(trace, "exit", pids=[parent])
+            by_cell, labels = of.past.labels("function")
             assert trace.info.final_snapshot == parent
-            found = found_by(of, [labels[one].function for one in by_fault.tolist()])
+            found = found_by(of, [labels[one][0].function for one in by_cell[of.fault_cells].tolist()])
         _, _, wrong = judged(truth, found, random=True)
         assert wrong.total() <= most * len(truth), seed

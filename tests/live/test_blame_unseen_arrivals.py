@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from blame_scripted import composition
 from pagemap_judge import found_by, judged, recorded
 from recorded_run import compiled
 
 import wstrace
-from wstrace.analysis.composition import Composition
 
 HERE = Path(__file__).parent
 
@@ -27,10 +27,10 @@ def test_what_the_kernel_a_device_or_another_task_brought_is_no_functions(tmp_pa
     path, truth, _ = recorded(tmp_path, str(program))
     with wstrace.open_trace(str(path)) as trace:
         (parent,) = trace.info.targets
-        of = Composition(trace, "exit", [parent])
-        by_fault, labels = of.labels_of_faults("function")
+        of = composition(trace, "exit", pids=[parent])
+        by_cell, labels = of.past.labels("function")
         assert trace.info.final_snapshot == parent
-        found = found_by(of, [labels[one].function for one in by_fault.tolist()])
+        found = found_by(of, [labels[one][0].function for one in by_cell[of.fault_cells].tolist()])
     certain, estimated, _ = judged(truth, found, random=True)
     assert certain["fill"] == 16, "in memory that was mapped behind the last fork, beside what another task wrote"
     assert estimated["fill"] <= 16
