@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import DTYPES, Column, Schema
+
+if TYPE_CHECKING:
+    from wstrace.analysis.report import Report
+
 import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
@@ -11,6 +22,8 @@ from wstrace.ledger import Ledger
 from wstrace.schema import PAGE_FAULT
 from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
+
+_TEXTS = ("label", "file", "function", "package", "reason")
 
 #: Faults that a representation counts: these take a tenth of a second.
 _QUICK = 1_000_000
@@ -70,7 +83,6 @@ class Trace(Records):
         Raises:
             UsageError: as report().
         """
-        from wstrace.report_table import ReportRecords
 
         return ReportRecords(self.report(by=by, at=at, sort=sort)).table("report")
 
@@ -176,3 +188,42 @@ class Trace(Records):
     def _lost(self) -> str:
         """The number of lost records, in words."""
         return f"{sum(n for _, _, n in self.ledger.losses()):,} lost"
+
+
+class ReportRecords(Records):
+    """The rows of a report as the one batch of a stream `report`; sizes in bytes, `label` as tables show it."""
+
+    def __init__(self, report: Report) -> None:
+        self.strings = Dictionary()
+        rows = [row.as_dict(report.by, report.total) for row in report.rows]
+        texts = dict.fromkeys((*_TEXTS, *report.by))
+        numbers = {"line": "u32"} | dict.fromkeys(report.total, "i64")
+        self._schema = Schema("report", (
+            *(Column(name, "u32", "str", "see the keys of `report --json`") for name in texts if name not in numbers),
+            *(Column(name, kind, "count", "see the keys of `report --json`") for name, kind in numbers.items()),
+        ))  # fmt: skip
+        columns = {}
+        for column in self._schema.columns:
+            values = [row[column.name] for row in rows]
+            values = [self.strings.code(value) for value in values] if column.semantic == "str" else values
+            columns[column.name] = np.array(values, DTYPES[column.type])
+        self._batch = Batch(self._schema, columns, strings=self.strings, rows=len(rows))
+
+    @property
+    def name(self) -> str:
+        """The name to show for it."""
+        return "report"
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """stream -> number of rows."""
+        return {"report": len(self._batch)}
+
+    def schema(self, name: str) -> Schema:
+        """The schema of the rows, the only one here."""
+        return self._schema
+
+    def read(self, selection: Selection) -> Iterator[Batch]:
+        """The rows of a selection."""
+        if (found := selection.of(self._batch)) is not None:
+            yield found

@@ -10,7 +10,7 @@ import pytest
 import wstrace_plugins.os
 from wstrace.conditions import Conditions
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.linux import steady
+from wstrace_plugins.os.linux import backend
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 SHOW = [
@@ -44,6 +44,6 @@ def test_a_baseline_notes_them():
 
 @linux
 def test_a_kernel_that_refuses_is_told(monkeypatch):
-    monkeypatch.setattr(steady, "_personality", lambda asked: 0 if asked == 0xFFFFFFFF else -1)
-    with pytest.raises(Unavailable, match="ASLR cannot be switched off"), steady.without_aslr():
+    monkeypatch.setattr(backend, "_personality", lambda asked: 0 if asked == 0xFFFFFFFF else -1)
+    with pytest.raises(Unavailable, match="ASLR cannot be switched off"), backend.without_aslr():
         pass

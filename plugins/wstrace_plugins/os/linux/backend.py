@@ -7,25 +7,37 @@ import ctypes
 import mmap
 import os
 import platform as machine
+import resource
 import select
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.foreign import declare
-from wstrace_plugins.os.linux import procfs, steady
-from wstrace_plugins.os.linux.address_space import check_room, room
+from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.file_rights import file_rights, sudo_caller
 from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
-from wstrace_plugins.os.linux.libc import mallopt
-from wstrace_plugins.os.linux.remedies import remedies
+from wstrace_plugins.os.linux.libc import last_error, mallopt
 from wstrace_plugins.os.linux.versions import versions
 from wstrace_plugins.os.linux.vmstat import node_faults as node_faults
+
+#: personality(2); a fork and execve() pass it on.
+_ADDR_NO_RANDOMIZE = 0x0040000
+_ASK = 0xFFFFFFFF
+_personality = declare(None, "personality", ctypes.c_int32, ctypes.c_ulong)
+
+_M_ARENA_MAX = -8
+#: What a trace maps. `run` had 28 MB before it, 213 MB in all, and 298 MB with native stacks (VmPeak, Linux 6.18, two
+#: CPUs); with native stacks of `import numpy`, tables were complete from 360,000 KiB on. For each of up to 8 CPUs, the
+#: kernel's buffers take up to 25 MiB of that.
+_ROOM, _ROOM_PER_CPU, _CPUS = 304 << 20, 27 << 20, 8
+
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 #: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
@@ -295,7 +307,7 @@ class LinuxPlatform(Platform):
 
     def without_aslr(self) -> AbstractContextManager[None]:
         """By personality(2), which a child inherits."""
-        return steady.without_aslr()
+        return without_aslr()
 
     def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
         """Its type is known before it is opened."""
@@ -381,3 +393,75 @@ def _waited(done: Callable[[], bool], timeout: float) -> bool:
             return False
         time.sleep(_POLL_SECONDS)
     return True
+
+
+def remedies() -> Mapping[str, str]:
+    """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
+    import shutil
+
+    python = os.path.realpath(sys.executable)
+    here = shutil.which("wstrace") or "wstrace"
+    return {
+        "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",
+        "sysctl": (
+            "sudo sysctl kernel.perf_event_paranoid=1       # your own processes; 2: user faults only\n"
+            "echo kernel.perf_event_paranoid=1 | sudo tee /etc/sysctl.d/60-wstrace.conf   # and after the next boot"
+        ),
+        "setcap": (
+            f"sudo setcap cap_perfmon,cap_sys_ptrace+ep {python}\n"
+            "# gives it to every script of that interpreter: use a copy of it, in a venv of its own"
+        ),
+        "Docker": "docker run --cap-add PERFMON --cap-add SYS_PTRACE ...   # seccomp then lets perf events pass",
+        "Kubernetes": "securityContext: {capabilities: {add: [PERFMON, SYS_PTRACE]}}   # of the container",
+        "systemd": "AmbientCapabilities=CAP_PERFMON CAP_SYS_PTRACE   # in the unit's [Service] section",
+        "Python stacks": "the same with cap_bpf, --cap-add BPF, BPF or CAP_BPF beside each perfmon",
+    }
+
+
+def check_room() -> None:
+    """Returns if there is room for a trace. Raises Unavailable, as room()."""
+    room(_ROOM + _ROOM_PER_CPU * min(os.cpu_count() or 1, _CPUS), "a trace")
+
+
+def room(least: int, what: str) -> int | None:
+    """The bytes that may be mapped yet; None = no limit. Under one, malloc serves all threads from one arena from then
+    on.
+
+    Without that, glibc reserves 64 MiB for each thread; and when a new thread of CPython 3.11 finds no memory before it
+    has said that it runs, Thread.start() waits for ever.
+
+    Args:
+        least: bytes that are needed. what: for what.
+
+    Raises:
+        Unavailable: the limit leaves too little; the error names it, and the least one that suffices.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    with contextlib.suppress(Unavailable):  # musl has no mallopt, and no arenas.
+        mallopt(_M_ARENA_MAX, 1)
+    used = int(procfs.content("/proc/self/statm").split()[0]) * mmap.PAGESIZE
+    try:
+        # Mapped without any right, which the limit counts, and neither memory nor vm.overcommit_memory does.
+        mmap.mmap(-1, least, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+    except OSError:
+        enough = -(-(used + least) // 10_240_000) * 10_000
+        raise Unavailable(
+            f"this process may have {limit >> 10:,} KiB of address space (RLIMIT_AS), too little for {what}",
+            f"allow at least {enough:,} KiB: ulimit -v {enough}, or unlimited",
+        ) from None
+    return limit - used
+
+
+@contextmanager
+def without_aslr() -> Iterator[None]:
+    """While entered, what this process starts has its memory at the same addresses each time. Raises Unavailable."""
+    before = _personality(_ASK)
+    if before < 0 or _personality(before | _ADDR_NO_RANDOMIZE) < 0:
+        why = f"ASLR cannot be switched off: personality(2) is refused ({last_error().strerror})"
+        raise Unavailable(why, "in a container: a seccomp profile that permits personality(0x40000)")
+    try:
+        yield
+    finally:
+        _personality(before)
