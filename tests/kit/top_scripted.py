@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wstrace.analysis.dimensions import Label, Row
-from wstrace_exporters.live_screen.look import FileRow, Look
+from wstrace_exporters.live_screen.look import Look
 
 MIB = 1 << 20
 
@@ -20,7 +20,7 @@ def first() -> Look:
     """Two lines, a process and a worker; two faults from disk."""
     owners = [owner("load_model app.py:31", 50 * MIB, faults=800, major=4), owner("(before the trace)", 12 * MIB)]
     workers = [owner("app (7)", 40 * MIB, private=10 * MIB, faults=500), owner("app (8)", 22 * MIB, faults=300)]
-    return Look(1_000_000_000, 2.0, owners=owners, workers=workers, majors=[FileRow("/srv/model.bin", 4)],
+    return Look(1_000_000_000, 2.0, owners=owners, workers=workers, majors=[("/srv/model.bin", 4)],
                 resident=62 * MIB, recent=800, faults=800, major=4,
                 completeness="complete: 800 faults, 0 lost")  # fmt: skip
 
@@ -31,4 +31,4 @@ def second() -> Look:
               owner("import pandas app.py:3", 3 * MIB, faults=700)]  # fmt: skip
     return replace(first(), time_ns=2_000_000_000, span=1.0, owners=owners, resident=73 * MIB, recent=2700, faults=3500,
                    major=14,
-                   majors=[FileRow("/srv/model.bin", 12), FileRow("/usr/lib/libbig.so", 2)])  # fmt: skip
+                   majors=[("/srv/model.bin", 12), ("/usr/lib/libbig.so", 2)])  # fmt: skip

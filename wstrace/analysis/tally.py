@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,31 +18,25 @@ _ROWS = 1 << 13
 _FEW = 1 << 11
 
 
-class _Slots(NamedTuple):
-    """A column as small integers: `values[i] - offset` is the slot of row i."""
+def _slots(column: NDArray[Any]) -> tuple[NDArray[Any], int, NDArray[np.intp], NDArray[np.intp]]:
+    """The distinct values of a column and the slots that stand for them: small integers.
 
-    values: NDArray[Any]  #: the column itself, or the index of each row's value among the distinct ones
-    offset: int  #: the number to subtract from `values`
-    occupied: NDArray[np.intp]  #: the slots that occur, ascending
-    distinct: NDArray[np.intp]  #: the value of the column at each of these slots
-
-
-def _slots(column: NDArray[Any]) -> _Slots:
-    """The distinct values of a column and the slots that stand for them.
+    These are the column itself, or the index of each row's value among the distinct ones; the number to subtract from
+    it for the slot of a row; the slots that occur, ascending; and the value of the column at each of them.
 
     Codes and ids are small or close together, so marking them in an array replaces a sort at a tenth of its cost.
     """
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
     if high - low >= max(_DENSE, 4 * len(column)):
         values, stand_in = np.unique(column, return_inverse=True)
-        return _Slots(stand_in, 0, np.arange(len(values)), values.astype(np.intp))
+        return stand_in, 0, np.arange(len(values)), values.astype(np.intp)
     present = np.ones(high - low + 1, np.bool_)
     if high > low:
         present[:] = False
         for start in range(0, len(column), _ROWS):
             present[column[start : start + _ROWS].astype(np.intp) - low] = True
     slots = np.flatnonzero(present)
-    return _Slots(column, low, slots, slots + low)
+    return column, low, slots, slots + low
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

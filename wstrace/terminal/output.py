@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
@@ -17,6 +19,7 @@ from wstrace.text import encodable, printable
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
+
 
 _ENDLESS = 8192  # cells of a line without a terminal
 _STYLED_ROWS = 400  # only this many rows of a table have colours
@@ -150,3 +153,62 @@ class Output:
                 else:
                     text = Text.assemble(*line)
                     painter.print(text, no_wrap=table, overflow="ignore" if table else None, crop=False)
+
+
+class LiveLines:
+    """Status lines whose text update() replaces.
+
+    rich's refresh thread stays off, because a session that traces its own process would trace that thread too.
+
+    Args:
+        output: an Output on a terminal.
+    """
+
+    def __init__(self, output: Output) -> None:
+        from rich.live import Live
+
+        self._terminal = output.rich()
+        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False,
+                          redirect_stderr=False)  # fmt: skip
+        self._live.start()
+
+    @property
+    def room(self) -> int:
+        """How many lines the terminal has."""
+        return self._terminal.height
+
+    def update(self, *lines: str) -> bool:
+        """Draws these lines, each cut to the terminal's width. Returns False when the terminal is closed."""
+        from rich.text import Text
+
+        text = "\n".join(map(printable, lines))
+        try:
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Removes the lines."""
+        with contextlib.suppress(OSError, ValueError):
+            self._live.stop()
+
+
+@contextmanager
+def progress_bar(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yields a function that advances the bar by a number of steps out of `total`.
+
+    Args:
+        what: the label of the bar.
+        total: the number of steps when the work is done.
+        shown: False draws no bar.
+    """
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress
+
+    with Progress(console=RichConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda steps: progress.update(task, advance=steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
@@ -19,7 +18,7 @@ from wstrace.errors import WstraceError
 from wstrace.interfaces import Context, Exporter
 from wstrace.plugins import own_platform
 from wstrace.schema import CALL_SITE, FAULT_MAJOR, PAGE_FAULT
-from wstrace.terminal.output import Output
+from wstrace.terminal.output import LiveLines, Output
 from wstrace.text import number, plural, printable, printable_words, size
 from wstrace.trace_info import NOT_SAVED, TraceInfo
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from wstrace.terminal.table import Styled, TextTable
     from wstrace.trace import Trace
     from wstrace_exporters.console.json_stacks import Stacks
-
 
 _REDRAW_SECONDS = 0.5
 
@@ -245,42 +243,3 @@ def _word(path: str) -> str:
 
         return shlex.quote(path)
     return f'"{path}"' if " " in path else path
-
-
-class LiveLines:
-    """Status lines whose text update() replaces.
-
-    rich's refresh thread stays off, because a session that traces its own process would trace that thread too.
-
-    Args:
-        output: an Output on a terminal.
-    """
-
-    def __init__(self, output: Output) -> None:
-        from rich.live import Live
-
-        self._terminal = output.rich()
-        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False,
-                          redirect_stderr=False)  # fmt: skip
-        self._live.start()
-
-    @property
-    def room(self) -> int:
-        """How many lines the terminal has."""
-        return self._terminal.height
-
-    def update(self, *lines: str) -> bool:
-        """Draws these lines, each cut to the terminal's width. Returns False when the terminal is closed."""
-        from rich.text import Text
-
-        text = "\n".join(map(printable, lines))
-        try:
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-        except (OSError, ValueError):
-            return False
-        return True
-
-    def close(self) -> None:
-        """Removes the lines."""
-        with contextlib.suppress(OSError, ValueError):
-            self._live.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,6 @@ LATE_NS = 1_000_000_000
 OWNERS = ("line", "function", "package", "file", "kind")
 
 
-class FileRow(NamedTuple):
-    """A file whose pages were read from disk: how often since the start."""
-
-    file: str
-    major: int
-
-
 @dataclass(slots=True)
 class Look:
     """What is known at a moment. Sizes are in bytes, times in ns.
@@ -68,7 +61,7 @@ class Look:
     by: str = OWNERS[0]
     owners: list[Row] = field(default_factory=list)
     workers: list[Row] = field(default_factory=list)
-    majors: list[FileRow] = field(default_factory=list)
+    majors: list[tuple[str, int]] = field(default_factory=list)
     resident: int = 0
     recent: int = 0
     faults: int = 0
@@ -86,15 +79,10 @@ class Look:
         return self.owners if by == self.by else self.others.get(by)
 
 
-class Taken(NamedTuple):
-    """A look, and what chooses the rows of a batch that the next one needs."""
-
-    look: Look
-    chosen: Callable[[Batch], Batch | None]
-
-
-def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0) -> Taken:
-    """The look at what is kept of a trace.
+def take_look(
+    trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
+) -> tuple[Look, Callable[[Batch], Batch | None]]:
+    """The look at what is kept of a trace, and what chooses the rows of a batch that the next one needs.
 
     Args:
         trace: the records. cube: the counts of all faults, those that are not kept any more included.
@@ -114,7 +102,7 @@ def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
         by,
         owners,
         _of_span(found, "process", before.until_ns),
-        [FileRow(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row["from_disk"])],
+        [(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row["from_disk"])],
         found.rss,
         sum(row["faults"] for row in owners),
         cube.total("faults"),
@@ -124,7 +112,7 @@ def take_look(trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
     )
     if found.rss and not before.resident:
         look.others = {other: found.rows(other) for other in OWNERS if other != by}
-    return Taken(look, _needed(trace, found, moment))
+    return look, _needed(trace, found, moment)
 
 
 def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:

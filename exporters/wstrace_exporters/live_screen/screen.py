@@ -150,11 +150,11 @@ class Screen:
 
     def _majors(self) -> list[Row]:
         """Files; `resident` and `before` count faults from disk here."""
-        before = {row.file: row.major for row in self.base.majors}
-        last = {row.file: row.major for row in (self._before or self._look).majors}
+        before = dict(self.base.majors)
+        last = dict((self._before or self._look).majors)
         span = max(self._look.span, 1e-9)
-        return [Row(row.file, row.major, before=before.get(row.file, 0),
-                    major=(row.major - last.get(row.file, 0)) / span) for row in self._look.majors]  # fmt: skip
+        return [Row(file, n, before=before.get(file, 0), major=(n - last.get(file, 0)) / span)
+                for file, n in self._look.majors]  # fmt: skip
 
     # -- text --------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 
@@ -154,16 +154,6 @@ class Uses(NamedTuple):
     resident: NDArray[Any]
 
 
-class ReferencedBits(Protocol):
-    """The bit of each page of a process that the processor sets when the page is used."""
-
-    def clear(self) -> None:
-        """Takes all of them away. Raises TargetExited, Unavailable."""
-
-    def read(self) -> Uses:
-        """What has been used since. Raises TargetExited, also when another program was executed; Unavailable."""
-
-
 class Backend(Protocol):
     """The module that talks to the operating system."""
 
@@ -179,8 +169,15 @@ class Backend(Protocol):
     def make_keeper(self) -> Keeper:
         """A keeper. Raises Unavailable where the system has none; the message says what lifts it."""
 
-    def referenced_bits(self, pid: int) -> ReferencedBits:
-        """Those of a process. Raises TargetExited, Unavailable; nothing is cleared yet."""
+    def clear_referenced(self, pid: int) -> Callable[[], Uses]:
+        """Takes away the bit of each page of a process that the processor sets when the page is used.
+
+        Returns:
+            What reads what has been used since. It raises TargetExited, also when another program was executed.
+
+        Raises:
+            TargetExited, Unavailable: nothing was cleared.
+        """
 
     def descendants(self, pid: int) -> list[int]:
         """Its current children, and theirs."""

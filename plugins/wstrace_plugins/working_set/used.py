@@ -60,13 +60,12 @@ def referenced(pid: int, seconds: float) -> Used:
         TargetExited: the process ended, or executed another program.
         Unavailable: it belongs to another user, or the system has no referenced bits.
     """
-    bits, target = backend().referenced_bits(pid), _attached(pid)
+    read, started = backend().clear_referenced(pid), time.perf_counter()
+    target = _attached(pid)
     try:
-        bits.clear()
-        started = time.perf_counter()
         if target.wait(seconds) is not None:
             raise TargetExited(f"process {pid} ended while it was watched")
-        found = bits.read()
+        found = read()
         return Used(time.perf_counter() - started, _summed(found))
     finally:
         target.close()

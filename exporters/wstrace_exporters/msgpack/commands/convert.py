@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from wstrace.options import Option, Spec, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.session import Session
 from wstrace.table import Selection
+from wstrace.terminal.output import progress_bar
 from wstrace.text import damage_note, estimates_note, plural, printable, size
 from wstrace_exporters.msgpack.commands.info import unknown_lines
 from wstrace_exporters.msgpack.read.discover import files_of
@@ -213,23 +214,3 @@ def _refuse_other_pages(parts: list[Part]) -> None:
     if len(of_size) > 1:
         told = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
         raise UsageError(f"traces of different page sizes cannot be merged: {told}", "report each of them")
-
-
-@contextmanager
-def progress_bar(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Yields a function that advances the bar by a number of steps out of `total`.
-
-    Args:
-        what: the label of the bar.
-        total: the number of steps when the work is done.
-        shown: False draws no bar.
-    """
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console as RichConsole
-    from rich.progress import Progress
-
-    with Progress(console=RichConsole(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda steps: progress.update(task, advance=steps)

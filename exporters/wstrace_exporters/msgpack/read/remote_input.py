@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,40 +26,32 @@ _TAIL_BYTES = 4 << 20
 _AT_ONCE, _PLANS, HELD_BYTES = 3, 4, 64 << 20
 
 
-class _Block(NamedTuple):
-    """A part of an object."""
-
-    of: RemoteInput
-    start: int
-    data: bytes
-
-
 class _Held:
     """The blocks of all inputs, of which the oldest are forgotten past HELD_BYTES."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[tuple[RemoteInput, int, bytes]] = deque()  # an object, where in it, the bytes
 
     def find(self, of: RemoteInput, start: int, end: int) -> memoryview | None:
         """The bytes start:end of an input, if a block has them all."""
         with self.lock:
-            for block in reversed(self._blocks):
-                if block.of is of and block.start <= start and end <= block.start + len(block.data):
-                    return memoryview(block.data)[start - block.start : end - block.start]
+            for one, begin, data in reversed(self._blocks):
+                if one is of and begin <= start and end <= begin + len(data):
+                    return memoryview(data)[start - begin : end - begin]
         return None
 
-    def add(self, block: _Block) -> None:
+    def add(self, of: RemoteInput, start: int, data: bytes) -> None:
         """Adds a block, and forgets the oldest ones."""
         with self.lock:
-            self._blocks.append(block)
-            while len(self._blocks) > _AT_ONCE and sum(len(one.data) for one in self._blocks) > HELD_BYTES:
+            self._blocks.append((of, start, data))
+            while len(self._blocks) > _AT_ONCE and sum(len(one[2]) for one in self._blocks) > HELD_BYTES:
                 self._blocks.popleft()
 
     def forget(self, of: RemoteInput) -> None:
         """Forgets all blocks of an input."""
         with self.lock:
-            self._blocks = deque(block for block in self._blocks if block.of is not of)
+            self._blocks = deque(block for block in self._blocks if block[0] is not of)
 
 
 _HELD = _Held()
@@ -104,7 +96,7 @@ class RemoteInput(Input):
             with ThreadPoolExecutor(len(blocks), "wstrace-read") as pool:
                 read = list(pool.map(lambda block: self._store.fetch(self._object, *block), blocks))
             for (start, _), data in reversed(list(zip(blocks, read, strict=True))):
-                _HELD.add(_Block(self, start, data))
+                _HELD.add(self, start, data)
             return memoryview(read[0])[at - blocks[0][0] : end - blocks[0][0]]
 
     def _blocks(self, at: int, end: int) -> list[tuple[int, int]]:

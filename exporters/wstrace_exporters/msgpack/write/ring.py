@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -188,13 +187,6 @@ class Ring:
         return self._writer.statistics()
 
 
-class _Named(NamedTuple):
-    time_ns: int
-    ppid: int
-    event: int
-    name: int
-
-
 class KnownProcesses:
     """The last names of processes and threads, and titles, of rows that the ring may have let go since.
 
@@ -204,7 +196,8 @@ class KnownProcesses:
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
-        self._names: dict[tuple[int, int, bool], _Named] = {}  # by pid, tid and whether it is a title
+        #: by pid, tid and whether it is a title: time_ns, ppid, event, name
+        self._names: dict[tuple[int, int, bool], tuple[int, int, int, int]] = {}
         self._ended: dict[int, int] = {}  # pid -> when
 
     def learn(self, batch: Batch) -> None:
@@ -222,7 +215,7 @@ class KnownProcesses:
                 self._ended.pop(pid, None)  # a new process of that id
             title = event == PROCESS_TITLE
             if title or name:
-                self._names[pid, tid, title] = _Named(time, ppid, event if title else PROCESS_SEEN, name)
+                self._names[pid, tid, title] = time, ppid, event if title else PROCESS_SEEN, name
         if len(self._names) > _MOST:
             for key in list(islice(self._names, len(self._names) - _MOST // 2)):
                 del self._names[key]
@@ -237,8 +230,9 @@ class KnownProcesses:
 
     def before(self, time_ns: int) -> Batch | None:
         """The names and titles that living processes had at a time, as rows of that time; None = there are none."""
-        rows = [(time_ns, pid, one.ppid, tid, one.event, one.name, -1) for (pid, tid, _), one in self._names.items()
-                if one.time_ns < time_ns <= self._ended.get(pid, time_ns)]  # fmt: skip
+        rows = [(time_ns, pid, ppid, tid, event, name, -1)
+                for (pid, tid, _), (named_ns, ppid, event, name) in self._names.items()
+                if named_ns < time_ns <= self._ended.get(pid, time_ns)]  # fmt: skip
         if not rows:
             return None
         names = ("time_ns", "pid", "ppid", "tid", "event", "name", "code")

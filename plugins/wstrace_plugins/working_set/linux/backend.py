@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wstrace_plugins.working_set.watching import Condition, Watched
 
 descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
-referenced_bits = smaps.ReferencedBits
+clear_referenced = smaps.clear_referenced
 
 
 def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:

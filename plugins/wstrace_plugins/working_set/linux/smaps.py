@@ -16,7 +16,7 @@ import functools
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 
 import numpy as np
@@ -87,29 +87,24 @@ def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
             yield start, line[len(name) :]
 
 
-class ReferencedBits:
-    """The referenced bits of one process; see backend.ReferencedBits."""
+def clear_referenced(pid: int) -> Callable[[], Uses]:
+    """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile. See backend.Backend."""
+    before = procfs.stat_with_memory(pid)
+    if not _works():
+        raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
 
-    def __init__(self, pid: int) -> None:
-        seen = procfs.stat_with_memory(pid)
-        self.pid, self.name, self._image = pid, seen.name, seen.image
-        if not _works():
-            raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
-
-    def clear(self) -> None:
-        """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile."""
-        _clear(self.pid)
-
-    def read(self) -> Uses:
-        """What has been referenced since, and what is resident."""
-        maps, text = procfs.read_maps(self.pid), read(self.pid)
-        if procfs.stat_with_memory(self.pid).image != self._image:
-            raise TargetExited(f"process {self.pid} ({self.name}) executed another program while it was watched")
+    def used() -> Uses:
+        maps, text = procfs.read_maps(pid), read(pid)
+        if procfs.stat_with_memory(pid).image != before.image:
+            raise TargetExited(f"process {pid} ({before.name}) executed another program while it was watched")
         sums = [sizes(text, field) for field in (b"Referenced:", b"Rss:")]
-        used, resident = (np.array([found.get(start, 0) for start in maps.columns["start"].tolist()], np.int64)
-                          for found in sums)  # fmt: skip
+        referenced, resident = (np.array([found.get(start, 0) for start in maps.columns["start"].tolist()], np.int64)
+                                for found in sums)  # fmt: skip
         kind = (maps.columns["flags"] >> KIND_SHIFT) & 15
-        return Uses([maps.files[file] for file in maps.columns["file"].tolist()], kind, used, resident)
+        return Uses([maps.files[file] for file in maps.columns["file"].tolist()], kind, referenced, resident)
+
+    _clear(pid)
+    return used
 
 
 def _clear(pid: int) -> None:
