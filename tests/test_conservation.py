@@ -135,7 +135,10 @@ def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: l
     info = json.loads(answer("info", path, "--json"))
     told["info"] = pages, info["rows"]["page_fault"]
     for by in ("file", "module", "kind"):
-        told[f"diff --by {by}"] = json.loads(answer("diff", path, path, "--by", by, "--json"))["first"] // PAGE, 600
+        told[f"diff --by {by}"] = (
+            json.loads(answer("diff", path, path, "--by", by, "--json"))["total"]["first"] // PAGE,
+            600,
+        )
     told["otel"] = counted_by_otel(path)
     if pytest.importorskip("duckdb"):
         rows = [json.loads(answer("query", path, sql, "--format", "json")) for sql in (

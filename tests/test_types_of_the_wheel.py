@@ -85,7 +85,7 @@ def revealed(python: Path, text: str) -> tuple[dict[int, str], list[str]]:
 
 def members() -> list[str]:
     """Every public name, and every public attribute and method of the classes among them and of what they return."""
-    from wstrace.analysis.report import Row
+    from wstrace.analysis.dimensions import Row
     from wstrace_exporters.msgpack.read.trace import TraceFile
     from wstrace_plugins.working_set.delta import Delta
     from wstrace_plugins.working_set.working_set import WorkingSet
@@ -104,7 +104,7 @@ def test_no_public_name_method_or_result_is_any(installed: Path) -> None:
     assert len(names) > 200
     code = [
         "import wstrace",
-        "from wstrace.analysis.report import Row",
+        "from wstrace.analysis.dimensions import Row",
         "from wstrace_exporters.msgpack.read.trace import TraceFile",
         "from wstrace_plugins.working_set.delta import Delta",
         "from wstrace_plugins.working_set.working_set import WorkingSet",

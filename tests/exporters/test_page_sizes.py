@@ -103,7 +103,7 @@ def asked(path: str, *words: str) -> Any:
         (["report", "--json"], OF_BLAME),
         (["report", "--by", "kind", "--json"], OF_BLAME),
         (["report", "--over-time", "1s", "--json"], {"resident", "private"}),
-        (["unshared", "--json"], {"bytes"}),
+        (["unshared", "--json"], {"copied"}),
         (["imports", "--json"], {"resident", "private"}),
     ],
 )  # fmt: skip

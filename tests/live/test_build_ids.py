@@ -189,7 +189,9 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, P
     assert told <= own, "the second one's is not known where it ended before it was looked for"
     assert (build_id(program), program.stat().st_ino) in told
     report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
-    assert {row["label"] for row in report["rows"][:3]} >= {"program!outer", "program"}
+    faults = {row["label"]: row["faults"] for row in report["rows"]}
+    second = faults.get("program", 0) + faults.get("program!inner", 0)  # by its name where its file was found in time
+    assert second > 100 * faults["program!outer"] > 0
 
 
 @needs_root

@@ -62,7 +62,7 @@ class Change(Row):
             return f" {one or '?'} -> {other or '?'}"
         return f" {other or one}" if other or one else ""
 
-    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, Any]:
+    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, object]:
         """The keys of a row in JSON."""
         more = {"was": self.was, "version": self.version, "version_was": self.version_was}
         return super().as_dict(by, names) | {"estimated": self["estimated"]} | more

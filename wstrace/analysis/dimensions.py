@@ -108,7 +108,7 @@ class Row:
         """The line in its file, from 1; 0 = not known."""
         return next((one.line for one in self.labels if one.line), 0)
 
-    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, Any]:
+    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, object]:
         """The keys of a row in JSON. by: the dimensions of its labels. names: of the measures."""
         found: dict[str, Any] = {"label": self.label}
         found |= {name: self.of(name) for name in ("file", "function", "package", "reason")}

@@ -59,7 +59,7 @@ class ImportRow(Row):
         for child in self.children:
             yield from child.walk()
 
-    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, Any]:
+    def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, object]:
         """The keys of a row in JSON."""
         more = {"path": list(self.path), "is_import": self.is_module, "cumulative": self.all}
         return super().as_dict(by, names) | more
