@@ -6,8 +6,10 @@ import pytest
 from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
 
+from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Sums, read_sums
 from wstrace.analysis.report import Report
+from wstrace.analysis.report import report as report_of
 from wstrace.errors import OutputError
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PAGE_SHARED, PROCESS_EXEC
 from wstrace_exporters.console import recorded
@@ -63,6 +65,16 @@ def test_of_sums_that_are_not_known_the_first_line_says_that_shared_pages_count_
 
 def test_of_one_process_nothing_is_summed():
     assert two(SUMS, pids=(7,)).answer.startswith("16.0 KiB at the peak: ")
+
+
+def test_the_first_line_has_a_part_in_its_own_unit_and_the_first_snapshot_is_not_the_beginning():
+    script = Script()
+    script.fault(10, ANON, APP)
+    for at in (100, 200):
+        script.snapshot(at, (ANON, 2, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    from_disk = report_of(trace, at="start", chosen=Filter(hard=True))
+    assert from_disk.answer.startswith("0 B of 8.0 KiB at the first snapshot (only from disk)")
 
 
 @pytest.mark.parametrize("extra", ["x", {}, {**SUMS, "pids": "78"}, {**SUMS, "rss_sum": -1}, {**SUMS, "from_ns": True},

@@ -180,7 +180,7 @@ def report(
 
 def moment_words(moment: str) -> str:
     """A moment, as a sentence has it."""
-    return {"exit": "at the exit", "peak": "at the peak", "start": "at the start", "now": "now",
+    return {"exit": "at the exit", "peak": "at the peak", "start": "at the first snapshot", "now": "now",
             "last look": "at the last snapshot", "end": "at the end", "time": "at that time"}.get(
                 moment, f"at {moment}")  # fmt: skip
 
@@ -205,7 +205,11 @@ def _answer(
         peak = of.inputs.of_peak if of.inputs.moment != "exit" and not chosen else None
         most = len(of.run) * of.page_size if chosen else peak
         if most and whole < 0.995 * most and of.memory.processes == 1:
-            head = f"{amount(whole)} of {amount(most)} {unit}"
+            head = (
+                f"{amount(whole)} of {amount(most)} {unit}"
+                if unit_of(most)[0] == unit
+                else f"{size(whole)} of {size(most)}"
+            )
         head += f" {printable(moment_words(of.inputs.moment), NAME_LIMIT)}"
     elif lead == "faults":
         of_all = f"{number(whole)} of {plural(seen, 'fault')}" if chosen else plural(whole, "fault")
