@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler"),
 ]
 
-MAX_CPU, MAX_MEMORY = 0.05, 120 << 20
+MAX_CPU, MAX_MEMORY = 0.05, 160 << 20
 SETTINGS = f"""
 exporters = ["msgpack"]
 [daemon]

@@ -29,7 +29,7 @@ class Daemon:
         cgroups: which control groups are traced, with all below them: their paths, or globs; [] = every process.
         max_cpu: at most this part of one CPU, on the average of some minutes: past it faults are sampled, and each row
             says for how many it stands; then records wait in the kernel, which drops and counts them.
-        max_memory: at most so much resident memory ("120MiB"): past it the session ends, and faults are only counted
+        max_memory: at most so much resident memory ("160MiB"): past it the session ends, and faults are only counted
             until the daemon has rested.
         health: where its state is asked for: "127.0.0.1:9465", "unix:/run/wstrace/health.sock", or "" for nowhere.
 
@@ -42,7 +42,7 @@ class Daemon:
         *,
         cgroups: list[str] | None = None,
         max_cpu: float = 0.05,
-        max_memory: str = "120MiB",
+        max_memory: str = "160MiB",
         health: str = "127.0.0.1:9465",
     ) -> None:
         if not 0 < max_cpu <= 64:
