@@ -205,7 +205,7 @@ class ReportRecords(Records):
         columns = {}
         for column in self._schema.columns:
             values = [row[column.name] for row in rows]
-            values = [self.strings.code(value) for value in values] if column.semantic == "str" else values
+            values = [self.strings.code(str(value)) for value in values] if column.semantic == "str" else values
             columns[column.name] = np.array(values, DTYPES[column.type])
         self._batch = Batch(self._schema, columns, strings=self.strings, rows=len(rows))
 
