@@ -13,7 +13,6 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import rows as rows_of
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
 from wstrace.analysis.own_native import jit_function, module_origin
-from wstrace.analysis.stack_views import STACK_VIEWS
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
     CALL_SITE,
@@ -195,7 +194,7 @@ def test_what_is_not_certain_is_never_told_as_certain():
             counts.add(batch)
     counts.add(batch_of(PAGE_FAULT, stacks.strings, pid=1, tid=1, pc=1, va=1, flags=[1, 0],
                         stack=[row[0] for row in rows], stack_how=[row[1] for row in rows]))  # fmt: skip
-    for by in STACK_VIEWS[:3]:
+    for by in ("line", "function", "stack"):
         (name,) = {label.partition(" (")[0] for label in labels(counts, by)}
         assert labels(counts, by) == {
             name: 1,

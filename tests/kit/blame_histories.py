@@ -8,7 +8,7 @@ import numpy as np
 from slow_memory import Event
 
 from wstrace.analysis.arrival import History, PageRows, PageSize
-from wstrace.analysis.copies import no_ends
+from wstrace.analysis.copies import Ends
 from wstrace.analysis.faults import ANONYMOUS, FaultRows
 from wstrace.analysis.losses import LossRows, key_of
 from wstrace.schema import KIND_ANON, LOSS_EXECUTED, LOSS_FORKED, LOSS_PERHAPS
@@ -42,7 +42,8 @@ def history(
         np.array([e.other for _, e in lost], np.intp),
     )
     copyable = np.full(len(rows), kind in ANONYMOUS)
-    return History(faults, copyable, losses, no_ends(), seen or [pages_of(0, [], 0)], (np.zeros(0, np.uint64),) * 2,
+    ended = Ends(np.zeros(0, np.intp), np.zeros(0, np.uint64))
+    return History(faults, copyable, losses, ended, seen or [pages_of(0, [], 0)], (np.zeros(0, np.uint64),) * 2,
                    size=PageSize())  # fmt: skip
 
 

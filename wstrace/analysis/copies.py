@@ -261,8 +261,3 @@ def _first_and_last(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[
     begin = np.flatnonzero(begins(ordered))
     end = np.append(begin[1:], len(cells)) - 1
     return ordered[begin], order[begin], order[end]
-
-
-def no_ends() -> Ends:
-    """No process has ended."""
-    return Ends(np.zeros(0, np.intp), np.zeros(0, np.uint64))

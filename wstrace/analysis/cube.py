@@ -172,12 +172,6 @@ class Cube:
             self._forget()
         return of
 
-    def add_to(self, cells: NDArray[np.uint32], name: str, amounts: NDArray[Any]) -> None:
-        """Adds amounts of a measure to cells that count() has returned."""
-        if name not in self.sums:
-            self.sums[name] = np.zeros(len(self.keys["process"]), np.int64)
-        np.add.at(self.sums[name], cells, amounts.astype(np.int64))
-
     # -- cells -------------------------------------------------------------------------------------------------------
 
     def _span(self, batch: Batch) -> None:

@@ -366,11 +366,6 @@ def _line_label(label: StackLabel) -> Label:
     return _of_frame(frame, label.text)
 
 
-def _import_label(label: StackLabel) -> Label:
-    """The module that the own line of a stack was importing."""
-    return Label(label.imported, package=label.imported) if label.imported else Label("(no import)")
-
-
 def _function_label(label: StackLabel) -> Label:
     if not label.frames:
         return Label(label.text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import NAME_LIMIT, Row, joined, name_of, rows_of
+from wstrace.analysis.dimensions import NAME_LIMIT, Row, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Asked
 from wstrace.analysis.measures import measures
@@ -61,10 +61,6 @@ class Report:
     of: Composition | None = field(default=None, repr=False)
     sums: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
     more: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def by_others(self, by: Sequence[str]) -> Report:
-        """The same by other dimensions, of those that every cube has the keys for."""
-        return replace(self, by=tuple(by), rows=rows_of(joined(by, self.cube), self.sums, self.lead))
 
     @property
     def measures(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 IMPORT_SYSTEM = "<frozen importlib"
 
 StackBy = Literal["line", "function", "stack", "package"]
-STACK_VIEWS: tuple[str, ...] = get_args(StackBy)
 LIBRARY = "(standard library)"
 CALLED_BY = " < "
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace.schema import HOW_EXACT, HOW_NO_INTERPRETER, HOW_NOT_PYTHON, HOW_OWN, STACK_HOW
-
-#: Of programs that are not Python.
-FOREIGN = (HOW_NO_INTERPRETER, HOW_NOT_PYTHON)
+from wstrace.schema import HOW_EXACT, HOW_OWN, STACK_HOW
 
 
 def reason(how: int) -> str:
