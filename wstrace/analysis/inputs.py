@@ -129,7 +129,8 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
         cube.add(batch)
     mappings = _gather(_counted(trace, MAPPING.name, cube), _MAPPING, processes)
     order = np.argsort(mappings["id"], kind="stable")
-    mappings = {name: column[order] for name, column in mappings.items()}
+    for name, column in mappings.items():  # one at a time: of a million mappings, all twice are 60 MB
+        mappings[name] = column[order]
     rows = _gather(_counted(trace, PROCESS.name, cube), _PROCESS, processes)
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
     cells, kept, seen = [np.zeros(0, np.uint32)], [np.zeros(0, np.bool_)], [0]

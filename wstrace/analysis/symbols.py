@@ -84,7 +84,9 @@ class MappingTable:
             self._ended = {}
         # By id; a later row with the same id wins.
         _, last = np.unique(rows["id"][::-1], return_index=True)
-        self._rows = {name: column[::-1][last] for name, column in rows.items()}
+        for name, column in rows.items():
+            rows[name] = column[::-1][last]
+        self._rows = rows
 
 
 class Symbolizer:
