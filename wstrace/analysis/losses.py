@@ -16,6 +16,8 @@ PAGE_BITS = 45
 LAST_PAGE = np.uint64((1 << PAGE_BITS) - 1)
 _SHIFT = np.uint64(PAGE_BITS)
 _RANK = np.uint64(32)
+#: Pages that are looked up together: of a million, all at once take 100 MB.
+_AT_ONCE = 1 << 16
 
 
 def key_of(spaces: NDArray[Any], pages: NDArray[Any]) -> NDArray[np.uint64]:
@@ -126,6 +128,9 @@ class Losses:
         """
         if not len(self) or not len(keys):
             return np.zeros(len(keys), np.intp)
+        if len(keys) > _AT_ONCE:
+            parts = range(0, len(keys), _AT_ONCE)
+            return np.concatenate([self.latest(keys[at : at + _AT_ONCE], limits[at : at + _AT_ONCE]) for at in parts])
         cell = self._bounds.searchsorted(keys, "right") - 1
         new = begins(cell, limits)  # neighbours that ask the same are asked for once
         asked = np.flatnonzero(new)
