@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO, Any
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.report import moment_words, why_no_pages
+from wstrace.analysis.report import Report, moment_words, why_no_pages
 from wstrace.analysis.timeline import Timeline
 from wstrace.text import number, plural, printable, size
 from wstrace.trace import Trace
@@ -35,18 +35,19 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> i
 
         with open_trace(before) as first:
             return write_difference(first, trace, file, at or None)
-    blame = Composition(trace, at or "peak")
-    file.write(document("report", f"wstrace: {name(trace.info.name)}", report(trace, blame, at)))
+    found = trace.report(at=at)
+    blame = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
+    file.write(document("report", f"wstrace: {name(trace.info.name)}", _page(trace, found, blame)))
     return len(blame.history.faults)
 
 
-def report(trace: Trace, blame: Composition, at: str) -> dict[str, Any]:
-    """The data of the page."""
+def _page(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
+    """The data of the page. found: the report of the trace, with the moment of the pictures."""
     times = Times(blame)
     arrivals = Timeline(blame, times.edges)
     time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times)}
     return {
-        **_headline(trace, blame, at),
+        **_headline(trace, found, blame),
         "why": _why(trace, blame, times, time),
         "whole": whole(blame),
         "time": {**time, "snapshots": points(blame, times)},
@@ -56,9 +57,9 @@ def report(trace: Trace, blame: Composition, at: str) -> dict[str, Any]:
     }
 
 
-def _headline(trace: Trace, blame: Composition, at: str) -> dict[str, Any]:
+def _headline(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
     """The first lines of `report`, and what was lost."""
-    info, found = trace.info, trace.report(at=at)
+    info = trace.info
     lines = [found.answer, found.completeness]
     state = trace.state
     told = trace.ledger.sentences()
