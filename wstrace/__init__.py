@@ -46,9 +46,10 @@ def __getattr__(name: str) -> object:
     import importlib
 
     if name == "__version__":
-        from importlib.metadata import version
+        from wstrace.entry_points import entry_points
 
-        globals()[name] = found = version("wstrace")  # each look reads the installed package's description
+        found = next((one.version for one in entry_points("wstrace") if one.distribution == "wstrace"), "")
+        globals()[name] = found  # read once: it is in the installed package's description
         return found
     if name not in _API:
         raise AttributeError(f"module 'wstrace' has no attribute {name!r}")
