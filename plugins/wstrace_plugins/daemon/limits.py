@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-#: The account holds what so many seconds give, so that no minute takes more than 1.5 of the limit.
-_SAVED_SECONDS = 30.0
+#: The account holds what so many seconds give: a minute takes 1.25 of the limit, and what is used between two looks.
+_SAVED_SECONDS = 15.0
 #: While it samples, the daemon aims at this part of its limit.
 _AIM = 0.7
 #: Seconds of ease behind which it samples less.
