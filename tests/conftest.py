@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from machine import one_after_the_other
+from kit.machine import one_after_the_other
 
 # How fast examples are made says how busy the machine is, and nothing about what is tested.
 settings.register_profile("wstrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])

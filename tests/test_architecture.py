@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from machine import MACHINE
+from kit.machine import MACHINE
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "wstrace"

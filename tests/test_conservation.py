@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stacks_scripted import Fault, Stacks
+from kit.stacks_scripted import Fault, Stacks
 
 from wstrace import cli, open_trace
 from wstrace.analysis.dimensions import dimensions

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 ROOT = Path(__file__).resolve().parent.parent
 

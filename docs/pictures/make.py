@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tests" / "kit"))
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
 
-import chromium  # noqa: E402 - it lies in tests/kit
+from kit import chromium  # noqa: E402 - it lies in tests/kit
 
 WIDTH, TALLEST = 860, 440
 REPORT = ("whole", "timeline", "icicle", "strips", "workers")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import wstrace
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
-from held_memory import holding
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from kit.held_memory import holding
 
 C_LOOP = r"""
 #include <fcntl.h>

@@ -32,10 +32,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import perf_data
-from unwound import code_of
+from kit import perf_data
+from kit.unwound import code_of
 
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import STACK_ROW, StackRows
 from wstrace_plugins.stacks.unwinder import Samples, unwind

@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kit"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pyarrow as pa
-import synthetic_trace as synthetic
 from pyarrow import parquet
 
 from wstrace.batch import Batch, Dictionary
@@ -183,7 +183,7 @@ MEMORY = f"""
 import itertools, pathlib, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-import synthetic_trace as synthetic
+import kit.synthetic_trace as synthetic
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 context = Context()
 def kib(name):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from another_user import CALLER
+from kit.another_user import CALLER
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blame_histories import history, owned, pages_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from slow_memory import LOSSES, PAGES, Event, Memory
+from kit.blame_histories import history, owned, pages_of
+from kit.slow_memory import LOSSES, PAGES, Event, Memory
 
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,

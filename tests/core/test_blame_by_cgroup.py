@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blame_scripted import ANON, APP, PAGE, Script
+from kit.blame_scripted import ANON, APP, PAGE, Script
 
 from wstrace.schema import PAGE_EXCLUSIVE
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from blame_scripted import ANON, FILE, PACKAGES, PAGE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, FILE, PACKAGES, PAGE, Script, saved
 
 from wstrace.analysis.alignment import paired, shift_between, unversioned
 from wstrace.analysis.compare import VIEWS, Comparison

@@ -1,7 +1,7 @@
 """Blame of programs that are not Python: by their instructions, and by the samples of native stacks that they have."""
 
 import numpy as np
-from blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
+from kit.blame_scripted import ANON, APP, CODE, IMPORT, OWN_CODE, PAGE, Script
 
 from wstrace.batch import Batch
 from wstrace.schema import MAPPING, PAGE_EXCLUSIVE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.compare import MOST, OverTime
 from wstrace.errors import UsageError

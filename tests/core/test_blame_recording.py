@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
 
 from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.firing import ENDED, KILLED, REACHED, Firing

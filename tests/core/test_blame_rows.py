@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.report import report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
+from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script
 
 from wstrace.analysis.timeline import Timeline
 from wstrace.schema import FAULT_MAJOR, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED

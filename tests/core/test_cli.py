@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 from wstrace.cli import main
 from wstrace.cli.doctor import _parts

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evil_plugin import evil, misbehave
+from kit.evil_plugin import evil, misbehave
 
 import wstrace.cli
 import wstrace.hook_checks

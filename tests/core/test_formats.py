@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgpack_scripted import recorded
-from plugin_entries import Entry, module
+from kit.msgpack_scripted import recorded
+from kit.plugin_entries import Entry, module
 
 import wstrace.formats
 import wstrace.plugins

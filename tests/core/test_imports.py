@@ -6,8 +6,8 @@ import dataclasses
 import json
 
 import pytest
-from blame_scripted import ANON, APP, PACKAGES, PAGE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, PACKAGES, PAGE, Script, saved
 
 from wstrace.analysis.import_report import imports
 from wstrace.analysis.module_names import ModuleNames

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from blame_scripted import ANON, PAGE, Script, saved
+from kit.blame_scripted import ANON, PAGE, Script, saved
 
 from wstrace import output_file
 from wstrace.cli import main

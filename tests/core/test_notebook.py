@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 import wstrace
 import wstrace.trace

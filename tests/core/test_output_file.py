@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from another_user import CALLER
+from kit.another_user import CALLER
 
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output, whole_file

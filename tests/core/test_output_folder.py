@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from another_user import CALLER
+from kit.another_user import CALLER
 
 from wstrace.analysis.baseline_file import Baseline
 from wstrace.errors import OutputError

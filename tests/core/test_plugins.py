@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plugin_entries import Entry, module
+from kit.plugin_entries import Entry, module
 
 import wstrace.plugins
 from wstrace.declarations import Reference

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import rows as rows_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Sums, read_sums

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stacks_scripted import Fault, Stacks
+from kit.stacks_scripted import Fault, Stacks
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.cube import Cube

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
 
 import wstrace
 from wstrace.batch import Dictionary

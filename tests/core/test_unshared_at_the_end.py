@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.unshared import Unshared
 from wstrace.analysis.unshared import unshared as of_forks

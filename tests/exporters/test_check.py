@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 

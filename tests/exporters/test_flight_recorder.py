@@ -6,8 +6,8 @@ import random
 import time
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import pytest
-import synthetic_trace as synthetic
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError, UsageError

@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import pytest
-import synthetic_trace as synthetic
 
 from wstrace import cli
 from wstrace.interfaces import Context

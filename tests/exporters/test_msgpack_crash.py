@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import everything, started
+from kit.msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.format import osfile
@@ -24,7 +24,7 @@ WRITER = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
 from wstrace.interfaces import Context
-import synthetic_trace as synthetic
+import kit.synthetic_trace as synthetic
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 path, rows, resume, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume", int(sys.argv[4])
 context = Context()

@@ -7,10 +7,10 @@ import tracemalloc
 from collections import Counter
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import STORED, started
+from kit.msgpack_scripted import STORED, started
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format.layout import (

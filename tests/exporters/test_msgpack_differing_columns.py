@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from msgpack_scripted import started
+from kit.msgpack_scripted import started
 
 from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES

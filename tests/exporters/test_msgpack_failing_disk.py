@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
-from msgpack_scripted import everything, recorded, started
+from kit.command_line import wstrace
+from kit.msgpack_scripted import everything, recorded, started
 
 from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.format import osfile

@@ -45,7 +45,7 @@ def test_a_kept_trace_reads_as_it_always_did(path):
 
 
 def write(path: Path) -> None:
-    import synthetic_trace as synthetic
+    import kit.synthetic_trace as synthetic
 
     from wstrace.interfaces import Context, Level
     from wstrace.schema import MARK, Column, Schema

@@ -9,11 +9,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-import wstf_reader
-from msgpack_scripted import STORED, column, started
+from kit import wstf_reader
+from kit.msgpack_scripted import STORED, column, started
 
 from wstrace.schema import MARK, PROCESS
 from wstrace.testing import batch_of

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import recorded, started
+from kit.msgpack_scripted import recorded, started
 
 from wstrace import cli
 from wstrace.batch import Batch, Dictionary

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from msgpack_scripted import everything, started
+from kit.msgpack_scripted import everything, started
 
 from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.read.trace import open_trace
@@ -99,7 +99,7 @@ def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
 STDOUT = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-import synthetic_trace as synthetic
+import kit.synthetic_trace as synthetic
 from wstrace.interfaces import Context
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 context = Context()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import column, recorded, started
+from kit.msgpack_scripted import column, recorded, started
 
 from wstrace.batch import Batch
 from wstrace.schema import PAGE_FAULT

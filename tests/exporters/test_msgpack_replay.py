@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgpack_scripted import column, recorded
+from kit.msgpack_scripted import column, recorded
 
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError, UsageError

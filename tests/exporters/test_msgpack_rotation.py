@@ -6,10 +6,10 @@ import shutil
 import tracemalloc
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import STORED, column, everything, started
+from kit.msgpack_scripted import STORED, column, everything, started
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError

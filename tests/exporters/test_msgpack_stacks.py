@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgpack_scripted import started
-from stacks_scripted import Fault, Stacks, stacks_of
+from kit.msgpack_scripted import started
+from kit.stacks_scripted import Fault, Stacks, stacks_of
 
 from wstrace import Session
 from wstrace.batch import Batch

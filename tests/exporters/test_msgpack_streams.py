@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import kit.synthetic_trace as synthetic
 import numpy as np
-import synthetic_trace as synthetic
-from msgpack_scripted import started
+from kit.msgpack_scripted import started
 
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import Column, Schema

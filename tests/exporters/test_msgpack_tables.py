@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgpack_scripted import started
+from kit.msgpack_scripted import started
 
 from wstrace import schema
 from wstrace.batch import Batch

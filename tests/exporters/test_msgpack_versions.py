@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import msgpack
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import column, frames_in, recorded, started
+from kit.msgpack_scripted import column, frames_in, recorded, started
 
 from wstrace.batch import Batch
 from wstrace.schema import MARK

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from msgpack_scripted import STORED, column, everything, frames_in, started
+from kit.msgpack_scripted import STORED, column, everything, frames_in, started
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Exporter, Level

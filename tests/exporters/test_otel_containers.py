@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from otel_scripted import run
+from kit.otel_scripted import run
 from receiver import Receiver, plain
 
 from wstrace.batch import Batch, Dictionary

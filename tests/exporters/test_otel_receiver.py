@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
+from kit.otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
 from receiver import Receiver, last_points, logs, plain, spans
 
 from wstrace.errors import UsageError

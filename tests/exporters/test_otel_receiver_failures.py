@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.otel_scripted import SECRET, ended, faulted, otel, run, started
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from otel_scripted import SECRET, ended, faulted, otel, run, started
 from receiver import Receiver, last_points, logs
 
 from wstrace.errors import OutputError, UsageError

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from otel_scripted import NOW, ended, faulted, otel, started
+from kit.otel_scripted import NOW, ended, faulted, otel, started
 from receiver import Receiver, logs, spans
 
 from wstrace.batch import Dictionary

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from otel_scripted import NOW, otel, run, started
+from kit.otel_scripted import NOW, otel, run, started
+from kit.stacks_scripted import Fault, Stacks
 from receiver import Receiver, logs, plain
-from stacks_scripted import Fault, Stacks
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import HOW_NOT_YET, MAPPING, STACK_COLUMNS

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
-from command_line import wstrace
-from go_pprof import totals
+from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, saved
+from kit.command_line import wstrace
+from kit.go_pprof import totals
 
 from wstrace.clock import now_ns
 from wstrace.schema import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
 
 from wstrace.batch import Dictionary
 from wstrace.schema import MAPPING, PAGE_FAULT

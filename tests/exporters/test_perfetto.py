@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, composition
-from perfetto import query
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, composition
+from kit.perfetto import query
 
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FILE, PROCESS_FORK, PROCESS_NAME

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from blame_scripted import ANON, APP, CODE, FILE, PAGE, SAVE, Script, composition
-from go_pprof import pprof, totals
+from kit.blame_scripted import ANON, APP, CODE, FILE, PAGE, SAVE, Script, composition
+from kit.go_pprof import pprof, totals
 
 from wstrace.errors import UsageError
 from wstrace.schema import PAGE_FILE, PROCESS_EXEC, PROCESS_FORK

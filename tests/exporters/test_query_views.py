@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from stacks_scripted import Stacks
+from kit.stacks_scripted import Stacks
 
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import (

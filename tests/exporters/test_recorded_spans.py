@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'wstrace[otel]'")
 
-from blame_scripted import ANON, APP, Script
+from kit.blame_scripted import ANON, APP, Script
+from kit.perfetto import query
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from perfetto import query
 
 import wstrace
 from wstrace import Session, open_trace

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from many_parts import ManyParts
-from msgpack_scripted import column, everything, started
-from object_stores import Answer, listing, one_file, s3_environment, serving
+from kit.many_parts import ManyParts
+from kit.msgpack_scripted import column, everything, started
+from kit.object_stores import Answer, listing, one_file, s3_environment, serving
 
 import wstrace
 from wstrace_exporters.msgpack.format.part_names import name_and_number

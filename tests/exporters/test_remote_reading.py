@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from command_line import wstrace as command
-from msgpack_scripted import column, recorded
-from object_stores import BUCKET, SECRET, Answer, listing, moto, one_file, s3_environment, serving
+from kit.command_line import wstrace as command
+from kit.msgpack_scripted import column, recorded
+from kit.object_stores import BUCKET, SECRET, Answer, listing, moto, one_file, s3_environment, serving
 
 import wstrace
 from wstrace.errors import TraceFileError, Unavailable

@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from command_line import wstrace as command
-from msgpack_scripted import column, everything, recorded, started
-from object_stores import BUCKET, CHANGED, SECRET, Answer, moto, s3_environment, serving
+from kit.command_line import wstrace as command
+from kit.msgpack_scripted import column, everything, recorded, started
+from kit.object_stores import BUCKET, CHANGED, SECRET, Answer, moto, s3_environment, serving
 
 import wstrace
 from wstrace.errors import OutputError, UsageError

@@ -6,10 +6,10 @@ import gzip
 from pathlib import Path
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
-from command_line import wstrace
-from go_pprof import pprof, totals
-from perfetto import query
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
+from kit.command_line import wstrace
+from kit.go_pprof import pprof, totals
+from kit.perfetto import query
 
 #: Three faults of one in 10 and two of one in 100, of which nothing is resident in the end.
 SAID = "values are estimates: one of 46 faults was recorded, on average"

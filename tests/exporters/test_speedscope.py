@@ -10,9 +10,9 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-import chromium
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script
+from kit import chromium
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script
 
 VERSION, SHA256 = "1.25.0", "2831f1e0d26df914b477e522d78b8485511495a6af81a0b88158f8b48f9e0d03"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import kit.synthetic_trace as synthetic
 import numpy as np
-import synthetic_trace as synthetic
 
 from wstrace.interfaces import Context, Level
 from wstrace.schema import MARK

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile_images import LOAD, NOTE, header, pe, program, section, write
+from kit.hostile_images import LOAD, NOTE, header, pe, program, section, write
 
 from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
 from wstrace_plugins.symbols.resolver import read_image

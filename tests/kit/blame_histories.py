@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from slow_memory import Event
 
+from kit.slow_memory import Event
 from wstrace.analysis.arrival import History, PageRows, PageSize
 from wstrace.analysis.copies import Ends
 from wstrace.analysis.faults import ANONYMOUS, FaultRows

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from stacks_scripted import Stacks
-
+from kit.stacks_scripted import Stacks
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.filter import Filter
 from wstrace.batch import Batch, Dictionary, SnapshotPart

@@ -28,9 +28,9 @@ def run(pytester: pytest.Pytester, *words: object, looked: bool = False, **files
     if files:
         pytester.makepyfile(**{name: GROW + text for name, text in files.items()})
     plugins = ["wstrace", *(["xdist"] if any(str(word).startswith("-n") for word in words) else []),
-               *([] if looked else ["nobody_looks"])]  # fmt: skip
+               *([] if looked else ["kit.nobody_looks"])]  # fmt: skip
     loaded = [word for name in plugins for word in ("-p", name)]
-    here = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    here = os.pathsep.join(filter(None, [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH")]))
     with mock.patch.dict(os.environ, {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": here}):
         return pytester.runpytest_subprocess(*loaded, "-p", "no:cacheprovider", *words, timeout=100)
 

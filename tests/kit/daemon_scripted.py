@@ -101,8 +101,8 @@ class Running:
         about = path.parent / "installed" / "faulting-1.0.dist-info"
         about.mkdir(parents=True, exist_ok=True)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: faulting\nVersion: 1.0\n")
-        (about / "entry_points.txt").write_text("[wstrace]\nfaulting = daemon_scripted\n")
-        found = os.pathsep.join([str(about.parent), str(Path(__file__).parent)])
+        (about / "entry_points.txt").write_text("[wstrace]\nfaulting = kit.daemon_scripted\n")
+        found = os.pathsep.join([str(about.parent), str(Path(__file__).parent.parent)])
         self.process = subprocess.Popen(
             [sys.executable, "-m", "wstrace", "daemon", "--config", path],
             stderr=subprocess.PIPE,

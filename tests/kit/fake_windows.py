@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_windows_creation import FakeCreation
-from fake_windows_system import KILL_ON_JOB_CLOSE, at, write_utf16
 
+from kit.fake_windows_creation import FakeCreation
+from kit.fake_windows_system import KILL_ON_JOB_CLOSE, at, write_utf16
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
     MEMORY_BASIC_INFORMATION,

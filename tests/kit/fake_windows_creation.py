@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fake_windows_system import FakeSystem, at
-
+from kit.fake_windows_system import FakeSystem, at
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
 

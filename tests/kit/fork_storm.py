@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from recorded_run import compiled
+
+from kit.recorded_run import compiled
 
 #: Starts ORPHANS orphans, whose parents end at once, and executes argv[1...] in the midst of them. Each orphan touches
 #: PAGES pages at BASE some time later. Ends when all have ended.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgpack
 import numpy as np
-import synthetic_trace as synthetic
 
+import kit.synthetic_trace as synthetic
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.schema import MARK

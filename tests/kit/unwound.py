@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from perf_data import Mapping, Sample, arrays
 
+from kit.perf_data import Mapping, Sample, arrays
 from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KIND_VDSO, MAP_EXECUTE, MAP_READ, MAPPING
 from wstrace.testing import batch_of

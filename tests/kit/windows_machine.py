@@ -1,8 +1,8 @@
 """What the tests of the Windows watch share: a stand-in machine with process 7, and a source that traces it."""
 
 import numpy as np
-from fake_windows import FakeAllocation, FakeWindows
 
+from kit.fake_windows import FakeAllocation, FakeWindows
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.os.windows import api as winapi

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cgroups import MadeCgroup, made_cgroup
+from kit.cgroups import MadeCgroup, made_cgroup
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Usage

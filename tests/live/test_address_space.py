@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 pytestmark = pytest.mark.usefixtures("full_level")
 #: less than a trace needs, and yet enough for most of the runs that nothing refuses

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nobody as kit_nobody
+import kit.nobody as kit_nobody
 import pytest
 
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")

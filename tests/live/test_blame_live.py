@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from blame_scripted import composition
-from stopped_process import stopped
+from kit.blame_scripted import composition
+from kit.stopped_process import stopped
 
 import wstrace
 from wstrace.analysis.unshared import Unshared

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from blame_scripted import composition
-from recorded_run import record
+from kit.blame_scripted import composition
+from kit.recorded_run import record
 
 from wstrace.analysis.dimensions import Row
 

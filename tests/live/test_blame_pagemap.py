@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blame_scripted import composition
-from pagemap_judge import found_by, judged, recorded
-from recorded_run import compiled
+from kit.blame_scripted import composition
+from kit.pagemap_judge import found_by, judged, recorded
+from kit.recorded_run import compiled
 
 import wstrace
 from wstrace.analysis.composition import Composition

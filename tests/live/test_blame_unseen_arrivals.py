@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from blame_scripted import composition
-from pagemap_judge import found_by, judged, recorded
-from recorded_run import compiled
+from kit.blame_scripted import composition
+from kit.pagemap_judge import found_by, judged, recorded
+from kit.recorded_run import compiled
 
 import wstrace
 

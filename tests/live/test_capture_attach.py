@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from open_files import descriptors
+from kit.open_files import descriptors
 
 from wstrace.cli import main
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from open_files import descriptors, handles
+from kit.open_files import descriptors, handles
 
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Context

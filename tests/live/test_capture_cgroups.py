@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cgroups import MadeCgroup
+from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.session import Session
@@ -312,7 +312,7 @@ def test_containers_and_units(cgroup: MadeCgroup, touching: Any) -> None:
 
 
 def test_too_few_rights_are_one_sentence(cgroup: MadeCgroup) -> None:
-    from nobody import nobody
+    from kit.nobody import nobody
 
     with nobody() as user:
         done = subprocess.run([*user.command, "-m", "wstrace", "attach", "--cgroup", cgroup.path, "--duration", "1s"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from cgroups import MadeCgroup
+from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited
 from wstrace.session import Session

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 pytestmark = pytest.mark.usefixtures("full_level")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a cgroup or a pid namespace: needs root")

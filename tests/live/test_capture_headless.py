@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_run import compiled
+from kit.recorded_run import compiled
 
 from wstrace_plugins.os.linux import procfs
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from open_files import descriptors
+from kit.open_files import descriptors
 
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_MOVE, SPACE_UNMAP
 from wstrace_plugins.os.linux.pagemap import PAGE

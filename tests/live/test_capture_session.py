@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 from wstrace import open_trace
 from wstrace.session import Session

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from cgroups import MadeCgroup
+from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.linux.cgroups.tree import Cgroups

@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from no_events import wstrace_without_events
+from kit.no_events import wstrace_without_events
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64", reason="only on x86-64: the number of the system call"

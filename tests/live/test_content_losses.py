@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_run import compiled
+from kit.recorded_run import compiled
 
 from wstrace.interfaces import Context
 from wstrace.schema import LOSS_EVENTS

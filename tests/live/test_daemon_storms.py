@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from daemon_scripted import daemon
+from kit.daemon_scripted import daemon
 
 pytestmark = [
     pytest.mark.long,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recorded_run import record
+from kit.recorded_run import record
 
 from wstrace.cli import main
 

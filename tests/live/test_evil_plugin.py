@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import evil_plugin
 import pytest
+from kit import evil_plugin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends signals to a command line: on Linux")
 

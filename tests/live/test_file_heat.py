@@ -8,10 +8,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import nobody as kit_nobody
+import kit.nobody as kit_nobody
 import numpy as np
 import pytest
-from stopped_process import stopped
+from kit.stopped_process import stopped
 
 from wstrace.cli import main
 from wstrace_plugins.working_set.backend import backend

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import held_program
 import pytest
+from kit import held_program
 
 import wstrace
 from wstrace.interfaces import Context

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from growing import grow, growing
-from kept_minutes import wait_until_traced
+from kit.growing import grow, growing
+from kit.kept_minutes import wait_until_traced
 
 import wstrace
 from wstrace.firing import Recording

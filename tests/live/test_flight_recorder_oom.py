@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cgroups import MadeCgroup, made_cgroup
-from growing import growing
-from kept_minutes import wait_until_traced
+from kit.cgroups import MadeCgroup, made_cgroup
+from kit.growing import growing
+from kit.kept_minutes import wait_until_traced
 
 import wstrace
 from wstrace.errors import Unavailable

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from daemon_scripted import daemon
+from kit.daemon_scripted import daemon
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts a tmpfs: run as root")
 PROGRAM = "import json, email, http.client, asyncio; x = bytearray(60_000_000)"

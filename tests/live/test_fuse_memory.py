@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forged import PLACES, offsets
+from kit.forged import PLACES, offsets
 
 HERE = Path(__file__).parent
 USER = 33

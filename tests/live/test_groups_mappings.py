@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cgroups import MadeCgroup
+from kit.cgroups import MadeCgroup
 
 from wstrace.session import Session
 from wstrace_plugins.os.linux.backend import platform

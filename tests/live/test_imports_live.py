@@ -10,7 +10,7 @@ import sys
 import zipfile
 
 import pytest
-from recorded_run import record
+from kit.recorded_run import record
 
 from wstrace.analysis.import_report import imports
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recorded_run import compiled, faults, record
+from kit.recorded_run import compiled, faults, record
 
 from wstrace.schema import KINDS
 

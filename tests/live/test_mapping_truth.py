@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from recorded_run import faults, record
+from kit.recorded_run import faults, record
 
 from wstrace.schema import KINDS, PROCESS_EXEC
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_run import compiled, record
+from kit.recorded_run import compiled, record
 
 pytestmark = pytest.mark.usefixtures("full_level")
 #: a vector grows: its faults are in memmove(), called by a function of <vector>, and in code of <new> inlined into ours

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nobody
 import numpy as np
 import pytest
-from recorded_run import compiled, faults
-from stack_truth import PAGES, SOURCE, Region, StackNames, assert_right, of_region, regions
+from kit import nobody
+from kit.recorded_run import compiled, faults
+from kit.stack_truth import PAGES, SOURCE, Region, StackNames, assert_right, of_region, regions
 
 import wstrace
 from wstrace.schema import HOW_NOT_SAMPLED, STACK_DUMP, STREAMS

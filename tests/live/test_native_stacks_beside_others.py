@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from other_tracers import BPFTRACE, after, beside
-from recorded_run import compiled
-from stack_truth import SOURCE, StackNames, assert_right, regions
+from kit.other_tracers import BPFTRACE, after, beside
+from kit.recorded_run import compiled
+from kit.stack_truth import SOURCE, StackNames, assert_right, regions
 
 import wstrace
 

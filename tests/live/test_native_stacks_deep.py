@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from recorded_run import compiled
+from kit.recorded_run import compiled
 
 from wstrace_plugins.stacks.unwinder import MOST_FRAMES
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from recorded_run import record
-from stack_truth import StackNames
+from kit.recorded_run import record
+from kit.stack_truth import StackNames
 
 from wstrace.schema import FRAME_GUESSED
 

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recorded_run import compiled, faults
+from kit.recorded_run import compiled, faults
 
 import wstrace
 from wstrace.schema import HOW_NOT_SAMPLED, STACK_HOW

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 pytestmark = [
     pytest.mark.usefixtures("full_level"),

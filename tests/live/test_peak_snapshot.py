@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from held_memory import holding
-from recorded_run import record
+from kit.held_memory import holding
+from kit.recorded_run import record
 
 import wstrace
 from wstrace.analysis.moments import Snapshots

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from stopped_process import rollup
+from kit.stopped_process import rollup
 
 import wstrace
 from wstrace.errors import TargetExited

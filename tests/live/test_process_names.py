@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
-from titles import TITLE
+from kit.command_line import wstrace
+from kit.titles import TITLE
 
 from wstrace import open_trace
 from wstrace.schema import PROCESS, PROCESS_TITLE

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from stopped_process import rollup
+from kit.stopped_process import rollup
 
 from wstrace.cli import main
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pythons import Installed, installed, named
+from kit.pythons import Installed, installed, named
 
 from wstrace.schema import STACK_HOW
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forged import PLACES, offsets
-from pythons import named
+from kit.forged import PLACES, offsets
+from kit.pythons import named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pythons import installed, named
+from kit.pythons import installed, named
 
 from wstrace.schema import STACK_HOW
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fork_storm import ORPHANS, PAGES, fork_storm, touched
-from pythons import installed
+from kit.fork_storm import ORPHANS, PAGES, fork_storm, touched
+from kit.pythons import installed
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks

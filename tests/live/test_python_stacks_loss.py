@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from other_tracers import BPFTRACE, after, beside
-from pythons import named
-from recorded_run import compiled
+from kit.other_tracers import BPFTRACE, after, beside
+from kit.pythons import named
+from kit.recorded_run import compiled
 
 from wstrace.schema import PROCESS_EXEC, STACK_HOW
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pythons import installed
-from recorded_run import compiled
+from kit.pythons import installed
+from kit.recorded_run import compiled
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stopped_process import agreed, pages_of, rollup, status, stopped
+from kit.stopped_process import agreed, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema

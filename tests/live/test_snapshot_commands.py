@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from held_memory import holding
+from kit.held_memory import holding
 
 import wstrace
 from wstrace.cli import main

@@ -12,8 +12,8 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import wstrace as command
-from fresh_process import ran_in_a_fresh_process
+from kit.command_line import wstrace as command
+from kit.fresh_process import ran_in_a_fresh_process
 
 import wstrace
 

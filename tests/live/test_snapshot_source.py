@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from blame_scripted import composition
-from held_memory import holder, holding
+from kit.blame_scripted import composition
+from kit.held_memory import holder, holding
 
 import wstrace
 from wstrace import schema

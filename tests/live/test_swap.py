@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from stopped_process import agreed, pages_of, rollup, status, stopped
+from kit.stopped_process import agreed, pages_of, rollup, status, stopped
 
 import wstrace
 from wstrace import schema

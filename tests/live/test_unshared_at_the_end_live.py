@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from blame_scripted import composition
+from kit.blame_scripted import composition
 
 import wstrace
 from wstrace.analysis.unshared import Unshared

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from blame_scripted import composition
-from recorded_run import compiled
+from kit.blame_scripted import composition
+from kit.recorded_run import compiled
 
 import wstrace
 from wstrace.analysis.unshared import Unshared

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-import perf_data
 import pytest
-from perf_data import Mapping, Sample
-from unwound import Stack, code_of, stacks
+from kit import perf_data
+from kit.perf_data import Mapping, Sample
+from kit.unwound import Stack, code_of, stacks
 
 pytestmark = [
     pytest.mark.usefixtures("full_level"),

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import nobody as kit_nobody
+import kit.nobody as kit_nobody
 import pytest
-from command_line import wstrace
-from recorded_run import compiled
+from kit.command_line import wstrace
+from kit.recorded_run import compiled
 
 from wstrace.errors import TargetExited
 from wstrace_plugins.working_set.used import Used, after_emptying, referenced

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
-import synthetic_trace as synthetic
-from engines import cluster_environment, needs, plain, sail
-from msgpack_scripted import recorded
+from kit.engines import cluster_environment, needs, plain, sail
+from kit.msgpack_scripted import recorded
 from required import absent
 
 from wstrace.errors import TraceFileError, UsageError

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import wstrace as command
-from msgpack_scripted import column, recorded, started
-from object_stores import BUCKET, SECRET, s3_environment
+from kit.command_line import wstrace as command
+from kit.msgpack_scripted import column, recorded, started
+from kit.object_stores import BUCKET, SECRET, s3_environment
 from versity import Versity
 
 import wstrace
@@ -22,8 +22,8 @@ pytest.importorskip("obstore", reason="needs wstrace[store]")
 URL = f"s3://{BUCKET}/host=a/x.wst"
 PROGRAM = """
 import sys, time
-from msgpack_scripted import started
-from synthetic_trace import faults
+from kit.msgpack_scripted import started
+from kit.synthetic_trace import faults
 exporter, context = started(sys.argv[1], rotate_bytes=60_000)
 for batch in faults(context.strings, 60_000, rows=2_000):
     exporter.export(batch)
@@ -33,8 +33,8 @@ time.sleep(600)
 """
 OUTAGE = """
 import os, sys
-from msgpack_scripted import started
-from synthetic_trace import faults
+from kit.msgpack_scripted import started
+from kit.synthetic_trace import faults
 exporter, context = started(sys.argv[1], upload_seconds=0.1)
 print("started", flush=True)
 sys.stdin.readline()
@@ -78,11 +78,11 @@ def test_a_rotated_trace_comes_back_whole(versity):
 
 
 def test_an_outage_leaves_parts_that_are_sent_later(versity):
-    kit = Path(__file__).parent.parent / "kit"
+    tests = Path(__file__).parent.parent
     with versity:
         tracer = subprocess.Popen(
             [sys.executable, "-c", OUTAGE, URL],
-            env={**os.environ, "PYTHONPATH": str(kit)},
+            env={**os.environ, "PYTHONPATH": str(tests)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -101,11 +101,11 @@ def test_an_outage_leaves_parts_that_are_sent_later(versity):
 
 
 def test_a_killed_trace_is_sent_under_the_same_keys(versity):
-    kit = Path(__file__).parent.parent / "kit"
+    tests = Path(__file__).parent.parent
     with versity:
         tracer = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, URL],
-            env={**os.environ, "PYTHONPATH": str(kit)},
+            env={**os.environ, "PYTHONPATH": str(tests)},
             stdout=subprocess.PIPE,
         )
         assert tracer.stdout is not None

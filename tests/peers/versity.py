@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from object_stores import BUCKET, KEY, SECRET, free_port, listens
+from kit.object_stores import BUCKET, KEY, SECRET, free_port, listens
 
 
 class Versity:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binutils import FLAVOURS, SOURCE, need, run
+from kit.binutils import FLAVOURS, SOURCE, need, run
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon_scripted import Running, daemon
+from kit.daemon_scripted import Running, daemon
 
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_plugins.daemon.command import missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from daemon_scripted import plugins
+from kit.daemon_scripted import plugins
 
 from wstrace.errors import UsageError
 from wstrace_plugins.daemon.settings import checked, read

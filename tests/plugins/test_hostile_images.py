@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hostile_images import ELF, PE, write
+from kit.hostile_images import ELF, PE, write
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from kernel_answers import REFUSALS, refuses
+from kit.kernel_answers import REFUSALS, refuses
 
 import wstrace
 from wstrace.errors import TargetExited, Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from titles import TITLE
+from kit.titles import TITLE
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited

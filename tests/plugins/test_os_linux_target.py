@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fresh_process import ran_in_a_fresh_process
+from kit.fresh_process import ran_in_a_fresh_process
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace_plugins.os.linux import procfs

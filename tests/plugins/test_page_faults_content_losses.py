@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from side_band_records import comm, given, lost, mmap2, new_task, syscall, task
+from kit.side_band_records import comm, given, lost, mmap2, new_task, syscall, task
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from side_band_records import lost
+from kit.side_band_records import lost
 
 from wstrace.errors import Unavailable
 from wstrace.schema import DTYPES, PAGE_FAULT

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
-from side_band_records import given as rows_of
+from kit.side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
+from kit.side_band_records import given as rows_of
 
 from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
 from wstrace_plugins.mapped_files.spaces import AddressSpaces

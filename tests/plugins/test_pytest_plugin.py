@@ -8,9 +8,9 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
-import no_events
 import pytest
-from budgeted import properties, run, text_of
+from kit import no_events
+from kit.budgeted import properties, run, text_of
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.pytest.meter import Meter

@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from budgeted import run, text_of
+from kit.budgeted import run, text_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from budgeted import properties, run, text_of
+from kit.budgeted import properties, run, text_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")

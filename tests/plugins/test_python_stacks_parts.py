@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pythons import installed
+from kit.pythons import installed
 
 from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites

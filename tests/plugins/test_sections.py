@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from binutils import FLAVOURS, run
+from kit.binutils import FLAVOURS, run
 
 from wstrace.places import MappedFile
 from wstrace_plugins.symbols.image import ImageFile

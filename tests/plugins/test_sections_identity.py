@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, PROCESS_SEEN
@@ -161,7 +161,7 @@ class Opened:
 
 def trace_of(path: Path, name: str) -> Path:
     """A trace in which code of that file caused a fault on it."""
-    from msgpack_scripted import started
+    from kit.msgpack_scripted import started
 
     exporter, context = started(path)
     place = {"start": 0x10000, "end": 0x20000, "offset": 0, "file": name, "dev": 0, "ino": 0, "build_id": 0}

@@ -4,7 +4,7 @@ import os
 import struct
 
 import pytest
-from fake_windows import FakeAllocation, FakeWindows
+from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
 from wstrace.schema import PAGE_COPY_ON_WRITE, PAGE_EXECUTE, PAGE_READ, PAGE_WRITE

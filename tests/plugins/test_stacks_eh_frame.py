@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_images import LOAD, header, program
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.hostile_images import LOAD, header, program
 
 from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.dwarf import Allowance, Common, Frames, Value, evaluate, rule_at, sleb, uleb

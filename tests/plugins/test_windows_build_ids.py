@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from fake_windows import FakeAllocation, FakeWindows
+from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
 from wstrace.places import MappedFile

@@ -1,8 +1,8 @@
 """The process of a launched command: suspended, and in a job that ends it with its tracer, from its creation on."""
 
 import pytest
-from fake_windows import FakeWindows
-from windows_machine import machine, traced
+from kit.fake_windows import FakeWindows
+from kit.windows_machine import machine, traced
 
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget

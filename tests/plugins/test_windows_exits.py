@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from windows_machine import EXE, HEAP, machine, traced
+from kit.windows_machine import EXE, HEAP, machine, traced
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from windows_machine import machine
+from kit.windows_machine import machine
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.windows import api as winapi

@@ -1,7 +1,7 @@
 """Paths of mapped files and the rows of allocations, on a stand-in machine."""
 
 import pytest
-from fake_windows import FakeAllocation, FakeWindows
+from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.places import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN

@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
-from fake_windows import FakeAllocation
-from windows_machine import DLL, EXE, HEAP, faults, machine, traced
+from kit.fake_windows import FakeAllocation
+from kit.windows_machine import DLL, EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from windows_machine import EXE, HEAP, faults, job_of, machine, traced
+from kit.windows_machine import EXE, HEAP, faults, job_of, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from fake_windows import KERNEL_PC, FakeWindows
-from windows_machine import EXE, HEAP, faults, machine, traced
+from kit.fake_windows import KERNEL_PC, FakeWindows
+from kit.windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context

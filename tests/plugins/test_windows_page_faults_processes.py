@@ -1,8 +1,8 @@
 """Which processes the watch of Windows takes, from when and until when, on a stand-in machine."""
 
 import pytest
-from fake_windows import FakeWindows
-from windows_machine import EXE, HEAP, faults, machine, traced
+from kit.fake_windows import FakeWindows
+from kit.windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.windows import process as processes

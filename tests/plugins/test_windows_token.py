@@ -1,7 +1,7 @@
 """The user of a process, and what it may do, on a stand-in machine."""
 
 import pytest
-from fake_windows import FakeWindows
+from kit.fake_windows import FakeWindows
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.windows import token

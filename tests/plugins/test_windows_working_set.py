@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from fake_windows import FakeAllocation, FakeWindows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable

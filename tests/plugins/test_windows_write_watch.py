@@ -5,7 +5,7 @@ import gc
 
 import numpy as np
 import pytest
-from fake_windows import PAGE, FakeWindows
+from kit.fake_windows import PAGE, FakeWindows
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.write_watch.windows import backend as half

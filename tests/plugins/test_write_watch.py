@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from private_memory import PRIVATE
+from kit.private_memory import PRIVATE
 
 import wstrace
 from wstrace.errors import Unavailable

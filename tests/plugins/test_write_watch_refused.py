@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 import pytest
-from private_memory import PRIVATE
+from kit.private_memory import PRIVATE
 
 import wstrace
 from wstrace.errors import Unavailable, UsageError

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from private_memory import PRIVATE
+from kit.private_memory import PRIVATE
 
 import wstrace
 from wstrace import schema

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import wstrace
+from kit.command_line import wstrace
 
 from wstrace import open_trace
 

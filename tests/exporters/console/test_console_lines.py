@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stacks_scripted import Fault, Stacks
+from kit.stacks_scripted import Fault, Stacks
 
 from wstrace.batch import Batch
 from wstrace.schema import FRAME_CUT, HOW_NOT_YET, PAGE_FAULT, Column

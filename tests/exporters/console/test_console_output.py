@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, Script, saved
-from screen import Screen
+from kit.blame_scripted import ANON, APP, PAGE, Script, saved
+from kit.screen import Screen
 
 from wstrace.errors import OutputError, UsageError
 from wstrace.options import options_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
-from command_line import wstrace
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
+from kit.command_line import wstrace
 
 from wstrace_exporters.msgpack.read.trace import open_trace
 

@@ -10,8 +10,8 @@ import re
 
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, PAGE, Script, saved
 from click.testing import CliRunner
+from kit.blame_scripted import ANON, APP, PAGE, Script, saved
 
 from wstrace import open_trace
 from wstrace.errors import OutputError, UsageError

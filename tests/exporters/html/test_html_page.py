@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-import chromium
 import numpy as np
 import pytest
-from blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 from click.testing import CliRunner
+from kit import chromium
+from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
 
 from wstrace import open_trace
 from wstrace.analysis.composition import Composition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-import chromium
 import pytest
-from blame_scripted import ANON, APP, Script
+from kit import chromium
+from kit.blame_scripted import ANON, APP, Script
 
 from wstrace.schema import PAGE_EXCLUSIVE
 from wstrace_exporters.html.pictures.strips import CELLS

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from top_scripted import MIB, first, owner, second
+from kit.top_scripted import MIB, first, owner, second
 
 pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
 

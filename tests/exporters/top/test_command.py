@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from command_line import wstrace
+from kit.command_line import wstrace
 
 from wstrace.errors import UsageError
 from wstrace_exporters.live_screen import command

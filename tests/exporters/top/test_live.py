@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.interfaces import Context, Exporter, Level, Target, Usage
 from wstrace.schema import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kit.top_scripted import MIB, first, owner, second
 from rich.cells import cell_len
-from top_scripted import MIB, first, owner, second
 
 from wstrace_exporters.live_screen.look import Look
 from wstrace_exporters.live_screen.screen import Screen
