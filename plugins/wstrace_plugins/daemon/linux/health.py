@@ -11,6 +11,7 @@ import os
 import socket
 import socketserver
 import stat
+import struct
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -53,7 +54,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.wfile.write(body)
+        except OSError:  # else the kernel keeps up to 4 MB for a client that does not read, for minutes
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise
 
     def version_string(self) -> str:
         """What the header `Server` says."""
