@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     Interpreters,
     command_of,
     is_library,
+    named_in,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.kernel import (
     load_entry,
@@ -109,6 +111,8 @@ _U32, _U64, _TOLD = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<QQ
 #: while a process is about to map its CPython, its mappings are read so often, for so long
 _LOOK_SECONDS, _LOOK_FOR_SECONDS = 0.0005, 5.0
 _MOST_PROCESSES = 1 << 16
+#: the most places where CPythons are looked for that a command may name
+_MOST_NAMED = 16
 #: instead of a walker: the process runs a CPython whose frames are not read
 _REFUSED = -1
 
@@ -172,10 +176,16 @@ class PythonStacks(NoStacks):
         return self.by_ring[ring]
 
     def expect(self, pid: int) -> None:
-        """A launched process, before its execve(): if its command is a CPython, the walker is loaded before that."""
-        if self._prepare(*command_of(pid)):
+        """A launched process, before its execve(): the walkers of the CPythons that its command names are loaded before
+        that. What a program learns from us while it runs comes too late on a busy machine.
+        """
+        words, environment = command_of(pid)
+        if self._prepare(words[0], environment):
             self._expected[pid] = time.monotonic() + _LOOK_FOR_SECONDS
             self._launched.add(pid)
+            return
+        for root, paths in islice(named_in(words[2:], environment), _MOST_NAMED):
+            any(self._prepare(path, environment, root) for path in paths)
 
     def foresee(self) -> None:
         """Loads the walkers for the CPythons that a child is likely to run: this one, and the `python3` of PATH.
@@ -188,9 +198,9 @@ class PythonStacks(NoStacks):
         for path in {sys.executable, shutil.which("python3") or ""}:
             self._prepare(path, os.environ)
 
-    def _prepare(self, path: str, environment: Mapping[str, str]) -> bool:
+    def _prepare(self, path: str, environment: Mapping[str, str], root: str = "") -> bool:
         """Loads the walker for the CPython that a command will run, if it is one; tells the programs of its file."""
-        python, _, files = self._interpreters.of_command(path, environment)
+        python, _, files = self._interpreters.of_command(path, environment, root)
         return python is not None and python.layout is not None and self._tell(python, files) is not None
 
     def _tell(self, python: Python, files: Files | None, pid: int = 0, at: int = 0) -> int | None:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,8 @@ _FOLDERS = (
     "/usr/lib",
 )
 _MOST_FILES, _MOST_STEPS = 4096, 4
+#: what is between blanks and what has a meaning for a shell
+_WORD = r"[^\s;&|()<>'\"`$=]+"
 _SHEBANG_BYTES = 4096
 
 
@@ -177,11 +179,14 @@ class Interpreters:
 
     # -- a command -------------------------------------------------------------------------------------------------
 
-    def of_command(self, path: str, environment: Mapping[str, str]) -> Command:
-        """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on."""
+    def of_command(self, path: str, environment: Mapping[str, str], root: str = "") -> Command:
+        """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on.
+
+        root: the folder that is `/` for the path; "" = ours.
+        """
         for _ in range(_MOST_STEPS):
             try:
-                fd = open_named(path)
+                fd = open_named(path, root)
             except (OSError, ValueError):
                 return Command(None, True)
             try:
@@ -189,7 +194,7 @@ class Interpreters:
                 if not begin.startswith(b"#!"):
                     python, needs = self.of_file(fd)
                     files = Files(_file(fd), None) if python is not None else None
-                    if needs and (library := self._library(fd, path, environment)) is not None:
+                    if needs and (library := self._library(fd, path, environment, root)) is not None:
                         python, files = library.python, Files(_file(fd), library.file)
                     return Command(python, starts_others(fd), files)
             except OSError:
@@ -199,13 +204,13 @@ class Interpreters:
             path = _named_by(begin, environment)
         return Command(None, True)
 
-    def _library(self, fd: int, path: str, environment: Mapping[str, str]) -> Looked | None:
+    def _library(self, fd: int, path: str, environment: Mapping[str, str], root: str) -> Looked | None:
         """What is in the libpython that a program needs, searched where ld.so does."""
         try:
             needed, folders = Elf(read_of(fd)).libraries()
         except ValueError:
             return None
-        origin = os.path.dirname(os.path.realpath(path))
+        origin = os.path.dirname(path if root else os.path.realpath(path))
         folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
         folders += environment.get("LD_LIBRARY_PATH", "").split(":")
         for name in needed:
@@ -213,7 +218,7 @@ class Interpreters:
                 continue
             for folder in (*folders, *_FOLDERS):
                 try:
-                    library = open_named(os.path.join(folder, name))
+                    library = open_named(os.path.join(folder, name), root)
                 except (OSError, ValueError):
                     continue
                 try:
@@ -278,18 +283,32 @@ def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
     return words[0] if words else ""
 
 
-def command_of(pid: int) -> tuple[str, dict[str, str]]:
-    """The program that a launched process, which waits before its execve(), will execute, and its environment.
+def command_of(pid: int) -> tuple[Sequence[str], dict[str, str]]:
+    """What a launched process, which waits before its execve(), will execute: {path, words}, and its environment.
 
     The waiting program has the path in its own command line's place (see wstrace_plugins.os.linux.launcher).
     """
     try:
-        path = os.fsdecode(procfs.content(f"/proc/{pid}/cmdline", procfs.COMMAND_BYTES).partition(b"\0")[0])
+        command = procfs.content(f"/proc/{pid}/cmdline", procfs.COMMAND_BYTES).split(b"\0")
         environment = procfs.content(f"/proc/{pid}/environ", procfs.ENVIRONMENT_BYTES).split(b"\0")
     except OSError:
-        return "", {}
+        return ("",), {}
     pairs = (entry.partition(b"=") for entry in environment if entry)
-    return path, {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return [*map(os.fsdecode, command)], {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def named_in(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """What words of a command may name a CPython, as those of `sh -c "python3 x.py"`: its root, "" = ours, and paths.
+
+    A folder among the words before it may be its root (`chroot FOLDER /usr/bin/python3`).
+    """
+    folders, roots = environment.get("PATH", os.defpath).split(":"), [""]
+    for name in (part for word in words for part in re.findall(_WORD, word)):
+        if is_named(name):
+            paths = [name] if "/" in name else [os.path.join(folder, name) for folder in folders if folder]
+            yield from ((root, paths) for root in roots if not root or paths[0].startswith("/"))
+        if name.startswith("/"):
+            roots.append(name)
 
 
 _MOST_PROCESSES, _MOST_PROGRAMS, _MOST_MAPPED_FILES = 1 << 16, 64, 1 << 14

@@ -71,7 +71,8 @@ class WaitingStacks(NoStacks):
 
     def expect(self, pid: int) -> None:
         """Opens the stacks before the execve() of a launched process, if its command is a CPython or may start one."""
-        command = self._interpreters.of_command(*command_of(pid))
+        words, environment = command_of(pid)
+        command = self._interpreters.of_command(words[0], environment)
         if command.python is not None:
             self.open()
         elif command.starts:
