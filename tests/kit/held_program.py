@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wstrace.errors import TargetExited
-from wstrace.interfaces import Target
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.working_set.final import FinalSnapshotSource
 
 
-def telling(file: str, program: str) -> Callable[[FinalSnapshotSource, Target], None]:
+def telling(file: str, program: str) -> Callable[[FinalSnapshotSource], None]:
     """FinalSnapshotSource._hold() that makes the file when it holds a target that has executed the program before.
 
     While execve() goes on, the process has the program's memory and still the name of the one before: what is held
@@ -24,12 +23,14 @@ def telling(file: str, program: str) -> Callable[[FinalSnapshotSource, Target], 
     """
     hold = FinalSnapshotSource._hold
 
-    def held(self: FinalSnapshotSource, target: Target) -> None:
-        before, executed = self._spaces.get(target), False
+    def held(self: FinalSnapshotSource) -> None:
+        before, target, executed = self._space, self._target, False
+        if target is None:
+            return
         with contextlib.suppress(OSError, TargetExited):
             executed = str(Path(f"/proc/{target.pid}/exe").readlink()) == program and all(procfs.stat(target.pid).image)
-        hold(self, target)
-        if executed and before is not None and self._spaces.get(target) is before:
+        hold(self)
+        if executed and before is not None and self._space is before:
             Path(file).touch()
 
     return held

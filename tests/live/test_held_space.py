@@ -88,7 +88,7 @@ def test_after_the_end_it_equals_what_the_kernel_counts(held: Any) -> None:
     one = held(HOLDS)
     alive = wstrace.working_set(one.target.pid)
     one.end()
-    assert one.space.look()
+    assert one.space.is_same()
     taken, kernels = one.ours(), one.kernels()
     assert taken.total_bytes == kernels["Rss"]
     assert taken.private_bytes == kernels["Private_Clean"] + kernels["Private_Dirty"]
@@ -111,9 +111,9 @@ ctypes.CDLL(None).syscall({60 if os.uname().machine == "x86_64" else 93}, 0)  # 
     one.target.stdin.flush()
     assert waited(lambda: not procfs.stat(one.target.pid).mapped_bytes)
     assert not procfs.stat(one.target.pid).gone
-    assert one.space.look()
+    assert one.space.is_same()
     one.end()
-    assert one.space.look()
+    assert one.space.is_same()
     assert one.ours().total_bytes == one.kernels()["Rss"]
 
 
@@ -191,12 +191,12 @@ def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_ans
 
 def test_another_program_under_the_same_pid_is_found_out(held: Any) -> None:
     one = held("import os, sys; print(flush=True); sys.stdin.readline(); os.execvp('sleep', ['sleep', '30'])")
-    assert one.space.look()
+    assert one.space.is_same()
     one.target.stdin.write(b"\n")
     one.target.stdin.flush()
     until = time.monotonic() + 10
-    while one.space.look() and time.monotonic() < until:
+    while one.space.is_same() and time.monotonic() < until:
         time.sleep(0.01)
-    assert not one.space.look()
+    assert not one.space.is_same()
     one.end()
-    assert not one.space.look()
+    assert not one.space.is_same()

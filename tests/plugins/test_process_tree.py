@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from wstrace.errors import Unavailable
-from wstrace_plugins.working_set.backend import Accounted
+from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.working_set.backend import Accounted, Listed
 from wstrace_plugins.working_set.commands.ps import ps
 from wstrace_plugins.working_set.process_tree import processes, sums, title
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["postgres: checkpointer "], "postgres: checkpointer"),
         (["gunicorn: worker [app:app]"], "gunicorn: worker [app:app]"),
@@ -27,18 +27,16 @@ MIB = 1 << 20
         (["-bash"], "-bash"),
     ],
 )  # fmt: skip
-def test_the_title_of_a_process(arguments, told):
-    assert title("kworker", arguments) == told
+def test_the_title_of_a_process(arguments, expected):
+    assert title("kworker", arguments) == expected
 
 
 class System:
     """Processes 10 > 11 > 12, 10 > 13, which refuses; 20 whose parent has ended; 30 and 31 that name each other."""
 
-    def parents(self):
-        return {10: 1, 11: 10, 12: 11, 13: 10, 20: 99, 30: 31, 31: 30, 40: 0}
-
     def listed(self):
-        return iter((pid, f"p{pid}", "", 4 * MIB) for pid in (10, 11, 12, 13, 20, 30, 31))
+        parents = {10: 1, 11: 10, 12: 11, 13: 10, 20: 99, 30: 31, 31: 30}
+        return iter(Listed(pid, parent, f"p{pid}", "", 4 * MIB) for pid, parent in parents.items())
 
     def accounted(self, pid):
         return Accounted() if pid == 13 else Accounted(5 * MIB if pid == 11 else MIB, 0, 2 * MIB)
@@ -69,7 +67,9 @@ def test_what_is_resident_is_of_the_moment_at_which_the_other_figures_were_read(
 def test_a_process_that_has_ended_meanwhile_is_left_out():
     class Ends(System):
         def accounted(self, pid):
-            return Accounted(ended=True) if pid == 11 else super().accounted(pid)
+            if pid == 11:
+                raise TargetExited("ended")
+            return super().accounted(pid)
 
     assert [(p.pid, p.depth) for p in processes(Ends(), [10])] == [(10, 0), (12, 2), (13, 1)]
 
@@ -90,7 +90,7 @@ class Named(System):
     """One process with a command line of 900 cells, a part of which is a secret in its middle."""
 
     def listed(self):
-        return iter([(10, "python3", "somebody", 4 * MIB)])
+        return iter([Listed(10, 1, "python3", "somebody", 4 * MIB)])
 
     def arguments(self, pid):
         return ("/usr/bin/python3", "-m", "server", *["--a=b"] * 100, "--password=secret", *["--c=d"] * 30, "last")

@@ -25,13 +25,13 @@ def wstrace_sources() -> Sequence[type[Source] | Reference]:
     return [
         Reference("working_set", "wstrace_plugins.working_set.source:WorkingSetSource"),
         FinalSnapshotSource,
-        Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_looks()),
+        Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_at_the_peak()),
         Reference("triggers", "wstrace_plugins.working_set.triggers:TriggersSource"),
     ]
 
 
-def _looks() -> str:
-    """The looks at the peak that `run` takes by the way: 3 percent of a CPU (docs/recipes/memory.md)."""
+def _at_the_peak() -> str:
+    """The options of the source that `run` adds by the way: 3 percent of a CPU (docs/recipes/memory.md)."""
     from wstrace_plugins.os import system
 
     with suppress(Unavailable):

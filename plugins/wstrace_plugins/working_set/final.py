@@ -5,17 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level, Source, Target
 from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace_plugins.working_set.backend import KeeperFailed, backend
-
-if TYPE_CHECKING:
-    from wstrace_plugins.working_set.backend import HeldSpace, Keeper
 
 # between two checks whether the target executes another program; doubled each time
 _FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5
@@ -41,56 +37,57 @@ class FinalSnapshotSource(Source):
 
     def __init__(self, *, longest: float = 600.0) -> None:
         self._longest = longest
-        self._keepers: dict[Target, Keeper] = {}
-        self._spaces: dict[Target, HeldSpace] = {}  # the held address space of each target
+        self._target: Target | None = None  # the launched one while it is held
+        self._keeper: Any = None
+        self._space: Any = None  # its held address space
         self._pause, self._next, self._until = _FIRST_SECONDS, 0.0, 0.0
         self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
         """full, or none with what would lift it; tried on the calling process."""
-        return backend().probe_keeper()
+        level: Level = backend().probe_keeper()
+        return level
 
     def start(self, context: Context) -> None:
-        """Starts a keeper for each launched target; they have executed their command when drain() is called."""
+        """Starts a keeper for the launched target, which has executed its command when drain() is called."""
         self._context = context
-        try:
-            for target in context.targets:
-                if target.launched:
-                    self._keepers[target] = backend().make_keeper()
-                    target.on_start = partial(self._hold, target)
-        except KeeperFailed as failed:
-            self._missed(failed.why)
-        except Unavailable:  # this system has none, as `doctor` says
-            pass
         self._until = time.monotonic() + self._longest
+        for target in context.targets:
+            if target.launched:
+                with contextlib.suppress(Unavailable):  # this system has none, as `doctor` says
+                    try:
+                        self._keeper, self._target = backend().make_keeper(), target
+                        target.on_start = self._hold
+                    except KeeperFailed as failed:
+                        self._give_up(failed.why)
+                break
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot of a target that has ended; waits at most timeout seconds for that."""
         now = time.monotonic()
+        if self._target is None:
+            return
         if now > self._until:
-            for target in list(self._keepers):
-                self._give_up(target, f"the command ran longer than {self._longest:g} s (option longest)")
-        if now >= self._next:
-            for target in list(self._keepers):
-                self._hold(target)
+            self._give_up(f"the command ran longer than {self._longest:g} s (option longest)")
+        elif now >= self._next:
+            self._hold()
             self._next = now + self._pause
             self._pause = min(self._pause * 2, _MOST_SECONDS)
         until = min(now + timeout, self._next)
-        for target in list(self._keepers):
-            if target.wait(max(until - time.monotonic(), 0)) is not None:
-                yield from self._taken(target)
+        if self._target is not None and self._target.wait(max(until - time.monotonic(), 0)) is not None:
+            yield from self._taken(self._target)
 
     def stop(self) -> Iterable[Batch]:
-        """The snapshots of the targets that still run."""
-        for target in list(self._keepers):
-            self._hold(target)
-            yield from self._taken(target)
+        """The snapshot of a target that still runs."""
+        self._hold()
+        if self._target is not None:
+            yield from self._taken(self._target)
 
     @property
     def finished(self) -> bool:
         """True when no launched target is left."""
-        return not self._keepers
+        return self._target is None
 
     def statistics(self) -> Mapping[str, int | float]:
         """snapshots, missed (the last program was not held at its end), pages, CPU seconds."""
@@ -98,52 +95,48 @@ class FinalSnapshotSource(Source):
 
     def after_fork_in_child(self) -> None:
         """In a forked child: drops the keeper, which belongs to the parent."""
-        self._keepers.clear()
+        self._target = self._keeper = None
 
-    def _hold(self, target: Target) -> None:
-        """Holds the program that the target executes now. If it cannot be held, gives up the target's keeper."""
-        space = self._spaces.get(target)
+    def _hold(self) -> None:
+        """Holds the program that the target executes now. If it cannot be held, gives up."""
+        if self._target is None:
+            return
+        before = self._space
         try:
-            if space is not None and space.look():
+            if before is not None and before.is_same():
                 return
-            self._spaces[target] = self._keepers[target].hold(target.pid)
+            self._space = self._keeper.hold(self._target.pid)
             self._pause = _FIRST_SECONDS  # a shell or `env` executes the next program soon
         except TargetExited:  # ended, or calling execve() right now: the next check shows which
-            self._spaces.pop(target, None)
-            self._pause = _FIRST_SECONDS
+            self._space, self._pause = None, _FIRST_SECONDS
         except Unavailable as error:
-            self._give_up(target, error.why)
-        if space is not None:
-            space.close()
+            self._give_up(error.why)
+        if before is not None:
+            before.close()
 
-    def _give_up(self, target: Target, why: str) -> None:
-        self._missed(why)
-        self._let_go(target)
-
-    def _missed(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         self._counts["missed"] += 1
         self._context.info.lack(f"the resident pages at the exit: {why}")
+        self._let_go()
 
-    def _let_go(self, target: Target) -> None:
-        if space := self._spaces.pop(target, None):
-            space.close()
-        self._keepers.pop(target).close()
+    def _let_go(self) -> None:
+        for one in (self._space, self._keeper):
+            if one is not None:
+                one.close()
+        self._target = self._space = self._keeper = None
 
     def _taken(self, target: Target) -> Iterator[Batch]:
-        if target not in self._keepers:
-            return
-        space, taken = self._spaces.get(target), None
+        taken = None
         with contextlib.suppress(Unavailable):
-            if space is not None and space.look():
+            if self._space is not None and self._space.is_same():
                 from wstrace_plugins.working_set.working_set import read  # not loaded for a command that ends at once
 
-                taken = read(space, self._context.strings)
+                taken = read(self._space, self._context.strings)
         if taken is None:
-            killed = self._keepers[target].ended
             late = "the last program ended before its memory could be kept"
-            self._give_up(target, "the process that kept its memory was killed" if killed else late)
+            self._give_up("the process that kept its memory was killed" if self._keeper.ended else late)
             return
-        self._let_go(target)
+        self._let_go()
         self._counts["snapshots"] += 1
         self._counts["pages"] += taken.total_bytes // taken.page_size
         self._counts["cpu_seconds"] += taken.cost_seconds

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -19,36 +17,32 @@ from wstrace_plugins.working_set.process_tree import Held, resident_bytes, sums,
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.working_set import WorkingSet
 
-#: A look is taken when the sum of the resident sizes is larger than in the last one by this factor: the snapshot that
-#: is kept lacks at most 2 % of a peak that lasts until the next look.
+#: A snapshot is taken when the sum of the resident sizes is larger than in the last one by this factor: the one that is
+#: kept lacks at most 2 % of a peak that lasts until the next snapshot.
 _GROWN = 1.02
-#: The same while it grows by more than that from one reading to the next: the look that counts is that of the peak, and
-#: no other one is to stand in its way.
+#: The same while it grows by more than that from one reading to the next: the snapshot that counts is that of the peak,
+#: and no other one is to stand in its way.
 _GROWING = 1.5
-#: The share of a CPU that looks take at most: they are 20 times their own duration apart, as each holds the lock of the
-#: target's mappings meanwhile. It is counted in CPU time: on a busy machine a look waits for a CPU before it begins,
-#: and would push the next one away.
+#: The share of a CPU that snapshots take at most: they are 20 times their own duration apart, as each holds the lock of
+#: the target's mappings meanwhile. It is counted in CPU time: on a busy machine a snapshot waits for a CPU before it
+#: begins, and would push the next one away.
 _MOST = 0.05
-#: Readings of the sizes are as far apart (20 us a process), but without `max_cpu` not further than this.
-_LONGEST_SECONDS = 0.1
 #: The sums are read when the processes have not grown for so many seconds.
 _SETTLED = 0.1
-#: Sums are those of the peak as long as no look is larger by this factor.
-_OF_THE_PEAK = 1.1
 
 
 class PeakSnapshotSource(Source):
-    """Runs of resident pages at the largest look, emitted at the end; of an attached process also at the start.
+    """Runs of resident pages of the largest snapshot, emitted at the end; of an attached process also at the start.
 
-    The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a look
-    is taken, at most so many that they take `max_cpu` (about 10 ms of CPU time per GiB each). A peak that is over
-    before is not seen whole: compare the `bytes` of the look with the `largest` sum that was read, and with the peak of
-    one process that the system counts (`peak_resident_bytes`). Sizes of several processes are added up: what they
-    share counts several times; their `pss` and `distinct` are read beside that look.
+    The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a
+    snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each). A peak that is over
+    before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was read, and with the
+    peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes are added up: what
+    they share counts several times; their `pss` and `distinct` are read beside that snapshot.
 
     Args:
         interval: seconds between two readings of the resident sizes.
-        max_cpu: the largest share of a CPU that looks take, and readings, up to 0.05.
+        max_cpu: the largest share of a CPU that snapshots take, and readings, up to 0.05.
     """
 
     name: ClassVar[str] = "peak_snapshot"
@@ -61,43 +55,46 @@ class PeakSnapshotSource(Source):
         if not 0 < max_cpu <= _MOST:
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
         self._interval, self._apart = interval, 1 / max_cpu
-        self._sparing = max_cpu < _MOST
-        self._longest = math.inf if self._sparing else _LONGEST_SECONDS
-        self._due = self._next = self._sums_due = self._grown = 0.0
+        self._due = self._next = self._sums_due = 0.0
         self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
-        self._summed = True  # as long as there is no look of several processes
-        self._sums_of = 0  # the size at the look whose sums are known
         self._largest: list[WorkingSet] = []
         self._bytes, self._emitted = 0, False
-        self._counts: dict[str, int | float] = {"looks": 0, "cpu_seconds": 0.0}
+        self._summed = True  # as long as there is no snapshot of several processes
+        self._counts: dict[str, int | float] = {"snapshots": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        return backend().probe()
+        level: Level = backend().probe()
+        return level
 
     def start(self, context: Context) -> None:
-        """Checks that the targets can be read; sparingly, what can be read at its time is enough."""
+        """Checks that attached targets can be read; of what a launched one starts, what can be read is enough."""
         self._context, self._backend = context, backend()
-        if self._sparing:
-            return
+        self._launched = [target for target in context.targets if target.launched]
         for target in context.targets:
-            with self._backend.Space(target.pid):
-                pass
+            if not target.launched:
+                with self._backend.Space(target.pid):
+                    pass
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot at the start of an attached process; otherwise nothing before the end."""
-        first = not self._counts["looks"]
-        self._look_if_larger()
-        self._sum_if_due()
-        if first and not any(target.launched for target in self._context.targets):
+        first = not self._counts["snapshots"]
+        self._read()
+        self._read_sums()
+        if first and not self._launched:
             yield from self._batches()
-        self._wait(min(timeout, self._interval))
+        running = next((one for one in self._launched if one.wait(0) is None), None)
+        if running is None:
+            time.sleep(min(timeout, self._interval))
+        else:  # the trace may end with it
+            running.wait(min(timeout, self._interval))
 
     def stop(self) -> Iterable[Batch]:
-        """The largest look."""
-        self._look_if_larger()
-        self._sum_if_due(final=True)
+        """The largest snapshot."""
+        self._read()
+        self._sums_due = 0.0
+        self._read_sums()
         if self._largest:
             self._context.info.extra["peak_snapshot"] = {
                 "time_ns": self._largest[0].time_ns,
@@ -108,29 +105,21 @@ class PeakSnapshotSource(Source):
                 yield from self._batches()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Looks, CPU seconds."""
+        """Snapshots, CPU seconds."""
         return dict(self._counts)
 
-    def _wait(self, seconds: float) -> None:
-        """Waits so long, or until a command ends: the trace may end with it."""
-        running = next((one for one in self._context.targets if one.launched and one.wait(0) is None), None)
-        if running is None:
-            time.sleep(seconds)
-        else:
-            running.wait(seconds)
-
-    def _look_if_larger(self) -> None:
+    def _read(self) -> None:
+        """Reads the sizes, and takes a snapshot where they are larger than in the last one."""
         now = time.monotonic()
         if now < self._next:
             return
         spent = time.thread_time()
-        pids = self._pids()
-        before, self._size = self._size, sum(map(self._resident, pids))
+        pids = traced(self._context, self._backend)
+        before, self._size = self._size, self._sum_of(pids)
         self._most = max(self._most, self._size)
-        read = time.monotonic()
-        self._next = read + min(self._apart * (time.thread_time() - spent), self._longest)
+        self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
         grown = _GROWING if self._size > before * _GROWN and before else _GROWN
-        if read < self._due or self._size <= self._bytes * grown:
+        if now < self._due or self._size <= self._bytes * grown:
             return
         from wstrace_plugins.working_set.working_set import working_set  # not loaded for a command that ends at once
 
@@ -140,50 +129,52 @@ class PeakSnapshotSource(Source):
                 taken.append(working_set(pid, strings=self._context.strings))
         cost = sum(one.cost_seconds for one in taken)
         self._due = time.monotonic() + self._apart * cost
-        self._counts["looks"] += 1
+        self._counts["snapshots"] += 1
         self._counts["cpu_seconds"] += cost
         total = sum(one.total_bytes for one in taken)
         if total > self._bytes:
             self._bytes, self._largest, self._emitted, self._summed = total, taken, False, len(taken) < 2
-            self._grown = now
-            if len(taken) < 2 or total > self._sums_of * _OF_THE_PEAK:
-                self._context.info.extra.pop("sums", None)
+            self._sums_due = now + _SETTLED
+            self._context.info.extra.pop("sums", None)
 
-    def _sum_if_due(self, *, final: bool = False) -> None:
-        """Takes the sums of several processes as long as they have what the largest look saw.
+    def _read_sums(self) -> None:
+        """Takes the sums of several processes while they have what the largest snapshot saw.
 
-        The frames of all pages are read for that, which takes ten times as long as a look: at most 5 % of the time.
+        The frames of all pages are read for that, which takes ten times as long as a snapshot: at most 5 % of the time.
         """
         now = time.monotonic()
-        if self._summed or (now < max(self._sums_due, self._grown + _SETTLED) and not final):
+        if self._summed or now < self._sums_due:
             return
         pids = [one.pid for one in self._largest]
         self._sums_due = now + _SETTLED
-        if not self._still_of(pids):
+        if not self._still_there(pids):
             return
-        held = [Held(pid, self._resident(pid), self._backend.accounted(pid).pss) for pid in pids]
-        told = sums(self._backend, held)
+        found = sums(self._backend, [Held(pid, self._sum_of([pid]), self._pss(pid)) for pid in pids])
         self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
-        if not self._still_of(pids):  # one has ended, or given memory back, while the pages of all were read
+        if not self._still_there(pids):  # one has ended, or given memory back, while the pages of all were read
             return
-        self._summed, self._sums_of = True, self._bytes
+        self._summed = True
         times = [one.time_ns for one in self._largest]
         self._context.info.extra["sums"] = {
-            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": told.rss_sum,
-            "pss": None if told.refused else told.pss, "distinct": told.distinct, "why": told.why,
+            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": found.rss_sum,
+            "pss": None if found.refused else found.pss, "distinct": found.distinct, "why": found.why,
         }  # fmt: skip
 
-    def _still_of(self, pids: Iterable[int]) -> bool:
-        """Whether these have as much as the largest look saw."""
-        return self._bytes / _GROWN <= sum(map(self._resident, pids)) <= self._bytes * _GROWN
+    def _still_there(self, pids: Iterable[int]) -> bool:
+        """Whether these have as much as the largest snapshot saw."""
+        return self._bytes / _GROWN <= self._sum_of(pids) <= self._bytes * _GROWN
 
-    def _resident(self, pid: int) -> int:
-        return resident_bytes(self._backend, pid)
+    def _sum_of(self, pids: Iterable[int]) -> int:
+        """The resident bytes of these processes."""
+        return sum(resident_bytes(self._backend, pid) for pid in pids)
 
-    def _pids(self) -> list[int]:
-        return traced(self._context, self._backend) if self._context.live else [os.getpid()]
+    def _pss(self, pid: int) -> int | None:
+        with contextlib.suppress(Unavailable):
+            pss: int | None = self._backend.accounted(pid).pss
+            return pss
+        return None
 
     def _batches(self) -> Iterator[Batch]:
         self._emitted = True
         for taken in self._largest:
-            yield from taken.batches(int(self._counts["looks"]), self.name)
+            yield from taken.batches(int(self._counts["snapshots"]), self.name)

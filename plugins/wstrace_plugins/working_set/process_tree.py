@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wstrace.errors import Unavailable
+from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace.text import base_name
-from wstrace_plugins.working_set.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Process:
 
 
 class Held(NamedTuple):
-    """What sums() asks of a process; sizes in bytes."""
+    """What sums() needs of a process; sizes in bytes."""
 
     pid: int
     resident: int
@@ -58,12 +58,16 @@ class Sums:
     refused: int = 0
 
 
-def traced(context: Context, backend: Backend) -> list[int]:
+def traced(context: Context, backend: Any) -> list[int]:
     """The pids of what a session traces now, each once: its targets, what is in its groups, and what these started.
+
+    Without any it is the calling process.
 
     A process whose parent has ended descends from no target any more, as of a shell's `program &` or of a service that
     daemonizes: a source that records births tells of these.
     """
+    if not context.live:
+        return [os.getpid()]
     pids = context.processes()
     if context.children:
         parents = dict(context.progress.parents)  # a copy, as the source's thread changes it
@@ -82,54 +86,55 @@ def title(name: str, arguments: Sequence[str]) -> str:
     return " ".join((base_name(words[0]), *words[1:]))
 
 
-def processes(system: Backend, roots: Iterable[int] = ()) -> Iterator[Process]:
+def processes(system: Any, roots: Sequence[int] = ()) -> Iterator[Process]:
     """The processes below these roots and the roots themselves, each before its children; no roots: all.
 
     One that ends meanwhile is left out.
     """
-    parents, listed = system.parents(), {row[0]: row for row in system.listed()}
+    listed = {one.pid: one for one in system.listed()}
     children: dict[int, list[int]] = {}
     for pid in sorted(listed):
-        children.setdefault(parents.get(pid, 0), []).append(pid)
-    wanted = set(roots)
-    first = wanted & set(listed) if wanted else {pid for pid in listed if parents.get(pid, 0) not in {*listed} - {pid}}
-    open_ = [(pid, 0) for pid in sorted(first, reverse=True)]
+        children.setdefault(listed[pid].parent, []).append(pid)
+    wanted = set(roots) & set(listed) if roots else {
+        pid for pid, one in listed.items() if one.parent not in listed or one.parent == pid
+    }  # fmt: skip
+    waiting = [(pid, 0) for pid in sorted(wanted, reverse=True)]
     seen: set[int] = set()
-    while open_:
-        pid, depth = open_.pop()
+    while waiting:
+        pid, depth = waiting.pop()
         if pid in seen:
             continue
         seen.add(pid)
-        open_ += [(child, depth + 1) for child in reversed(children.get(pid, ())) if child != pid]
-        _, name, user, resident = listed[pid]
-        told = system.accounted(pid)
-        if told.ended:
+        waiting += [(child, depth + 1) for child in reversed(children.get(pid, ()))]
+        _, parent, name, user, resident = listed[pid]
+        try:
+            private, large, pss, then = system.accounted(pid)
+        except TargetExited:
             continue
-        if told.resident is not None:
-            resident = told.resident
-        private = None if told.private is None else min(told.private, resident)  # may not be read at the same moment
+        resident = resident if then is None else then
+        private = None if private is None else min(private, resident)  # may not be read at the same moment
         shared = None if private is None else resident - private
-        yield Process(pid, parents.get(pid, 0), depth, user or "-", name, title(name, system.arguments(pid)), resident,
-                      private, shared, told.pss, told.large)  # fmt: skip
+        yield Process(pid, parent, depth, user or "-", name, title(name, system.arguments(pid)), resident, private,
+                      shared, pss, large)  # fmt: skip
 
 
-def resident_bytes(system: Backend, pid: int) -> int:
-    """The resident bytes of a process; 0 if it has ended or may not be looked at."""
+def resident_bytes(system: Any, pid: int) -> int:
+    """The resident bytes of a process; 0 if it has ended or may not be read."""
     try:
         with system.Space(pid) as space:
-            return space.totals().total or 0
+            total: int = space.totals().total or 0
+            return total
     except Unavailable:
         return 0
 
 
-def sums(system: Backend, found: Sequence[Process | Held], *, distinct: bool = True) -> Sums:
+def sums(system: Any, found: Sequence[Process | Held]) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]
     pages, why = None, ""
-    if distinct:
-        try:
-            pages = system.distinct([process.pid for process in found])
-        except Unavailable as refused:
-            why = str(refused)
+    try:
+        pages = system.distinct([process.pid for process in found])
+    except Unavailable as refused:
+        why = str(refused)
     return Sums(len(found), sum(process.resident for process in found), sum(known) if known else None, pages, why,
                 len(found) - len(known))  # fmt: skip

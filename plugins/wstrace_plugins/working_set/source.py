@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
@@ -64,7 +63,8 @@ class WorkingSetSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        return backend().probe()
+        level: Level = backend().probe()
+        return level
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
@@ -77,7 +77,7 @@ class WorkingSetSource(Source):
             with self._backend.Space(target.pid):
                 pass
         if self._shares:
-            working_set(os.getpid(), shares=True)
+            working_set(shares=True)
         self._due = time.monotonic() + (min(self._pause, _FIRST_SECONDS) if launched else 0)
 
     def drain(self, timeout: float) -> Iterable[Batch]:
@@ -114,7 +114,7 @@ class WorkingSetSource(Source):
     def _sample(self) -> Iterator[Batch]:
         """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
         cost, self._begun_ns = 0.0, now_ns()
-        for pid in self._pids():
+        for pid in traced(self._context, self._backend):
             try:
                 taken = working_set(pid, shares=self._shares, strings=self._context.strings)
             except Unavailable as error:  # TargetExited: the ordinary end of a process
@@ -132,6 +132,3 @@ class WorkingSetSource(Source):
         self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:
             self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
-
-    def _pids(self) -> list[int]:
-        return traced(self._context, self._backend) if self._context.live else [os.getpid()]

@@ -97,7 +97,8 @@ class TriggersSource(Source):
     @classmethod
     def probe(cls) -> Level:
         """The level that this machine gives, tried on the calling process."""
-        return backend().probe()
+        level: Level = backend().probe()
+        return level
 
     def start(self, context: Context) -> None:
         """Checks that the targets, and the memory of the cgroups, can be read."""

@@ -25,7 +25,7 @@ from wstrace.schema import (
 )
 from wstrace.text import printable, size
 from wstrace_plugins.os.snapshots import address_space, parts
-from wstrace_plugins.working_set.backend import Space, Totals, backend
+from wstrace_plugins.working_set.backend import Totals, backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -220,7 +220,7 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
     """What is in a process's memory now.
 
     Args:
-        pid: whose; None = the calling process (reading it needs memory of its own, which it then sees).
+        pid: of which process; None = the calling one (reading it needs memory of its own, which it then sees).
         shares: also how many mappings each page has (Linux: needs root).
         strings: the Dictionary for names; None = one of its own.
 
@@ -234,11 +234,11 @@ def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictio
         return read(space, strings, shares=shares, started=started)
 
 
-def read(space: Space, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
+def read(space: Any, strings: Dictionary, *, shares: bool = False, started: float | None = None) -> WorkingSet:
     """What is in an opened address space now; raises as working_set() does.
 
     Args:
-        space: of the running system.
+        space: of the running system's backend.
         started: the thread's CPU seconds at which the reading began.
     """
     started = time.thread_time() if started is None else started

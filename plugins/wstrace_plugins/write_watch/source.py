@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
 from wstrace_plugins.os.intervals import cut
 from wstrace_plugins.os.snapshots import address_space, parts
-from wstrace_plugins.write_watch.backend import Watch, backend
+from wstrace_plugins.write_watch.backend import backend
 
 
 class WriteWatchSource(Source):
@@ -38,13 +38,14 @@ class WriteWatchSource(Source):
         if not 0 < max_cpu <= 1:
             raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
         self._interval, self._max_cpu = interval, max_cpu
-        self._watcher: Watch | None = None
+        self._watcher: Any = None
         self._snap = self._pages = 0
 
     @classmethod
     def probe(cls) -> Level:
         """full, or none with the reason."""
-        return backend().probe()
+        level: Level = backend().probe()
+        return level
 
     def start(self, context: Context) -> None:
         """Proves that writes are seen, and starts the watch."""
@@ -63,13 +64,13 @@ class WriteWatchSource(Source):
         wait = self._due - time.monotonic()
         time.sleep(max(min(wait, timeout), 0))
         if wait <= timeout:
-            yield from self._look()
+            yield from self._read()
 
     def stop(self) -> Iterable[Batch]:
         """Reads a last time, and ends the watch."""
         if self._watcher is None:
             return
-        yield from self._look()
+        yield from self._read()
         self._watcher.close()
         self._watcher = None
 
@@ -79,10 +80,10 @@ class WriteWatchSource(Source):
             self._watcher.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """looks (reads made), pages found written."""
-        return {"looks": self._snap, "pages": self._pages}
+        """Reads made, pages found written."""
+        return {"reads": self._snap, "pages": self._pages}
 
-    def _look(self) -> Iterator[Batch]:
+    def _read(self) -> Iterator[Batch]:
         watcher = self._watcher
         if watcher is None:
             return

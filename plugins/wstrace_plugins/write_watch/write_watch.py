@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import UsageError
-from wstrace_plugins.write_watch.backend import OwnWatch, backend
+from wstrace_plugins.write_watch.backend import backend
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -35,7 +35,7 @@ class WriteWatch:
 
     nbytes: int
     page_size: int
-    _watcher: OwnWatch
+    _watcher: Any
     _start: int
 
     def __new__(cls, nbytes: int) -> Self:
@@ -166,7 +166,8 @@ class MemoryWatch:
 
     def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of pages written since the last read: addresses u64, page counts u32, sorted; shape (n,) each."""
-        return self._watcher.written()
+        found: tuple[NDArray[Any], NDArray[Any]] = self._watcher.written()
+        return found
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""

@@ -14,7 +14,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.working_set.backend import Accounted
+from wstrace_plugins.working_set.backend import Accounted, Listed
 from wstrace_plugins.working_set.linux import smaps
 from wstrace_plugins.working_set.linux.space import Keeper
 from wstrace_plugins.working_set.linux.space import Space as Space
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from wstrace_plugins.working_set.file_heat import FileHeat
     from wstrace_plugins.working_set.watching import Condition, Watched
 
-descendants, arguments, parents = procfs.living_descendants, procfs.arguments, procfs.parents
-clear_referenced = smaps.clear_referenced
+descendants, arguments = procfs.living_descendants, procfs.arguments
+clear_referenced, make_keeper = smaps.clear_referenced, Keeper
 
 
 def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
-    """What of a file is in memory now; see backend.Backend."""
+    """What of a file is in memory now, by offset."""
     from wstrace_plugins.working_set.linux import file_pages
 
     return file_pages.file_heat(path, pids)
@@ -57,13 +57,8 @@ def probe_keeper() -> Level:
     return Level("full")
 
 
-def make_keeper() -> Keeper:
-    """Makes a keeper for a process's address space. Raises Unavailable."""
-    return Keeper()
-
-
-def listed() -> Iterator[tuple[int, str, str, int]]:
-    """(pid, name, user, resident bytes) of every process with an address space; user is "" where not readable."""
+def listed() -> Iterator[Listed]:
+    """Every process with an address space."""
     for pid in procfs.processes():
         try:
             found = procfs.stat_with_memory(pid)
@@ -74,18 +69,18 @@ def listed() -> Iterator[tuple[int, str, str, int]]:
             user = pwd.getpwuid(uid).pw_name
         except KeyError:
             user = str(uid)
-        yield pid, procfs.program_name(found), user, found.resident_bytes
+        yield Listed(pid, found.ppid, procfs.program_name(found), user, found.resident_bytes)
 
 
 def accounted(pid: int) -> Accounted:
-    """What smaps_rollup accounts to a process; large: hugetlb.
+    """What smaps_rollup accounts to a process; large: hugetlb. Raises TargetExited.
 
     Its Rss is VmRSS, and before Linux 6.2 also what threads have faulted in that VmRSS does not count yet.
     """
     try:
         sums = smaps.rollup(pid)
     except TargetExited:
-        return Accounted(ended=True)
+        raise
     except Unavailable:
         return Accounted()
     private = sums.get("Private_Clean", 0) + sums.get("Private_Dirty", 0)

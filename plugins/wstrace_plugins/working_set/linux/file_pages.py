@@ -34,7 +34,12 @@ _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_si
 
 
 def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
-    """What of a file is in memory now; see backend.Backend."""
+    """What of a file is in memory of these processes, or of all that map it, and in the page cache.
+
+    Raises:
+        UsageError: it is no file that can be read.
+        TargetExited, Unavailable: one of these processes cannot be read.
+    """
     try:
         fd = open_named(path)
     except OSError as error:

@@ -88,7 +88,14 @@ def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def clear_referenced(pid: int) -> Callable[[], Uses]:
-    """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile. See backend.Backend."""
+    """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile.
+
+    Returns:
+        What reads what has been used since. It raises TargetExited, also when another program was executed.
+
+    Raises:
+        TargetExited, Unavailable: nothing was cleared.
+    """
     before = procfs.stat_with_memory(pid)
     if not _works():
         raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")

@@ -42,7 +42,12 @@ _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 
 
 class Space:
-    """An opened process; see backend.Space."""
+    """An opened process.
+
+    Raises:
+        TargetExited: the process has ended.
+        Unavailable: it is refused, or has no address space.
+    """
 
     page_size = pm.PAGE
 
@@ -53,12 +58,32 @@ class Space:
         self.scans = pm.has_scan()
 
     def mappings(self, strings: Dictionary) -> Columns:
-        """The columns of its mappings, sorted by start."""
+        """The columns start, end, offset, file, dev, ino, flags of schema.ADDRESS_SPACE, sorted by start.
+
+        A column that the system cannot fill is absent.
+        """
         columns = self._maps().coded(strings)
         return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of pages; see backend.Space."""
+        """Runs of adjacent pages with equal attributes, sorted by start, which never cross a mapping's border.
+
+        PAGE_WRITE means that the mapping may be written, PAGE_COPY_ON_WRITE that the next write makes a copy (both may
+        be set), PAGE_SHARED that another process has the page now (so their sum is the total Shared), PAGE_EXCLUSIVE
+        that no other has. A page that the system does not count as resident (schema.NOT_RESIDENT: zero page, swapped,
+        guard, large) has its flag. Pages that are in no count of the system (vvar) have no run.
+
+        Args:
+            shares: also determine exact share counts.
+
+        Returns:
+            The columns start u64, pages u32, flags u16, shares u8 (absent where not known) and row u32 (index into
+            mappings).
+
+        Raises:
+            TargetExited: the process ended or executed another program meanwhile.
+            Unavailable: share counts need a right that is missing.
+        """
         locked, hugetlb = self._special(mappings)
         regions = None
         if self.scans and len(mappings["start"]):
@@ -89,13 +114,17 @@ class Space:
                       large=_kilobytes(status, "HugetlbPages"))  # fmt: skip
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
-        """process_madvise(MADV_PAGEOUT) on every run."""
+        """Takes every page out of memory, by a way that cannot change the target's data: MADV_PAGEOUT on every run.
+
+        Raises:
+            Unavailable: the system refuses.
+        """
         from wstrace_plugins.working_set.linux import pageout
 
         pageout.page_out(self.pid, runs)
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
-        """The reason why each run is still in memory."""
+        """The reason why each run is still in memory: codes u8, shape (n,), and their texts."""
         from wstrace_plugins.working_set.linux import pageout
 
         return pageout.why_stayed(mappings, runs)
@@ -242,7 +271,7 @@ class HeldSpace(Space):
             # opened before it is kept: of a process that ends meanwhile they would have no address space
             self._files = {name: os.open(f"/proc/{pid}/{name}", os.O_CLOEXEC) for name in ("maps", "smaps")}
             keeper.keep(self._pagemap.fd)
-            same = self.look()  # if so, everything that was opened belongs to one program
+            same = self.is_same()  # if so, everything that was opened belongs to one program
         except BaseException as error:
             self.close()
             if isinstance(error, FileNotFoundError | ProcessLookupError):
@@ -252,7 +281,7 @@ class HeldSpace(Space):
             self.close()
             raise TargetExited(f"process {pid} executed another program while it was opened")
 
-    def look(self) -> bool:
+    def is_same(self) -> bool:
         """True while this is the process's address space, or was its last one; False after another execve().
 
         Of a process that has ended only the name can still be compared. Its memory is gone before it is a zombie: in

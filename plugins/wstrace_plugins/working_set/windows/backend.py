@@ -30,7 +30,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.working_set.backend import Accounted, Totals
+from wstrace_plugins.working_set.backend import Accounted, Listed, Totals
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.blocks import PAGE
 
@@ -87,11 +87,11 @@ def descendants(pid: int) -> list[int]:
     return processes.born_since(winapi, pid)
 
 
-def listed() -> Iterator[tuple[int, str, str, int]]:
-    """Yields (pid, name, user, bytes of the working set) of every process; user is "" when its token is refused."""
-    for process in processes.listed(winapi):
-        if process.resident:
-            yield process.pid, process.name, token.user_name(winapi, process.pid), process.resident
+def listed() -> Iterator[Listed]:
+    """Every process with a working set; a parent's pid may have been reused; user is "" when its token is refused."""
+    for pid, parent, name, resident in processes.listed(winapi):
+        if resident:
+            yield Listed(pid, parent, name, token.user_name(winapi, pid), resident)
 
 
 def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
@@ -103,11 +103,6 @@ def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
             return Accounted(int(ours.sum()) * PAGE)
     except Unavailable:
         return Accounted()
-
-
-def parents() -> dict[int, int]:
-    """pid -> its parent's pid, of every process; a parent's pid may have been reused."""
-    return {process.pid: process.parent for process in processes.listed(winapi)}
 
 
 def arguments(_: int) -> tuple[str, ...]:
@@ -122,7 +117,7 @@ def faults() -> tuple[int, int | None]:
 
 
 class Space:
-    """An opened process: see backend.Space.
+    """An opened process.
 
     Args:
         pid: the process.
@@ -203,7 +198,7 @@ class Space:
         return windows_blocks.attributes(values)
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
-        """Runs of resident pages: see backend.Space. A share count of 7 means 7 or more."""
+        """Runs of resident pages, as linux/space.py has them. A share count of 7 means 7 or more."""
         blocks = self._with_locked(self._blocks if shares else self._blocks & ~windows_blocks.SHARES)
         index, pages = windows_blocks.runs(blocks, mappings["start"])
         first = blocks[index]

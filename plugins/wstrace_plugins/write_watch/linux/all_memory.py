@@ -49,14 +49,14 @@ class AllMemory:
         self._scanned: list[tuple[int, int]] = []
         self._watched = self._shared = _NONE  # the watched mappings; those of them that are shared
         self._held = _NONE  # pages of private memory that were present at the last read
-        self.look()
+        self.take()
 
     @property
     def nbytes(self) -> int:
         """Bytes that are watched now."""
         return int((self._watched[1] - self._watched[0]).sum())
 
-    def look(self) -> list[Ranges]:
+    def take(self) -> list[Ranges]:
         """The written ranges, unordered; then starts to watch what was mapped since the last call."""
         found, held = self._scan()
         given_back = without(*self._held, *held)[:2]
@@ -65,7 +65,7 @@ class AllMemory:
         return [*found, *new, within(*given_back, *stayed)[:2]]
 
     def reset(self) -> None:
-        """Marks everything watched as not written; unlike look() it writes hardly any memory itself."""
+        """Marks everything watched as not written; unlike take() it writes hardly any memory itself."""
         _, self._held = self._scan()
 
     def _scan(self) -> tuple[list[Ranges], Ranges]:

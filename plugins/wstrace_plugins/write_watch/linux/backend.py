@@ -55,7 +55,7 @@ def open_watcher() -> Watcher:
 
 
 class Watcher:
-    """A watch; see backend.Watch."""
+    """A watch of the calling process, which covers no memory at first. Raises Unavailable where it does not work."""
 
     page_size = pm.PAGE
 
@@ -67,7 +67,11 @@ class Watcher:
         self._prove()
 
     def add(self, start: int, end: int) -> None:
-        """Watches these pages; none of them is written yet."""
+        """Starts to watch these whole pages, with nothing written yet; called once.
+
+        Raises:
+            Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
+        """
         self._check_maker()
         try:
             self._uffd.register(start, end)
@@ -77,21 +81,30 @@ class Watcher:
         self._region = start, end
 
     def add_writable(self) -> int:
-        """Watches all writable memory, present and future; returns the number of bytes watched."""
+        """Watches all writable memory, present and future; returns the number of bytes watched now."""
         self._check_maker()
         self._all = AllMemory(self._uffd, self._pagemap)
         return self._all.nbytes
 
     def written(self, *, reset: bool = True) -> Runs:
-        """Runs of written pages: addresses and page counts."""
+        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
+
+        No write is lost between a read and the reset.
+
+        Args:
+            reset: the pages count as not written from now on.
+
+        Raises:
+            Unavailable: this is a forked child, or the memory was mapped anew.
+        """
         start, end = self.ranges(reset=reset)
         return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
 
     def ranges(self, *, reset: bool = True) -> Ranges:
-        """Runs of written pages: where they begin and end."""
+        """As written(), but the addresses where the runs begin and end, u64, sorted, shape (n,) each."""
         self._check_maker()
         if self._all is not None:
-            return _joined(self._all.look())
+            return _joined(self._all.take())
         flags = pm.PM_SCAN_CHECK_WPASYNC | (pm.PM_SCAN_WP_MATCHING if reset else 0)
         try:
             rows = self._pagemap.scan(*self._region, mask=pm.IS_WRITTEN, give=pm.IS_WRITTEN, flags=flags)

@@ -93,7 +93,7 @@ def open_watcher(api: WindowsApi = winapi) -> Watcher:
 
 
 class Watcher:
-    """A watch of memory of the calling process: see backend.Watch.
+    """A watch of memory of the calling process.
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
