@@ -13,7 +13,7 @@ from wstrace.interfaces import Platform, Target, Usage
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What is asked for; a command that is started under none of them runs as it would anyway.
+    """What is wanted; a command that is started under none of them runs as it would anyway.
 
     aslr: whether the system places its memory at random. hash_seed: PYTHONHASHSEED, None = as it is.
     """

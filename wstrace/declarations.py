@@ -13,7 +13,7 @@ class Reference(NamedTuple):
 
     name: that of the class, as users know it.
     target: "module:class", imported when a trace asks for it.
-    takes_output: as the exporter's own, which is asked of every exporter when a session is built.
+    takes_output: as the exporter's own, which every exporter answers when a session is built.
     by_the_way: the options with which `wstrace run` adds the source where a trace is kept and no source was chosen;
         "" = it does not.
     """

@@ -1,8 +1,8 @@
 """Entry points of installed distributions, as importlib.metadata finds them but without its import.
 
 importlib.metadata imports email, zipfile and what these need, and parses all of a distribution's METADATA whenever it
-is asked for a name: together a quarter of what `wstrace --help` takes. So plain folders are read here; where anything
-else has distributions (a zip file on sys.path, a finder of the program's own), importlib.metadata is asked.
+gives a name: together a quarter of what `wstrace --help` takes. So plain folders are read here; where anything
+else has distributions (a zip file on sys.path, a finder of the program's own), importlib.metadata answers.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class LossError(WstraceError):
 
 
 class Unavailable(WstraceError):
-    """The system, kernel or privilege does not permit what was asked; the error says why and what lifts it."""
+    """The system, kernel or privilege does not permit what was requested; the error says why and what lifts it."""
 
     exit_code = 122
 

@@ -19,8 +19,8 @@ class Firing:
 
     what: the trigger as the user wrote it, `rss=400MiB`. who: the name of the process or cgroup. how: REACHED, KILLED,
     ENDED. n_bytes: its size then; at a kill or an end, the last one that is known. cgroup: its path; "" = of no cgroup.
-    pids: whose it is, where records are of others, too; () = of all that is recorded. last_look_ns: when its memory was
-    looked at last; 0 = never. sizes: (time, size) of what was read before, in order of time.
+    pids: its processes, where records are of others, too; () = of all that is recorded. last_look_ns: when its memory
+    was read last; 0 = never. sizes: (time, size) of what was read before, in order of time.
     """
 
     time_ns: int
@@ -72,21 +72,23 @@ class Recording:
     @classmethod
     def of(cls, extra: Mapping[str, object]) -> Recording | None:
         """That of a trace by its `extra` facts, which may come from anyone; None = it is no recording."""
-        told = extra.get("recording")
-        if not isinstance(told, Mapping) or told.get("how") not in (REACHED, KILLED, ENDED):
+        facts = extra.get("recording")
+        if not isinstance(facts, Mapping) or facts.get("how") not in (REACHED, KILLED, ENDED):
             return None
-        numbers = [told.get(name) for name in ("time_ns", "bytes", "last_look_ns", "from_ns", "from_bytes", "begin_ns")]
+        numbers = [
+            facts.get(name) for name in ("time_ns", "bytes", "last_look_ns", "from_ns", "from_bytes", "begin_ns")
+        ]
         if not all(type(one) is int and 0 <= one <= _LARGEST for one in numbers):
             return None
         time_ns, n_bytes, last_look_ns, from_ns, from_bytes, begin_ns = (int(str(one)) for one in numbers)
         what, who, cgroup = (
-            one if isinstance(one := told.get(name), str) else "" for name in ("what", "who", "cgroup")
+            one if isinstance(one := facts.get(name), str) else "" for name in ("what", "who", "cgroup")
         )
-        given, asked = told.get("let_go"), told.get("asked_seconds")
+        given, wanted = facts.get("let_go"), facts.get("asked_seconds")
         rows = given.items() if isinstance(given, Mapping) else ()
         let_go = {str(stream): n for stream, n in rows if type(n) is int and n >= 0}
-        seconds = float(asked) if isinstance(asked, int | float) else 0.0
-        named = told.get("pids")
+        seconds = float(wanted) if isinstance(wanted, int | float) else 0.0
+        named = facts.get("pids")
         pids = tuple(pid for pid in named if type(pid) is int and pid >= 0) if isinstance(named, list) else ()
-        return cls(time_ns, what, who, str(told["how"]), n_bytes, cgroup, last_look_ns, from_ns, from_bytes, begin_ns,
+        return cls(time_ns, what, who, str(facts["how"]), n_bytes, cgroup, last_look_ns, from_ns, from_bytes, begin_ns,
                    let_go, seconds, pids[:MOST_PIDS])  # fmt: skip

@@ -18,7 +18,7 @@ from wstrace.plugins import Plugins, default_plugins, load
 from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest
 
-#: After this many seconds in which no row was read and no byte written, the user is told what is being waited for.
+#: After this many seconds in which no row was read and no byte written, a line says what is being waited for.
 SILENT_SECONDS = 10.0
 
 
@@ -79,13 +79,13 @@ def save(
         OutputError: the file exists or cannot be written, or the format failed: the message names its plugin.
     """
     plugin, chosen = format_of(path, plugins)
-    whose = f"the format {chosen.name!r} of the plugin {plugin!r}"
+    named = f"the format {chosen.name!r} of the plugin {plugin!r}"
     try:
         write = load(chosen.write)
     except (ImportError, AttributeError) as missing:
-        raise OutputError(f"{whose} cannot be used: {missing}", "wstrace plugins shows all") from None
+        raise OutputError(f"{named} cannot be used: {missing}", "wstrace plugins shows all") from None
     if not callable(write):
-        raise OutputError(f"{whose} cannot be used: {chosen.write} is no function", "wstrace plugins shows all")
+        raise OutputError(f"{named} cannot be used: {chosen.write} is no function", "wstrace plugins shows all")
     given = dict(options) if chosen.takes == "rows" else {**selection._asdict(), **options}
     given = {name: value for name, value in given.items() if value is not None}
     _check(chosen, write, given)
@@ -95,16 +95,16 @@ def save(
         work.start()
         while not work.done.wait(SILENT_SECONDS):
             if not work.went_on():
-                waiting(f"{whose} has done nothing for {SILENT_SECONDS:.0f} s; Ctrl-C ends it, and leaves no file")
+                waiting(f"{named} has done nothing for {SILENT_SECONDS:.0f} s; Ctrl-C ends it, and leaves no file")
         error = work.error
         if isinstance(error, OSError):
-            why = f"cannot write {path}: {error.strerror or error} ({whose})"
+            why = f"cannot write {path}: {error.strerror or error} ({named})"
             raise OutputError(why, NO_ROOM.get(error.errno or 0, "")) from None
         if isinstance(error, WstraceError):
             raise error
         if error is not None:
             remedy = guard.lifted_by(error) or "no file was written"
-            raise OutputError(f"{whose} failed: {guard.why(error)}", remedy) from error
+            raise OutputError(f"{named} failed: {guard.why(error)}", remedy) from error
         return work.rows
 
 

@@ -152,7 +152,7 @@ class Source(abc.ABC):
     patient: ClassVar[bool] = False
     #: without a target it has nothing to trace: a session without targets is refused
     needs_target: ClassVar[bool] = False
-    #: it looks at what others trace, for as long as they do: the trace does not go on for it alone
+    #: it watches what others trace, for as long as they do: the trace does not go on for it alone
     follows: ClassVar[bool] = False
     #: the seconds for which one call of drain() may wait; where they are more, wake() ends the wait
     drain_seconds: ClassVar[float] = 0.1
@@ -170,7 +170,7 @@ class Source(abc.ABC):
     def open(self, context: Context) -> None:
         """Called before the exporters start: opens its input, and describes it in `context.info`.
 
-        Only a source of recorded traces needs this, as the exporters must know whose records they are about to get.
+        Only a source of recorded traces needs this, as the exporters must know which records they are about to get.
         """
 
     @abc.abstractmethod
@@ -250,7 +250,7 @@ class Resolver(abc.ABC):
     def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """For each offset its source lines, of the innermost inlined function first; () = not known.
 
-        The arguments are those of resolve(). It is asked about the frames of stacks only, as it may take seconds.
+        The arguments are those of resolve(). It is called for the frames of stacks only, as it may take seconds.
         """
         return [()] * len(offsets)
 
@@ -279,13 +279,13 @@ class Exporter(abc.ABC):
     reports: ClassVar[bool] = False
     #: seconds that flush() and close() may take even where the session waits for less: of what is made at the end
     close_seconds: float = 0.0
-    #: takes its batches up to half a second later, in bulk: nobody looks at what it writes in the meantime
+    #: takes its batches up to half a second later, in bulk: nobody reads what it writes in the meantime
     may_wait: bool = False
 
     def start(self, context: Context) -> None:
         """Opens the output. Raises OutputError when it cannot; the session then ends before the target runs.
 
-        `context.info` says whose records will come: the sources are open, and start recording after this.
+        `context.info` says which records will come: the sources are open, and start recording after this.
         """
 
     @abc.abstractmethod

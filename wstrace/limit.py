@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
-#: A thread that has had less of a CPU than this share, at each look for IDLE_SECONDS or half of a shorter limit, is not
-#: at work: it waits, or hangs. With ten busy processes on two CPUs, and others of its own process before it, one that
-#: worked had as good as none for half a second now and then.
+#: A thread that has had less of a CPU than this share, at each check for IDLE_SECONDS or half of a shorter limit, is
+#: not at work: it waits, or hangs. With ten busy processes on two CPUs, and others of its own process before it, one
+#: that worked had as good as none for half a second now and then.
 LEAST_SHARE, IDLE_SECONDS = 0.05, 2.0
 #: The most that a limit is extended, as a multiple of it.
 MOST = 6.0
-#: Seconds between two looks at a thread's CPU time, or half of a shorter limit.
+#: Seconds between two checks of a thread's CPU time, or half of a shorter limit.
 LOOK_SECONDS = 0.5
 
 
@@ -51,7 +51,7 @@ class Limit:
         self._first = self._last = thread.cpu_seconds()
 
     def passed(self) -> bool:
-        """Whether the time is over; to be asked often, as by join()."""
+        """Whether the time is over; to be called often, as by join()."""
         now, cpu = time.monotonic(), self._thread.cpu_seconds()
         if cpu is None or self._first is None or self._last is None:
             return now - self._began >= self.seconds

@@ -328,7 +328,7 @@ def _nameless(path: str, folder: int | None) -> int | None:
     try:
         with callers_rights():
             return os.open(where, os.O_RDWR | flag | _PLAIN, 0o600, dir_fd=folder)
-    except OSError:  # whoever opens a named one is told why that fails, too
+    except OSError:  # whoever opens a named one learns why that fails, too
         return None
 
 

@@ -38,7 +38,7 @@ def refusal(path: str, error: OSError) -> OutputError:
     if error.errno == errno.ELOOP:
         return OutputError(f"{path} is a symbolic link", "name the file itself, or remove the link")
     caller = owner() if error.errno in (errno.EACCES, errno.EPERM) else None
-    whose = "" if caller is None else f" to uid {caller}, who called sudo and whose rights files are written with"
+    rights = "" if caller is None else f" to uid {caller}, who called sudo and whose rights files are written with"
     remedies = {
         errno.ENOENT: "create its directory first",
         errno.EACCES: "choose a directory that you may write to",
@@ -46,5 +46,5 @@ def refusal(path: str, error: OSError) -> OutputError:
         **NO_ROOM,
         errno.EISDIR: "name a file in it",
     }
-    why = f"cannot write {path}: {error.strerror or error}{whose}"
+    why = f"cannot write {path}: {error.strerror or error}{rights}"
     return OutputError(why, remedies.get(error.errno or 0, "choose another name"))

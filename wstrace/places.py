@@ -1,4 +1,4 @@
-"""What a Resolver is asked and what it answers: MappedFile, Part, Place, SourceLine."""
+"""The questions and answers of a Resolver: MappedFile, Part, Place, SourceLine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     module is the file's base name. section and number (1-based) are the image section, "" and 0 outside of all
     sections. function is the demangled symbol, with displacement bytes into it. address is the image's own (link-time)
     address, as addr2line takes it. why says, in words that follow the file's name, why there is no section or readable
-    function: "cannot be read"; "" if there is. lines are its source lines where Resolver.lines() was asked for them:
+    function: "cannot be read"; "" if there is. lines are its source lines where Resolver.lines() was called:
     of the innermost inlined function first, () = not known.
     """
 

@@ -58,7 +58,7 @@ class Session:
 
     Raises:
         UsageError: a name or option is unknown, or a source needs a target and none was given.
-        Unavailable: from start(): the system refuses what was asked; the error says what lifts it.
+        Unavailable: from start(): the system refuses what was requested; the error says what lifts it.
         OutputError: from start(): an exporter cannot open its output.
     """
 

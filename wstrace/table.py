@@ -35,8 +35,8 @@ class Selection(NamedTuple):
             keep &= batch["time_ns"] >= np.uint64(self.start or 0)
             keep &= batch["time_ns"] < np.uint64((1 << 64) - 1 if self.end is None else self.end)
         if self.pids is not None:
-            whose = batch.snapshot.pid if batch.snapshot is not None else 0
-            keep &= np.isin(batch.columns.get("pid", whose), self.pids)
+            pids = batch.snapshot.pid if batch.snapshot is not None else 0
+            keep &= np.isin(batch.columns.get("pid", pids), self.pids)
         found = batch if keep.all() else batch.take(keep)
         if self.columns is not None:
             found = found.only(self.columns)

@@ -156,7 +156,7 @@ class TraceInfo:
     def note(self, reason: str) -> None:
         """Adds something that the trace cannot show, a few hundred at most; a note that exists is not repeated."""
         if reason not in self.notes and len(self.notes) <= _MOST_NOTES:  # a trace of a node may go on for months
-            self.notes.append(reason if len(self.notes) < _MOST_NOTES else "more, which is not told")
+            self.notes.append(reason if len(self.notes) < _MOST_NOTES else "and more")
 
     def lack(self, what: str) -> None:
         """Adds something that records lack, and why: `Python stacks: they need root`; what is known is not repeated."""

@@ -137,4 +137,4 @@ def test_notes_are_bounded_and_say_so():
         info.note(f"the cgroup /{number} was removed during the trace")
     assert len(info.notes) < 1000
     assert info.notes[0] == "the cgroup /0 was removed during the trace"
-    assert info.notes[-1] == "more, which is not told"
+    assert info.notes[-1] == "and more"

@@ -1,4 +1,4 @@
-"""Baselines in pytest: what tests took when `--wstrace-update` was given, and what is told where there is none."""
+"""Baselines in pytest: what tests took when `--wstrace-update` was given, and what is said where there is none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Baselines:
         config: of the run.
 
     Attributes:
-        updating: whether this run is recorded. told: sentences for the end of the run.
+        updating: whether this run is recorded. notes: sentences for the end of the run.
 
     Raises:
         pytest.UsageError: the file is no baseline.
@@ -34,7 +34,7 @@ class Baselines:
         self._path = config.rootpath / PLACE
         self.updating = switched_on(config, "wstrace_update")
         self._required = switched_on(config, "wstrace_require_baseline")
-        self.told: list[str] = []
+        self.notes: list[str] = []
         self._measured: dict[str, Entry] = {}
         self._file: Baseline | None = None
         if self.updating or self._required or self._path.exists():
@@ -43,7 +43,7 @@ class Baselines:
             self._machine, self._file = Machine.this(platform, conditions(config)), self._load()
             self._why_not = self._file.why_not(self._machine)
             if self._why_not and not self.updating:
-                self.told.append(f"nothing is judged by a baseline: {self._why_not}; record one: --wstrace-update")
+                self.notes.append(f"nothing is judged by a baseline: {self._why_not}; record one: --wstrace-update")
 
     def _load(self) -> Baseline:
         try:
@@ -51,7 +51,7 @@ class Baselines:
         except UsageError as error:
             if not self.updating:
                 raise pytest.UsageError(f"wstrace: {error}") from None
-            self.told.append(f"the baseline is recorded anew: {error.why}")
+            self.notes.append(f"the baseline is recorded anew: {error.why}")
             return Baseline(str(self._path))
 
     def recorded(self, test: str) -> Entry | None:
@@ -61,7 +61,7 @@ class Baselines:
         return self._file.environments[self._machine.key].tests.get(test)
 
     def judge(self, test: str, measured: Measured) -> Judgement:
-        """Compares a test with what is recorded of it; also when nothing is, where that was asked for."""
+        """Compares a test with what is recorded of it; also when nothing is, where that was wanted."""
         if self._file is None or self.updating:
             return Judgement()
         if (entry := self.recorded(test)) is None:
@@ -86,17 +86,17 @@ class Baselines:
             self._measured[report.nodeid] = _entry(Measured.of(data))
 
     def save(self) -> bool:
-        """Writes the file. Returns False where it cannot; why is told."""
+        """Writes the file. Returns False where it cannot; a note says why."""
         if self._file is None or not self._measured:
-            self.told.append("no baseline is written: no test with a marker has passed")
+            self.notes.append("no baseline is written: no test with a marker has passed")
             return True
         self._file.record(self._machine, self._measured, self._page_size)
         try:
             self._file.save()
         except (OutputError, OSError) as error:
-            self.told.append(f"the baseline is not written: {error}")
+            self.notes.append(f"the baseline is not written: {error}")
             return False
-        self.told.append(f"the baselines of {plural(len(self._measured), 'test')} are in {self._path}")
+        self.notes.append(f"the baselines of {plural(len(self._measured), 'test')} are in {self._path}")
         return True
 
 

@@ -49,15 +49,15 @@ class Apart:
         if self.report.skipped:
             pytest.skip("the test was skipped in its child process")
 
-    def complete(self, told: pytest.TestReport, *, judged: bool) -> None:
+    def complete(self, outcome: pytest.TestReport, *, judged: bool) -> None:
         """Gives a report the child's output and, unless the test was judged here, outcome and text."""
-        told.sections = list(self.report.sections)
+        outcome.sections = list(self.report.sections)
         if judged:
             return
-        told.outcome, told.longrepr = self.report.outcome, self.report.longrepr
-        vars(told).pop("wasxfail", None)
+        outcome.outcome, outcome.longrepr = self.report.outcome, self.report.longrepr
+        vars(outcome).pop("wasxfail", None)
         if hasattr(self.report, "wasxfail"):
-            told.wasxfail = self.report.wasxfail
+            outcome.wasxfail = self.report.wasxfail
 
 
 def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None],
@@ -188,10 +188,10 @@ def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
         if reports is None:
             how = f"gave an answer that is not whole, and {how} (is there room in {tempfile.gettempdir()}?)"
         fail("\n".join((f"wstrace: the pytest in which the test was to run {how}:", *lines)))
-    told = [report_of(item.config, data) for data in reports]
-    called = next((report for report in told if report.when == "call"), None)
-    wrong = next((report for report in told if not report.passed and report is not called), None)
-    return wrong if wrong is not None and (called is None or called.passed) else called or told[0]
+    reports_of = [report_of(item.config, data) for data in reports]
+    called = next((report for report in reports_of if report.when == "call"), None)
+    wrong = next((report for report in reports_of if not report.passed and report is not called), None)
+    return wrong if wrong is not None and (called is None or called.passed) else called or reports_of[0]
 
 
 def _command(item: pytest.Item, folder: str) -> list[str]:

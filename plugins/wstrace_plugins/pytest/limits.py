@@ -12,7 +12,7 @@ from wstrace.text import nearest, number, size
 from wstrace_plugins.pytest.observer import Seen
 
 Isolation = Literal["no", "fork", "exec"]
-#: The figures of a test, in the order in which they are told; those in bytes.
+#: The figures of a test, in the order in which they are shown; those in bytes.
 FIGURES = ("peak", "new", "faults", "major", "written")
 BYTES = frozenset(("peak", "new", "written"))
 _KNOWN = (*FIGURES, "runs", "isolated")
@@ -83,7 +83,7 @@ def _limit(name: str, value: Any) -> int:
 
 
 def shown(name: str, value: int) -> str:
-    """A figure as it is told: `8.0 MiB`, `3,000`."""
+    """A figure in words: `8.0 MiB`, `3,000`."""
     return size(value) if name in BYTES else number(value)
 
 
@@ -96,7 +96,7 @@ def named(name: str, value: int) -> str:
 class Measured:
     """The figures of each run of a test, name -> bytes or faults.
 
-    seen: who brought memory; None = nobody has looked. broken: the limits that were passed, in words. notes: why it was
+    seen: who brought memory; None = nobody watched. broken: the limits that were passed, in words. notes: why it was
     not judged by a baseline, in words.
     """
 

@@ -45,7 +45,7 @@ def backend() -> Backend:
 def clean_heap(system: Backend) -> Iterator[None]:
     """Within it no memory is free that earlier tests have left: what a test takes is new.
 
-    It begins before anybody looks on, to whom what it does would be lines of the program.
+    It begins before the observer watches, to which what it does would be lines of the program.
     """
     gc.collect()
     with system.without_free_memory():
@@ -56,21 +56,21 @@ class Meter:
     """Counts from start() to stop() in the calling process, all of its threads included.
 
     Args:
-        system: what counts. asked: the names of figures that are judged.
+        system: what counts. wanted: the names of figures that are judged.
 
     Attributes:
         figures: after stop(), name -> bytes or faults: those that can be had here.
 
     Raises:
-        Unavailable: one of those asked for cannot be had; its text says which and why.
+        Unavailable: one of those wanted cannot be had; its text says which and why.
     """
 
-    def __init__(self, system: Backend, asked: Collection[str]) -> None:
+    def __init__(self, system: Backend, wanted: Collection[str]) -> None:
         self._system = system
         self.figures: dict[str, int] = {}
-        self._has_peak = _can("peak", asked, system.reset_peak)
-        self._has_size = _can("new", asked, system.resident)
-        if "major" in asked and system.faults()[1] is None:
+        self._has_peak = _can("peak", wanted, system.reset_peak)
+        self._has_size = _can("new", wanted, system.resident)
+        if "major" in wanted and system.faults()[1] is None:
             raise cannot("major", Unavailable("this system does not tell which faults were from disk"))
 
     def start(self) -> Self:
@@ -99,11 +99,11 @@ def cannot(figure: str, refused: Unavailable) -> Unavailable:
     return Unavailable(f"wstrace: {figure} cannot be had here: {refused.why}", refused.remedy)
 
 
-def _can(figure: str, asked: Collection[str], call: Callable[[], object]) -> bool:
+def _can(figure: str, wanted: Collection[str], call: Callable[[], object]) -> bool:
     try:
         call()
     except Unavailable as refused:
-        if figure in asked:
+        if figure in wanted:
             raise cannot(figure, refused) from None
         return False
     return True

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = tuple[str, int, int]
 #: Seconds until an observer that says nothing is given up.
 _PATIENCE = 60.0
-#: Rows that are told of a test.
+#: Rows that a test shows.
 ROWS = 20
 #: Packages whose lines run around every test.
 _AROUND = frozenset(("_pytest", "pytest", "pluggy", "wstrace"))
@@ -50,14 +50,14 @@ class Seen:
 
 
 class Observer:
-    """The process, started when it is first asked; when it fails, nothing but the names is missing."""
+    """The process, started when it is first used; when it fails, nothing but the names is missing."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._failed = ""
 
     def begin(self, pid: int) -> None:
-        """Begins to look at a process; returns when it is being looked at."""
+        """Begins to watch a process; returns when it is watched."""
         if not self._failed:
             self._ask({"begin": pid})
 
@@ -87,19 +87,19 @@ class Observer:
             line = _line(self._process.stdout)
             answer: dict[str, Any] = json.loads(line) if line else {"failed": "it ended"}
             if "failed" in answer:
-                self._failed = f"the process that looks on failed: {answer['failed']}"
+                self._failed = f"the process that watches failed: {answer['failed']}"
         except (OSError, ValueError, TimeoutError) as error:
-            self._failed, answer = f"the process that looks on failed: {error}", {}
+            self._failed, answer = f"the process that watches failed: {error}", {}
             self.close()
         except BaseException:  # a timeout of the test: an answer that comes later would be taken for another one's
-            self._failed = "the process that looks on was interrupted"
+            self._failed = "the process that watches was interrupted"
             self.close()
             raise
         return answer
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """-P: the folder in which the tests run is not where wstrace's own modules are looked for."""
+    """-P: the folder in which the tests run is not where wstrace's own modules are searched."""
     return subprocess.Popen([sys.executable, "-P", "-m", "wstrace_plugins.pytest.observer"], bufsize=0,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # fmt: skip
 
@@ -187,10 +187,10 @@ def serve(questions: IO[bytes], answer: Callable[[dict[str, Any]], None]) -> Non
     """Answers until there are no more questions."""
     look: Look | None = None
     for line in questions:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            if "begin" in asked:
-                look = Look(asked["begin"])
+            if "begin" in request:
+                look = Look(request["begin"])
                 answer({"ready": True})
             else:
                 assert look is not None
@@ -206,4 +206,4 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests; their end ends this process, too
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints is no answer
-    serve(sys.stdin.buffer, lambda told: (out.write(json.dumps(told).encode() + b"\n"), None)[1])
+    serve(sys.stdin.buffer, lambda answer: (out.write(json.dumps(answer).encode() + b"\n"), None)[1])

@@ -75,17 +75,17 @@ class Budgets:
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
         """A marker that cannot be is an error of the collection."""
-        told = yield
+        outcome = yield
         wrong = []
-        for item in told.result if told.passed else ():
+        for item in outcome.result if outcome.passed else ():
             if isinstance(item, pytest.Item):
                 try:
                     limits_of(item.iter_markers("wstrace"))
                 except UsageError as error:
                     wrong.append(f"{item.nodeid}: {error}")
         if wrong:
-            told.outcome, told.longrepr, told.result = "failed", "\n".join(wrong), []
-        return told
+            outcome.outcome, outcome.longrepr, outcome.result = "failed", "\n".join(wrong), []
+        return outcome
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -139,7 +139,7 @@ class Budgets:
         return (yield from self._measure(item, limits))
 
     def _measure(self, item: pytest.Item, limits: Limits) -> Generator[None, Any, Any]:
-        """Counts, and has the observer look: who brings memory is known only if it looked when that came."""
+        """Counts, and has the observer watch: who brings memory is known only if it watched when that came."""
         names = self._names_may_be_told(item, limits)
         seen = None
         with _watch() if "written" in limits.most else nullcontext() as watch, clean_heap(self._system):
@@ -184,7 +184,7 @@ class Budgets:
             pytest.fail(report.failure(measured, grown), pytrace=False)
 
     def _names_may_be_told(self, item: pytest.Item, limits: Limits) -> bool:
-        """Whether somebody has to look on while the test runs: in place it cannot be run again for its names.
+        """Whether the observer has to watch while the test runs: in place it cannot be run again for its names.
 
         A test that has neither a limit nor a baseline cannot be over its budget.
         """
@@ -193,7 +193,7 @@ class Budgets:
         return bool(limits.most) or self._baselines.updating or self._baselines.recorded(item.nodeid) is not None
 
     def _names_wanted(self, item: pytest.Item, limits: Limits, measured: Measured) -> bool:
-        """Whether it will be told who brings the memory of a test whose figures are these."""
+        """Whether it will be known who brings the memory of a test whose figures are these."""
         if self._baselines.updating or measured.over(limits.most):
             return True
         return bool(self._baselines.judge(item.nodeid, measured).broken)
@@ -201,15 +201,15 @@ class Budgets:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         """A test that ran in a child has the outcome, the output and the text of that."""
-        told = yield
+        outcome = yield
         if call.when == "call":
             measured = item.stash.get(_MEASURED, None)
             if (apart := item.stash.get(_APART, None)) is not None:
-                apart.complete(told, judged=measured is not None and bool(measured.broken))
+                apart.complete(outcome, judged=measured is not None and bool(measured.broken))
                 del item.stash[_APART]
             if measured is not None:
-                told.wstrace = measured.as_dict()
-        return told
+                outcome.wstrace = measured.as_dict()
+        return outcome
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -235,9 +235,9 @@ class Budgets:
         wanted = self._config.getoption("wstrace_top")
         if wanted is None:
             wanted = int(self._config.getini("wstrace_top"))
-        reports = [told for several in terminalreporter.stats.values() for told in several if hasattr(told, "wstrace")]
+        reports = [one for several in terminalreporter.stats.values() for one in several if hasattr(one, "wstrace")]
         if wanted > 0:
             report.top(terminalreporter, self.counted, wanted)
-        report.notes(terminalreporter, [*self.lost, *self._baselines.told], reports)
+        report.notes(terminalreporter, [*self.lost, *self._baselines.notes], reports)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             report.annotate(terminalreporter, reports)

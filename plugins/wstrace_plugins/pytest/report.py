@@ -55,13 +55,13 @@ def top(terminal: pytest.TerminalReporter, counted: list[Counted], rows: int) ->
     terminal.write_line(f"{number(total):>12}  in all {number(len(counted))} tests")
 
 
-def notes(terminal: pytest.TerminalReporter, told: Iterable[str], reports: list[pytest.TestReport]) -> None:
+def notes(terminal: pytest.TerminalReporter, sentences: Iterable[str], reports: list[pytest.TestReport]) -> None:
     """Sentences on the whole run, and the tests that were not judged, by why not."""
     tests = defaultdict(list)
     for report in reports:
         for note in report.wstrace["notes"]:
             tests[note].append(report.nodeid)
-    for text in told:
+    for text in sentences:
         terminal.write_line(f"wstrace: {printable(text)}", yellow=True)
     for note, names in tests.items():
         more = f" and {number(len(names) - _NAMES)} more" if len(names) > _NAMES else ""

@@ -48,8 +48,8 @@ def _about(chosen: Format) -> str:
     """A format's line of help, with its own options and their defaults."""
     nothing: dict[str, Option] = {}
     own = quietly(lambda: own_options(chosen), nothing)  # an error is reported when the format is used
-    told = ", ".join(f"{name}={option.default}" for name, option in own.items())
-    return printable(chosen.help + (f"; --option {told}" if told else ""))
+    defaults = ", ".join(f"{name}={option.default}" for name, option in own.items())
+    return printable(chosen.help + (f"; --option {defaults}" if defaults else ""))
 
 
 def own_options(chosen: Format) -> dict[str, Option]:
@@ -66,7 +66,7 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
     """
     if not texts:
         return {}
-    whose = f"the format {chosen.name!r}"
+    named = f"the format {chosen.name!r}"
     for text in texts:
         if "=" not in text:
             raise UsageError(f"--option {text}: it has no value", f"write {text}=VALUE")
@@ -74,8 +74,8 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
         known = own_options(chosen)
     except BaseException as broken:
         pass_interrupt(broken)
-        raise UsageError(f"the options of {whose} of the plugin {plugin!r} cannot be read: {why(broken)}") from None
-    return converted(dict(text.split("=", 1) for text in texts), known, whose)
+        raise UsageError(f"the options of {named} of the plugin {plugin!r} cannot be read: {why(broken)}") from None
+    return converted(dict(text.split("=", 1) for text in texts), known, named)
 
 
 @click.command(cls=_WithFormats)
@@ -160,8 +160,8 @@ def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
         files = sum(len(trace.parts) for trace in traces)
     for line in unknown:
         click.echo(printable(line), err=True)
-    told = ", ".join(f"{n:,} {name}" for name, n in damage.items())
-    was = f"; {' and '.join(paths)} was {', '.join(sorted(states))}{': ' + told if told else ''}"
+    lost = ", ".join(f"{n:,} {name}" for name, n in damage.items())
+    was = f"; {' and '.join(paths)} was {', '.join(sorted(states))}{': ' + lost if lost else ''}"
     click.echo(
         printable(f"{output}: {rows:,} rows of {plural(files, 'file')}{'' if states == {'clean'} else was}"), err=True
     )
@@ -212,5 +212,5 @@ def _refuse_other_pages(parts: list[Part]) -> None:
     """Raises UsageError where pages are not of one size: a file tells one, by which all of its pages are counted."""
     of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
     if len(of_size) > 1:
-        told = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
-        raise UsageError(f"traces of different page sizes cannot be merged: {told}", "report each of them")
+        sizes = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
+        raise UsageError(f"traces of different page sizes cannot be merged: {sizes}", "report each of them")

@@ -78,26 +78,26 @@ def pack_index(page: IndexPage) -> bytes:
     if page.streams:
         columns = {"stream": page.stream.astype("<u2"), "pids": page.pids.astype("<u8")}
         more = {"s": list(page.streams), "c": col.encode_all(columns)}
-    told = packb(more)[1:]
-    return bytes([0x81 + len(more)]) + _START + len(rows).to_bytes(4, "big") + rows.tobytes() + told
+    rest = packb(more)[1:]
+    return bytes([0x81 + len(more)]) + _START + len(rows).to_bytes(4, "big") + rows.tobytes() + rest
 
 
 def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
     """Reads the page in an INDEX body. Raises FrameError."""
     entries, rest = _fixed_widths(data)
-    told: dict[str, Any] = {"streams": ()}
+    found: dict[str, Any] = {"streams": ()}
     body = Body(rest, limits)
     for key in body.map():
         if key == "f" and entries is None:
             entries = _any_widths(body)
         elif key == "s":
-            told["streams"] = [body.text() for _ in range(body.array(limits.free_items))]
+            found["streams"] = [body.text() for _ in range(body.array(limits.free_items))]
         elif key == "c" and entries is not None:
-            told.update(_columns(body, len(entries)))
+            found.update(_columns(body, len(entries)))
         else:
             body.skip()
     body.end()
-    return IndexPage(np.empty((0, 6), "<u8") if entries is None else entries, **told)
+    return IndexPage(np.empty((0, 6), "<u8") if entries is None else entries, **found)
 
 
 def _fixed_widths(data: Any) -> tuple[NDArray[Any] | None, Any]:

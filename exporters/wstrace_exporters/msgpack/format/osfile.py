@@ -72,12 +72,12 @@ def page_size() -> int:
 
 def host() -> dict[str, str | int]:
     """The description of the machine for the header."""
-    told = platform.uname()
+    uname = platform.uname()
     return {
-        "name": told.node,
-        "system": told.system,
-        "release": told.release,
-        "machine": told.machine,
+        "name": uname.node,
+        "system": uname.system,
+        "release": uname.release,
+        "machine": uname.machine,
         "cpus": os.cpu_count() or 0,
     }
 
@@ -151,7 +151,7 @@ class OutputFile:
                 os.close(fd)
 
     def finish(self, *, sync: bool = True) -> str:
-        """Syncs all of it to the disk, if so asked, and closes it; returns what failed, or ""."""
+        """Syncs all of it to the disk, if wanted, and closes it; returns what failed, or ""."""
         failed = ""
         steps: list[tuple[str, Callable[[], None]]] = [
             ("fsync", functools.partial(self.sync, whole=True)),
@@ -186,7 +186,7 @@ def is_being_written(path: str) -> bool:
         return False
     try:
         if _fcntl is None:
-            _lock(fd)  # Windows's locks are not shared: of two that ask at once, one is told "yes", and asks again.
+            _lock(fd)  # Windows's locks are not shared: of two that try at once, one gets "yes", and tries again.
         else:
             _fcntl.flock(fd, _fcntl.LOCK_SH | _fcntl.LOCK_NB)
     except OSError:

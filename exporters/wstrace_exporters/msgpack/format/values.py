@@ -1,4 +1,4 @@
-"""Reads a frame's body by its schema: it creates only objects that were asked for, within the limits.
+"""Reads a frame's body by its schema: it creates only objects that are wanted, within the limits.
 
 A plain `unpackb` turns a hostile 16 MB body of nested arrays into a gigabyte of lists. This reader looks at each
 object's first byte, and takes scalars only or skips.

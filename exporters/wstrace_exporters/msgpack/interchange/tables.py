@@ -1,4 +1,4 @@
-"""The tables of a query: streams of a trace and the views on them, each as an Arrow stream that is read when asked."""
+"""The tables of a query: streams of a trace and the views on them, each as an Arrow stream that is read on demand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VIEWS = {
     STILL_RESIDENT: "the rows of `resident` of the last whole snapshot of each process, as report and diff count them",
 }
 _UNITS = {"addr": "address", "id": "number", "map": "id of mapping", "stack": "id of stacks", "bits": "flags"}
-_FEW = 8  # words are told in a line
+_FEW = 8  # names that fit in a line
 Make = Callable[[TraceFile, list[str]], Iterable[Batch]]
 
 

@@ -187,10 +187,10 @@ def processes_batch(trace: TraceFile) -> Batch:
     numbers, strings = Processes(_HOSTS), trace.strings
     rows = trace.processes
     absent = np.zeros(len(rows), "<u8")
-    whose = numbers.numbers(rows.columns.get("host"), rows.columns.get("pid", absent))
+    processes = numbers.numbers(rows.columns.get("host"), rows.columns.get("pid", absent))
     faults, majors = _faults(trace, numbers)
     looks = _looks(trace, numbers)
-    every = sorted({*whose.tolist(), *faults, *looks})
+    every = sorted({*processes.tolist(), *faults, *looks})
     place = {number: n for n, number in enumerate(every)}
     found: dict[str, NDArray[Any]] = {c.name: np.zeros(len(every), f"<{c.type[0]}{int(c.type[1:]) // 8}")
                                       for c in PROCESSES.columns}  # fmt: skip
@@ -201,7 +201,7 @@ def processes_batch(trace: TraceFile) -> Batch:
     for number, (time, resident, private) in looks.items():
         row = place[number]
         found["looked_ns"][row], found["resident"][row], found["private"][row] = time, resident, private
-    _lives(found, rows, np.array([place[number] for number in whose.tolist()], np.intp))
+    _lives(found, rows, np.array([place[number] for number in processes.tolist()], np.intp))
     return Batch(PROCESSES, found, strings=strings, rows=len(every))
 
 
@@ -232,9 +232,9 @@ def _faults(trace: TraceFile, numbers: Processes) -> tuple[dict[int, int], dict[
     all_of: dict[int, int] = {}
     majors: dict[int, int] = {}
     for batch in trace.batches(PAGE_FAULT.name, ("pid", "flags", "host")):
-        whose = numbers.numbers(batch.columns.get("host"), batch["pid"])
+        processes = numbers.numbers(batch.columns.get("host"), batch["pid"])
         major = (batch["flags"] & FAULT_MAJOR) != 0
-        for counts, rows in ((all_of, whose), (majors, whose[major])):
+        for counts, rows in ((all_of, processes), (majors, processes[major])):
             for number, n in zip(*(part.tolist() for part in np.unique(rows, return_counts=True)), strict=True):
                 counts[number] = counts.get(number, 0) + n
     return all_of, majors

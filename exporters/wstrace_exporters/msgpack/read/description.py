@@ -60,8 +60,8 @@ def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any
 
 def hosts_of(marks: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The names of the hosts of a merged trace, one per boot; () for a trace of one."""
-    told = next((mark.get("hosts") for mark in marks if mark.get("m") == "hosts"), None)
-    return tuple(name for name in told if isinstance(name, str)) if isinstance(told, list) else ()
+    hosts = next((mark.get("hosts") for mark in marks if mark.get("m") == "hosts"), None)
+    return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
 
 
 def is_writers_loss(mark: Mapping[str, Any]) -> bool:

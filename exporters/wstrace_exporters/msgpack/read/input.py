@@ -33,7 +33,7 @@ class Input(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises TraceFileError when the bytes are no longer those that were opened, where that can be told."""
+        """Raises TraceFileError when the bytes are no longer those that were opened, where that can be known."""
 
     @abc.abstractmethod
     def close(self) -> None:

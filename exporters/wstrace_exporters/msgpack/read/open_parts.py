@@ -211,7 +211,7 @@ def parts_within(n: int, span_of: Callable[[int], tuple[int, int] | None], start
 
     Args:
         n: the number of parts.
-        span_of: gives (first, last) time of a part's rows, None = it has none. It is asked of a few parts where all
+        span_of: gives (first, last) time of a part's rows, None = it has none. It is called for a few parts where all
             are about as long, of 3 log2(n) at most, and of those that the window meets.
         start, end: the window in nanoseconds, without `end`; None = no bound.
     """
@@ -235,19 +235,19 @@ def parts_within(n: int, span_of: Callable[[int], tuple[int, int] | None], start
 def _first(low: int, high: int, at: int, time_of: Callable[[int], int]) -> int:
     """The first number in [low, high) whose time is not before `at`, else `high`; the times ascend.
 
-    It looks where the time would be if all parts between two that are known were as long: under a steady load they
-    are. Every third look halves what is left, whatever their lengths.
+    It tries where the time would be if all parts between two that are known were as long: under a steady load they
+    are. Every third try halves what is left, whatever their lengths.
     """
     if low >= high or (before := time_of(low)) >= at:
         return low
     last = high - 1
     if last == low or (after := time_of(last)) < at:
         return high
-    looks = 0
+    tries = 0
     while last - low > 1:
-        looks += 1
+        tries += 1
         place = low + (last - low) // 2
-        if looks % 3 and after < _NEVER:
+        if tries % 3 and after < _NEVER:
             place = min(max(low - (at - before) * (low - last) // (after - before), low + 1), last - 1)
         if (time := time_of(place)) < at:
             low, before = place, time

@@ -78,7 +78,7 @@ class RemoteInput(Input):
 
     @classmethod
     def opened(cls, place: Place) -> RemoteInput:
-        """The input of an object; of a URL, the server is asked for its size."""
+        """The input of an object; of a URL, the server says its size."""
         url = place.url if isinstance(place, StoredObject) else place
         store = store_of(url)
         return cls(store, place if isinstance(place, StoredObject) else store.stat(url))
@@ -128,7 +128,7 @@ class RemoteInput(Input):
             now = self._store.stat(self._object.url)
         except StoreError as error:
             if error.kind != "missing":
-                return  # the server may tell nothing of it; what was read says enough
+                return  # the server may not say; what was read says enough
             raise
         if (now.size, now.etag) != (self.size, self._object.etag or now.etag):
             raise TraceFileError(f"{self.path} was replaced while it was read", "open it again")

@@ -14,7 +14,7 @@ LOOK = (Column("time_ns", "u64", "ns", "of the snapshot"), Column("pid", "u32", 
 
 
 def columns_of(schema: Schema) -> tuple[Column, ...]:
-    """The columns that the table of a stream has: a snapshot's rows say whose they are, and of when."""
+    """The columns that the table of a stream has: a snapshot's rows have its process and time."""
     return (*LOOK, *schema.columns) if schema.snapshot else schema.columns
 
 

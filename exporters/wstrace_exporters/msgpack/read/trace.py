@@ -269,8 +269,8 @@ class TraceFile(Trace):
 
         `info` has them as a TraceInfo.
         """
-        told = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
-        found = [facts for facts in told if isinstance(facts, dict)]
+        facts_of = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
+        found = [facts for facts in facts_of if isinstance(facts, dict)]
         sessions = len(set(map(session_of, self.parts)))
         return found[0] if len(found) == 1 and sessions <= 1 else combined(found, sessions)
 
@@ -372,9 +372,9 @@ class TraceFile(Trace):
     def present(self, stream: str) -> dict[str, str]:
         """column -> type, for the columns that the file announces as present or that a part's first batch has."""
         found = types_of(self._first_batches(stream))
-        told = self.schemas.present.get(stream, set())
+        present = self.schemas.present.get(stream, set())
         for column in self.schema(stream).columns:
-            if told.issuperset(DERIVED_FROM.get(column.name, (column.name,))):
+            if present.issuperset(DERIVED_FROM.get(column.name, (column.name,))):
                 found.setdefault(column.name, column.type)
         return found
 

@@ -111,8 +111,8 @@ class Bucket:
                 "403",
             ):
                 raise StoreError(f"{where}: access is denied", _RIGHTS[self._scheme], "denied") from None
-            told = without_secrets(str(error).partition("\n")[0])[:300]
-            raise StoreError(f"{where}: {told}", "check the network, the credentials and the endpoint") from None
+            said = without_secrets(str(error).partition("\n")[0])[:300]
+            raise StoreError(f"{where}: {said}", "check the network, the credentials and the endpoint") from None
 
     def _object(self, info: Any) -> StoredObject:
         return StoredObject(f"{self._root}{info['path']}", info["size"], info.get("e_tag") or "")
@@ -202,8 +202,8 @@ class Web:
                 raise StoreError(f"{where}: there is no such object", "", "missing") from None
             raise StoreError(f"{where}: HTTP status {error.code}") from None
         except (OSError, ValueError, urllib.error.URLError) as error:
-            told = without_secrets(str(getattr(error, "reason", error)))[:300]
-            raise StoreError(f"{where}: {told}", "check the network and the address") from None
+            said = without_secrets(str(getattr(error, "reason", error)))[:300]
+            raise StoreError(f"{where}: {said}", "check the network and the address") from None
 
     def _whole(self, request: urllib.request.Request, limit: int) -> tuple[Any, int, bytes]:
         """(headers, status, bytes). Raises TimeoutError after REQUEST_SECONDS, however often a byte comes."""
@@ -240,11 +240,11 @@ class Web:
     def fetch(self, stored: StoredObject, start: int, end: int) -> bytes:
         """Exactly the bytes start:end of an object that was not replaced since; all of one that is sent whole."""
         headers = {"Range": f"bytes={start}-{end - 1}"} if stored.ranged else {}
-        told, status, data = self._answer(stored.url, "GET", headers, end - start)
+        answered, status, data = self._answer(stored.url, "GET", headers, end - start)
         if status != 206 and end - start != stored.size:
             why = f"cannot read {stored.shown}: the server sends no parts of it (no HTTP ranges)"
             raise StoreError(why, "download it first", "missing")
-        _refuse_another(stored, _etag(told))
+        _refuse_another(stored, _etag(answered))
         return _exact(data, stored, start, end)
 
 

@@ -22,7 +22,7 @@ class StoredObject(NamedTuple):
         url: its URL, which may hold credentials: it is never printed.
         size: bytes.
         ranged: whether the server sends parts of it.
-        etag: its ETag, which differs once it is overwritten; "" = not told.
+        etag: its ETag, which differs once it is overwritten; "" = not known.
     """
 
     url: str

@@ -193,8 +193,8 @@ def _shift(first: TraceFile, other: TraceFile) -> int:
 
 def _hosts(trace: TraceFile) -> list[str]:
     """The names of a trace's hosts, one per boot; several if the trace was merged itself."""
-    told = next((mark.get("hosts") for mark in trace.marks if mark.get("m") == "hosts"), None)
-    names = told if isinstance(told, list) and told else [trace.header.host.get("name", "")]
+    hosts = next((mark.get("hosts") for mark in trace.marks if mark.get("m") == "hosts"), None)
+    names = hosts if isinstance(hosts, list) and hosts else [trace.header.host.get("name", "")]
     return [str(name) for name in names[:_HOSTS]]
 
 

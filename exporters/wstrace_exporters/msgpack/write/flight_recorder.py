@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # every session imports this module, but not every one record
 
 #: After a firing, seconds until the records of before it have come: at least, and where none tells by its time.
 _SETTLE, _SETTLE_AT_MOST = 1.0, 3.0
-#: Seconds for which the end waits for answers; recordings that are asked about at once, of more there is no answer.
+#: Seconds for which the end waits for answers; recordings that wait for an answer at once; more get none.
 _STILL_SECONDS, _MOST_ASKED = 60.0, 4
 #: Of names from outside, what file names do not have.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]+")
@@ -36,7 +36,7 @@ class FlightRecorder(Exporter):
     """Keeps the last minutes on the disk, and makes a trace file of them when a trigger fires (source `triggers`).
 
     Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
-    have in common is on the disk once. Of each, `wstrace report` tells in a process of its own whose memory it was, in
+    have in common is on the disk once. Of each, `wstrace report` says in a process of its own whose memory it was, in
     one line. What is kept is FILE.ring.wst; it is removed at the end.
 
     Args:

@@ -127,9 +127,9 @@ class Sink:
             while self._waiting and self._write(self._waiting[0]):
                 self.waiting_bytes -= len(self._waiting.popleft().body)
             if not self._waiting and self._unmarked:
-                told, why = dict(self._unmarked), self.error or self.why_dropped
+                lost, why = dict(self._unmarked), self.error or self.why_dropped
                 self._unmarked.clear()
-                self.mark("lost", by="writer", lost=told, why=why)
+                self.mark("lost", by="writer", lost=lost, why=why)
             if not self._waiting:
                 self.error = ""
         return not self._waiting
@@ -163,7 +163,7 @@ class Sink:
         return True
 
     def _number(self, stream: str) -> int:
-        """The number of a stream in the index; 0 past a limit, so that readers look into the frame."""
+        """The number of a stream in the index; 0 past a limit, so that readers open the frame."""
         if len(self._streams) >= _INDEX_STREAMS:
             return self._streams.get(stream, 0)
         return self._streams.setdefault(stream, len(self._streams))

@@ -29,7 +29,7 @@ from wstrace_exporters.msgpack.read.part import first_header
 from wstrace_exporters.msgpack.write.parts import Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter
 
-#: Parts of a full ring. What is kept is up to one part longer than asked for, and may take one part more of the disk.
+#: Parts of a full ring. What is kept is up to one part longer than requested, and may take one part more of the disk.
 _PARTS = 8
 #: Added to the number of a recording's own part, which the ring's next one has, too.
 OWN_PART = 1 << 23

@@ -148,7 +148,7 @@ def check_url(url: str) -> None:
     name = url.rpartition("/")[2]
     numbers = name_and_number(url), name_and_number(part_url(url, 1)), name_and_number(part_path(name, 1))
     if numbers != ((url, 0), (url, 1), (name, 1)):  # else parts would replace one another, or not be found again
-        why = f"-o {shown(url)}: the parts of a trace of that name could not be told apart"
+        why = f"-o {shown(url)}: the parts of a trace of that name could not be distinguished"
         raise UsageError(why, f"write {scheme_of(url)}://BUCKET/NAME.wst, NAME without a number at its end")
 
 

@@ -57,7 +57,7 @@ def without_free_memory() -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """PR_SET_PDEATHSIG; a parent that had ended before is looked for behind it."""
+    """PR_SET_PDEATHSIG; whether the parent had ended before is checked behind it."""
     with contextlib.suppress(Unavailable):
         prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -78,7 +78,7 @@ def resident() -> int:
 
 
 def reset_peak() -> None:
-    """Writes 5 to clear_refs, and looks whether that did something: other kernels (gVisor) ignore it."""
+    """Writes 5 to clear_refs, and checks whether that did something: other kernels (gVisor) ignore it."""
     try:
         with open("/proc/self/clear_refs", "wb", buffering=0) as file:  # noqa: PTH123
             file.write(b"5")
