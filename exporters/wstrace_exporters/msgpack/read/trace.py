@@ -258,7 +258,7 @@ class TraceFile(Trace):
 
     @property
     def marks(self) -> list[dict[str, object]]:
-        """Every mark in the file (clock, lost, resume, schema, user, facts ...) as a dict: see FORMAT.md."""
+        """Every mark in the file (clock, lost, schema, user, facts ...) as a dict: see FORMAT.md."""
         if self._marks is None:
             self._marks = [mark for part in self.parts for mark in part.marks()]
         return self._marks
