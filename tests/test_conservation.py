@@ -124,27 +124,27 @@ def counts(total: dict[str, int]) -> tuple[int, int]:
                          ids=list(SNAPSHOTS))  # fmt: skip
 def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: list[Batch], pages: int) -> None:
     path = trace(tmp_path, snapshots)
-    told: dict[str, tuple[int, int]] = {}  # view -> (resident pages, faults)
+    shown: dict[str, tuple[int, int]] = {}  # view -> (resident pages, faults)
     for by in BY:
-        told[f"report --by {by}"] = counts(report_of(path, by, "--at", "exit")["total"])
+        shown[f"report --by {by}"] = counts(report_of(path, by, "--at", "exit")["total"])
         with open_trace(str(path)) as opened:
-            told[f"trace.report(by={by!r})"] = counts(opened.report(by=by.split(","), at="exit").total)
+            shown[f"trace.report(by={by!r})"] = counts(opened.report(by=by.split(","), at="exit").total)
     lines = answer("report", path, "--format", "jsonl").splitlines()
-    told["jsonl"] = pages, len(lines)
-    told["lines"] = pages, len(answer("report", path, "--format", "lines").splitlines())
+    shown["jsonl"] = pages, len(lines)
+    shown["lines"] = pages, len(answer("report", path, "--format", "lines").splitlines())
     info = json.loads(answer("info", path, "--json"))
-    told["info"] = pages, info["rows"]["page_fault"]
+    shown["info"] = pages, info["rows"]["page_fault"]
     for by in ("file", "module", "kind"):
-        told[f"diff --by {by}"] = (
+        shown[f"diff --by {by}"] = (
             json.loads(answer("diff", path, path, "--by", by, "--json"))["total"]["first"] // PAGE,
             600,
         )
-    told["otel"] = counted_by_otel(path)
+    shown["otel"] = counted_by_otel(path)
     if pytest.importorskip("duckdb"):
         rows = [json.loads(answer("query", path, sql, "--format", "json")) for sql in (
             "select sum(pages)::bigint as n from still_resident", "select count(*) as n from page_fault")]  # fmt: skip
-        told["query"] = rows[0]["n"], rows[1]["n"]
-    assert told == dict.fromkeys(told, (pages, 600))
+        shown["query"] = rows[0]["n"], rows[1]["n"]
+    assert shown == dict.fromkeys(shown, (pages, 600))
 
 
 def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path
     with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[]) as session:
         session.wait(10)
     lines = {"work app.py:12": 5, "(package pandas)": 4, "(no Python frame)": 3, "(interpreter not known yet)": 2}
-    told: dict[str, int] = {}
+    shown: dict[str, int] = {}
     for by in ("line", "function", "stack", "package"):
         found = report_of(path, by)
-        told[f"--by {by}"] = found["total"]["faults"]
+        shown[f"--by {by}"] = found["total"]["faults"]
         if by == "line":
             # report has the function of the instruction for faults without a Python frame; this file has no symbols
             no_frame = sum(n for label, n in lines.items() if label.startswith("(") and "package" not in label)
@@ -175,11 +175,11 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path
             assert {row["label"]: row["faults"] for row in found["rows"]} == {**known, "[unknown]": no_frame}
     with open_trace(str(path)) as opened:
         for kept in (session.trace, opened):
-            told[repr(kept)] = kept.report().total["faults"]
+            shown[repr(kept)] = kept.report().total["faults"]
     jsonl = [json.loads(line) for line in answer("report", path, "--format", "jsonl").splitlines()]
-    told["jsonl"] = len(jsonl)
+    shown["jsonl"] = len(jsonl)
     assert sum(row["stack"] == [] for row in jsonl) == 3
-    told["folded"] = sum(int(row.split()[-1]) for row in answer("report", path, "--format", "folded").splitlines())
+    shown["folded"] = sum(int(row.split()[-1]) for row in answer("report", path, "--format", "folded").splitlines())
     if pytest.importorskip("duckdb"):
         sql = (
             "select coalesce(own_line, '(' || stack_how || ')') as name, count(*) as total"
@@ -187,7 +187,7 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path
         )
         rows = [json.loads(line) for line in answer("query", path, sql, "--format", "json").splitlines()]
         assert {row["name"]: row["total"] for row in rows} == lines
-        told["query"] = sum(row["total"] for row in rows)
+        shown["query"] = sum(row["total"] for row in rows)
         sql = "select s.* from page_fault f join stacks s on f.native_stack = s.id where f.weight = 2 limit 1"
         row = json.loads(answer("query", path, sql, "--format", "json"))
         assert (row["module"], row["depth"], row["kind"], row["folded"]) == ("prog", 2, "native", "prog+0x8;prog+0x10")
@@ -196,7 +196,7 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path
             tuple(json.loads(line).values()) for line in answer("query", path, sql, "--format", "json").splitlines()
         ]
         assert rows == [(main[0], 1, *main[1:]), (read[0], 0, *read[1:]), (work[0], 1, *work[1:])]
-    assert told == dict.fromkeys(told, len(faults))
+    assert shown == dict.fromkeys(shown, len(faults))
 
 
 def counted_by_otel(path: Path) -> tuple[int, int]:

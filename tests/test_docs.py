@@ -67,7 +67,7 @@ def test_every_public_thing_has_a_docstring(path):
             assert ast.get_docstring(node), node.name
 
 
-def test_streams_and_stages_are_told_apart_by_their_words():
+def test_streams_and_stages_are_distinguished_by_their_words():
     assert all(column.semantic in SEMANTICS for schema in STREAMS.values() for column in schema.columns)
     assert all(about for _, about in STAGES.values())
 

@@ -1,7 +1,7 @@
 """The commands in the documents are run, and what they print is what the documents show.
 
 A fenced block `console` holds commands after `$ ` and their output. A document's blocks run in order in one folder of
-their own. Numbers (and whether one is told as `at least`, or `>`), addresses, units, bars and the width of gaps may
+their own. Numbers (and whether one is shown as `at least`, or `>`), addresses, units, bars and the width of gaps may
 differ; `...` stands for any text, alone on a line for any lines. `<!-- long -->` before a block leaves it to `--long`;
 `<!-- not run: REASON -->` leaves it out.
 """

@@ -149,13 +149,13 @@ def test_every_package_of_the_wheel_says_that_it_is_typed(installed: Path) -> No
     assert [path.name for path in packages if not (path / "py.typed").exists()] == []
 
 
-@pytest.mark.parametrize(("machine", "asked"), [("AMD64", {"pyarrow", "arro3-core"}), ("ARM64", {"arro3-core"})])
-def test_what_has_no_wheel_for_windows_on_arm_is_not_asked_for_there(machine, asked):
+@pytest.mark.parametrize(("machine", "wanted"), [("AMD64", {"pyarrow", "arro3-core"}), ("ARM64", {"arro3-core"})])
+def test_what_has_no_wheel_for_windows_on_arm_is_not_requested_there(machine, wanted):
     where = {"sys_platform": "win32", "os_name": "nt", "platform_system": "Windows", "platform_machine": machine}
     needed = [Requirement(text) for text in requires("wstrace") or ()]
     found = {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": "convert"})}
     assert (
-        found - {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": ""})} == asked
+        found - {need.name for need in needed if need.marker and need.marker.evaluate({**where, "extra": ""})} == wanted
     )
 
 

@@ -83,7 +83,7 @@ class Run:
 
 class Bench:
     def __init__(self, folder: Path, faults: int, other: str | None) -> None:
-        self.folder, self.faults, self.other, self.told = folder, faults, other, folder / "told"
+        self.folder, self.faults, self.other, self.reported = folder, faults, other, folder / "reported"
         Path(folder, "target.c").write_text(TARGET)
         subprocess.run(["gcc", "-O2", "-pthread", "-o", folder / "target", folder / "target.c"], check=True)
 
@@ -102,14 +102,14 @@ class Bench:
 
     def run(self, name: str, words: list[str], threads: int, access: str, few: bool = False) -> Run:
         faults = FEW if few else self.faults * min(threads, os.cpu_count() or 1)
-        target = [f"{self.folder}/target", str(faults), str(threads), access, str(self.told)]
+        target = [f"{self.folder}/target", str(faults), str(threads), access, str(self.reported)]
         if words and words[-1] == "-c":
             target = [" ".join(target)]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([*words, *target], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        done = Run(float(self.told.read_text()), cpu, faults)
+        done = Run(float(self.reported.read_text()), cpu, faults)
         if name.startswith("wstrace"):
             info = [words[0], "-m", "wstrace", "info", "--json", f"{self.folder}/trace.wst"]
             done.recorded, done.lost = counted(json.loads(subprocess.check_output(info)))
@@ -161,20 +161,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--other", help="the Python of another installation")
     parser.add_argument("--json", action="store_true", help="one object a line, instead of a table")
-    asked = parser.parse_args()
+    wanted = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), asked.faults, asked.other)
+        bench = Bench(Path(folder), wanted.faults, wanted.other)
         bench.run("wstrace", bench.ways(False)["wstrace"], 1, "write")
-        for threads in asked.threads:
+        for threads in wanted.threads:
             for access in ("write", "read"):
-                for row in rows(bench, threads, access, asked.pairs):
-                    if asked.json:
+                for row in rows(bench, threads, access, wanted.pairs):
+                    if wanted.json:
                         print(json.dumps(row), flush=True)
                         continue
                     shown = (f"{key} {value:.2f}" for key, value in row.items() if isinstance(value, float))
-                    told = f"  {row['lost']:,} of {row['recorded']:,} lost" if "lost" in row else ""
-                    print(f"{threads} threads {access:5} {row['way']:17} {'  '.join(shown)}{told}", flush=True)
+                    reported = f"  {row['lost']:,} of {row['recorded']:,} lost" if "lost" in row else ""
+                    print(f"{threads} threads {access:5} {row['way']:17} {'  '.join(shown)}{reported}", flush=True)
 
 
 if __name__ == "__main__":

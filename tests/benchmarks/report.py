@@ -61,18 +61,18 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=1 << 20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--other", help="the Python of another installation")
-    asked = parser.parse_args()
-    pythons = [sys.executable, *([asked.other] if asked.other else [])]
+    wanted = parser.parse_args()
+    pythons = [sys.executable, *([wanted.other] if wanted.other else [])]
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(PROGRAM)
-        for what, pages, again in (("all pages stay", asked.pages, 0), ("1 of 256 stays", asked.pages >> 8, 255)):
+        for what, pages, again in (("all pages stay", wanted.pages, 0), ("1 of 256 stays", wanted.pages >> 8, 255)):
             trace = f"{folder}/{again}.wst"
             subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", trace, "--",
                             sys.executable, str(program), str(pages), str(again)], check=True)  # fmt: skip
             print(f"{what}: {Path(trace).stat().st_size:,} bytes")
             for form in FORMS:
-                rounds = [[measured(python, form, trace) for python in pythons] for _ in range(asked.rounds)]
+                rounds = [[measured(python, form, trace) for python in pythons] for _ in range(wanted.rounds)]
                 for number, python in enumerate(pythons):
                     cpu, memory = zip(*(one[number] for one in rounds), strict=True)
                     median = statistics.median(cpu)

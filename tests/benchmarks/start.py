@@ -67,8 +67,8 @@ def modules(python: str, rounds: int) -> None:
     least: dict[str, int] = {}
     for _ in range(rounds):
         words = [python, "-X", "importtime", *WAYS["wstrace run -- true"]]
-        told = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True).stderr
-        for line in told.splitlines():
+        shown = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True).stderr
+        for line in shown.splitlines():
             own, _, name = line.removeprefix("import time:").partition("|")
             if line.startswith("import time:") and own.strip().isdigit():
                 module = name.rpartition("|")[2].strip()
@@ -87,12 +87,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--other", metavar="PYTHON")
     parser.add_argument("--modules", action="store_true")
-    asked = parser.parse_args()
+    wanted = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
-    if asked.modules:
-        modules(asked.other or sys.executable, asked.rounds)
+    if wanted.modules:
+        modules(wanted.other or sys.executable, wanted.rounds)
     else:
-        commands([sys.executable, *filter(None, [asked.other])], asked.rounds)
+        commands([sys.executable, *filter(None, [wanted.other])], wanted.rounds)
 
 
 if __name__ == "__main__":

@@ -236,23 +236,23 @@ def main() -> None:
     parser.add_argument("--capture", type=Path, help="a capture to use instead of making one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary one")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=wanted.folder) as name:
         folder = Path(name)
-        captured = asked.capture or folder / "captured.wst"
-        if asked.capture is None:
-            capture(captured, asked.faults)
+        captured = wanted.capture or folder / "captured.wst"
+        if wanted.capture is None:
+            capture(captured, wanted.faults)
         real = Data.captured(captured)
-        print(f"a real capture, {real.rows:,} faults, {asked.rounds} rounds")
-        compare(real, folder, asked.rounds)
+        print(f"a real capture, {real.rows:,} faults, {wanted.rounds} rounds")
+        compare(real, folder, wanted.rounds)
         del real
-        data = Data.synthetic(asked.rows)
+        data = Data.synthetic(wanted.rows)
         print(f"synthetic, {data.rows:,} rows")
-        compare(data, folder, asked.rounds)
+        compare(data, folder, wanted.rounds)
         path = folder / "synthetic.wst"
         del data
-        line("writer's memory", f"{memory(folder, min(asked.rows, 3_000_000)):.1f} MB", "20")
-        spread(path, asked.rows)
+        line("writer's memory", f"{memory(folder, min(wanted.rows, 3_000_000)):.1f} MB", "20")
+        spread(path, wanted.rows)
         seconds = min(window(path) for _ in range(5))
         line("a second out of them, 20,000 a second", f"{seconds * 1e3:.1f} ms", "10")
 

@@ -1,4 +1,4 @@
-"""Two runs compared: rows that sum to the difference of both totals, names of two releases, what cannot be told."""
+"""Two runs compared: rows that sum to the difference of both totals, names of two releases, what cannot be shown."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_rows_of_every_view_sum_to_the_difference_of_both_totals(view):
     )
 
 
-def test_lines_whose_moves_cannot_be_told_are_one_row_of_their_function():
+def test_lines_of_unknown_moves_are_one_row_of_their_function():
     first = run((4, app("load", 10)), (5, app("load", 14)))
     second = run((6, app("load", 11)), (7, app("load", 12)))
     found = changes(first.diff(second), "line")
@@ -224,7 +224,7 @@ def releases(folder: Path, *names: tuple[str, str]) -> tuple[Trace, Trace]:
     return runs[0], runs[1]
 
 
-def test_the_release_of_a_package_is_told(tmp_path):
+def test_the_release_of_a_package_is_reported(tmp_path):
     first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
     (row,) = [row for row in first.diff(second).rows("line") if row.of("package") == "pandas"]
     assert (row.version_was, row.version) == ("2.2.3", "2.3.0")
@@ -234,7 +234,7 @@ def test_the_release_of_a_package_is_told(tmp_path):
     assert first.diff(same).report().answer.endswith("import pandas 2.2.3 -> 2.3.0"), "by what it brought"
 
 
-def test_a_release_that_may_have_been_another_one_is_not_told(tmp_path):
+def test_a_release_that_may_have_been_another_one_is_not_reported(tmp_path):
     first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
     first.info.created_ns = 1_000  # it was installed after the first run
     assert first.diff(second).report().answer.endswith("import pandas ? -> 2.3.0")

@@ -13,9 +13,9 @@ FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
 def lines(script: Script, n: int) -> dict[str, tuple[int, int, int]]:
     """Pages of the process by line: resident, and samples."""
     script.snapshot(1000, (ANON, n, PAGE_EXCLUSIVE))
-    told = script.blame()
-    assert told.rss == n * PAGE
-    return {row.label: (row["resident"] // PAGE, row["samples"]) for row in told.rows("line")}
+    shown = script.blame()
+    assert shown.rss == n * PAGE
+    return {row.label: (row["resident"] // PAGE, row["samples"]) for row in shown.rows("line")}
 
 
 def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
@@ -57,7 +57,7 @@ def test_by_function_the_instruction_tells_all():
     assert [row.label for row in script.blame().rows("function")] == ["tool"]
 
 
-def test_the_library_of_a_package_is_told_as_the_package():
+def test_the_library_of_a_package_is_reported_as_the_package():
     script = Script()
     packages = "/venv/lib/python3.11/site-packages"
     path = script.strings.code(f"{packages}/pandas.libs/libsomething-1a2b3c4d.so.3")
@@ -67,8 +67,8 @@ def test_the_library_of_a_package_is_told_as_the_package():
     script.fault(10, ANON)
     script.fault(11, ANON + PAGE, IMPORT)
     script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
-    told = script.blame()
-    (row,) = told.rows("package")
+    shown = script.blame()
+    (row,) = shown.rows("package")
     assert (row.label, row["resident"]) == ("pandas", 2 * PAGE)
-    of_line = {row.label: row.of("package") for row in told.rows("line")}
+    of_line = {row.label: row.of("package") for row in shown.rows("line")}
     assert of_line["libsomething-1a2b3c4d.so.3"] == "pandas"

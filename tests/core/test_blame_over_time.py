@@ -33,20 +33,20 @@ def grown(seconds: int = 4, pages: int = 256) -> Script:
 
 
 def test_who_holds_how_much_at_each_moment():
-    told = OverTime(grown().trace(), 1.0)
-    assert [round(told.seconds(at)) for at in range(len(told.moments))] == [0, 1, 2, 3, 4]
-    assert [moment.resident // PAGE for moment in told.moments] == [320, 576, 832, 1088, 1280]
-    for at, moment in enumerate(told.moments):
+    shown = OverTime(grown().trace(), 1.0)
+    assert [round(shown.seconds(at)) for at in range(len(shown.moments))] == [0, 1, 2, 3, 4]
+    assert [moment.resident // PAGE for moment in shown.moments] == [320, 576, 832, 1088, 1280]
+    for at, moment in enumerate(shown.moments):
         assert sum(row["resident"] for row in moment.rows) == moment.resident
         assert {row.label: row["resident"] // PAGE for row in moment.rows}["load_frame app.py:31"] == 256 * (at + 1)
-    changes = {row.label: row["change"] // PAGE for row in told.growth()}
+    changes = {row.label: row["change"] // PAGE for row in shown.growth()}
     assert changes == {"load_frame app.py:31": 1024, "save app.py:40": -64}
-    assert {row.label: row["change"] // PAGE for row in told.growth(1, 2)}["load_frame app.py:31"] == 256
+    assert {row.label: row["change"] // PAGE for row in shown.growth(1, 2)}["load_frame app.py:31"] == 256
 
 
 def test_a_wider_step_takes_the_last_snapshot_of_each():
-    told = OverTime(grown().trace(), 2.0)
-    assert [moment.resident // PAGE for moment in told.moments] == [320, 832, 1280]
+    shown = OverTime(grown().trace(), 2.0)
+    assert [moment.resident // PAGE for moment in shown.moments] == [320, 832, 1280]
     assert len(OverTime(grown(3 * MOST, 1).trace(), 0.1).moments) <= MOST
     with pytest.raises(UsageError, match="above 0"):
         OverTime(grown().trace(), 0)
@@ -61,24 +61,24 @@ def test_a_process_that_has_ended_holds_nothing():
     script.snapshot(200, (ANON, 1, PAGE_EXCLUSIVE), pid=8, number=9)
     script.batches.append(batch_of(PROCESS, script.strings, time_ns=SECOND + 500_000, pid=8, ppid=1, tid=8,
                                    event=PROCESS_EXIT, name="child", code=0))  # fmt: skip
-    told = OverTime(script.trace(), 1.0)
-    assert [moment.resident // PAGE for moment in told.moments] == [2, 2, 1]
+    shown = OverTime(script.trace(), 1.0)
+    assert [moment.resident // PAGE for moment in shown.moments] == [2, 2, 1]
 
 
 def test_the_faults_are_read_once_however_many_moments_there_are(monkeypatch):
     trace = grown(10, 4).trace()
-    asked, batches = [], trace.batches
-    monkeypatch.setattr(trace, "batches", lambda stream, *args: asked.append(stream) or batches(stream, *args))
+    wanted, batches = [], trace.batches
+    monkeypatch.setattr(trace, "batches", lambda stream, *args: wanted.append(stream) or batches(stream, *args))
     assert len(OverTime(trace, 1.0).moments) == 11
-    assert asked.count(PAGE_FAULT.name) == 1
+    assert wanted.count(PAGE_FAULT.name) == 1
 
 
 def test_without_snapshots_there_are_no_moments():
     script = Script()
     script.fault(10, ANON, APP)
-    told = OverTime(script.trace(), 1.0)
-    assert told.moments == []
-    assert told.report().as_dict()["moments"] == []
+    shown = OverTime(script.trace(), 1.0)
+    assert shown.moments == []
+    assert shown.report().as_dict()["moments"] == []
 
 
 def test_the_command_says_what_grew_first(tmp_path):
@@ -98,7 +98,7 @@ def test_the_command_says_what_grew_first(tmp_path):
 
 
 def test_the_exit_of_a_command_is_no_moment_of_its_growth():
-    """GIVEN a snapshot that was taken after the command had freed all THEN growth is told up to the one before."""
+    """GIVEN a snapshot that was taken after the command had freed all THEN growth is shown up to the one before."""
     script = grown()
     script.snapshot(6 * SECOND, (ANON, 1, PAGE_EXCLUSIVE), number=99)
     trace = script.trace()

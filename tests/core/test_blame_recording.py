@@ -14,7 +14,7 @@ MIB = 256  # pages
 
 
 def recording(how: str, *, looked_at: int | None = 90, pages: int = 5 * MIB):
-    """APP brought 2 MiB before what is told of, then 3 MiB at 50 s, SAVE 1 MiB at 60 s and 1 MiB at 95 s; 100 s: fired.
+    """APP brought 2 MiB before what is shown, then 3 MiB at 50 s, SAVE 1 MiB at 60 s and 1 MiB at 95 s; 100 s: fired.
 
     looked_at: when 6 MiB were seen, in s.
     """
@@ -32,19 +32,19 @@ def recording(how: str, *, looked_at: int | None = 90, pages: int = 5 * MIB):
     return trace
 
 
-def told(trace) -> list[str]:
+def shown(trace) -> list[str]:
     return first_lines(composition(trace, at=moment_of(trace.info)))
 
 
-def test_a_size_that_was_reached_is_told_with_the_lines_whose_pages_are_there():
+def test_a_size_that_was_reached_names_the_lines_of_the_pages_that_are_there():
     trace = recording(REACHED, looked_at=100, pages=7 * MIB)
-    line, kept = told(trace)
+    line, kept = shown(trace)
     assert line == "api: at 7.0 MiB; +5.0 in the last 90 s: 3.0 by load_frame app.py:31, 2.0 by save app.py:40"
     assert kept == "trigger rss=7MiB; kept 90 s before it, 1,235 older records were let go"
 
 
-def test_of_a_kill_it_is_told_what_the_last_look_saw_and_what_came_after_it():
-    line, _ = told(recording(KILLED, pages=6 * MIB))
+def test_a_kill_has_the_last_snapshot_and_what_came_after_it():
+    line, _ = shown(recording(KILLED, pages=6 * MIB))
     assert line == (
         "api: killed at 7.0 MiB; +5.0 in the last 90 s: 3.0 by load_frame app.py:31, 1.0 by save app.py:40"
         " (at the last look, 10 s before, at 6.0; brought after it 1.0 by save app.py:40)"
@@ -55,7 +55,7 @@ def test_what_a_cgroup_is_charged_for_and_what_is_resident_are_named():
     """Its size has the page cache and kernel memory, and pages of libraries are charged to who brought them first."""
     trace = recording(KILLED, pages=6 * MIB)
     trace.info.extra["recording"] |= {"cgroup": "/pod/api"}
-    line, _ = told(trace)
+    line, _ = shown(trace)
     assert line == (
         "api: killed at 7.0 MiB charged; +5.0 in the last 90 s: resident 3.0 by load_frame app.py:31,"
         " 1.0 by save app.py:40 (at the last look, 10 s before, at 6.0 resident;"
@@ -63,8 +63,8 @@ def test_what_a_cgroup_is_charged_for_and_what_is_resident_are_named():
     )
 
 
-def test_what_was_never_looked_at_is_told_as_brought():
-    line, _ = told(recording(ENDED, looked_at=None))
+def test_what_no_snapshot_saw_is_reported_as_brought():
+    line, _ = shown(recording(ENDED, looked_at=None))
     assert line == (
         "api: ended at 7.0 MiB; +5.0 in the last 90 s: brought, which may have been given back: "
         "3.0 by load_frame app.py:31, 2.0 by save app.py:40"
@@ -72,20 +72,20 @@ def test_what_was_never_looked_at_is_told_as_brought():
 
 
 def test_what_is_gone_at_the_look_is_no_bodys():
-    line, _ = told(recording(REACHED, looked_at=100, pages=2 * MIB + 1))
+    line, _ = shown(recording(REACHED, looked_at=100, pages=2 * MIB + 1))
     assert line == "api: at 7.0 MiB; +5.0 in the last 90 s: 0.0 by load_frame app.py:31"
 
 
 def test_a_full_ring_says_that_it_kept_less():
     trace = recording(REACHED)
     trace.info.extra["recording"]["asked_seconds"] = 600.0
-    assert "kept 90 s of 10 min 00 s: their size was at its limit before it" in told(trace)[1]
+    assert "kept 90 s of 10 min 00 s: their size was at its limit before it" in shown(trace)[1]
 
 
 def test_another_trace_has_no_such_line():
     trace = recording(KILLED)
     del trace.info.extra["recording"]
-    assert told(trace) == []
+    assert shown(trace) == []
     assert moment_of(trace.info) == "peak"
 
 
@@ -93,7 +93,7 @@ def test_another_trace_has_no_such_line():
 def test_names_from_outside_are_text(name):
     trace = recording(REACHED)
     trace.info.extra["recording"]["who"] = name
-    assert told(trace)[0].startswith(name if name.isprintable() else r"\x1b[2J: at 7.0 MiB")
+    assert shown(trace)[0].startswith(name if name.isprintable() else r"\x1b[2J: at 7.0 MiB")
 
 
 def test_of_several_cgroups_only_its_own_processes_count():
@@ -102,4 +102,4 @@ def test_of_several_cgroups_only_its_own_processes_count():
     line = first_lines(composition(trace, at=moment_of(trace.info), pids=pids_of(trace.info)))[0]
     assert line.endswith(": no fault was recorded then, and its memory was not looked at")
     trace.info.extra["recording"]["pids"] = [7, 8]
-    assert "3.0 by load_frame app.py:31" in told(trace)[0]
+    assert "3.0 by load_frame app.py:31" in shown(trace)[0]

@@ -38,9 +38,9 @@ from wstrace_exporters.msgpack.interchange.sql import connect
 VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
 
 
-def sizes(told: Composition, by: str = "line", column: str = "resident") -> dict[str, int]:
+def sizes(shown: Composition, by: str = "line", column: str = "resident") -> dict[str, int]:
     """label -> pages."""
-    rows = [(row.whole if row.of("reason") else row.label, row[column] // PAGE) for row in told.rows(by)]
+    rows = [(row.whole if row.of("reason") else row.label, row[column] // PAGE) for row in shown.rows(by)]
     return {label: pages for label, pages in rows if pages}
 
 
@@ -59,47 +59,47 @@ def loaded() -> Script:
     return script
 
 
-def test_each_page_is_told_by_the_line_that_brought_it():
-    told = loaded().blame()
+def test_each_page_is_reported_by_the_line_that_brought_it():
+    shown = loaded().blame()
     none = "(not known: no fault)"
     # of two faults on the page at ANON the first one read: it mapped the page of zeros
-    assert sizes(told) == {"load_frame app.py:31": 2, "save app.py:40": 5, "import pandas app.py:3": 2, none: 1}
-    assert sizes(told, "package") == {"(own code)": 7, "pandas": 2, none: 1}
-    assert sizes(told, "file") == {"[anon]": 6, "/usr/lib/libbig.so": 4}
-    assert sizes(told, "kind") == {"anon": 6, "file": 4}
-    assert sizes(told, "process") == {"app (7)": 10}
-    assert sizes(told, column="estimated") == {"save app.py:40": 4}
-    assert {row.label: row["faults"] for row in told.rows("line") if row["faults"]} == {
+    assert sizes(shown) == {"load_frame app.py:31": 2, "save app.py:40": 5, "import pandas app.py:3": 2, none: 1}
+    assert sizes(shown, "package") == {"(own code)": 7, "pandas": 2, none: 1}
+    assert sizes(shown, "file") == {"[anon]": 6, "/usr/lib/libbig.so": 4}
+    assert sizes(shown, "kind") == {"anon": 6, "file": 4}
+    assert sizes(shown, "process") == {"app (7)": 10}
+    assert sizes(shown, column="estimated") == {"save app.py:40": 4}
+    assert {row.label: row["faults"] for row in shown.rows("line") if row["faults"]} == {
         "load_frame app.py:31": 4, "import pandas app.py:3": 2, "save app.py:40": 2}  # fmt: skip
-    assert {row.label for row in told.rows("line") if row["estimated"]} == {"save app.py:40"}
+    assert {row.label for row in shown.rows("line") if row["estimated"]} == {"save app.py:40"}
 
 
 @pytest.mark.parametrize("views", [*((view,) for view in VIEWS), ("process", "line"), ("file", "line")])
 def test_the_rows_of_every_view_sum_to_the_same_total_in_every_column(views):
-    told = loaded().blame()
-    rows, sums = told.rows(*views), told.sums
+    shown = loaded().blame()
+    rows, sums = shown.rows(*views), shown.sums
     total = {"resident": 10 * PAGE, "private": 6 * PAGE, "brought": 11 * PAGE, "written": PAGE, "faults": 8}
     assert {name: sums[name].sum() for name in total} == total, "the page that was unmapped was brought, too"
-    assert told.inputs.swapped == 5
+    assert shown.inputs.swapped == 5
     for column, amounts in sums.items():
         assert sum(row[column] for row in rows) == amounts.sum(), column
     assert all(row["private"] + row["shared"] == row["resident"] for row in rows)
-    assert told.complete
+    assert shown.complete
 
 
-@pytest.mark.parametrize(("told", "page"), [(None, 47), (4096, 33), (1 << 17, 49), ("4096", 47), (1 << 90, 47)])
-def test_the_window_of_a_fault_is_as_large_as_the_trace_tells(told, page):
+@pytest.mark.parametrize(("shown", "page"), [(None, 47), (4096, 33), (1 << 17, 49), ("4096", 47), (1 << 90, 47)])
+def test_the_window_of_a_fault_is_as_large_as_the_trace_tells(shown, page):
     script = Script()
     script.fault(10, FILE + 33 * PAGE, SAVE)
     script.fault(5, FILE + 32 * PAGE, APP)
     script.fault(6, FILE + 200 * PAGE, APP)
     script.snapshot(100, (FILE + page * PAGE, 1, PAGE_FILE | PAGE_SHARED))
     trace = script.trace()
-    trace.info.extra["fault_around_bytes"] = told
+    trace.info.extra["fault_around_bytes"] = shown
     assert sizes(composition(trace)) == {"save app.py:40" if page == 33 else "load_frame app.py:31": 1}
 
 
-def test_what_was_brought_again_is_told_apart():
+def test_what_was_brought_again_is_distinguished():
     script = Script()
     for page in range(4):
         script.fault(10 + page, ANON + page * PAGE, APP)
@@ -108,11 +108,11 @@ def test_what_was_brought_again_is_told_apart():
         script.fault(30 + page, ANON + page * PAGE, SAVE)
     script.fault(40, ANON + 3 * PAGE, IMPORT, flags=FAULT_MAJOR)  # it had been swapped out
     script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE))
-    told = script.blame()
-    assert sizes(told) == {"load_frame app.py:31": 2, "save app.py:40": 2}
-    assert sizes(told, column="brought") == {"load_frame app.py:31": 4, "save app.py:40": 2}
-    assert sizes(told, column="again") == {"save app.py:40": 2, "import pandas app.py:3": 1}
-    assert told.sums["again"].sum() == 3 * PAGE
+    shown = script.blame()
+    assert sizes(shown) == {"load_frame app.py:31": 2, "save app.py:40": 2}
+    assert sizes(shown, column="brought") == {"load_frame app.py:31": 4, "save app.py:40": 2}
+    assert sizes(shown, column="again") == {"save app.py:40": 2, "import pandas app.py:3": 1}
+    assert shown.sums["again"].sum() == 3 * PAGE
 
 
 def test_pss_where_the_shares_are_known():
@@ -126,9 +126,9 @@ def test_pss_where_the_shares_are_known():
 def test_without_a_record_of_unmappings_nothing_is_called_complete():
     trace = loaded().trace()
     trace.info.content_losses = ()
-    told = composition(trace)
-    assert not told.complete
-    assert "unmapped" in told.past.assumed
+    shown = composition(trace)
+    assert not shown.complete
+    assert "unmapped" in shown.past.assumed
 
 
 def test_a_child_has_its_own_copies_and_its_parents_lines():
@@ -140,11 +140,11 @@ def test_a_child_has_its_own_copies_and_its_parents_lines():
     for pid in (7, 8):
         script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE), pid=pid, number=pid)
     trace = script.trace()
-    told = composition(trace)
-    assert sizes(told) == {"load_frame app.py:31": 7, "save app.py:40": 1}
+    shown = composition(trace)
+    assert sizes(shown) == {"load_frame app.py:31": 7, "save app.py:40": 1}
     assert sizes(composition(trace, pids=[8])) == {"load_frame app.py:31": 3, "save app.py:40": 1}
-    assert sizes(told, column="copied") == {"save app.py:40": 1}
-    assert [row.label for row in told.rows("process") if row["copied"]] == ["[unknown] (8)"]
+    assert sizes(shown, column="copied") == {"save app.py:40": 1}
+    assert [row.label for row in shown.rows("process") if row["copied"]] == ["[unknown] (8)"]
 
 
 def test_what_a_vforked_child_brings_is_in_its_parents_memory():
@@ -188,8 +188,8 @@ def test_a_peak_holds_no_process_that_had_ended():
 def test_a_trace_without_snapshots_or_faults_says_so():
     script = Script()
     script.fault(10, ANON, APP)
-    told = script.blame()
-    assert told.rss == 0
+    shown = script.blame()
+    assert shown.rss == 0
     assert composition(trace_of()).rows("line") == []
 
 
@@ -223,11 +223,11 @@ def forked(children: int, pages: int = 16) -> Script:
 
 @pytest.mark.parametrize("children", [1, 4])
 def test_unshared_counts_one_copy_less_than_there_are_holders(children):
-    told = Unshared(forked(children).blame())
-    assert told.total == children * 16 * PAGE
+    shown = Unshared(forked(children).blame())
+    assert shown.total == children * 16 * PAGE
     found = of_forks(forked(children).trace()).as_dict()
-    assert [(row["function"], row["copied"]) for row in found["rows"]] == [("save", told.total)]
-    assert sum(fork["copied"] for fork in found["forks"]) == found["total"]["copied"] == told.total
+    assert [(row["function"], row["copied"]) for row in found["rows"]] == [("save", shown.total)]
+    assert sum(fork["copied"] for fork in found["forks"]) == found["total"]["copied"] == shown.total
     assert {fork["pid"] for fork in found["forks"]} <= set(range(8, 8 + children))
     assert found["completeness"].startswith("complete")
 
@@ -239,10 +239,10 @@ def test_a_child_that_only_ran_another_program_unshared_nothing():
     assert Unshared(script.blame()).total == 0
 
 
-def test_copies_of_a_process_that_ended_are_told_to_hold_those_of_its_end(tmp_path):
+def test_copies_of_a_process_that_ended_are_reported_to_hold_those_of_its_end(tmp_path):
     script = forked(1)
-    told = Unshared(script.blame())
-    assert (told.total, told.ended) == (16 * PAGE, False)
+    shown = Unshared(script.blame())
+    assert (shown.total, shown.ended) == (16 * PAGE, False)
     script.batches.append(script.process(5000, 8, PROCESS_EXIT, "app"))
     saved(script.trace(), path := str(tmp_path / "x.wst"))
     lines = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()
@@ -270,8 +270,8 @@ def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(
     script.lose(20, LOSS_FORKED, pid=8, other=7)
     script.fault(30, ANON + 5 * PAGE, SAVE, pid=writer)
     saved(script.trace(), path := str(tmp_path / "x.wst"))
-    told = Unshared(script.blame())
-    assert (told.total, told.at_least) == (0, True)
+    shown = Unshared(script.blame())
+    assert (shown.total, shown.at_least) == (0, True)
     runner = CliRunner()
     first = runner.invoke(unshared, [path], catch_exceptions=False).output.splitlines()[0]
     assert first.startswith("what was un-shared is not known: no snapshot shows what [unknown] (7) had in memory")
@@ -283,11 +283,11 @@ def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(
     assert first.startswith("at least 4.0 KiB un-shared after 1 fork: ")
     script.snapshot(12, (ANON + 5 * PAGE, 1, PAGE_EXCLUSIVE))
     script.snapshot(90, (ANON, 10, PAGE_EXCLUSIVE))
-    told = Unshared(script.blame())
-    assert (told.total, told.at_least) == (2 * PAGE, False), "the page 9 of the parent was not there before"
+    shown = Unshared(script.blame())
+    assert (shown.total, shown.at_least) == (2 * PAGE, False), "the page 9 of the parent was not there before"
 
 
-def test_what_a_child_inherited_from_before_the_trace_is_told_so():
+def test_what_a_child_inherited_from_before_the_trace_is_named_so():
     script = Script()
     script.batches.pop()
     script.lose(20, LOSS_FORKED, pid=8, other=7)
@@ -298,7 +298,7 @@ def test_what_a_child_inherited_from_before_the_trace_is_told_so():
     assert sizes(script.blame()) == {"(not known: before the trace)": 4, "save app.py:40": 1}
 
 
-def test_forks_before_the_trace_are_not_told_as_none(tmp_path):
+def test_forks_before_the_trace_are_not_called_none(tmp_path):
     script = Script()
     script.batches.pop()
     script.fault(30, ANON, SAVE)

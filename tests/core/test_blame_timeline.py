@@ -29,9 +29,9 @@ def traced(begin: int = 0) -> Script:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_all_times_together_are_the_rows(view):
-    told = traced().blame()
-    over = Timeline(told, np.arange(0, 7, dtype=np.uint64) * np.uint64(SECOND)).by(view)
-    rows = {row.whole: row for row in told.rows(view)}
+    shown = traced().blame()
+    over = Timeline(shown, np.arange(0, 7, dtype=np.uint64) * np.uint64(SECOND)).by(view)
+    rows = {row.whole: row for row in shown.rows(view)}
     for at, row in enumerate(over.rows):
         whole = rows.pop(row.whole, None)
         figures = [over.faults[at].sum(), over.from_disk[at].sum(), over.brought[at].sum() + over.untimed[at],
@@ -41,6 +41,6 @@ def test_all_times_together_are_the_rows(view):
     assert not rows
 
 
-def test_what_came_at_none_of_the_times_is_told_apart():
+def test_what_came_at_none_of_the_times_is_distinguished():
     over = Timeline(traced().blame(), np.arange(3, dtype=np.uint64)).by("kind")
     assert (over.faults.sum(), over.untimed.sum()) == (0, 10 * PAGE)

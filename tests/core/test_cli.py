@@ -127,7 +127,7 @@ def test_one_clear_line_and_the_exit_code(words, code, text, tmp_path):
 @pytest.mark.parametrize(
     "words", [["run"], ["attach"], ["snapshot"], ["empty", "--yes"], ["delta", "--duration", "1s"]]
 )
-def test_the_debug_privilege_is_asked_for_before_a_process_is_opened(words, monkeypatch, capsys):
+def test_the_debug_privilege_is_requested_before_a_process_is_opened(words, monkeypatch, capsys):
     def refuse(self):
         raise Unavailable("no such right", "ask for it")
 
@@ -199,9 +199,9 @@ def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path):
     ran = subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", "-", "-c", code], capture_output=True)
     assert ran.stderr.count(b"printed") == 9999
     (tmp_path / "x.wst").write_bytes(ran.stdout)
-    told = wstrace("info", "--json", "x.wst", cwd=tmp_path)
-    told_of = json.loads(told.stdout)
-    assert (told_of["state"], told_of["damage"]["lost_bytes"]) == ("clean", 0)
+    reported = wstrace("info", "--json", "x.wst", cwd=tmp_path)
+    reported_of = json.loads(reported.stdout)
+    assert (reported_of["state"], reported_of["damage"]["lost_bytes"]) == ("clean", 0)
 
 
 def test_a_summary_on_stdout_does_not_damage_a_trace_there():
@@ -312,7 +312,7 @@ def test_the_signal_that_ended_the_target_is_in_the_report_and_in_the_file(tmp_p
     assert "killed" not in ran.stderr, "a program may end with this code by itself"
 
 
-def test_doctor_begins_with_its_verdict_and_lists_options_when_asked():
+def test_doctor_begins_with_its_verdict_and_lists_options_when_requested():
     at_default = {"value": 1, "origin": "default"}
     findings = {"system": {"user": "root"}, "sources": {"a": {"level": "full", "why": "of itself", "remedy": "agent"}},
                 "remedies": {"sudo": "sudo it"}, "options": {"a.x": at_default}, "failed": {}}  # fmt: skip

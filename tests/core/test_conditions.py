@@ -43,7 +43,7 @@ def test_a_baseline_notes_them():
 
 
 @linux
-def test_a_kernel_that_refuses_is_told(monkeypatch):
-    monkeypatch.setattr(backend, "_personality", lambda asked: 0 if asked == 0xFFFFFFFF else -1)
+def test_a_kernel_that_refuses_is_reported(monkeypatch):
+    monkeypatch.setattr(backend, "_personality", lambda wanted: 0 if wanted == 0xFFFFFFFF else -1)
     with pytest.raises(Unavailable, match="ASLR cannot be switched off"), backend.without_aslr():
         pass

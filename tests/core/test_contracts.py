@@ -41,7 +41,7 @@ def test_a_source_that_gives_nothing_does_not_pass():
         contract().test_its_names_survive_a_move()
 
 
-def test_a_source_whose_codes_are_of_no_name_does_not_pass():
+def test_a_source_with_codes_of_no_name_does_not_pass():
     with pytest.raises(AssertionError, match="9 is the code of no name"):
         contract(batch_of(NAMED, pid=[1], name=[9])).test_its_names_survive_a_move()
 

@@ -29,11 +29,11 @@ stranger = one
 """
 
 
-def install(folder: Path, name: str, about: str = "", points: str = "", told: str | None = None) -> None:
+def install(folder: Path, name: str, about: str = "", points: str = "", shown: str | None = None) -> None:
     made = folder / (about or f"{name}-1.0.dist-info")
     made.mkdir(parents=True)
     head = "PKG-INFO" if made.suffix == ".egg-info" else "METADATA"
-    text = told or f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\nName: not this one\n"
+    text = shown or f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n\nName: not this one\n"
     (made / head).write_text(text)
     if points:
         (made / "entry_points.txt").write_text(points)
@@ -49,7 +49,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sys.path
 
 
-def told_by_the_library() -> set[tuple[str, ...]]:
+def reported_by_the_library() -> set[tuple[str, ...]]:
     return {(e.name, e.value, e.dist.name, e.dist.version) for e in metadata.entry_points(group="group")}
 
 
@@ -59,7 +59,7 @@ def test_every_layout_is_read_as_the_library_reads_it(path):
     install(first, "develop", "develop.egg-info", "[group]\nold = develop\n")
     install(first, "egg", "egg-2.0-py3.11.egg-info", "[group]\negg = egg\n", "Name: egg\nVersion: 2.0\n")
     install(first, "folded", points="[group]\nfolded = x\n",
-            told="Metadata-Version: 2.1\nVersion: 1.0\nLicense: one\n        two: three\nName: folded\n")  # fmt: skip
+            shown="Metadata-Version: 2.1\nVersion: 1.0\nLicense: one\n        two: three\nName: folded\n")  # fmt: skip
     install(first, "hides")
     install(second, "hides", "hides-0.9.dist-info", "[group]\nhidden = x\n")
     install(first, "dash_ed", points="[group]\nkept = x\n")
@@ -67,7 +67,7 @@ def test_every_layout_is_read_as_the_library_reads_it(path):
     install(second, "without_points")
     (second / "a_file-1.0.egg-info").write_text("Name: a_file\n")
     found = entry_points("group")
-    assert {tuple(entry) for entry in found} == told_by_the_library()
+    assert {tuple(entry) for entry in found} == reported_by_the_library()
     assert {entry.name for entry in found} == {"first", "second", "third", "old", "egg", "folded", "kept"}
 
 
@@ -90,7 +90,7 @@ def test_a_zip_file_on_the_path_has_distributions_too(path, tmp_path):
     assert set(entry_points("group")) == {("zipped", "zipped", "zipped", "1.0"), ("plain", "plain", "plain", "1.0")}
 
 
-def test_a_finder_with_distributions_of_its_own_is_asked(path, monkeypatch):
+def test_a_finder_with_distributions_of_its_own_is_used(path, monkeypatch):
     class Own(metadata.Distribution):
         def read_text(self, filename):
             return {"METADATA": "Name: own\nVersion: 3\n", "entry_points.txt": "[group]\nown = own\n"}.get(filename)
@@ -113,10 +113,10 @@ def test_a_distribution_without_these_entry_points_is_not_read(path, monkeypatch
     """importlib parses all of METADATA for each answer: of nine plugins that was 6 ms of every start."""
     install(Path(path[0]), "many", points="[group]\n" + "".join(f"p{n} = p{n}\n" for n in range(5)))
     install(Path(path[0]), "none", points="[other]\nx = x\n")
-    read, asked = wstrace.entry_points._headers, []
-    monkeypatch.setattr(wstrace.entry_points, "_headers", lambda about: asked.append(about) or read(about))
+    read, wanted = wstrace.entry_points._headers, []
+    monkeypatch.setattr(wstrace.entry_points, "_headers", lambda about: wanted.append(about) or read(about))
     assert [entry[2:] for entry in entry_points("group")] == [("many", "1.0")] * 5
-    assert [Path(about).name for about in asked] == ["many-1.0.dist-info"]
+    assert [Path(about).name for about in wanted] == ["many-1.0.dist-info"]
 
 
 def test_files_that_are_no_text_cost_only_their_own_plugin(path):

@@ -278,9 +278,9 @@ def test_a_checkout_that_is_not_installed_says_so(
     try:
         for words in (["report", "x.wst"], ["run", "--", "true"], ["attach", "1", "-s", "page_faults"]):
             assert main(words) == 125
-            told = capsys.readouterr().err
-            assert "wstrace's own plugins are not found" in told
-            assert "-m pip install -e " in told
-            assert len(told.splitlines()) == 1
+            shown = capsys.readouterr().err
+            assert "wstrace's own plugins are not found" in shown
+            assert "-m pip install -e " in shown
+            assert len(shown.splitlines()) == 1
     finally:
         default_plugins.cache_clear()

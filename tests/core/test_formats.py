@@ -99,14 +99,14 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
     assert out.read_text() == "a=b,c True 2000"
     assert trace.save(str(out), force=True, hard=True) == 1
     assert out.read_text() == "faults True 0"
-    for option, told in (
+    for option, reported in (
         ("hart=yes", "the format 'theirs' has no option 'hart'; did you mean 'hard'?"),
         ("hard=maybe", "the format 'theirs':hard: 'maybe' is neither true nor false"),
         ("hard", "--option hard: it has no value; write hard=VALUE"),
         ("stream=process", "the format 'theirs' has no option 'stream'"),
     ):
         code, err = convert(option)
-        assert (code, told in err) == (125, True), err
+        assert (code, reported in err) == (125, True), err
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv"), "--option", "stream=process"]) == 125
     assert "the format 'csv' has no option 'stream'" in capsys.readouterr().err
     assert cli.main(["convert", "--help"]) == 0
@@ -118,16 +118,16 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
     assert ".one .uno" in line
 
 
-def test_a_format_whose_options_cannot_be_read_is_told(trace, theirs, tmp_path, plugins_with, capsys):
+def test_a_format_with_options_that_cannot_be_read_is_reported(trace, theirs, tmp_path, plugins_with, capsys):
     def write(trace, file, *, hard: "Nowhere" = None) -> int:  # noqa: F821, UP037
         return 0
 
     theirs.write = write
     plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one"), "--option", "hard=yes"]) == 125
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "the options of the format 'theirs' of the plugin 'their_plugin' cannot be read: NameError" in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert "the options of the format 'theirs' of the plugin 'their_plugin' cannot be read: NameError" in reported
     assert cli.main(["convert", "--help"]) == 0
 
 
@@ -191,10 +191,10 @@ def test_a_format_that_fails_is_one_line_that_names_its_plugin(
     theirs.write = write
     plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one")]) == 123
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "the format 'theirs' of the plugin 'their_plugin'" in told
-    assert why in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert "the format 'theirs' of the plugin 'their_plugin'" in reported
+    assert why in reported
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.wst"]
     theirs.__dict__.pop("write")
     with pytest.raises(OutputError, match=r"'their_plugin' cannot be used: .*has no attribute 'write'"):
@@ -231,17 +231,17 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
     theirs.write = write
     found = plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
     monkeypatch.setattr(wstrace.formats, "SILENT_SECONDS", 0.01)
-    told: list[str] = []
+    reported: list[str] = []
 
     def waiting(text: str) -> None:
-        told.append(text)
-        if len(told) == 3:
+        reported.append(text)
+        if len(reported) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         save(trace, str(tmp_path / "x.one"), Selection(), {}, plugins=found, waiting=waiting)
     release.set()
-    assert "'their_plugin' has done nothing for" in told[0]
+    assert "'their_plugin' has done nothing for" in reported[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.wst"]
 
 
@@ -262,7 +262,7 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
         ([7], "7 is no Format"),
     ],
 )
-def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_told(
+def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_reported(
     trace, tmp_path, plugins_with, capsys, formats, why
 ):
     found = plugins_with(*formats)
@@ -273,8 +273,8 @@ def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_told(
     (broken,) = [plugin for plugin in found.found if plugin.state == "failed"]
     assert (broken.name, why in broken.error) == ("their_plugin", True)
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv")]) == 0
-    told = capsys.readouterr().err
-    assert f"plugin 'their_plugin' is left out: wstrace_formats: {broken.error.split(': ', 1)[1]}\n" in told
+    reported = capsys.readouterr().err
+    assert f"plugin 'their_plugin' is left out: wstrace_formats: {broken.error.split(': ', 1)[1]}\n" in reported
     assert (tmp_path / "x.csv").exists()
 
 
@@ -305,13 +305,13 @@ for load in (arrow.arro3, sql.duckdb, writer.pyarrow):
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [
         ("raise ImportError('libx.so: cannot\\nmap')", "is installed, and cannot be loaded: libx.so: cannot map"),
         ("import no_such_package", "is not installed; pip install 'wstrace["),
     ],
 )  # fmt: skip
-def test_a_package_that_cannot_be_loaded_is_not_told_as_missing(tmp_path: Path, code: str, told: str) -> None:
+def test_a_package_that_cannot_be_loaded_is_not_reported_as_missing(tmp_path: Path, code: str, reported: str) -> None:
     """As below `ulimit -v`, where the linker finds no room for a library of a package that is there."""
     for package in ("arro3", "duckdb", "pyarrow"):
         (tmp_path / package).mkdir()
@@ -319,4 +319,4 @@ def test_a_package_that_cannot_be_loaded_is_not_told_as_missing(tmp_path: Path, 
     words, surroundings = [sys.executable, "-c", PACKAGES], {**os.environ, "PYTHONPATH": str(tmp_path)}
     lines = subprocess.run(words, capture_output=True, text=True, check=True, env=surroundings).stdout.splitlines()
     assert [line.split()[2] for line in lines] == ["arro3-core", "duckdb", "pyarrow"]
-    assert all(told in line for line in lines)
+    assert all(reported in line for line in lines)

@@ -1,4 +1,4 @@
-"""What a user is told of a plugin's error: what failed, why, and what to do about it."""
+"""What a user is shown a plugin's error: what failed, why, and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from wstrace.guard import named, why
         (ValueError("odd"), "WSTRACE_DEBUG=1 shows where"),
     ],
 )
-def test_a_limit_of_the_process_is_told_with_what_lifts_it(error: Exception, remedy: str) -> None:
-    with pytest.raises(PluginError) as told, named("source x"):
+def test_a_limit_of_the_process_is_reported_with_what_lifts_it(error: Exception, remedy: str) -> None:
+    with pytest.raises(PluginError) as shown, named("source x"):
         raise error
-    assert told.value.remedy == remedy
-    assert told.value.exit_code == (125 if isinstance(error, ValueError) else 122), "the system does not permit more"
-    assert str(told.value).startswith("source x failed: ")
+    assert shown.value.remedy == remedy
+    assert shown.value.exit_code == (125 if isinstance(error, ValueError) else 122), "the system does not permit more"
+    assert str(shown.value).startswith("source x failed: ")
 
 
 def test_an_error_without_words_is_its_type() -> None:

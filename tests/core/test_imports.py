@@ -65,7 +65,7 @@ def test_of_several_modules_that_a_line_imports_each_has_what_came_before_it():
     assert found == {"one": (3, 3), "two": (3, 3)}
 
 
-def test_threads_that_import_at_once_are_told_apart():
+def test_threads_that_import_at_once_are_distinguished():
     script = Script()
     one, two = ([*body(name), *RUNNING, *MAIN] for name in ("one.py", "two.py"))
     for number, (tid, stack) in enumerate([(7, [*READING, *MAIN]), (8, [*READING, *MAIN]), (8, two), (7, one)]):
@@ -113,10 +113,10 @@ def test_all_columns_sum_to_those_of_the_report():
     script = traced(APP, PANDAS, [*body("a.py"), *RUNNING, *PANDAS], (), PANDAS)
     script.fault(90, ANON, PANDAS, flags=FAULT_MAJOR)
     trace = script.trace()
-    told, total = imports(trace, "exit"), trace.report(at="exit").total
+    shown, total = imports(trace, "exit"), trace.report(at="exit").total
     for name in ("resident", "private", "faults", "from_disk"):
-        assert sum(row[name] for row in told.rows) == total[name], name
-        assert sum(row.all[name] for row in told.rows if len(row.path) == 1) == total[name]
+        assert sum(row[name] for row in shown.rows) == total[name], name
+        assert sum(row.all[name] for row in shown.rows if len(row.path) == 1) == total[name]
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,11 @@ def test_modules_are_named_as_they_are_imported(path: str, name: str):
 def test_the_command_answers_in_its_first_line(tmp_path):
     many = [PANDAS] * 300 + [[*body("numpy/__init__.py"), *RUNNING, *PANDAS]] * 600
     saved(traced(*many, *[APP] * 100).trace(), path := str(tmp_path / "x.wst"))
-    told = CliRunner().invoke(command, [path])
-    assert told.output.splitlines()[0] == "import pandas brings 3.5 of 3.9 MiB at the peak: numpy 2.3, pandas 1.2", (
-        told.output
+    shown = CliRunner().invoke(command, [path])
+    assert shown.output.splitlines()[0] == "import pandas brings 3.5 of 3.9 MiB at the peak: numpy 2.3, pandas 1.2", (
+        shown.output
     )
-    assert "(not importing)" in told.output
+    assert "(not importing)" in shown.output
     data = json.loads(CliRunner().invoke(command, [path, "--json"]).output)
     assert data["total"]["resident"] == 1000 * PAGE
     assert data["rows"][0]["import"] == "pandas"
@@ -155,7 +155,7 @@ def test_the_command_answers_in_its_first_line(tmp_path):
     assert data["rows"][1]["path"] == ["pandas", "numpy"]
 
 
-def test_of_a_sampled_trace_what_rows_have_is_told_as_estimates(tmp_path):
+def test_of_a_sampled_trace_what_rows_have_is_reported_as_estimates(tmp_path):
     trace = traced(*[PANDAS] * 300, *[APP] * 700).trace()
     trace.info.sampled = 10
     saved(trace, path := str(tmp_path / "x.wst"))
@@ -169,23 +169,23 @@ def test_of_a_sampled_trace_what_rows_have_is_told_as_estimates(tmp_path):
     assert (data["estimated"], data["total"]["faults"]) == (True, 10_000)
 
 
-def test_a_peak_that_the_looks_missed_is_told_as_a_share(tmp_path):
+def test_a_peak_between_snapshots_is_reported_as_a_share(tmp_path):
     trace = traced(*[PANDAS] * 60, *[APP] * 40).trace()
     trace.info.usage = dataclasses.replace(trace.info.usage, peak_resident_bytes=160 * PAGE)
     saved(trace, path := str(tmp_path / "x.wst"))
     first = CliRunner().invoke(command, [path]).output.splitlines()[0]
     assert first == "import pandas brings 240.0 of 400.0 KiB at the peak"
     assert "the snapshot has 400.0 KiB of a peak of 640.0 KiB" in CliRunner().invoke(command, [path]).output
-    told = CliRunner().invoke(command, [path, "--at", "exit"]).output
-    assert "of a peak" not in told
+    shown = CliRunner().invoke(command, [path, "--at", "exit"]).output
+    assert "of a peak" not in shown
 
 
 def test_min_and_top_bound_what_is_shown_and_not_what_is_counted(tmp_path):
     stacks = [[*body(f"mod{n}.py"), *RUNNING, *MAIN] for n in range(30) for _ in range(n + 1)]
     saved(traced(*stacks).trace(), path := str(tmp_path / "x.wst"))
-    told = CliRunner().invoke(command, [path, "--top", "3", "--min", "80KiB"]).output
-    tree, table = told.split(" resident ")
-    assert [name for name in ("mod28", "mod19", "mod18") if name in tree] == ["mod28", "mod19"], told
+    shown = CliRunner().invoke(command, [path, "--top", "3", "--min", "80KiB"]).output
+    tree, table = shown.split(" resident ")
+    assert [name for name in ("mod28", "mod19", "mod18") if name in tree] == ["mod28", "mod19"], shown
     assert [name for name in ("mod29", "mod27", "mod26", "1.8 MiB") if name in table] == ["mod29", "mod27", "1.8 MiB"]
 
 

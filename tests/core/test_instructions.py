@@ -1,4 +1,4 @@
-"""Instructions are told apart by their place in the file, not by that in a page, wherever the file is mapped."""
+"""Instructions are distinguished by their place in the file, not by that in a page, wherever the file is mapped."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_signal_before_the_command_runs_leaves_nothing_and_says_so(number, tmp
 @pytest.mark.skipif(sys.platform != "linux", reason="launches sleep")
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("where", ["its launch", "its session", "its report"])
-def test_a_signal_at_any_other_moment_is_told_too(where, number, tmp_path, monkeypatch, capfd):
+def test_a_signal_at_any_other_moment_is_reported_too(where, number, tmp_path, monkeypatch, capfd):
     owner, name = {"its launch": (LinuxPlatform, "launch"), "its session": (Recording, "_session"),
                    "its report": (Recording, "_exit_code")}[where]  # fmt: skip
     call = getattr(owner, name)
@@ -116,8 +116,8 @@ def test_a_signal_at_any_other_moment_is_told_too(where, number, tmp_path, monke
 
     monkeypatch.setattr(owner, name, then_interrupted)
     assert main(["run", "-q", "-o", str(tmp_path / "x.wst"), "--", "true"]) == 128 + number
-    told, recorded = f"wstrace: interrupted by {number.name}\n", where == "its report"
-    assert capfd.readouterr().err.lstrip() == (told if recorded else NOTHING.format(number.name))
+    shown, recorded = f"wstrace: interrupted by {number.name}\n", where == "its report"
+    assert capfd.readouterr().err.lstrip() == (shown if recorded else NOTHING.format(number.name))
     assert [path.name for path in tmp_path.iterdir()] == ["x.wst"] * recorded
 
 

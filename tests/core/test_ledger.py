@@ -68,7 +68,7 @@ def traced(folder, *words, source=LEAKY):
 
 
 @pytest.mark.slow
-def test_a_file_that_lacks_records_is_123_and_any_other_loss_121_where_that_is_asked_for(tmp_path):
+def test_a_file_that_lacks_records_is_123_and_any_other_loss_121_where_that_is_requested(tmp_path):
     dropping = LEAKY.replace('"spilt"', '"dropped_bus"')
     assert dropping != LEAKY
     file = tmp_path / "x.wst"

@@ -70,9 +70,9 @@ def scripted() -> Script:
 
 
 def test_a_report_shows_its_answer_and_its_rows():
-    told = scripted().trace().report()
-    found = checked(told._repr_html_())
-    assert found.texts[0] == told.answer
+    reported = scripted().trace().report()
+    found = checked(reported._repr_html_())
+    assert found.texts[0] == reported.answer
     assert [text for text in found.texts if text.startswith("load_frame")] == ["load_frame app.py:31"]
     assert "16.0 KiB" in found.texts
 
@@ -124,7 +124,7 @@ def test_an_error_is_a_sentence(monkeypatch):
     assert checked(trace._repr_html_()).texts[0].startswith("it cannot be shown")
 
 
-def test_nothing_and_very_much_are_told_at_once(monkeypatch):
+def test_nothing_and_very_much_are_reported_at_once(monkeypatch):
     checked(trace_of()._repr_html_())
     assert "0 faults" in checked(trace_of().report()._repr_html_()).texts[0]
     monkeypatch.setattr(wstrace.trace, "_QUICK", 3)

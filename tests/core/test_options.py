@@ -54,7 +54,7 @@ def test_an_option_without_a_value_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         (
             "thing:path=x.wst,kernel",
@@ -64,9 +64,9 @@ def test_an_option_without_a_value_is_refused():
         ("thing:path=x.wst,keep", "write keep=VALUE"),
     ],
 )
-def test_an_option_without_a_value_is_not_taken_for_a_part_of_the_one_before_it(text, told):
+def test_an_option_without_a_value_is_not_taken_for_a_part_of_the_one_before_it(text, shown):
     spec = parse_spec(text)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=shown):
         build(Thing, spec.options, spec.name)
 
 
@@ -148,7 +148,7 @@ def test_the_precedence_is_option_variable_file(tmp_path):
     assert found.origin("rate", 1.0, table="thing") == (1.0, "default")
 
 
-def test_pyproject_is_read_only_when_asked_for(tmp_path, monkeypatch):
+def test_pyproject_is_read_only_when_requested(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text("[tool.wstrace]\nduration = '3s'")
     monkeypatch.chdir(tmp_path)
     assert Config.load(environ={}).get("duration") == "3s"
@@ -187,7 +187,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "shown"),
     [
         ({"ring_bytes": 1.5}, "thing:ring_bytes: 1.5 is no whole number"),
         ({"ring_bytes": True}, "thing:ring_bytes: True is no whole number"),
@@ -197,7 +197,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path, content):
         ({"names": {"a": 1}}, "thing:names: {'a': 1} is no list"),
     ],
 )
-def test_a_value_of_a_file_that_is_of_another_type_is_refused(given, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_value_of_a_file_that_is_of_another_type_is_refused(given, shown):
+    with pytest.raises(UsageError, match=shown):
         build(Thing, given, "thing")
     assert build(Thing, {"rate": 2, "names": ["a"], "keep": None}, "thing").given["rate"] == 2

@@ -160,7 +160,7 @@ def test_a_socket_and_a_block_device_are_not_written(folder: Path) -> None:
         open_output(str(folder / "loop"), force=True)
 
 
-def test_a_name_that_changes_between_two_looks_never_reaches_another_file(folder: Path, victim: Path) -> None:
+def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder: Path, victim: Path) -> None:
     """The race of stat() and open(): a FIFO and a link to the victim change places all the time."""
     import ctypes
 

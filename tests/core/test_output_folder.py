@@ -55,15 +55,15 @@ def write(path: Path) -> None:
 
 def refused(path: Path) -> str:
     """The reason why an output is refused in all ways."""
-    told = set()
+    shown = set()
     for force in (False, True):
         with pytest.raises(OutputError) as caught:
             open_output(str(path), force=force)
-        told.add(str(caught.value))
+        shown.add(str(caught.value))
         with pytest.raises(OutputError) as caught, whole_file(str(path), force=force):
             pass
-        told.add(str(caught.value))
-    (only,) = told
+        shown.add(str(caught.value))
+    (only,) = shown
     assert "\n" not in only
     return only
 

@@ -103,16 +103,16 @@ def referring(name, target, monkeypatch):
     return plugins(monkeypatch, GOOD, Entry("referring", offered))
 
 
-def test_what_is_offered_by_reference_is_imported_when_it_is_asked_for(monkeypatch):
-    asked = []
-    monkeypatch.setattr(wstrace.plugins, "load", lambda target: asked.append(target) or OutputExporter)
+def test_what_is_offered_by_reference_is_imported_when_it_is_requested(monkeypatch):
+    wanted = []
+    monkeypatch.setattr(wstrace.plugins, "load", lambda target: wanted.append(target) or OutputExporter)
     found = referring("output", "theirs:OutputExporter", monkeypatch)
     assert found.defaults("exporter") == found.taking_output() == []
     assert found.class_of("exporter", "recording") is RecordingExporter
-    assert asked == []
+    assert wanted == []
     assert found.class_of("exporter", "output") is OutputExporter
     assert found.exporters == {"recording": RecordingExporter, "output": OutputExporter}
-    assert asked == ["theirs:OutputExporter"]
+    assert wanted == ["theirs:OutputExporter"]
 
 
 def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch):

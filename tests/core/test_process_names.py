@@ -84,7 +84,7 @@ def test_blame_of_some_kinds_has_their_pages_and_faults_alone(views):
     ]
 
 
-def test_a_kind_that_there_is_not_is_told():
+def test_a_kind_that_there_is_not_is_reported():
     with pytest.raises(UsageError, match="heap"):
         family().blame(kinds=["heep"])
     assert family().blame(kinds=["shared"]).rss == 0

@@ -34,16 +34,16 @@ def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 
 
 
 def test_each_page_counts_once_where_the_distinct_ones_were_read():
-    told = two(SUMS)
-    assert told.of.memory == Sums(2, 8 * PAGE, 6 * PAGE, 5 * PAGE)
-    assert told.answer.startswith("20.0 KiB at the peak in 2 processes, shared memory divided: ")
-    assert (told.total["resident"], told.total["rss"]) == (5 * PAGE, 8 * PAGE)
+    shown = two(SUMS)
+    assert shown.of.memory == Sums(2, 8 * PAGE, 6 * PAGE, 5 * PAGE)
+    assert shown.answer.startswith("20.0 KiB at the peak in 2 processes, shared memory divided: ")
+    assert (shown.total["resident"], shown.total["rss"]) == (5 * PAGE, 8 * PAGE)
 
 
 def test_shared_pages_are_divided_where_the_mappings_of_each_page_were_counted():
-    told = two(shares=True)
-    assert told.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
-    rows = {row.label: row["pss"] for row in told.rows}
+    shown = two(shares=True)
+    assert shown.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
+    rows = {row.label: row["pss"] for row in shown.rows}
     assert (sum(rows.values()), rows["load_frame app.py:31"], rows["save app.py:40"]) == (6 * PAGE, 2 * PAGE, PAGE)
 
 
@@ -57,10 +57,10 @@ def test_shared_pages_are_divided_where_the_mappings_of_each_page_were_counted()
     ],
 )
 def test_of_sums_that_are_not_known_the_first_line_says_that_shared_pages_count_for_each(extra, why):
-    told = two(extra)
-    assert told.of.memory.pss is None
-    assert why in told.of.memory.why
-    assert told.answer.startswith("32.0 KiB at the peak in 2 processes, shared memory counted for each: ")
+    shown = two(extra)
+    assert shown.of.memory.pss is None
+    assert why in shown.of.memory.why
+    assert shown.answer.startswith("32.0 KiB at the peak in 2 processes, shared memory counted for each: ")
 
 
 def test_of_one_process_nothing_is_summed():
@@ -96,7 +96,7 @@ def test_the_second_line_says_how_many_processes_have_no_snapshot():
     assert "3 processes without a snapshot" in script.trace().report(at="exit").completeness
 
 
-def test_of_a_recording_that_lacks_records_the_rest_is_told_and_no_file_that_is_gone(monkeypatch):
+def test_of_a_recording_that_lacks_records_the_rest_is_reported_and_no_file_that_is_gone(monkeypatch):
     """GIVEN a temporary trace that was written too slowly THEN its answer is shown, then what it lacks (123)."""
 
     def record(_target, _options, path, **_):
@@ -126,9 +126,9 @@ def test_the_rows_are_a_table_for_other_libraries():
     trace = script.trace()
     rows = trace.report().rows
     assert trace.report_table().to_numpy()["resident"].tolist() == [row["resident"] for row in rows]
-    told = trace.report(by=("thread", "line"), sort="faults")
+    shown = trace.report(by=("thread", "line"), sort="faults")
     frame = pytest.importorskip("pyarrow").table(trace.report_table(by=("thread", "line"), sort="faults")).to_pylist()
-    assert [row["label"] for row in frame] == [row.label for row in told.rows]
+    assert [row["label"] for row in frame] == [row.label for row in shown.rows]
     assert [(row["thread"].split()[1], row["resident"] // PAGE) for row in frame] == [
         ("(7)", 4),
         ("(7)", 1),

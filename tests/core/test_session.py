@@ -234,7 +234,7 @@ def test_the_memory_outlives_the_block():
     assert session.trace.report().total["faults"] == 10
 
 
-def test_faults_may_be_asked_for_while_more_arrive(monkeypatch):
+def test_faults_may_be_requested_while_more_arrive(monkeypatch):
     recorder, read = Recorder(), Batch.__getitem__
     recorder.export(faults(4))
 
@@ -271,7 +271,7 @@ class Recorded(ScriptedSource):
         context.info.become(TraceInfo(command=["old"], clock=ClockAnchor([(0, 5)]), started_ns=1, ended_ns=9))
 
 
-def test_an_exporter_knows_whose_records_come_before_they_do():
+def test_an_exporter_knows_a_process_before_its_records():
     order = []
     source, exporter = Recorded([faults(1)]), RecordingExporter()
     begun = source.start

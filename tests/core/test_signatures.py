@@ -32,7 +32,7 @@ from wstrace.signatures import without_arguments, without_parameters
         ("<T as core::Trait>::f", "<T as core::Trait>::f"),
     ],
 )
-def test_functions_of_cxx_are_told_without_their_arguments(function, short):
+def test_functions_of_cxx_are_reported_without_their_arguments(function, short):
     assert without_arguments(function) == short
 
 

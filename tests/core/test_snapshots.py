@@ -1,4 +1,4 @@
-"""Which snapshot of resident pages counts, told once for every view."""
+"""Which snapshot of resident pages counts, shown once for every view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults told by line, function, stack and package: each view holds the same faults; the own line is the right one."""
+"""Faults shown by line, function, stack and package: each view holds the same faults; the own line is the right one."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_a_script_that_starts_a_package_is_not_the_users_own_and_one_with_functi
         ("", Origin.NONE, ""),
     ],
 )
-def test_whose_a_file_is(path, origin, package):
+def test_the_owner_of_a_file(path, origin, package):
     assert OwnRule().origins([SourceFile(path)]) == [(origin, package)]
     assert package_of(path) == package
 
 
-def test_own_and_not_own_are_told_by_path_and_the_deeper_one_decides(monkeypatch):
+def test_own_and_not_own_are_reported_by_path_and_the_deeper_one_decides(monkeypatch):
     monkeypatch.chdir("/srv")
     rule = OwnRule(own=["/venv/lib/python3.11/site-packages/pandas", "app/keep"], not_own=["app", "/srv/app/keep/not"])
     files = [
@@ -135,7 +135,7 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "shown"),
     [
         ("JS:*makeRecords /srv/app/alloc.js:1:21", ("makeRecords", "/srv/app/alloc.js", Origin.OWN, "")),
         ("JS:~ /srv/app/alloc.js:1:1", ("(anonymous)", "/srv/app/alloc.js", Origin.OWN, "")),
@@ -154,12 +154,12 @@ def test_a_package_of_a_cut_stack_says_that_the_own_line_may_be_missing():
         ("Builtin:ArrayMap", (None, "", Origin.NONE, "")),
     ],
 )
-def test_what_a_runtime_calls_a_function_is_taken_apart(name, told):
-    assert jit_function(name, OwnRule()) == (told[0] or name, *told[1:])
+def test_what_a_runtime_calls_a_function_is_taken_apart(name, shown):
+    assert jit_function(name, OwnRule()) == (shown[0] or name, *shown[1:])
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "shown"),
     [
         ("/srv/app/prog", (Origin.OWN, "")),
         ("/usr/local/bin/prog", (Origin.OWN, "")),
@@ -173,8 +173,8 @@ def test_what_a_runtime_calls_a_function_is_taken_apart(name, told):
         ("", (Origin.NONE, "")),
     ],
 )
-def test_whose_a_module_is(path, told):
-    assert module_origin(path, OwnRule()) == told
+def test_the_owner_of_a_module(path, shown):
+    assert module_origin(path, OwnRule()) == shown
     assert module_origin("/usr/bin/prog", OwnRule(own=["/usr/bin/prog"]))[0] == Origin.OWN
 
 
@@ -184,7 +184,7 @@ def test_two_files_of_one_name_are_two_rows():
     assert labels(counts, "function") == {"f a/x.py": 1, "f b/x.py": 1}
 
 
-def test_what_is_not_certain_is_never_told_as_certain():
+def test_what_is_not_certain_is_never_reported_as_certain():
     stacks = Stacks(Dictionary())
     certain, doubtful = stacks.python([APP]), stacks.python([APP], flags=FRAME_UNCHECKED)
     rows = [(certain, HOW_EXACT), (doubtful, HOW_EXACT)]
@@ -246,8 +246,8 @@ def test_native_frames_stand_where_the_interpreters_are():
     for one in stacks.trees.values():
         tree.learn(one.new_rows())
     frames = Frames(tree, OwnRule())
-    told = [frame.offset or frame.function for frame in frames.interleaved(two, int(leaf))]
-    assert told == [5, "parse", 3, "<module>", 1]
-    told = [frame.offset or frame.function for frame in frames.interleaved(three, int(leaf))]
-    assert told == [5, "parse", "parse", "<module>", 1]
+    shown = [frame.offset or frame.function for frame in frames.interleaved(two, int(leaf))]
+    assert shown == [5, "parse", 3, "<module>", 1]
+    shown = [frame.offset or frame.function for frame in frames.interleaved(three, int(leaf))]
+    assert shown == [5, "parse", "parse", "<module>", 1]
     assert [frame.offset for frame in frames.interleaved(0, int(leaf))] == [5, 4, 3, 2, 1]

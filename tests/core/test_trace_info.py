@@ -81,9 +81,9 @@ def test_usage_of_two_processes_adds_up_and_their_peak_is_the_larger_one() -> No
 
 
 def test_the_process_of_a_peak_is_that_of_the_larger_one() -> None:
-    large, small, untold = Usage(None, None, 100, peak_pid=7), Usage(None, None, 50, peak_pid=8), Usage(None, None, 70)
-    assert [(a + b).peak_pid for a, b in ((large, small), (small, large), (untold, large))] == [7, 7, 7]
-    assert [(a + b).peak_pid for a, b in ((small, untold), (untold, small))] == [None, None]
+    large, small, unknown = Usage(None, None, 100, peak_pid=7), Usage(None, None, 50, peak_pid=8), Usage(None, None, 70)
+    assert [(a + b).peak_pid for a, b in ((large, small), (small, large), (unknown, large))] == [7, 7, 7]
+    assert [(a + b).peak_pid for a, b in ((small, unknown), (unknown, small))] == [None, None]
     assert (large + Usage()).peak_pid == (Usage() + large).peak_pid == 7
     both = TraceInfo.of_several([TraceInfo(usage=large), TraceInfo(usage=small)]).usage
     assert (both.peak_resident_bytes, both.peak_pid) == (100, None)

@@ -34,10 +34,10 @@ def served(*, ends: bool = True, how: int = HOW_NO_PYTHON) -> Script:
     return script
 
 
-def test_what_a_process_copied_as_it_ended_is_told_apart(tmp_path):
-    told = Unshared(served().blame())
-    assert (told.total, told.at_the_end) == (28 * PAGE, 9 * PAGE)
-    found = {row.of("function"): (row["copied"], row["at_the_end"]) for row in told.rows("function")}
+def test_what_a_process_copied_as_it_ended_is_distinguished(tmp_path):
+    shown = Unshared(served().blame())
+    assert (shown.total, shown.at_the_end) == (28 * PAGE, 9 * PAGE)
+    found = {row.of("function"): (row["copied"], row["at_the_end"]) for row in shown.rows("function")}
     assert found == {"save": (16 * PAGE, 0), "stop": (PAGE, 0), "": (10 * PAGE, 8 * PAGE), "__del__": (PAGE, PAGE)}
     report = of_forks(served().trace()).as_dict()
     assert (report["total"]["at_the_end"], sum(row["at_the_end"] for row in report["rows"])) == (9 * PAGE, 9 * PAGE)
@@ -53,8 +53,8 @@ def test_what_a_process_copied_as_it_ended_is_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize(("ends", "how"), [(False, HOW_NO_PYTHON), (True, HOW_NOT_PYTHON)])
-def test_nothing_is_told_of_an_end_that_is_not_known(ends, how):
+def test_nothing_is_reported_of_an_end_that_is_not_known(ends, how):
     """GIVEN a process that goes on, or that runs another program last THEN all counts as copied while it ran."""
-    told = Unshared(served(ends=ends, how=how).blame())
-    assert (told.total, told.at_the_end) == (28 * PAGE, 0)
-    assert told.ended == ends, "then line 2 says that what it copied as it ended counts too"
+    shown = Unshared(served(ends=ends, how=how).blame())
+    assert (shown.total, shown.at_the_end) == (28 * PAGE, 0)
+    assert shown.ended == ends, "then line 2 says that what it copied as it ended counts too"

@@ -20,13 +20,13 @@ class Waiting(Source):
     drain_seconds: ClassVar[float] = 60.0
 
     def __init__(self) -> None:
-        self.waits, self.woken, self.asked = threading.Event(), threading.Event(), list[float]()
+        self.waits, self.woken, self.wanted = threading.Event(), threading.Event(), list[float]()
 
     def start(self, context: Context) -> None:
         pass
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        self.asked.append(timeout)
+        self.wanted.append(timeout)
         self.waits.set()
         self.woken.wait()
         return ()
@@ -39,9 +39,9 @@ class Waiting(Source):
 
 
 def test_the_end_of_a_session_ends_a_long_wait() -> None:
-    """WHEN a source waits as long as it may THEN it has been told how long, and stop() does not wait for that."""
+    """WHEN a source waits as long as it may THEN it has been shown how long, and stop() does not wait for that."""
     source = Waiting()
     with Session(sources=[source], exporters=[]):
         assert source.waits.wait(30)
     assert source.woken.is_set()
-    assert source.asked == [60.0]
+    assert source.wanted == [60.0]

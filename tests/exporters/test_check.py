@@ -34,32 +34,32 @@ def test_a_command_that_takes_more_than_its_baseline(tmp_path):
     assert "record one: wstrace check --update" in warned
     assert said.count("printed") == 1, "of the first run only"
     check(tmp_path, 8, "--require-baseline", code=120)
-    _, told = check(tmp_path, 8, "--update")
-    assert "it is in " in told
+    _, reported = check(tmp_path, 8, "--update")
+    assert "it is in " in reported
     (environment,) = json.loads((tmp_path / "b" / "baseline.json").read_text())["environments"].values()
     entry = environment["tests"]["it"]
     assert entry["runs"] == 2
     assert 2048 < entry["faults"] < 40_000
     check(tmp_path, 8, "--require-baseline")
-    said, told = check(tmp_path, 24, code=120)
-    assert "wstrace: over its budget: " in told
-    assert " over the baseline of " in told
+    said, reported = check(tmp_path, 24, code=120)
+    assert "wstrace: over its budget: " in reported
+    assert " over the baseline of " in reported
     assert "more than in the baseline:" in said
-    said, told = check(tmp_path, 24, "--json", code=120)
+    said, reported = check(tmp_path, 24, "--json", code=120)
     found = json.loads(said)
     assert not found["ok"]
     assert found["measured"]["faults"] > found["limit"]["faults"] > entry["faults"]
     assert found["grew"][0]["after"] - found["grew"][0]["before"] > 14 << 20
-    assert "printed" in told
+    assert "printed" in reported
 
 
 def test_a_file_that_is_no_baseline_is_recorded_anew(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "baseline.json").write_text("<<<<<<< ours\n")
-    _, told = check(tmp_path, 1, code=125)
-    assert "or record it anew: " in told
-    _, told = check(tmp_path, 1, "--update")
-    assert "the baseline is recorded anew: " in told
+    _, reported = check(tmp_path, 1, code=125)
+    assert "or record it anew: " in reported
+    _, reported = check(tmp_path, 1, "--update")
+    assert "the baseline is recorded anew: " in reported
     check(tmp_path, 1, "--require-baseline")
 
 
@@ -67,15 +67,15 @@ def test_limits_and_the_failure_of_the_command(tmp_path):
     found = json.loads(check(tmp_path, 8, "--peak", "1GiB", "--faults", "1000000", "--json")[0])
     assert found["ok"]
     assert found["limit"] == {"peak": 1 << 30, "faults": 1_000_000}
-    _, told = check(tmp_path, 8, "--peak", "4MiB", "--faults", "10", code=120)
-    assert "limit 4.0 MiB" in told
-    assert "limit 10" in told
+    _, reported = check(tmp_path, 8, "--peak", "4MiB", "--faults", "10", code=120)
+    assert "limit 4.0 MiB" in reported
+    assert "limit 10" in reported
     assert wstrace("check", "--", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     assert wstrace("check", "--", "/nowhere/there").returncode == 127
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "baseline.json").write_text("=======\n")
-    _, told = check(tmp_path, 8, code=125)
-    assert "has a merge conflict in it" in told
+    _, reported = check(tmp_path, 8, code=125)
+    assert "has a merge conflict in it" in reported
 
 
 def test_conditions_of_the_runs(tmp_path):

@@ -65,19 +65,19 @@ def test_a_recording_has_the_kept_part_and_the_number_of_what_was_let_go(tmp_pat
     recorded.exporter.close()
     with open_trace(str(tmp_path / "api-1.wst")) as trace:
         assert trace.state == "clean"
-        told = Recording.of(trace.info.extra)
-        assert told is not None
-        assert (told.time_ns, told.what, told.who, told.how, told.n_bytes) == (
+        shown = Recording.of(trace.info.extra)
+        assert shown is not None
+        assert (shown.time_ns, shown.what, shown.who, shown.how, shown.n_bytes) == (
             firing.time_ns, "rss=1MiB", "api", REACHED, 3 << 20,
         )  # fmt: skip
         n = trace.rows["page_fault"]
-        assert told.let_go["page_fault"] >= 1000
-        assert n + told.let_go["page_fault"] == recorded.context.ledger.get("recorded", "page_fault")
+        assert shown.let_go["page_fault"] >= 1000
+        assert n + shown.let_go["page_fault"] == recorded.context.ledger.get("recorded", "page_fault")
         assert trace.ledger.get("lost_kernel") == 0, "it was lost before what is kept"
         assert trace.ledger.get("recorded", "page_fault") == n
-        assert trace.info.started_ns == told.begin_ns
-        assert (firing.time_ns - told.begin_ns) / 1e9 >= 1.0
-        assert trace.process_names()[100] == ["python3"], "it was told in a part that is gone"
+        assert trace.info.started_ns == shown.begin_ns
+        assert (firing.time_ns - shown.begin_ns) / 1e9 >= 1.0
+        assert trace.process_names()[100] == ["python3"], "it was in a part that is gone"
 
 
 def test_nothing_is_left_without_a_firing(tmp_path):
@@ -96,8 +96,8 @@ def test_the_size_on_the_disk_goes_before_the_time(tmp_path):
     recorded.fire()
     recorded.exporter.close()
     with open_trace(str(tmp_path / "api-1.wst")) as trace:
-        told = Recording.of(trace.info.extra)
-        assert trace.rows["page_fault"] + told.let_go["page_fault"] == 30_000
+        shown = Recording.of(trace.info.extra)
+        assert trace.rows["page_fault"] + shown.let_go["page_fault"] == 30_000
         assert trace.rows["page_fault"] > 5000
 
 
@@ -168,7 +168,7 @@ def test_a_recording_waits_for_the_records_of_before_the_firing(tmp_path):
         assert trace.rows["page_fault"] == 7
 
 
-def test_a_folder_that_is_gone_is_told_as_the_failure(tmp_path):
+def test_a_folder_that_is_gone_is_reported_as_the_failure(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     recorded = Recorded(folder / "api.wst", keep=60)

@@ -87,13 +87,13 @@ def test_info_takes_no_name_of_a_thread_for_one_of_its_process(tmp_path):
 
 def test_info_as_json(trace):
     code, out, _ = wstrace("info", trace, "--json")
-    told = json.loads(out)
+    shown = json.loads(out)
     assert code == 0
-    assert told["state"] == "clean"
-    assert told["rows"]["page_fault"] == 5000
-    assert told["ledger"] == {"recorded:page_fault": 5000}
-    assert told["processes"] == {"4242": ["evil\x1b[31m"]}
-    assert json.loads(wstrace("info", trace, "--json", "--quick")[1])["rows"] == told["rows"]
+    assert shown["state"] == "clean"
+    assert shown["rows"]["page_fault"] == 5000
+    assert shown["ledger"] == {"recorded:page_fault": 5000}
+    assert shown["processes"] == {"4242": ["evil\x1b[31m"]}
+    assert json.loads(wstrace("info", trace, "--json", "--quick")[1])["rows"] == shown["rows"]
 
 
 @pytest.mark.parametrize("word", ["info", "convert", "query"])
@@ -209,9 +209,9 @@ def test_merge_keeps_equal_pids_of_hosts_and_boots_apart(tmp_path, monkeypatch, 
     assert wstrace("convert", a, b, "-o", tmp_path / "ab.wst")[0] == 0
     assert wstrace("convert", tmp_path / "ab.wst", c, "-o", tmp_path / "abc.wst")[0] == 0
     for merged, held in ((tmp_path / "ab.wst", pages[:2]), (tmp_path / "abc.wst", pages)):
-        told = json.loads(wstrace("report", merged, "--by", "process", "--json")[1])
-        assert [row["rss"] for row in told["rows"]] == [4096 * n for n in sorted(held, reverse=True)]
-        assert [row["faults"] for row in told["rows"]] == [100] * len(held)
+        shown = json.loads(wstrace("report", merged, "--by", "process", "--json")[1])
+        assert [row["rss"] for row in shown["rows"]] == [4096 * n for n in sorted(held, reverse=True)]
+        assert [row["faults"] for row in shown["rows"]] == [100] * len(held)
     with open_trace(str(tmp_path / "abc.wst")) as trace:
         [hosts] = [mark["hosts"] for mark in trace.marks if mark["m"] == "hosts"]
         assert hosts == ["a", "b" if second == "other host" else "a", "c"]

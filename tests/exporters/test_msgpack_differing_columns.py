@@ -33,7 +33,7 @@ def rows_of(batches) -> int:
     return sum(map(len, batches))
 
 
-def test_rows_without_the_column_that_is_asked_for_are_rows(path):
+def test_rows_without_the_column_that_is_requested_are_rows(path):
     with open_trace(path) as trace:
         assert rows_of(trace.batches("resident", ["shares"])) == 940
         assert rows_of(Prefetched(trace.batches("resident", ["shares"]))) == 940

@@ -205,8 +205,8 @@ def test_info_says_where_the_missing_records_were_lost(tmp_path):
         context.ledger.set(stage, n, who)
     with pytest.raises(OutputError):
         exporter.close()
-    told = wstrace("info", tmp_path / "x.wst").stdout.splitlines()
-    assert told[1:4] == [
+    shown = wstrace("info", tmp_path / "x.wst").stdout.splitlines()
+    assert shown[1:4] == [
         "  records that did not reach it: 9",
         "  records that the tracer failed on: 70",
         "  records that could not be read in the file that it was made of: 30",

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 TRACES = sorted(GOLDEN.glob("wstf-2*.wst"))
 
 
-def told(path: Path) -> dict:
+def shown(path: Path) -> dict:
     """Everything of a trace as JSON has it: what `info` tells, and a digest of every column with names in clear."""
     with open_trace(str(path)) as trace:
         columns: dict[str, str] = {}
@@ -41,7 +41,7 @@ def test_there_is_a_golden_trace():
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_a_kept_trace_reads_as_it_always_did(path):
-    assert told(path) == json.loads(path.with_suffix(".json").read_text("utf-8"))
+    assert shown(path) == json.loads(path.with_suffix(".json").read_text("utf-8"))
 
 
 def write(path: Path) -> None:
@@ -76,7 +76,7 @@ def write(path: Path) -> None:
     context.ledger.add("recorded", 3000, "page_fault")
     context.ledger.add("lost_kernel", 5, "page_fault")
     exporter.close()
-    path.with_suffix(".json").write_text(json.dumps(told(path), indent=1) + "\n", "utf-8")
+    path.with_suffix(".json").write_text(json.dumps(shown(path), indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

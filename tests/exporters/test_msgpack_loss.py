@@ -150,7 +150,7 @@ def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monk
     assert wstrace("info", paths[0], tmp_path / "merged.wst")[0] == 125
 
 
-def test_a_file_of_a_trace_whose_enricher_was_left_behind_names_the_enricher(tmp_path):
+def test_a_file_of_a_trace_without_its_enricher_names_the_enricher(tmp_path):
     begun, never = threading.Event(), threading.Event()
 
     class Hangs(Enricher):

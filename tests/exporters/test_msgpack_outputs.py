@@ -80,7 +80,7 @@ def test_a_fifo_gets_a_whole_trace(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="only on systems with named pipes")
-def test_a_pipe_whose_reader_leaves_is_one_error(tmp_path):
+def test_a_pipe_that_nobody_reads_any_more_is_one_error(tmp_path):
     read, write = os.pipe()
     exporter, context = started(Path(f"/dev/fd/{write}"))
     os.close(write)
@@ -120,10 +120,10 @@ def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path):
         assert trace.rows["page_fault"] == 100_000
     pty = pytest.importorskip("pty", reason="only on systems with terminals")
     master, slave = pty.openpty()
-    told = subprocess.run([sys.executable, "-c", STDOUT], stdout=slave, stderr=subprocess.PIPE, timeout=60)
+    shown = subprocess.run([sys.executable, "-c", STDOUT], stdout=slave, stderr=subprocess.PIPE, timeout=60)
     os.close(slave)
     os.close(master)
-    assert b"standard output is a terminal" in told.stderr
+    assert b"standard output is a terminal" in shown.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell closes standard output there no more than this")
@@ -131,14 +131,14 @@ def test_standard_output_that_is_closed_or_without_a_reader_is_named(tmp_path: P
     """Where standard output is closed, its number is soon another file's, which gets nothing of the trace."""
     script = "import os, sys\nopened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\nassert opened == 1\n" + STDOUT
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", script, str(tmp_path / "other")]
-    told = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60).stderr
-    assert told.splitlines()[-1].endswith("standard output is closed; pipe it, or write -o FILE"), told
+    shown = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=60).stderr
+    assert shown.splitlines()[-1].endswith("standard output is closed; pipe it, or write -o FILE"), shown
     assert (tmp_path / "other").read_bytes() == b""
     read, write = os.pipe()
     os.close(read)
-    told = subprocess.run([sys.executable, "-c", STDOUT], stdout=write, stderr=subprocess.PIPE, text=True).stderr
+    shown = subprocess.run([sys.executable, "-c", STDOUT], stdout=write, stderr=subprocess.PIPE, text=True).stderr
     os.close(write)
-    assert told.splitlines()[-1].endswith("standard output: Broken pipe; its reader has ended; write -o FILE"), told
+    assert shown.splitlines()[-1].endswith("standard output: Broken pipe; its reader has ended; write -o FILE"), shown
 
 
 def test_a_session_that_fails_to_start_leaves_no_file(tmp_path):
@@ -178,7 +178,7 @@ class TestUnderSudo:
             started(folder / "x.wst", force=True)
 
     @pytest.mark.parametrize("force", [False, True])
-    def test_rotation_into_a_planted_part_is_told(self, folder, victim, force):
+    def test_rotation_into_a_planted_part_is_reported(self, folder, victim, force):
         path = folder / "r.wst"
         (folder / "r.0001.wst").symlink_to(victim)
         exporter, context = started(path, rotate_bytes=10_000, force=force)

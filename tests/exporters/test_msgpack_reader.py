@@ -69,7 +69,7 @@ def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, writ
         assert trace.damage()["lost_frames"] == 1
 
 
-def test_ids_that_mean_something_else_in_another_file_are_told_apart(tmp_path):
+def test_ids_that_mean_something_else_in_another_file_are_distinguished(tmp_path):
     for name, first in (("a", 1), ("b", 2)):  # mapping 2 of b is /usr/lib/lib2.so at another address
         exporter, context = started(tmp_path / f"{name}.wst")
         context.strings.code("shifts the codes" * first)

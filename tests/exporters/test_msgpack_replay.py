@@ -84,7 +84,7 @@ def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypat
     exporter, session = replayed(path=[str(path)], start=0.005, end=0.010)
     expected = times[(times >= 7_000_000) & (times < 12_000_000)]
     assert np.array_equal(column(exporter.of("page_fault"), "time_ns"), expected)
-    assert len(exporter.of("process")) == 1, "who the processes are is told whatever the window"
+    assert len(exporter.of("process")) == 1, "who the processes are is known whatever the window"
     assert session.ledger.get("recorded", "page_fault") == len(expected)
 
 

@@ -136,7 +136,7 @@ def work(pages):
 
 
 def kernel_counts(receiver: Receiver) -> dict[Any, list[int]]:
-    """service.instance.id -> minor faults, as told one export after the other."""
+    """service.instance.id -> minor faults, as shown one export after the other."""
     found: dict[Any, list[int]] = {}
     for message in receiver.messages("/v1/metrics"):
         for r in message.resource_metrics:
@@ -157,10 +157,10 @@ def flush():
 """
 
 
-def assert_told(told: dict[Any, list[int]], flushed: list[Any]) -> None:
-    """Each worker told one count for each export, between the kernel's before and after it: so does the sum."""
+def assert_reported(shown: dict[Any, list[int]], flushed: list[Any]) -> None:
+    """Each worker shown one count for each export, between the kernel's before and after it: so does the sum."""
     for who, before, after in flushed:
-        assert any(before <= count <= after for count in told[who]), (before, told[who], after)
+        assert any(before <= count <= after for count in shown[who]), (before, shown[who], after)
 
 
 def test_the_sum_over_forked_workers_is_the_kernel_s() -> None:
@@ -195,11 +195,11 @@ os._exit(0)
     with Receiver() as receiver:
         done = run(code, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
         assert done.returncode == 0, done.stderr
-        told = kernel_counts(receiver)
+        shown = kernel_counts(receiver)
     flushed = json.loads(done.stdout)
-    assert len(told) == len(flushed) == 4
-    assert_told(told, flushed)
-    total = sum(count for counts in told.values() for count in counts)
+    assert len(shown) == len(flushed) == 4
+    assert_reported(shown, flushed)
+    total = sum(count for counts in shown.values() for count in counts)
     assert sum(before for _, before, _ in flushed) <= total <= sum(after for _, _, after in flushed)
     for (_, before, _), pages in zip(flushed, (100, 300, 500, 700), strict=True):
         assert before >= pages
@@ -235,7 +235,7 @@ def test_opentelemetry_instrument_picks_it_up(disabled: str, tmp_path: Path) -> 
     else:
         assert 1000 <= plain(span.attributes)["wstrace.faults.minor"] < 1100
         assert plain(span.attributes)["wstrace.faults.quality"] == "exact"
-        assert all(n > 1000 for told in counts.values() for n in told)
+        assert all(n > 1000 for shown in counts.values() for n in shown)
         assert len(counts) == 1
 
 
@@ -277,6 +277,6 @@ def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path: Path) -> None:
         finally:
             server.terminate()
             server.wait(20)
-        told = kernel_counts(receiver)
+        shown = kernel_counts(receiver)
     assert len({who for who, _, _ in flushed}) == 2, (tmp_path / "log").read_text()
-    assert_told(told, flushed)
+    assert_reported(shown, flushed)

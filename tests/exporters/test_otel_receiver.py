@@ -94,12 +94,12 @@ def test_one_resource_a_process_and_other_past_the_bound() -> None:
     assert by_process == {100: 20, 101: 20, 102: 20, 103: 20, "other": 120}
 
 
-def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launched_target_is_reported_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
     from wstrace_exporters.otel import wstrace_target_environment
 
     monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     assert wstrace_target_environment(["console"]) == {}
-    told = wstrace_target_environment(["otel"])["TRACEPARENT"].split("-")
+    shown = wstrace_target_environment(["otel"])["TRACEPARENT"].split("-")
     with Receiver() as receiver:
         exporter = otel(receiver)
         exporter.start(Context(targets=(ScriptedTarget(4711, "demo"),)))
@@ -108,9 +108,9 @@ def test_a_launched_target_is_told_of_its_span(monkeypatch: pytest.MonkeyPatch) 
         exporter.export(child)
         exporter.close()
         found = {span.name: span for _, span in spans(receiver)}
-    assert told[1] == "0af7651916cd43dd8448eb211c80319c"
-    assert found["demo"].trace_id.hex() == told[1]
-    assert found["demo"].span_id.hex() == told[2]
+    assert shown[1] == "0af7651916cd43dd8448eb211c80319c"
+    assert found["demo"].trace_id.hex() == shown[1]
+    assert found["demo"].span_id.hex() == shown[2]
     assert found["demo"].parent_span_id.hex() == "b7ad6b7169203331"
     assert found["kid"].parent_span_id == found["demo"].span_id
 

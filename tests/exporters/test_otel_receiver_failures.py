@@ -47,7 +47,7 @@ BAD: dict[str, tuple[list[Answer], int, int, str]] = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_what_a_bad_receiver_does_not_take_is_counted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers, requests, lost, told = BAD[kind]
+    answers, requests, lost, shown = BAD[kind]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5" if kind == "a slow one" else "5")
     with Receiver(list(answers)) as receiver:
         exporter = otel(receiver, metrics=False, logs=False)
@@ -56,11 +56,11 @@ def test_what_a_bad_receiver_does_not_take_is_counted(kind: str, monkeypatch: py
         if kind == "retry-after":
             assert receiver.times[1] - receiver.times[0] >= 0.95
     assert session.ledger.get("lost_otel", "otel.traces") == lost
-    assert told in exporter.error
+    assert shown in exporter.error
     assert SECRET not in exporter.error
 
 
-def test_a_redirect_is_refused_and_its_target_never_asked() -> None:
+def test_a_redirect_is_refused_and_its_target_never_requested() -> None:
     with Receiver() as other, Receiver([answer(307, {"location": f"{other.url}/v1/traces"})]) as receiver:
         exporter = otel(receiver, metrics=False, logs=False)
         session = run(exporter, [started(), ended()])
@@ -73,8 +73,8 @@ def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
     with Receiver([answer(400)] * 50) as receiver:
         session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
         assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
-    told = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
-    assert told in [line for line, _ in session.ledger.sentences()]
+    shown = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
+    assert shown in [line for line, _ in session.ledger.sentences()]
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])
@@ -114,7 +114,7 @@ def test_a_collector_that_never_answers_costs_three_seconds() -> None:
         assert session.ledger.get("lost_otel", "otel.logs") == 401
 
 
-def test_tls_without_trust_is_told() -> None:
+def test_tls_without_trust_is_reported() -> None:
     with Receiver() as receiver:  # speaks plain HTTP
         endpoint = receiver.url.replace("http:", "https:")
         exporter = OtelExporter(to="http", endpoint=endpoint, providers="own", metrics=False, logs=False)
@@ -124,7 +124,7 @@ def test_tls_without_trust_is_told() -> None:
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])
-def test_a_certificate_that_is_not_there_is_told(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_is_not_there_is_reported(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.pem"))
     with pytest.raises(OutputError, match=r"ca.pem.*OTEL_EXPORTER_OTLP_CERTIFICATE"):
         OtelExporter(to=to, endpoint="https://127.0.0.1:1", providers="own").start(Context())
@@ -134,14 +134,14 @@ def test_a_certificate_that_is_not_there_is_told(to: str, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("variable", ["OTLP_PROTOCOL=http/json", "OTLP_COMPRESSION=zip", "OTLP_TIMEOUT=soon"])
-def test_values_that_are_unknown_are_told(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_are_unknown_are_reported(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, value = variable.split("=")
     monkeypatch.setenv(f"OTEL_EXPORTER_{name}", value)
     with pytest.raises(UsageError, match=name):
         OtelExporter(providers="own").start(Context())
 
 
-def test_a_queue_shorter_than_a_batch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_shorter_than_a_batch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
     with pytest.raises(UsageError, match="OTEL_BLRP"):
         OtelExporter(to="http", providers="own").start(Context())
@@ -218,7 +218,9 @@ def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "flags"), [("", "01"), ("always_off", "00"), ("parentbased_always_on", "01")])
-def test_a_target_is_told_what_the_sampler_decided(sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_reported_what_the_sampler_decided(
+    sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from wstrace_exporters.otel.propagation import TraceParent, reserve, take_reserved
 
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)

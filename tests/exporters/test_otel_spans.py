@@ -144,7 +144,7 @@ def test_interleaved_tasks_are_labelled(tracer: trace.Tracer, exported: InMemory
     assert of(exported, "a")[QUALITY] == of(exported, "b")[QUALITY] == "thread_window"
 
 
-def test_what_the_limits_dropped_stays_told(exported: InMemorySpanExporter) -> None:
+def test_what_the_limits_dropped_stays_reported(exported: InMemorySpanExporter) -> None:
     provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2, max_events=1), shutdown_on_exit=False)
     provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(exported)))
     with provider.get_tracer("t").start_as_current_span("s", attributes={"a": 1, "b": 2, "c": 3}) as span:

@@ -1,4 +1,4 @@
-"""OpenTelemetry carries stacks only where they were asked for; then each fault's, in its event."""
+"""OpenTelemetry carries stacks only where they were requested; then each fault's, in its event."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def events(**options: Any) -> list[dict[str, Any]]:
         return [plain(r.attributes) for _, r in logs(receiver) if r.event_name == "wstrace.page_fault"]
 
 
-def test_nothing_of_a_stack_is_sent_unless_it_was_asked_for() -> None:
+def test_nothing_of_a_stack_is_sent_unless_it_was_requested() -> None:
     with Receiver() as receiver:
         run(otel(receiver), batches())
         assert len(receiver.seen) > 0
@@ -47,10 +47,10 @@ def test_nothing_of_a_stack_is_sent_unless_it_was_asked_for() -> None:
 
 def test_an_event_has_its_own_line_and_its_stack_or_the_reason() -> None:
     found = events(stacks=True)
-    told = Counter(
+    shown = Counter(
         (e.get("code.function.name"), e.get("code.line.number"), e.get("wstrace.fault.stack.reason")) for e in found
     )
-    assert told == {("work", 12, None): 4, ("<module>", 40, None): 2, (None, None, "interpreter not known yet"): 1}
+    assert shown == {("work", 12, None): 4, ("<module>", 40, None): 2, (None, None, "interpreter not known yet"): 1}
     assert found[0]["code.file.path"] == WORK[1]
     assert found[0]["code.stacktrace"].splitlines() == [
         f'  File "{MAIN[1]}", line 40, in <module>',

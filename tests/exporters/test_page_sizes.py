@@ -90,10 +90,10 @@ def larger(times: int, first: Any, second: Any) -> set[str]:
     return found
 
 
-def asked(path: str, *words: str) -> Any:
-    told = wstrace(words[0], path, *words[1:])
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)
+def wanted(path: str, *words: str) -> Any:
+    shown = wstrace(words[0], path, *words[1:])
+    assert shown.returncode == 0, shown.stderr
+    found = json.loads(shown.stdout)
     return {key: value for key, value in found.items() if key not in ("answer", "completeness", "facts", "ledger")}
 
 
@@ -109,7 +109,7 @@ def asked(path: str, *words: str) -> Any:
 )  # fmt: skip
 def test_bytes_grow_with_the_pages_and_counts_do_not(two, words, bytes_of):
     times, first, second = two
-    found = larger(times, asked(first, *words), asked(second, *words))
+    found = larger(times, wanted(first, *words), wanted(second, *words))
     assert bytes_of <= found
     assert not found & {"faults", "pages", "major", "samples", "in_all", "time_ns"}
 
@@ -126,7 +126,7 @@ def test_profiles_have_the_bytes_of_blame(two, tmp_path):
 def test_traces_of_different_page_sizes_are_not_merged(two, tmp_path):
     """A file tells one size, by which the other host's pages would be counted, too."""
     _, first, second = two
-    told = wstrace("convert", first, second, "-o", str(tmp_path / "m.wst"))
-    assert told.returncode == 125
-    assert f"{first} has pages of 4.0 KiB, {second} has pages of" in told.stderr
+    shown = wstrace("convert", first, second, "-o", str(tmp_path / "m.wst"))
+    assert shown.returncode == 125
+    assert f"{first} has pages of 4.0 KiB, {second} has pages of" in shown.stderr
     assert not (tmp_path / "m.wst").exists()

@@ -32,7 +32,7 @@ def scripted() -> Script:
     return script
 
 
-def asked(trace: Trace, folder: Path, *sql: str, **options: object) -> list[Any]:
+def wanted(trace: Trace, folder: Path, *sql: str, **options: object) -> list[Any]:
     """The answers of the trace processor, which has found no error in the file."""
     path = folder / "x.pftrace"
     trace.save(str(path), force=True, **options)
@@ -66,38 +66,38 @@ def trace() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def told(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    answers = asked(trace, tmp_path_factory.mktemp("perfetto"), *QUERIES.values())
+def reported(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    answers = wanted(trace, tmp_path_factory.mktemp("perfetto"), *QUERIES.values())
     return dict(zip(QUERIES, answers, strict=True))
 
 
-def test_faults_are_instants_of_their_threads(told):
-    assert told["categories"] == [["fault", 8], ["from disk", 1]]
-    assert told["threads"] == [[7, 7, "app", 3], [8, 7, "app", 3], [9, 9, "other, worker 1 of 1", 3]]
-    assert told["from disk"] == [["libbig.so", 30, FILE, "own"]]
+def test_faults_are_instants_of_their_threads(reported):
+    assert reported["categories"] == [["fault", 8], ["from disk", 1]]
+    assert reported["threads"] == [[7, 7, "app", 3], [8, 7, "app", 3], [9, 9, "other, worker 1 of 1", 3]]
+    assert reported["from disk"] == [["libbig.so", 30, FILE, "own"]]
 
 
-def test_the_last_values_of_the_counters_are_what_blame_says_is_resident(told, trace):
+def test_the_last_values_of_the_counters_are_what_blame_says_is_resident(reported, trace):
     blame = composition(trace, "peak")
     expected = {(f"resident: {row.label}", row["resident"]) for row in blame.rows("line")}
-    assert {(name, value) for name, _, value in told["counters"]} == expected
-    assert sum(value for _, _, value in told["counters"]) == blame.rss
-    assert told["about"][0] == [trace.report(at="peak").answer]
+    assert {(name, value) for name, _, value in reported["counters"]} == expected
+    assert sum(value for _, _, value in reported["counters"]) == blame.rss
+    assert reported["about"][0] == [trace.report(at="peak").answer]
 
 
-def test_stacks_are_samples_from_the_outermost_frame_in(told):
-    assert told["samples"] == [[7, 3], [8, 3], [9, 3]]
-    assert told["sampled"] == [["page-faults", 9]]
-    assert told["frames"] == [
+def test_stacks_are_samples_from_the_outermost_frame_in(reported):
+    assert reported["samples"] == [[7, 3], [8, 3], [9, 3]]
+    assert reported["sampled"] == [["page-faults", 9]]
+    assert reported["frames"] == [
         ["load_frame app.py:31", "/[python]", 1, 4],
         ["save app.py:40", "/[python]", 1, 2],
         ["tool+0x40", "/usr/bin/tool", 1, 3],
     ]
 
 
-def test_marks_are_slices_up_to_the_next(told):
-    assert [mark[:2] for mark in told["marks"]] == [["warm", 12], ["go\\x1b[31m", 30]]
-    assert told["marks"][0][2] == 18
+def test_marks_are_slices_up_to_the_next(reported):
+    assert [mark[:2] for mark in reported["marks"]] == [["warm", 12], ["go\\x1b[31m", 30]]
+    assert reported["marks"][0][2] == 18
 
 
 def test_of_too_many_faults_those_from_disk_come_first():
@@ -111,7 +111,7 @@ def test_of_too_many_faults_those_from_disk_come_first():
     assert [len(chosen(flags, most)) for most in (0, 2000)] == [0, 1000]
 
 
-def test_who_writes_it_is_told_what_was_left_out(tmp_path):
+def test_who_writes_it_is_reported_what_was_left_out(tmp_path):
     script = Script()
     for n in range(9):
         script.fault(10 + n, ANON + n * PAGE)
@@ -126,15 +126,15 @@ def test_it_says_what_the_trace_cannot_show(tmp_path):
     for n in range(9):
         script.fault(10 + n, ANON + n * PAGE)
     trace = script.trace()
-    about, counters, samples = asked(
+    about, counters, samples = wanted(
         trace, tmp_path, "select s.name from slice s join track t on s.track_id = t.id where t.name = 'wstrace'",
         "select t.name, max(c.value) from counter c join counter_track t on c.track_id = t.id group by 1",
         "select count(*) from perf_sample", most=4,
     )  # fmt: skip
-    told = [name for (name,) in about]
-    assert "4 of 9 faults are shown" in told
-    assert any(name.startswith("no resident pages are in the trace") for name in told)
-    assert any(name.startswith("no stacks are in the trace") for name in told)
+    reported = [name for (name,) in about]
+    assert "4 of 9 faults are shown" in reported
+    assert any(name.startswith("no resident pages are in the trace") for name in reported)
+    assert any(name.startswith("no stacks are in the trace") for name in reported)
     assert [value for _, value in counters] == [9 * PAGE]
     assert samples == [[0]]
     with pytest.raises(UsageError, match="there is no mark 'warm'"):
@@ -145,6 +145,6 @@ def test_it_says_what_the_trace_cannot_show(tmp_path):
 def test_a_cut_stack_does_not_look_whole(tmp_path):
     script = Script()
     script.fault(10, ANON, APP, cut=True)
-    (frames,) = asked(script.trace(), tmp_path, "select f.name from stack_profile_callsite c "
+    (frames,) = wanted(script.trace(), tmp_path, "select f.name from stack_profile_callsite c "
                       "join stack_profile_frame f on c.frame_id = f.id order by c.depth")  # fmt: skip
     assert frames == [["[not kept]"], ["<module> app.py:50"], ["load_frame app.py:31"]]

@@ -72,7 +72,7 @@ def test_code_without_a_name_keeps_its_file_build_id_and_address(tmp_path):
     assert re.search(r"^ +\d+: 0x400040 M=1 *$", raw, re.M)
 
 
-def test_instructions_without_a_name_that_are_few_each_are_told_by_their_file(tmp_path):
+def test_instructions_without_a_name_that_are_few_each_are_reported_by_their_file(tmp_path):
     script = Script()
     for n in range(3000):
         script.fault(10 + n, ANON + n * PAGE, pc=CODE + 64 + 16 * max(n - 1000, 0))
@@ -94,9 +94,9 @@ def test_a_cut_stack_does_not_look_whole(tmp_path):
     script.fault(11, ANON + PAGE, APP, cut=True)
     traces = pprof("-traces", "-sample_index=faults", saved(script.trace(), tmp_path / "x.pb.gz"))
     stacks = [part.split() for part in re.split(r"^-+\+-+$", traces, flags=re.M)]
-    told = [[word for word in part if not word.endswith(":")] for part in stacks]
-    assert sum(part[-3:] == ["<module>", "[not", "kept]"] for part in told) == 1
-    assert sum(part[-2:] == ["load_frame", "<module>"] for part in told) == 1
+    shown = [[word for word in part if not word.endswith(":")] for part in stacks]
+    assert sum(part[-3:] == ["<module>", "[not", "kept]"] for part in shown) == 1
+    assert sum(part[-2:] == ["load_frame", "<module>"] for part in shown) == 1
 
 
 def test_names_do_nothing_to_a_terminal_and_are_utf8(tmp_path):
@@ -105,8 +105,8 @@ def test_names_do_nothing_to_a_terminal_and_are_utf8(tmp_path):
         script.batches.append(script.process(2 + n, 20 + n, PROCESS_EXEC, name))
         script.fault(10 + n, ANON + n * PAGE, pid=20 + n, stack=[(name, name, 1)])
     path = saved(script.trace(), tmp_path / "x.pb.gz")
-    for told in (pprof("-top", path), pprof("-raw", path), pprof("-tags", path)):
-        assert all(line.replace("\t", " ").isprintable() for line in told.splitlines())
+    for shown in (pprof("-top", path), pprof("-raw", path), pprof("-tags", path)):
+        assert all(line.replace("\t", " ").isprintable() for line in shown.splitlines())
     assert "\\udcff" not in gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
     assert totals(path)["faults"] == len(HOSTILE)
 

@@ -124,7 +124,7 @@ def test_processes_have_their_life_and_their_sums(path):
     assert rows(path, sql) == [(7, 0, 0, 0), (8, 59, 3 * PAGE, 3 * PAGE)]
 
 
-def test_snapshots_can_be_told_apart(path):
+def test_snapshots_can_be_distinguished(path):
     assert rows(path, "select time_ns, pid, sum(pages) from resident group by all order by 1") == [
         (41, 8, 9),
         (59, 8, 5),
@@ -142,14 +142,14 @@ def test_every_column_says_what_it_is():
 
 def test_the_schema_of_a_file_is_that_of_the_query(path):
     done = CliRunner().invoke(query, ["--schema", path, "--format", "json"], catch_exceptions=False)
-    told: dict[str, list[str]] = {}
+    shown: dict[str, list[str]] = {}
     for line in done.output.splitlines():
         row = json.loads(line)
         assert row["meaning"], row
-        told.setdefault(row["table"], []).append(row["column"])
+        shown.setdefault(row["table"], []).append(row["column"])
     tables = {name for (name,) in rows(path, "select view_name from duckdb_views() where not internal")}
-    assert tables == set(told) >= {"faults", "pages", "stacks", "processes", "unshared", "still_resident", "resident"}
-    for name, columns in told.items():
+    assert tables == set(shown) >= {"faults", "pages", "stacks", "processes", "unshared", "still_resident", "resident"}
+    for name, columns in shown.items():
         assert [column for column, *_ in rows(path, f"describe {name}")] == columns, name
 
 

@@ -95,15 +95,15 @@ def test_spans_past_the_room_are_counted(tracer: trace.Tracer, monkeypatch: pyte
     assert session.ledger.losses() == [], "no fault is missing"
 
 
-def test_a_name_that_is_no_text_or_too_long_costs_no_other_span_and_is_told(tracer: trace.Tracer) -> None:
+def test_a_name_that_is_no_text_or_too_long_costs_no_other_span_and_is_reported(tracer: trace.Tracer) -> None:
     kept = RecordingExporter()
     session = Session(targets=[ScriptedTarget(os.getpid())], sources=[ScriptedSource()], exporters=[kept], record=False)
     with session:
         names: list[Any] = ["first", 5, None, "x" * 65_537, "last"]
         for name in names:
             tracer.start_span(name).end()
-    told = [batch.strings[code] for batch in kept.of(SPAN.name) for code in batch["name"].tolist()]
-    assert told == ["first", "(int)", "(NoneType)", "x" * 65_533 + "...", "last"]
+    shown = [batch.strings[code] for batch in kept.of(SPAN.name) for code in batch["name"].tolist()]
+    assert shown == ["first", "(int)", "(NoneType)", "x" * 65_533 + "...", "last"]
 
 
 def span(begin: int, end: int, tid: int = 7, name: str = "s") -> Span:

@@ -21,7 +21,7 @@ WINDOW, APART, ROWS = 10_000_000, 100_000_000_000, 60
 
 @contextmanager
 def many(parts: ManyParts, monkeypatch, other: Sequence[str] = ()):
-    """The requests of a server of parts, which it makes when they are asked for; the last ones may have other names."""
+    """The requests of a server of parts, which it makes when they are requested; the last ones may have other names."""
     keys = ["x.wst", *(f"x.{number:06}.wst" for number in range(1, len(parts)))]
     keys[len(keys) - len(other) :] = other
     listed = listing(keys, parts.size)
@@ -38,7 +38,7 @@ def many(parts: ManyParts, monkeypatch, other: Sequence[str] = ()):
 
 
 def opened(requests) -> set[str]:
-    """The objects that were asked for since the last call, without listings."""
+    """The objects that were requested since the last call, without listings."""
     found = {one.split()[1] for one in requests if "list-type" not in one}
     requests.clear()
     return found
@@ -74,8 +74,8 @@ def test_a_window_opens_only_the_parts_that_can_hold_it(n, one_part, monkeypatch
             times = column(found, "time_ns")
             assert (len(times), int(times[0])) == (ROWS, begin)
             assert {found[0].strings[code].rpartition("/")[2][:3] for code in found[0]["file"]} <= {"lib", "[an"}
-            asked = len(requests)
-            assert len(opened(requests)) <= asked <= 5
+            wanted = len(requests)
+            assert len(opened(requests)) <= wanted <= 5
         begin = parts.begin_of(n // 3)
         assert not list(trace.batches("page_fault", None, begin + APART // 2, begin + APART // 2 + WINDOW))
         assert len(opened(requests)) <= 5

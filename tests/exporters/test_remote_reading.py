@@ -1,4 +1,4 @@
-"""Traces in object stores: what is asked for, counted at the server, and what servers do wrong."""
+"""Traces in object stores: what is requested, counted at the server, and what servers do wrong."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def test_the_commands_read_it(large, s3):
     put, _ = s3
     put("x.wst", path.read_bytes())
     url = f"s3://{BUCKET}/x.wst"
-    told = command("info", "--quick", url)
-    assert (told.returncode, f"{url}: clean" in told.stdout) == (0, True), told.stderr
-    asked = command("query", url, "select count(*) as n from page_fault", "--format", "csv")
-    assert (asked.returncode, asked.stdout) == (0, "n\n800000\n"), asked.stderr
+    reported = command("info", "--quick", url)
+    assert (reported.returncode, f"{url}: clean" in reported.stdout) == (0, True), reported.stderr
+    wanted = command("query", url, "select count(*) as n from page_fault", "--format", "csv")
+    assert (wanted.returncode, wanted.stdout) == (0, "n\n800000\n"), wanted.stderr
     here, there = command("report", path), command("report", url)
     assert there.returncode == 0, there.stderr
     assert there.stdout.replace(url, str(path)) == here.stdout
@@ -176,8 +176,8 @@ def test_an_object_that_is_replaced_by_equal_bytes_is_one_line(scheme, large, mo
     def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         if "list-type" in path:
             return 200, {}, listed(path)
-        status, told, sent = objects(method, path, headers, body)
-        return status, {**told, "ETag": f'"{now[0]}"'}, sent
+        status, reported, sent = objects(method, path, headers, body)
+        return status, {**reported, "ETag": f'"{now[0]}"'}, sent
 
     with serving(answer) as (url, _):
         s3_environment(monkeypatch, url)
@@ -228,17 +228,17 @@ def _lying(data: bytes, how: str):
     honest = one_file(data)
 
     def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        status, told, sent = honest(method, path, headers, body)
+        status, reported, sent = honest(method, path, headers, body)
         if method == "HEAD":
-            return status, told, sent
+            return status, reported, sent
         if how == "short":
-            return status, told, sent[:-10]
+            return status, reported, sent[:-10]
         if how == "torn":
-            return status, {**told, "Content-Length": str(len(sent)), "Connection": "close"}, sent[:-10]
+            return status, {**reported, "Content-Length": str(len(sent)), "Connection": "close"}, sent[:-10]
         if how == "long":
-            return status, told, sent + b"0" * 10
+            return status, reported, sent + b"0" * 10
         if how == "ignores":
-            return 200, told, data
+            return 200, reported, data
         return 403, {}, b""
 
     return answer
@@ -286,9 +286,9 @@ def test_an_answer_that_is_not_whole_in_time_is_refused(how, large, monkeypatch)
 
         def answer(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            status, told, sent = honest(self.command, self.path, headers, b"")
+            status, reported, sent = honest(self.command, self.path, headers, b"")
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(sent)), **told}.items():
+            for name, value in {"Content-Length": str(len(sent)), **reported}.items():
                 self.send_header(name, value)
             self.end_headers()
 
@@ -317,9 +317,9 @@ def test_an_answer_that_is_not_whole_in_time_is_refused(how, large, monkeypatch)
 
 @pytest.mark.parametrize("size", [str(1 << 60), "9" * 5000])
 def test_a_size_that_no_trace_has_is_refused(size):
-    told = {"Content-Length": size, "Accept-Ranges": "bytes"}
+    reported = {"Content-Length": size, "Accept-Ranges": "bytes"}
     with (
-        serving(lambda *_: (200, told, b"")) as (url, requests),
+        serving(lambda *_: (200, reported, b"")) as (url, requests),
         pytest.raises(TraceFileError, match="the server says that it is longer than 16 TiB"),
     ):
         wstrace.open_trace(f"{url}/x.wst")

@@ -47,7 +47,7 @@ def bucket(server, monkeypatch, tmp_path):
 
 
 class Store:
-    """An S3 that keeps objects in memory, and fails as it is told to."""
+    """An S3 that keeps objects in memory, and fails on request."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -84,12 +84,12 @@ class Store:
         if found is None:
             return 200, {**CHANGED, "ETag": '"1"'}, data
         start, end = int(found[1]), int(found[2]) + 1
-        told = {
+        shown = {
             "Content-Range": f"bytes {start}-{end - 1}/{len(data)}",
             "ETag": '"1"',
             **CHANGED,
         }
-        return 206, told, data[start:end]
+        return 206, shown, data[start:end]
 
 
 def _unchunked(headers: dict[str, str], body: bytes) -> bytes:
@@ -140,10 +140,10 @@ def test_a_store_that_refuses_leaves_the_parts_and_says_how_to_send_them(store, 
     batches = everything(exporter, context, 60_000)
     with pytest.raises(OutputError) as caught:
         exporter.close()
-    told = str(caught.value)
-    assert re.search(r"\d parts of s3://b/x.wst \([\d.]+ KiB\) are still in x.wst.upload: cannot write s3://b/x\S*: "
-                     r"access is denied; .*wstrace convert x.wst.upload -o s3://b/x.wst sends them$", told)  # fmt: skip
-    assert SECRET not in told
+    shown = str(caught.value)
+    assert re.search(r"\d parts of s3://b/x.wst \([\d.]+ KiB\) are still in x.wst.upload: cannot write s3://b/x\S*: ac"
+                     r"cess is denied; .+wstrace convert x.wst.upload -o s3://b/x.wst sends them$", shown)  # fmt: skip
+    assert SECRET not in shown
     assert context.info.incomplete
     assert not context.info.saved
     assert (tmp_path / "x.wst.upload/x.wst").exists()

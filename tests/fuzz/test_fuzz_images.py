@@ -79,7 +79,7 @@ def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path: Path, monkeypa
         return content
 
     monkeypatch.setattr(ImageFile, "read", counted)
-    (sound, _) = asked(write(tmp_path / "sound", 0x3000, [(0, bytes(whole()))]))
+    (sound, _) = wanted(write(tmp_path / "sound", 0x3000, [(0, bytes(whole()))]))
     assert sound is not None
     assert len(sound.symbols), "the file that is changed is whole"
     images = 0
@@ -88,7 +88,7 @@ def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path: Path, monkeypa
         for number, content in enumerate(itertools.islice(mutants(whole(), 7), rounds)):
             read.clear()
             (tmp_path / "image").write_bytes(content)
-            image, why = asked(tmp_path / "image")
+            image, why = wanted(tmp_path / "image")
             images += image is not None
             assert sum(read) <= 64 * len(content) + 4096, (number, why)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
@@ -97,8 +97,8 @@ def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path: Path, monkeypa
     assert rounds // 20 < images < rounds, "both happen"
 
 
-def asked(path: Path) -> tuple[Image | None, str]:
-    """The image of a file after all of it was asked, or why there is none."""
+def wanted(path: Path) -> tuple[Image | None, str]:
+    """The image of a file after all of it was requested, or why there is none."""
     with ImageFile(str(path)) as file:
         try:
             image = read_image(file)

@@ -1,4 +1,4 @@
-"""Programs whose answers are compared with ours, and the images that they are asked about."""
+"""Programs whose answers are compared with ours, and the images that they are read."""
 
 from __future__ import annotations
 

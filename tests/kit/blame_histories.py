@@ -27,9 +27,9 @@ def history(
     rows = [(number, event) for number, event in enumerate(events) if not event.what]
     at = np.array([number for number, _ in rows], np.intp)
     key = key_of(np.array([e.pid for _, e in rows], np.intp), np.array([e.start for _, e in rows], np.uint64))
-    told = np.array([(kinds or {}).get(number, 0) for number, _ in rows], np.uint8)
+    shown = np.array([(kinds or {}).get(number, 0) for number, _ in rows], np.uint8)
     place = at.astype(np.uint32)
-    faults = FaultRows(key, times[at], told, np.full(len(rows), kind, np.uint8), place)
+    faults = FaultRows(key, times[at], shown, np.full(len(rows), kind, np.uint8), place)
     lost = [(number, event) for number, event in enumerate(events) if event.what]
     whole = [e.what in (LOSS_EXECUTED, LOSS_FORKED, LOSS_PERHAPS) for _, e in lost]
     losses = LossRows(

@@ -135,8 +135,8 @@ class Script:
         trace.info.content_losses = LOSS_EVENTS[1:]
         return trace
 
-    def blame(self, **asked) -> Composition:
-        return composition(self.trace(), **asked)
+    def blame(self, **wanted) -> Composition:
+        return composition(self.trace(), **wanted)
 
 
 def composition(trace: Trace, at: str | int = "exit", **chosen) -> Composition:

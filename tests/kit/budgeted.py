@@ -1,4 +1,4 @@
-"""Runs of pytest with the plugin, and what they told."""
+"""Runs of pytest with the plugin, and what they shown."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ class Chromium:
         assert line, "the browser has ended"
         return json.loads(line)
 
-    def _ask(self, asked: dict[str, Any]) -> Any:
+    def _ask(self, wanted: dict[str, Any]) -> Any:
         assert self._process.stdin
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.write(json.dumps(wanted) + "\n")
         self._process.stdin.flush()
         answer = self._read()
         assert "error" not in answer, answer

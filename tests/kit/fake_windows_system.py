@@ -39,7 +39,7 @@ class FakeSystem:
     def __init__(self) -> None:
         self.build = 19045
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
-        self.asked: list[str] = []
+        self.wanted: list[str] = []
         self.privileges: set[str] = set()  # switched on
         self.held = {"SeDebugPrivilege"}  # may be switched on
         self.jobs: dict[int, FakeJob] = {}
@@ -76,7 +76,7 @@ class FakeSystem:
 
     def QueryDosDeviceW(self, name: str, buffer: int, chars: int) -> int:
         """The device of a drive letter or a volume, with its two closing zeros."""
-        self.asked.append(name)
+        self.wanted.append(name)
         device = self.drives.get(name)
         return write_utf16(buffer, device + "\0\0", chars) if device else self._fail(2)
 

@@ -1,4 +1,4 @@
-"""Go's own tool for profiles, which it builds when it is first asked for."""
+"""Go's own tool for profiles, which it builds when it is first requested."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def program() -> str:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
         pytest.skip("Go is not installed")
-    told = subprocess.run([go, "tool", "-n", "pprof"], capture_output=True, text=True, timeout=300)
-    if told.returncode:
-        pytest.skip(f"Go has no pprof: {told.stderr.strip()}")
-    return told.stdout.strip()
+    shown = subprocess.run([go, "tool", "-n", "pprof"], capture_output=True, text=True, timeout=300)
+    if shown.returncode:
+        pytest.skip(f"Go has no pprof: {shown.stderr.strip()}")
+    return shown.stdout.strip()
 
 
 def pprof(*words: object) -> str:
@@ -34,6 +34,6 @@ def totals(path: Path, *words: str) -> dict[str, int]:
     """Of each type of values their sum, as Go's tool reads them."""
     found = {}
     for name, unit in (("faults", "count"), ("brought", "B"), ("resident", "B")):
-        told = pprof("-top", "-nodecount=10000", f"-sample_index={name}", f"-unit={unit}", *words, path)
-        found[name] = int(re.search(r"of (-?\d+)B? total", told)[1])
+        shown = pprof("-top", "-nodecount=10000", f"-sample_index={name}", f"-unit={unit}", *words, path)
+        found[name] = int(re.search(r"of (-?\d+)B? total", shown)[1])
     return found

@@ -1,4 +1,4 @@
-"""A program that grows by known lines when it is told to, and may do so in several processes."""
+"""A program that grows by known lines when it is shown to, and may do so in several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a trace that was rotated very often, each made when it is asked for, as 100,000 files take minutes."""
+"""The parts of a trace that was rotated very often, each made when it is requested, as 100,000 files take minutes."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer]) -> Iter
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers.get("content-length", 0)))
             requests.append(f"{self.command} {self.path} {headers.get('range', '').removeprefix('bytes=')}".strip())
-            status, told, data = answer(self.command, self.path, headers, body)
+            status, shown, data = answer(self.command, self.path, headers, body)
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **told}.items():
+            for name, value in {"Content-Length": str(len(data)), **shown}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(data)
-            if told.get("Connection") == "close":
+            if shown.get("Connection") == "close":
                 self.close_connection = True
 
         do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = _any
@@ -82,18 +82,18 @@ def one_file(data: bytes, *, ranges: bool = True) -> Callable[[str, str, dict[st
     """The answers of a web server with one file, which sends parts of it or not."""
 
     def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        told = {
+        shown = {
             "ETag": '"1"',
             **CHANGED,
             **({"Accept-Ranges": "bytes"} if ranges else {"Accept-Ranges": "none"}),
         }
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
         if method == "HEAD":
-            return 200, {**told, "Content-Length": str(len(data))}, b""
+            return 200, {**shown, "Content-Length": str(len(data))}, b""
         if not ranges or found is None:
-            return 200, told, data
+            return 200, shown, data
         start, end = int(found[1]), int(found[2]) + 1
-        return 206, {**told, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}, data[start:end]
+        return 206, {**shown, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}, data[start:end]
 
     return answer
 

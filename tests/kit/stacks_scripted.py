@@ -86,7 +86,7 @@ class Stacks:
 def stacks_of(batches: Iterable[Batch], column: str = "stack") -> list[tuple[tuple[object, ...], ...]]:
     """The stacks that faults name, innermost frame first, each frame as its columns with names in clear.
 
-    A mapping is told by its file: another trace gives it another id.
+    A mapping is known by its file: another trace gives it another id.
     """
     rows: dict[int, dict[str, object]] = {}
     files = {0: ""}

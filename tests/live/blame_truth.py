@@ -1,4 +1,4 @@
-"""Brings known pages by known lines, then ends without freeing any: each function is told for what it says."""
+"""Brings known pages by known lines, then ends without freeing any: each function is shown for what it says."""
 
 import mmap
 import os
@@ -51,7 +51,7 @@ load(discarded)
 discarded.madvise(mmap.MADV_DONTNEED)
 bring_again(discarded)
 
-told, tell = os.pipe()
+shown, tell = os.pipe()
 four = anonymous()
 bring_again(four)
 children = []
@@ -62,7 +62,7 @@ for _ in range(4):
         os.write(tell, b"x")
         signal.pause()
 for _ in children:
-    os.read(told, 1)
+    os.read(shown, 1)
 copy(four)
 for child in children:
     os.kill(child, signal.SIGKILL)

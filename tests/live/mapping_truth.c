@@ -25,20 +25,20 @@ static long now(void) {
     return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-__attribute__((noinline)) static void told(long before, char *p, long offset, const char *kind, const char *file) {
+__attribute__((noinline)) static void shown(long before, char *p, long offset, const char *kind, const char *file) {
     dprintf(out, "%d\t%ld\t%ld\t%lu\t%ld\t%s\t%s\n", getpid(), before, now(), (unsigned long)p, offset, kind, file);
 }
 
 __attribute__((noinline)) static void reads(char *p, long offset, const char *kind, const char *file) {
     long before = now();
     (void)*(volatile char *)p;
-    told(before, p, offset, kind, file);
+    shown(before, p, offset, kind, file);
 }
 
 __attribute__((noinline)) static void writes(char *p, long offset, const char *kind, const char *file) {
     long before = now();
     *(volatile char *)p = 1;
-    told(before, p, offset, kind, file);
+    shown(before, p, offset, kind, file);
 }
 
 static char *maps(char *at, int fd, long page, int flags) {
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
         writes(AT + N * PAGE + 1, 0, "anon", "[anon]");
         return 0;
     }
-    // one thing after the other at one address: told by MAP_FIXED, or unmapped before
+    // one thing after the other at one address: shown by MAP_FIXED, or unmapped before
     reads(maps(AT, fa, 0, MAP_PRIVATE) + 3 * PAGE + 5, 3 * PAGE + 5, "file", a);
     munmap(AT, N * PAGE);
     writes(maps(AT, -1, 0, MAP_PRIVATE) + 3 * PAGE, 0, "anon", "[anon]");
@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
     char *page = maps(0, -1, 0, MAP_PRIVATE) + 5 * PAGE;
     long before = now();
     if (pread(fa, page, 1, 0) != 1) return 7;
-    told(before, page, 0, "anon", "[anon]");
+    shown(before, page, 0, "anon", "[anon]");
     // a library opened while it runs
     void *library = dlopen(argv[3], RTLD_NOW);
     if (!library) { puts(dlerror()); return 6; }

@@ -193,7 +193,7 @@ look(n, N, NOBODY, keep=True)
 # one parent and four children write the same 1,024 pages: the last writer takes over what the others copied
 o = mapped(size=4 * BIG)
 write(o, 4 * BIG)
-told, tell = os.pipe()
+shown, tell = os.pipe()
 children = []
 for number in range(4):
     children.append(os.fork())
@@ -204,7 +204,7 @@ for number in range(4):
         os.write(tell, b"x")
         os.read(ready, 1)
 for _ in children:
-    os.read(told, 1)
+    os.read(shown, 1)
 write(o, 4 * BIG, keep=True)
 every = set(frames_at(o, 4 * N))
 for number in range(4):

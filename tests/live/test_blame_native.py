@@ -46,7 +46,7 @@ def rows_of(folder: Path, command: list[str | Path], at: str) -> list[Row]:
         return composition(trace, at=at).rows("line")
 
 
-def told_right(row: Row, n_bytes: int) -> bool:
+def reported_right(row: Row, n_bytes: int) -> bool:
     """Whether an estimate is within three of its own errors."""
     return abs(row["resident"] - n_bytes) <= 3 * n_bytes / row["samples"] ** 0.5
 
@@ -64,8 +64,8 @@ def test_what_the_library_touched_is_its_callers_line_in_cpp(tmp_path):
     }
     exact = at.pop("touch")
     assert 16 * MIB - 8 * 4096 <= exact["resident"] <= 16 * MIB, "new wrote to the first page of each block"
-    assert told_right(at["Store::load"], 24 * MIB)
-    assert told_right(at["copied"], 8 * MIB)
+    assert reported_right(at["Store::load"], 24 * MIB)
+    assert reported_right(at["copied"], 8 * MIB)
     assert all(at[name]["samples"] > 40 for name in ("Store::load", "copied"))
 
 
@@ -76,4 +76,4 @@ def test_a_function_of_node_owns_its_buffers(tmp_path):
     rows = rows_of(tmp_path, ["node", "--perf-basic-prof", "--interpreted-frames-native-stack", "big.js"], "peak")
     (row,) = [row for row in rows if row.label == "makeBuffers big.js"]
     assert row["samples"] > 40
-    assert told_right(row, 40 * MIB)
+    assert reported_right(row, 40 * MIB)

@@ -47,8 +47,8 @@ def test_each_page_of_a_python_program_is_its_lines(tmp_path, full_level, python
         assert of.past.lost == 0
         assert trace.info.final_snapshot == parent
         found = found_by(of, outermost_lines(of))
-        told = Unshared(composition(trace, at="exit"))
-        copied = page_of(told.of.history.faults.key[told.copies])
+        shown = Unshared(composition(trace, at="exit"))
+        copied = page_of(shown.of.history.faults.key[shown.copies])
     certain, estimated, wrong = judged(truth, found)
     lines = program.read_text().splitlines()
     loads_shared = str(lines.index("write(o, 4 * BIG)") + 1)

@@ -150,9 +150,9 @@ def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
     expected = build_id(program)
     wstrace_command("run", "-q", "-o", file, "--", program)
     with wstrace.open_trace(str(file)) as trace:
-        told = {(batch.strings[f], batch.strings[b]) for batch in trace.batches("mapping")
+        reported = {(batch.strings[f], batch.strings[b]) for batch in trace.batches("mapping")
                 for f, b in zip(batch["file"].tolist(), batch["build_id"].tolist(), strict=True)}  # fmt: skip
-    assert (str(program), expected) in told
+    assert (str(program), expected) in reported
     assert functions_of_pages(file) == {"fill"}
     assert most_by_function(file) == "program!fill"
     program.unlink()
@@ -182,12 +182,12 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, P
     file = tmp_path / "t.wst"
     wstrace_command("run", "-q", "-o", file, "-s", "page_faults:stacks=native", "--", program, root)
     with wstrace.open_trace(str(file)) as trace:
-        told = {(batch.strings[b], ino) for batch in trace.batches("mapping")
+        reported = {(batch.strings[b], ino) for batch in trace.batches("mapping")
                 for f, b, ino in zip(*(batch[k].tolist() for k in ("file", "build_id", "ino")), strict=True)
                 if batch.strings[f] == str(program) and batch.strings[b]}  # fmt: skip
     own = {(build_id(one), one.stat().st_ino) for one in (program, inside)}
-    assert told <= own, "the second one's is not known where it ended before it was looked for"
-    assert (build_id(program), program.stat().st_ino) in told
+    assert reported <= own, "the second one's is not known where it ended before it was looked for"
+    assert (build_id(program), program.stat().st_ino) in reported
     report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
     faults = {row["label"]: row["faults"] for row in report["rows"]}
     second = faults.get("program", 0) + faults.get("program!inner", 0)  # by its name where its file was found in time
@@ -196,7 +196,7 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, P
 
 @needs_root
 def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path], strings: Dictionary) -> None:
-    """Alive or ended, asked by the name that the file has for it: its own file, or none."""
+    """Alive or ended, requested by the name that the file has for it: its own file, or none."""
     program, root, inside = two_roots
     with subprocess.Popen([str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

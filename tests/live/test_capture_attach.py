@@ -114,7 +114,7 @@ def test_what_goes_on_after_a_stop_is_stopped_again(child: Any, attach: Any, mon
     trace.assert_balanced()
 
 
-def test_what_is_there_already_is_told_first(child: Any, attach: Any) -> None:
+def test_what_is_there_already_is_reported_first(child: Any, attach: Any) -> None:
     code = """
 import subprocess, sys
 command = [sys.executable, '-S', '-c', 'print(flush=True); input()']
@@ -262,7 +262,7 @@ def test_another_tracers_clock(child: Any, attach: Any, tmp_path: Path) -> None:
     trace.assert_balanced()
 
 
-def test_side_band_loss_is_told_and_mended(child: Any, attach: Any) -> None:
+def test_side_band_loss_is_reported_and_mended(child: Any, attach: Any) -> None:
     code = """
 import mmap
 print(flush=True); input()
@@ -288,7 +288,7 @@ print(flush=True); input()
     assert list(events).count(SPACE_REPLACE) >= 1
 
 
-def test_an_orphan_whose_birth_was_lost_is_read(child: Any, attach: Any) -> None:
+def test_an_orphan_of_a_lost_birth_is_read(child: Any, attach: Any) -> None:
     """No record tells of it and no parent leads to it: its faults do."""
     code = """
 import mmap, os, time
@@ -322,7 +322,7 @@ input()
     assert trace.ledger("lost_side_band") > 1000
 
 
-def test_side_band_loss_at_the_very_end_is_told(child: Any, attach: Any) -> None:
+def test_side_band_loss_at_the_very_end_is_reported(child: Any, attach: Any) -> None:
     one = child(
         "import mmap; print(flush=True); input()\n"
         "for i in range(3000): mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)"
@@ -362,15 +362,15 @@ def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
 
 def test_attach_keeps_the_memory_that_it_frees_as_run_does(child: Any, monkeypatch: Any) -> None:
     """Otherwise it gives back what each drain frees, and faults for it again: a quarter of its CPU for a record."""
-    asked = []
-    monkeypatch.setattr(LinuxPlatform, "keep_freed_memory", lambda _: asked.append(1))
+    wanted = []
+    monkeypatch.setattr(LinuxPlatform, "keep_freed_memory", lambda _: wanted.append(1))
     sleeper = child("print('go', flush=True); input()")
     assert sleeper.read() == "go"
     assert main(["attach", "-q", "--duration", "100ms", str(sleeper.pid)]) == 0
-    assert asked
+    assert wanted
 
 
-def test_buffers_are_read_as_seldom_as_was_asked(child: Any, attach: Any) -> None:
+def test_buffers_are_read_as_seldom_as_was_requested(child: Any, attach: Any) -> None:
     toucher = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 200 * mmap.PAGESIZE)\n"
                     "    for i in range(200): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
     trace = attach(toucher.pid, poll_ms=60_000, stacks="none")

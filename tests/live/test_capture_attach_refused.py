@@ -120,7 +120,7 @@ except Unavailable as error: print(error)
     assert said == ("" if counters else refused)
 
 
-def test_one_thread_s_events_that_lack_room_beside_the_rest_are_told_so(child: Any) -> None:
+def test_one_thread_s_events_that_lack_room_beside_the_rest_are_reported_so(child: Any) -> None:
     one = child("input()")
     script = f"""
 import resource, sys

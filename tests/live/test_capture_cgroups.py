@@ -109,14 +109,14 @@ def test_counts_by_cgroup_are_those_of_perf(cgroup: MadeCgroup, touching: Any) -
         program.say("here", n)
         program.say("fork", n)
         program.end()
-    _, told = perf.communicate()
+    _, shown = perf.communicate()
     session.stop()
     found = by_cgroup(session)
-    assert found.keys() == {one.path, other.path}, told
+    assert found.keys() == {one.path, other.path}, shown
     assert found[one.path] > 1400
     assert found[other.path] > 2200
-    numbers = [int(n) for n in re.findall(r"^(\d+),,page-faults", told, re.M)]
-    assert numbers == [found[one.path], found[other.path]], told
+    numbers = [int(n) for n in re.findall(r"^(\d+),,page-faults", shown, re.M)]
+    assert numbers == [found[one.path], found[other.path]], shown
     assert_balanced(session)
 
 
@@ -152,7 +152,7 @@ def test_what_several_choices_hold_is_accounted_once(cgroup: MadeCgroup, touchin
     assert_balanced(session)
 
 
-def test_what_one_of_two_cgroups_accounts_is_not_told_for_both(cgroup: MadeCgroup, touching: Any) -> None:
+def test_what_one_of_two_cgroups_accounts_is_not_reported_for_both(cgroup: MadeCgroup, touching: Any) -> None:
     one, other = cgroup.make("one"), cgroup.make("other")
     session = traced(("cgroup", one.path), ("cgroup", other.path))
     touching(other.joining()).say("here", 500)
@@ -222,8 +222,8 @@ def test_all_processes_and_not_ourselves(cgroup: MadeCgroup, touching: Any) -> N
     session.stop()
     assert by_cgroup(session)[cgroup.path] >= 800
     note = next((note for note in session.info.notes if "faulted in by the kernel itself" in note), "0 ")
-    told = int(note.split()[0].replace(",", ""))  # of the same time as what the report calls not visible
-    assert told == max((session.info.usage.faults or 0) - session.ledger.get("counted"), 0)
+    shown = int(note.split()[0].replace(",", ""))  # of the same time as what the report calls not visible
+    assert shown == max((session.info.usage.faults or 0) - session.ledger.get("counted"), 0)
     own = session.faults["pid"] == os.getpid()
     assert ((session.faults["flags"] & FAULT_OBSERVER != 0) == own).all()
     assert_balanced(session)
@@ -328,8 +328,8 @@ def test_too_few_rights_are_one_sentence(cgroup: MadeCgroup) -> None:
 def test_files_have_the_names_of_the_containers_root(cgroup: MadeCgroup, tmp_path: Path, enter: list[str]) -> None:
     """A program that is started in it has its names below that root, and its mappings the file's own inode."""
     programs = ["/bin/sh", "/bin/true"]
-    told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
-    for file in {*programs, *re.findall(r"(/lib\S+)(?= \()", told)}:
+    shown = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+    for file in {*programs, *re.findall(r"(/lib\S+)(?= \()", shown)}:
         (tmp_path / file[1:]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, tmp_path / file[1:])
     session = traced(("cgroup", cgroup.path))

@@ -132,10 +132,10 @@ def test_a_target_that_the_kernel_kills_for_its_memory(
     ran = wstrace("run", "-o", tmp_path / "x.wst", "--", "sh", "-c", enter)
     assert ran.returncode == 128 + signal.SIGKILL, ran.stderr
     assert ran.stderr.splitlines()[0].endswith("; killed by SIGKILL")
-    told = figures(tmp_path / "x.wst")
-    assert told["state"] == "clean"
-    assert 20_000 > told["rows"]["page_fault"] > 4000  # 6,144 pages is all that it may have at once
-    assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
+    shown = figures(tmp_path / "x.wst")
+    assert shown["state"] == "clean"
+    assert 20_000 > shown["rows"]["page_fault"] > 4000  # 6,144 pages is all that it may have at once
+    assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
 
 
 @needs_root
@@ -160,12 +160,12 @@ def test_a_tracer_with_little_memory(touches: Path, tmp_path: Path, limited: Cal
     if ran.returncode != 122:
         assert said.read_text().split() == ["up", "300000"]
     if (tmp_path / "x.wst").exists():
-        told = figures(tmp_path / "x.wst")
-        assert told["state"] in (("clean",) if mib == 256 else ("clean", "incomplete", "cut"))
-        if told["state"] == "clean":
-            assert told["rows"]["page_fault"] + sum(
-                n for stage, n in told["ledger"].items() if stage.startswith("lost_kernel")) >= 300_000  # fmt: skip
-            assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
+        shown = figures(tmp_path / "x.wst")
+        assert shown["state"] in (("clean",) if mib == 256 else ("clean", "incomplete", "cut"))
+        if shown["state"] == "clean":
+            assert shown["rows"]["page_fault"] + sum(
+                n for stage, n in shown["ledger"].items() if stage.startswith("lost_kernel")) >= 300_000  # fmt: skip
+            assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -195,15 +195,15 @@ def test_a_terminal_that_closes(touches: Path, tmp_path: Path, ignored: bool) ->
     _, status = os.waitpid(pid, 0)
     # 123: the report had nowhere to go; a command's own code that is not 0 comes before that
     assert os.waitstatus_to_exitcode(status) == (123 if ignored else 128 + signal.SIGHUP)
-    told = figures(path)
-    assert told["state"] == "clean"
-    assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
+    shown = figures(path)
+    assert shown["state"] == "clean"
+    assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
     if ignored:
         assert said.read_text().split() == ["up", "600000"]
-        assert told["rows"]["page_fault"] >= 600_000
+        assert shown["rows"]["page_fault"] >= 600_000
     else:
-        assert told["facts"]["exit_signal"] == "SIGHUP"
-        assert told["rows"]["page_fault"] >= 2000
+        assert shown["facts"]["exit_signal"] == "SIGHUP"
+        assert shown["rows"]["page_fault"] >= 2000
 
 
 @pytest.mark.parametrize("ring", [8192, 1 << 20])
@@ -222,12 +222,12 @@ def test_a_tracer_that_is_stopped_and_goes_on(touches: Path, tmp_path: Path, rin
         tracer.send_signal(signal.SIGCONT)
         _, words_said = tracer.communicate(timeout=60)
     assert said.read_text().split() == ["up", "300000"]
-    told = figures(path)
-    lost = sum(n for stage, n in told["ledger"].items() if stage.startswith("lost_kernel"))
+    shown = figures(path)
+    lost = sum(n for stage, n in shown["ledger"].items() if stage.startswith("lost_kernel"))
     assert tracer.returncode == (121 if lost else 0), words_said
     assert lost > 100_000, "rings of this size do not hold what came meanwhile"
-    assert told["rows"]["page_fault"] + lost >= 300_000
-    assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
+    assert shown["rows"]["page_fault"] + lost >= 300_000
+    assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
 
 
 #: in a pid namespace of its own: a process ends, and another one gets its pid
@@ -299,15 +299,15 @@ def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> Non
     if "unshare" in run.stderr and "failed" in run.stderr:
         pytest.skip(f"no pid namespace here: {run.stderr.strip()}")
     assert run.returncode == 0, run.stderr
-    told = {line.partition(" ")[0]: line.partition(" ")[2] for line in run.stdout.splitlines()}
-    assert told["wait"] == "0", "it has ended"
-    assert told["alive"] == "True", "its signal does not reach the successor"
-    assert int(told["after"]) == 0, told
+    shown = {line.partition(" ")[0]: line.partition(" ")[2] for line in run.stdout.splitlines()}
+    assert shown["wait"] == "0", "it has ended"
+    assert shown["alive"] == "True", "its signal does not reach the successor"
+    assert int(shown["after"]) == 0, shown
     if when == "before":
-        assert "has ended" in told["refused"] or "there is no process" in told["refused"], told
+        assert "has ended" in shown["refused"] or "there is no process" in shown["refused"], shown
     else:
-        assert int(told["before"]) > 1000
-        assert told["usage"] == "None", "what the system accounts to the successor is not the target's"
+        assert int(shown["before"]) > 1000
+        assert shown["usage"] == "None", "what the system accounts to the successor is not the target's"
 
 
 @needs_root
@@ -330,6 +330,6 @@ def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(
         limit.write_text("-1" if limit.name == "cpu.cfs_quota_us" else "max")
         _, said = tracer.communicate(timeout=120)
     assert tracer.returncode == 0, said
-    told = figures(path)
-    assert_nothing_is_lost_without_count(told["ledger"], told["rows"]["page_fault"])
-    assert told["ledger"]["lost_kernel:minor"] > 100_000
+    shown = figures(path)
+    assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
+    assert shown["ledger"]["lost_kernel:minor"] > 100_000

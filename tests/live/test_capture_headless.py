@@ -89,7 +89,7 @@ def test_it_can_be_attached(attach: Callable[..., Any], waiting: subprocess.Pope
     assert trace.usage.peak_resident_bytes >= PAGES * 4096
 
 
-def test_its_pages_are_told(waiting: subprocess.Popen[str]) -> None:
+def test_its_pages_are_reported(waiting: subprocess.Popen[str]) -> None:
     import wstrace
 
     assert wstrace.working_set(waiting.pid).total_bytes > 100_000

@@ -96,12 +96,12 @@ def paranoid() -> Iterator[object]:
 @needs_root
 def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
     paranoid(1)
-    told = traced(NOBODY, [str(touch), "2000"])
-    assert (told["probe"], told["level"], told["why"]) == ("full", "full", "")
-    assert int(told["faults"]) > 2000
-    assert int(told["faults"]) + int(told["lost_kernel"]) == int(told["counted"])
+    shown = traced(NOBODY, [str(touch), "2000"])
+    assert (shown["probe"], shown["level"], shown["why"]) == ("full", "full", "")
+    assert int(shown["faults"]) > 2000
+    assert int(shown["faults"]) + int(shown["lost_kernel"]) == int(shown["counted"])
     # perf_event_mlock_kb (516 KiB a CPU) and RLIMIT_MEMLOCK are all that may be locked: the rings were halved to it
-    assert 65_536 <= int(told["ring_bytes"]) < 16 << 20
+    assert 65_536 <= int(shown["ring_bytes"]) < 16 << 20
 
 
 @needs_root
@@ -110,50 +110,50 @@ def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, le
     """Kernels with Debian's patch refuse everything from 3 on; others know nothing above 2."""
     paranoid(level)
     # dd's read() makes the kernel write to 1,024 pages of a buffer that is new
-    told = traced(NOBODY, ["dd", "if=/dev/zero", "of=/dev/null", "bs=4M", "count=1"])
-    assert told["level"] in (("user",) if level == 2 else ("user", "counters"))
-    assert told["probe"] == told["level"]
-    assert told["why"].startswith(f"kernel.perf_event_paranoid is {level}")
-    assert told["remedy"].startswith("sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep /")
-    assert int(told["kernel_pc"]) == 0
-    assert int(told["usage"]) > int(told["faults"])
-    assert int(told["lost_kernel"]) == 0
-    if told["level"] == "user":
-        assert "/dd'" in told["names"]
-        assert "[stack]" in told["names"]
-        assert int(told["counted"]) == int(told["faults"]) > 50
-        assert "kernel code" in told["not_visible"]
+    shown = traced(NOBODY, ["dd", "if=/dev/zero", "of=/dev/null", "bs=4M", "count=1"])
+    assert shown["level"] in (("user",) if level == 2 else ("user", "counters"))
+    assert shown["probe"] == shown["level"]
+    assert shown["why"].startswith(f"kernel.perf_event_paranoid is {level}")
+    assert shown["remedy"].startswith("sudo sysctl kernel.perf_event_paranoid=1, or sudo setcap cap_perfmon+ep /")
+    assert int(shown["kernel_pc"]) == 0
+    assert int(shown["usage"]) > int(shown["faults"])
+    assert int(shown["lost_kernel"]) == 0
+    if shown["level"] == "user":
+        assert "/dd'" in shown["names"]
+        assert "[stack]" in shown["names"]
+        assert int(shown["counted"]) == int(shown["faults"]) > 50
+        assert "kernel code" in shown["not_visible"]
     refused = traced(NOBODY, ["true"], require="full")
-    assert refused["unavailable"].startswith(f"page faults: only level {told['level']} works here: kernel.perf_event")
+    assert refused["unavailable"].startswith(f"page faults: only level {shown['level']} works here: kernel.perf_event")
 
 
 @needs_root
 @pytest.mark.parametrize("answer", [errno.EPERM, errno.EACCES, errno.ENOSYS])
-def test_a_filter_is_told_from_the_setting(paranoid: object, answer: int) -> None:
+def test_a_filter_is_distinguished_from_the_setting(paranoid: object, answer: int) -> None:
     """As a user at paranoid 2, where the kernel would give the level user."""
     paranoid(2)
-    told = traced(NOBODY + "\n" + FILTER.replace("@answer@", str(answer)), ["true"])
-    assert told["level"] == "counters"
+    shown = traced(NOBODY + "\n" + FILTER.replace("@answer@", str(answer)), ["true"])
+    assert shown["level"] == "counters"
     if answer != errno.EACCES:  # which is the kernel's own answer, too
-        assert "seccomp filter" in told["why"]
-        assert "--cap-add PERFMON" in told["remedy"]
+        assert "seccomp filter" in shown["why"]
+        assert "--cap-add PERFMON" in shown["remedy"]
 
 
 def test_refused_by_seccomp_gets_counters() -> None:
     """The level is tried: perf_event_paranoid allows everything here, and the kernel still says no."""
     code = "import time; b = bytearray(50 << 20); time.sleep(0.5)"
-    told = traced(REFUSED, [sys.executable, "-S", "-c", code])
-    assert (told["probe"], told["level"]) == ("counters", "counters")
-    assert "seccomp" in told["why"]
-    assert "--cap-add PERFMON" in told["remedy"]
-    assert told["faults"] == "0"
-    assert int(told["counted"]) == int(told["usage"]) == int(told["unaccounted"]) > 100
-    assert "level counters" in told["not_visible"]
+    shown = traced(REFUSED, [sys.executable, "-S", "-c", code])
+    assert (shown["probe"], shown["level"]) == ("counters", "counters")
+    assert "seccomp" in shown["why"]
+    assert "--cap-add PERFMON" in shown["remedy"]
+    assert shown["faults"] == "0"
+    assert int(shown["counted"]) == int(shown["usage"]) == int(shown["unaccounted"]) > 100
+    assert "level counters" in shown["not_visible"]
     refused = traced(REFUSED, ["true"], require="full")
     assert refused["unavailable"].startswith("page faults: only level counters works here: ")
 
 
 def test_counters_of_a_process_that_ends_at_once() -> None:
-    told = traced(REFUSED, ["true"])
-    assert int(told["counted"]) > 10
+    shown = traced(REFUSED, ["true"])
+    assert int(shown["counted"]) > 10
     assert ctypes.sizeof(ctypes.c_void_p) == 8

@@ -54,9 +54,9 @@ def test_a_descendant_that_nobody_has_waited_for_counts(tmp_path, options, scrip
 
 def test_line_1_names_the_child_that_had_the_peak_though_rusage_does_not():
     words = ["run", "--", "sh", "-c", f"true; {LARGE.format(60, 3)}; true"]
-    told = subprocess.run([sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, timeout=100)
+    shown = subprocess.run([sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, timeout=100)
     line = r"[67]\d\.\d MiB at the peak in \d processes, .*: [56]\d\.\d "
-    assert re.match(line, told.stderr), told.stderr
+    assert re.match(line, shown.stderr), shown.stderr
 
 
 def test_without_children_the_peak_and_the_faults_are_the_command_s_own(tmp_path):

@@ -69,7 +69,7 @@ def test_fail_on_loss_knows_of_it(setuid: Path, tmp_path: Path) -> None:
     assert "gained privilege by exec" in done.stderr
 
 
-def test_what_came_while_it_was_attached_is_told_apart(attach: Callable[..., Any]) -> None:
+def test_what_came_while_it_was_attached_is_distinguished(attach: Callable[..., Any]) -> None:
     code = "print(flush=True); input(); b = bytearray(8 << 20); print(flush=True); input()"
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -54,13 +54,13 @@ def test_counts_are_those_of_perf_stat(trace: Tracer, touch: Path, tmp_path: Pat
     """perf stat is the traced command; what it counts is its child from the child's exec on."""
     out = tmp_path / "stat"
     traced = trace(["perf", "stat", "-x,", "-o", out, "-e", "minor-faults,major-faults", "--", touch, 20_000])
-    told = [int(line.split(",")[0]) for line in out.read_text().splitlines() if ",m" in line]
+    shown = [int(line.split(",")[0]) for line in out.read_text().splitlines() if ",m" in line]
     executed = [row for row in traced.processes(PROCESS_EXEC) if traced.context.strings[row.name] == "touch"]
     assert len(executed) == 1
     faults = traced.faults(pid=executed[0].pid)
     # the kernel switches events on (perf_event_exec) right before it records the exec
     after = faults[faults.time_ns >= executed[0].time_ns]
-    assert [int((after.bits & 1 == 0).sum()), int((after.bits & 1).sum())] == told
+    assert [int((after.bits & 1 == 0).sum()), int((after.bits & 1).sum())] == shown
     traced.assert_balanced()
 
 
@@ -118,17 +118,17 @@ def coverage(traced: Any) -> tuple[int, int]:
 
 
 def test_every_fault_has_its_mapping(trace: Tracer) -> None:
-    """What perf does not tell (munmap, mremap) is told by the tracepoints: not one address is unknown."""
+    """What perf does not tell (munmap, mremap) is shown by the tracepoints: not one address is unknown."""
     with tracepoints.permitted() as permitted:
-        told = bool(permitted)
-    if not told:
-        pytest.skip("munmap and mremap are told to root only (tracefs)")
+        shown = bool(permitted)
+    if not shown:
+        pytest.skip("munmap and mremap are shown to root only (tracefs)")
     traced = trace(python(f"{SMALL_PAGES}x = []\nfor i in range(3_000_000): x.append(None)\n"))
     moved = traced.column("address_space", "event").tolist().count(SPACE_MOVE)
     known, unknown = coverage(traced)
     assert known > 3_000_000 * 8 // PAGE
     assert moved > 5  # what grows in its place is not unmapped
-    assert unknown <= 25  # the new image's first faults may come before its first mapping is told
+    assert unknown <= 25  # the new image's first faults may come before its first mapping is shown
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a program setuid: needs root")

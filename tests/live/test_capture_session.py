@@ -91,7 +91,7 @@ def test_attach_to_nothing() -> None:
 
 
 def test_wait_children(touch: Path, tmp_path: Path) -> None:
-    """A daemon holds nothing up, unless it is asked for."""
+    """A daemon holds nothing up, unless it is requested."""
     script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
     began = time.monotonic()
     without = wstrace("run", "-P", "no:console", "--", "sh", "-c", script)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_that_faults_may_not_be_recorded_is_told_with_its_exit_code():
+def test_that_faults_may_not_be_recorded_is_reported_with_its_exit_code():
     done = wstrace_without_events("imports", "--", "true")
     assert done.returncode == 122, done.stderr
     assert "perf_event_open" in done.stderr

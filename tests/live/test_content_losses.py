@@ -67,8 +67,8 @@ def test_rare_calls_are_traced_for_those_who_want_them(wanted: bool) -> None:
     rows = sum(len(batch["time_ns"]) for batch in source.stop())
     target.close()
     assert rows > 20
-    told = {word for word in EVERY if word in context.info.content_losses}
-    assert told == EVERY if wanted else told == EVERY - {REPLACED, *RARE}
+    shown = {word for word in EVERY if word in context.info.content_losses}
+    assert shown == EVERY if wanted else shown == EVERY - {REPLACED, *RARE}
 
 
 def after_exec(trace: Any) -> list[tuple[Any, ...]]:
@@ -115,7 +115,7 @@ int main(void) {
 """
 
 
-def test_what_a_full_ring_has_lost_is_told_of_a_program_that_was_executed_since(trace: Any, tmp_path: Path) -> None:
+def test_what_a_full_ring_has_lost_is_reported_of_a_program_that_was_executed_since(trace: Any, tmp_path: Path) -> None:
     """GIVEN a ring that is full, as nobody reads it WHEN another program is executed, discards memory and ends THEN the
     trace says of that program, too, that calls may be lacking.
     """
@@ -145,7 +145,7 @@ int main(void) {
 """
 
 
-def test_a_fork_is_told_from_a_vfork(trace: Any, tmp_path: Path) -> None:
+def test_a_fork_is_distinguished_from_a_vfork(trace: Any, tmp_path: Path) -> None:
     if not traced():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
     program = compiled(tmp_path, FAMILY)

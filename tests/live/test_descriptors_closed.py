@@ -26,7 +26,7 @@ def is_open(fd: int) -> bool:
     return Path("/proc/self/fd", str(fd)).is_symlink()
 
 
-def told_of_end(fd: int) -> bool:
+def reported_of_end(fd: int) -> bool:
     """Whether the reading end of a pipe sees within 30 s that no writing end is left, in any process or message."""
     poll = select.poll()
     poll.register(fd, 0)
@@ -60,7 +60,7 @@ def test_nothing_is_left_open(number: int) -> None:
     close_later(fds)
     assert fds == []
     assert not is_open(write)
-    assert told_of_end(read)
+    assert reported_of_end(read)
     os.close(read)
 
 
@@ -72,5 +72,5 @@ def test_without_sockets_they_are_closed_all_the_same(monkeypatch: pytest.Monkey
     read, write = os.pipe()
     close_later([write])
     assert not is_open(write)
-    assert told_of_end(read)
+    assert reported_of_end(read)
     os.close(read)

@@ -53,7 +53,7 @@ def compared(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_lines_of_known_sizes_that_have_moved_to_another_folder_and_line(tmp_path, capsys):
-    # On a busy machine Python's stacks may be read late, and more be evicted than is told; the trace says so.
+    # On a busy machine Python's stacks may be read late, and more be evicted than is shown; the trace says so.
     doubts = re.compile("without their Python line")
     for attempt in range(5):
         folder = tmp_path / str(attempt)

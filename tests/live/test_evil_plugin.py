@@ -52,17 +52,17 @@ def test_a_start_that_hangs_can_be_interrupted(plug: Path, where: str, number: i
 
 
 @pytest.mark.parametrize(
-    ("evil", "told"),
+    ("evil", "shown"),
     [
         ("exporter:export:exit", "exporter bad: SystemExit: 3"),
         ("exporter:close:hang", "exporter bad: did not finish in 5 s"),
         ("exporter:flush:hang", "exporter bad: did not finish in 5 s"),
     ],
 )
-def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug: Path, evil: str, told: str) -> None:
+def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug: Path, evil: str, shown: str) -> None:
     code, _, err = run(plug, evil, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
     assert code == 123
-    assert told in err
+    assert shown in err
 
 
 @pytest.mark.parametrize("how", ["memory", "exit", "garbage"])

@@ -111,15 +111,15 @@ ready(at(m))
     with stopped(script) as (pid, (start,)):
         held = present(pid, int(start), 1 + 6 * 64, 0)
         assert main(["file", str(path), "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        shown = json.loads(capsys.readouterr().out)
         assert main(["file", str(path), "--pid", str(pid)]) == 0
         lines = capsys.readouterr().out.splitlines()
     # a fault maps a whole large folio of the page cache, so the process may have more than it touched
     of = [len(held & set(range(1 + 64 * n, 65 + 64 * n))) for n in range(6)]
     assert of[2] == of[3] == 64
-    sizes = {part["name"]: (part["resident"], part["cached"], part["end"] - part["start"]) for part in told["parts"]}
+    sizes = {part["name"]: (part["resident"], part["cached"], part["end"] - part["start"]) for part in shown["parts"]}
     assert [sizes[name] for name in names] == [(n * PAGE, layer, layer) for n in of]
-    assert [process["pid"] for process in told["processes"]] == [pid]
+    assert [process["pid"] for process in shown["processes"]] == [pid]
     assert " resident in 1 process, " in lines[0]
     assert lines[0].endswith(" in the page cache")
     strips = [line for line in lines if line.endswith("]")]
@@ -144,6 +144,6 @@ def test_of_another_users_file_the_page_cache_is_not_guessed():
         words = [*user.command, "-m", "wstrace", "file", "/usr/bin/env", "--json"]
         done = subprocess.run(words, env=user.environment, cwd="/", capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["cached"] is None
-    assert any("owns or may write" in note for note in told["notes"])
+    shown = json.loads(done.stdout)
+    assert shown["cached"] is None
+    assert any("owns or may write" in note for note in shown["notes"])

@@ -1,4 +1,4 @@
-"""The pages of a launched target at its exit: held over its end, told exactly, let go again."""
+"""The pages of a launched target at its exit: held over its end, shown exactly, let go again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="lets the kernel wait at a page: needs root"),
 ]
 PAGE = mmap.PAGESIZE
-#: touches every other page of 8 MiB, leaves /proc/self alone and ends as it is told to, once the file $UNTIL is there
+#: touches every other page of 8 MiB, leaves /proc/self alone and ends on request, once the file $UNTIL is there
 TOUCHES = r"""
 #define _GNU_SOURCE
 #include <signal.h>
@@ -62,10 +62,10 @@ def touches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[str, Any], str]:
     """(what it ran, report --json of the file, stderr) of `wstrace run`; `touches` goes on when it is held."""
-    file, told = str(tmp_path / "t.wst"), str(tmp_path / "held")
-    telling = [sys.executable, held_program.__file__, told, str(touches)]
+    file, reported = str(tmp_path / "t.wst"), str(tmp_path / "held")
+    telling = [sys.executable, held_program.__file__, reported, str(touches)]
     words = [*telling, "run", "-f", "-o", file, "--", *map(str, command)]
-    environment = {**os.environ, "UNTIL": told}
+    environment = {**os.environ, "UNTIL": reported}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
     words = [sys.executable, "-m", "wstrace", "report", "--by", "file", "--json", file]
     return done, json.loads(subprocess.run(words, capture_output=True, check=True).stdout), done.stderr
@@ -104,17 +104,17 @@ def test_a_command_that_ends_at_once_has_its_pages(words: list[str], tmp_path: P
 
 
 def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
-    """It goes on until it was told of, however slow the tracer is."""
-    file, told = tmp_path / "t.wst", tmp_path / "told"
+    """It goes on until it was shown, however slow the tracer is."""
+    file, reported = tmp_path / "t.wst", tmp_path / "reported"
     options = ["-f", "-o", file, "--duration", "0.3s"]
     words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(told)}, **pipes) as tracer:
+    with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(reported)}, **pipes) as tracer:
         assert tracer.stderr is not None
         shown = ""
         while "trace ended" not in shown and (line := tracer.stderr.readline()):
             shown += line
-        told.touch()
+        reported.touch()
         shown += tracer.communicate(timeout=60)[1]
     assert tracer.returncode == 7  # the trace waits for the command
     assert re.search(r"wstrace: trace ended; touches \(\d+\) goes on", shown)
@@ -147,7 +147,7 @@ def test_a_target_is_held_so_long_and_no_longer() -> None:
         target.close()
 
 
-def test_memory_whose_keeper_was_killed_is_told_as_that() -> None:
+def test_memory_of_a_killed_keeper_is_reported_as_that() -> None:
     target = LinuxPlatform().launch(["sleep", "30"])
     source, context = FinalSnapshotSource(), Context(targets=(target,))
     source.start(context)

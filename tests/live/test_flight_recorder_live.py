@@ -57,9 +57,9 @@ def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path: Path, fu
     assert any(": ended at " in line for line in said.splitlines()), said
     assert sorted({path.name.partition(".")[0] for path in tmp_path.glob("*.wst")}) == ["api-1", "api-2"], "no ring"
     with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
-        told = Recording.of(trace.info.extra)
-        assert told.what == "rss=100MiB"
-        assert told.n_bytes / (1 << 20) == pytest.approx(size, abs=0.1)
+        shown = Recording.of(trace.info.extra)
+        assert shown.what == "rss=100MiB"
+        assert shown.n_bytes / (1 << 20) == pytest.approx(size, abs=0.1)
         assert trace.state == "clean"
         assert not trace.info.incomplete
     with wstrace.open_trace(tmp_path / "api-2.wst") as later:
@@ -67,7 +67,7 @@ def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path: Path, fu
         assert later.rows["page_fault"] >= 101 * 320, "it has the minutes of the first one too"
 
 
-def test_a_wrong_trigger_is_told_before_anything_is_traced(tmp_path):
+def test_a_wrong_trigger_is_reported_before_anything_is_traced(tmp_path):
     done = subprocess.run([sys.executable, "-m", "wstrace", "attach", "1", "--on", "rss=much"], cwd=tmp_path,
                           capture_output=True, text=True, timeout=60)  # fmt: skip
     assert done.returncode == 125

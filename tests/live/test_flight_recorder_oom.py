@@ -62,7 +62,7 @@ def recorded(
     return said, program.returncode, printed
 
 
-def told(said: str) -> re.Match[str]:
+def shown(said: str) -> re.Match[str]:
     """The line of a kill."""
     lines = [line for line in said.splitlines() if ": killed at " in line]
     assert len(lines) == 1, said
@@ -72,11 +72,11 @@ def told(said: str) -> re.Match[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, full_level, python_stacks):
+def test_a_slow_grower_has_snapshots_before_its_kill(tmp_path, cgroup, full_level, python_stacks):
     for pause in (0.02, 0.1, 0.4):  # on a busy machine a look comes late
         said, code, _ = recorded(tmp_path, cgroup, pause)
         assert code == -signal.SIGKILL
-        line = told(said)
+        line = shown(said)
         if "at the last look" in line[4]:
             break
         for path in tmp_path.glob("api*"):
@@ -97,17 +97,17 @@ def test_a_slow_grower_is_told_by_the_looks_before_its_kill(tmp_path, cgroup, fu
 
 
 @pytest.mark.timeout(200)
-def test_a_fast_grower_is_told_by_its_faults_at_least(tmp_path, cgroup, full_level, python_stacks):
+def test_a_fast_grower_has_its_faults_at_least(tmp_path, cgroup, full_level, python_stacks):
     said, code, _ = recorded(tmp_path, cgroup, 0.0)
     assert code == -signal.SIGKILL
-    line = told(said)
+    line = shown(said)
     assert float(line[2]) == 64.0
     assert "load_index app.py:5" in line[4], said
     assert "at the last look" in line[4] or "brought, which may have been given back" in line[4], said
 
 
 @pytest.mark.timeout(200)
-def test_each_kill_of_several_processes_is_told_and_the_others_go_on(tmp_path, cgroup, full_level, python_stacks):
+def test_each_kill_of_several_processes_is_reported_and_the_others_go_on(tmp_path, cgroup, full_level, python_stacks):
     said, code, printed = recorded(tmp_path, cgroup, 0.05, processes=2)
     assert code == 0
     assert f" {int(signal.SIGKILL)}" in printed, "a child was killed"
@@ -148,7 +148,7 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
     name = cgroup.path.strip("/")
     for how in ("at", "killed at 64.0 MiB charged;", "ended at"):
         assert f"{name}: {how} " in said
-    assert told(said)[1] == name
+    assert shown(said)[1] == name
     with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
@@ -187,7 +187,7 @@ def unified(cgroup: MadeCgroup) -> MadeCgroup:
 
 @pytest.mark.timeout(300)
 def test_a_group_that_is_killed_as_a_whole_is_one_recording(tmp_path, unified, full_level):
-    """GIVEN memory.oom.group WHEN one process is too much THEN all three are killed at once, and told once.
+    """GIVEN memory.oom.group WHEN one process is too much THEN all three are killed at once, and shown once.
 
     How many is not: the kernel counts the first one again when it kills the group.
     """
@@ -197,7 +197,7 @@ def test_a_group_that_is_killed_as_a_whole_is_one_recording(tmp_path, unified, f
     events = dict(line.split() for line in (unified.folder / "memory.events").read_text().splitlines())
     assert int(events["oom_kill"]) >= 3
     assert int(events["oom_group_kill"]) == 1
-    told(said)
+    shown(said)
     with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.what, fact.cgroup) == ("killed", "oom_kill (the whole group)", unified.path)
@@ -229,7 +229,7 @@ def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
         WatchedCgroup(made, files, parse_conditions(["psi=3s/2s"]), 1.0)
 
 
-#: Reads a file of more pages than it may have, again and again; begins when it is told to.
+#: Reads a file of more pages than it may have, again and again; begins when it is shown to.
 READS = """
 import mmap, sys
 file = open(sys.argv[1], 'rb')
@@ -292,7 +292,7 @@ def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
     assert recording.cgroup == cgroup.path
 
 
-def test_a_limit_that_is_not_there_is_told_before_anything_is_traced(tmp_path):
+def test_a_limit_that_is_not_there_is_reported_before_anything_is_traced(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as process:
         done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "psi=300ms/2s"],
                               cwd=tmp_path, capture_output=True, text=True, timeout=60)  # fmt: skip

@@ -52,9 +52,9 @@ def test_a_file_on_a_full_disk_says_what_it_lacks(disk: Callable[[int], Path], k
 
     found = json.loads(wstrace("info", path, "--json").stdout)
     assert found["state"] in ("incomplete", "cut")
-    told = wstrace("report", path)
-    assert told.returncode == 0
-    assert ("the file lacks" if found["state"] == "incomplete" else "the file is cut") in told.stdout.splitlines()[1]
+    shown = wstrace("report", path)
+    assert shown.returncode == 0
+    assert ("the file lacks" if found["state"] == "incomplete" else "the file is cut") in shown.stdout.splitlines()[1]
     if found["state"] == "incomplete":
         assert found["missing"] + sum(found["rows"].values()) >= found["ledger"]["recorded:page_fault"] > 10_000
 

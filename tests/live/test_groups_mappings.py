@@ -119,7 +119,7 @@ def test_what_was_mapped_since_is_newer_than_a_list_of_all(program: Program, tra
 def test_what_is_mapped_over_a_mapping_is_not_where_its_faults_were(
     program: Program, traced: Callable[[], Session], tmp_path: Path
 ) -> None:
-    """Twenty mappings of two files at one place, in less time than passes until the first one is asked for."""
+    """Twenty mappings of two files at one place, in less time than passes until the first one is requested."""
     files = [tmp_path / "one.bin", tmp_path / "other.bin"]
     for file in files:
         file.write_bytes(bytes(4096))

@@ -68,19 +68,19 @@ def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(hug
         assert shown[-1].endswith(f"Large pages {2 * huge / (1 << 20):.1f} MiB")
         assert sum(line.endswith("large  [anon]") for line in shown) == 2
         assert main(["snapshot", str(pid), "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["large"], told["total"]) == (2 * huge, rollup(pid)["Rss"])
+        reported = json.loads(capsys.readouterr().out)
+        assert (reported["large"], reported["total"]) == (2 * huge, rollup(pid)["Rss"])
 
 
 def test_ps_counts_them_apart(huge, capsys):
     """Private_Hugetlb is private to the process, and no part of what is resident."""
     with stopped(SCRIPT.format(huge=huge, kind="MAP_PRIVATE")) as (pid, _):
         assert main(["ps", "--json"]) == 0
-        (told,) = [row for row in json.loads(capsys.readouterr().out) if row["pid"] == pid]
+        (reported,) = [row for row in json.loads(capsys.readouterr().out) if row["pid"] == pid]
         kernel = rollup(pid)
-        assert (told["resident"], told["large"]) == (kernel["Rss"], 2 * huge)
-        assert told["private"] == kernel["Private_Clean"] + kernel["Private_Dirty"]
-        assert told["shared"] == kernel["Rss"] - told["private"]
+        assert (reported["resident"], reported["large"]) == (kernel["Rss"], 2 * huge)
+        assert reported["private"] == kernel["Private_Clean"] + kernel["Private_Dirty"]
+        assert reported["shared"] == kernel["Rss"] - reported["private"]
         assert main(["ps", "--top", "100000"]) == 0  # of a busy machine's many processes this is not one of the largest
         heads, *rows = capsys.readouterr().out.splitlines()
         assert "large" in heads.split()
@@ -92,8 +92,8 @@ def test_empty_leaves_them_where_they_are(huge, capsys):
     with stopped(SCRIPT.format(huge=huge, kind="MAP_PRIVATE")) as (pid, _):
         before = rollup(pid)["Rss"]
         assert main(["empty", str(pid), "--yes", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["before"], told["after"]) == (before, rollup(pid)["Rss"])
+        reported = json.loads(capsys.readouterr().out)
+        assert (reported["before"], reported["after"]) == (before, rollup(pid)["Rss"])
         assert status(pid, "HugetlbPages") == 2 * huge
 
 

@@ -98,21 +98,21 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(program):
+def shown(program):
     with record(program, [sys.executable, "program.py"]) as trace:
         if (level := trace.info.level_name) != "full":
             pytest.skip(f"level {level}")
         yield imports(trace, "exit"), trace.report(at="exit")
 
 
-def rows(told) -> dict[tuple[str, ...], int]:
+def rows(shown) -> dict[tuple[str, ...], int]:
     """path -> resident bytes with its own imports."""
-    return {row.path: row.all["resident"] for row in told[0].rows}
+    return {row.path: row.all["resident"] for row in shown[0].rows}
 
 
-def test_each_import_brings_what_the_program_measures_around_it(program, told):
+def test_each_import_brings_what_the_program_measures_around_it(program, shown):
     took = json.loads((program / "took.json").read_text())
-    found = rows(told)
+    found = rows(shown)
     found["threads",] = found["one",] + found["two",]
     for name, measured in took.items():
         assert abs(found[name,] - measured) <= 400 << 10, (name, found[name,], measured)
@@ -126,34 +126,34 @@ def test_each_import_brings_what_the_program_measures_around_it(program, told):
         ("zipped", 3), ("space.mod", 2),
     ],
 )  # fmt: skip
-def test_each_module_has_its_own_memory(told, path: str, mib: int):
-    own = {" > ".join(row.path): row["resident"] for row in told[0].rows}
+def test_each_module_has_its_own_memory(shown, path: str, mib: int):
+    own = {" > ".join(row.path): row["resident"] for row in shown[0].rows}
     assert mib * MIB <= own.get(path, 0) + (8 << 10), sorted(own)
     assert own[path] <= mib * MIB + (400 << 10)
 
 
-def test_an_extension_module_is_named_and_below_what_imports_it(told):
-    if not any("_decimal" in row.label for row in told[0].rows):
+def test_an_extension_module_is_named_and_below_what_imports_it(shown):
+    if not any("_decimal" in row.label for row in shown[0].rows):
         import _decimal
 
-        assert not hasattr(_decimal, "__file__"), "it is a library of its own, and is not told"
+        assert not hasattr(_decimal, "__file__"), "it is a library of its own, and is not shown"
         pytest.skip("_decimal is built in here")
-    assert rows(told)["decimal", "_decimal"] > 100 << 10
+    assert rows(shown)["decimal", "_decimal"] > 100 << 10
 
 
-def test_the_sum_is_that_of_the_run(told):
-    found, blame = told
+def test_the_sum_is_that_of_the_run(shown):
+    found, blame = shown
     assert (
         sum(row["resident"] for row in found.rows)
         == blame.total["resident"]
         == sum(row.all["resident"] for row in found.top)
     )
     assert sum(row["faults"] for row in found.rows) == blame.total["faults"]
-    assert rows(told)["(not importing)",] >= 8 * MIB
+    assert rows(shown)["(not importing)",] >= 8 * MIB
     assert not [row.path for row in found.rows if row.label.startswith("(imports that")]
 
 
-def test_parents_are_those_of_importtime(program, told):
+def test_parents_are_those_of_importtime(program, shown):
     """import_module and reload do not come by the way that importtime counts: their modules are at the left there."""
     done = subprocess.run([sys.executable, "-X", "importtime", "program.py"], cwd=program, capture_output=True,
                           text=True, check=True, timeout=60)  # fmt: skip
@@ -167,7 +167,7 @@ def test_parents_are_those_of_importtime(program, told):
             waiting.setdefault(depth, []).append(match[2])
     names = {*parents, *(name for several in waiting.values() for name in several)}
     compared = 0
-    for row in told[0].rows:
+    for row in shown[0].rows:
         if row.label in names and row.label in parents and len(row.path) > 1 and not row.path[-2].startswith("("):
             assert row.path[-2] == parents[row.label], (row.path, parents[row.label])
             compared += 1

@@ -55,7 +55,7 @@ def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[Said], Path]]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[Said], Path]]:
     """The traced program: its trace, what it said, and its path."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -85,11 +85,11 @@ def at(columns: dict[str, np.ndarray], said: Said) -> list[int]:
     return list(np.flatnonzero(here).tolist())
 
 
-def test_every_page_is_what_the_program_says(told: tuple[Any, list[Said], Path]) -> None:
+def test_every_page_is_what_the_program_says(shown: tuple[Any, list[Said], Path]) -> None:
     """GIVEN a program that maps one thing after the other at one address, in two processes and two images WHEN it
     touches a page of each THEN each fault has the kind, the file, the offset and the instruction that it says.
     """
-    trace, said, program = told
+    trace, said, program = shown
     columns, mappings, strings = faults(trace), mapping_rows(trace), trace.strings
     assert len(said) == 20
     assert len({one.pid for one in said}) == 2
@@ -107,11 +107,11 @@ def test_every_page_is_what_the_program_says(told: tuple[Any, list[Said], Path])
     assert trace.ledger.get("unresolved") == 0
 
 
-def test_the_instruction_is_where_its_own_image_has_it(told: tuple[Any, list[Said], Path]) -> None:
+def test_the_instruction_is_where_its_own_image_has_it(shown: tuple[Any, list[Said], Path]) -> None:
     """The program's own symbol table (nm) has a function around each of the instructions that it names."""
     if shutil.which("nm") is None:
         pytest.skip("needs nm (tests/install-peers)")
-    trace, said, program = told
+    trace, said, program = shown
     columns, mappings = faults(trace), mapping_rows(trace)
     lines = subprocess.run(["nm", "-S", program], capture_output=True, text=True, check=True).stdout.splitlines()
     sized = [line.split() for line in lines if len(line.split()) == 4]

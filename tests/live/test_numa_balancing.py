@@ -39,9 +39,9 @@ int main(int argc, char **argv) {
     char *p = mmap(0, n * page, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
     madvise(p, n * page, MADV_NOHUGEPAGE);
     first(p, n, page);
-    FILE *told = fopen(argv[2], "w");
-    fprintf(told, "%ld\n", again(p, n, page));
-    fclose(told);
+    FILE *out = fopen(argv[2], "w");
+    fprintf(out, "%ld\n", again(p, n, page));
+    fclose(out);
     _exit(0);
 }
 """
@@ -59,8 +59,8 @@ def test_pages_belong_to_who_touched_them_first(tmp_path: Path, kind: str) -> No
     (tmp_path / "n.c").write_text(PROGRAM)
     subprocess.run(["gcc", "-O1", "-g", "-o", "program", "n.c"], cwd=tmp_path, check=True)
     sources = ("-s", "page_faults:stacks=none", "-s", "working_set")
-    with record(tmp_path, [tmp_path / "program", kind, tmp_path / "told"], *sources) as trace:
-        hints = int((tmp_path / "told").read_text())
+    with record(tmp_path, [tmp_path / "program", kind, tmp_path / "shown"], *sources) as trace:
+        hints = int((tmp_path / "shown").read_text())
         if hints < PAGES:
             pytest.skip(f"only where the kernel looks at these pages: {hints} hint faults in 90 s")
         rows = composition(trace, at="exit").rows("line")

@@ -71,8 +71,8 @@ def test_names_are_given_where_maps_and_stat_differ(program: Path, tmp_path: Pat
     assert ran.returncode == 0, ran.stderr
 
     def functions() -> dict[str, int]:
-        told = json.loads(wstrace("report", tmp_path / "x.wst", "--by", "function", "--json").stdout)
-        return {row["label"]: row["faults"] for row in told["rows"]}
+        shown = json.loads(wstrace("report", tmp_path / "x.wst", "--by", "function", "--json").stdout)
+        return {row["label"]: row["faults"] for row in shown["rows"]}
 
     assert functions()["program!touch_them"] >= 2900
     sections = wstrace("report", tmp_path / "x.wst", "--by", "section", "--top", 100).stdout

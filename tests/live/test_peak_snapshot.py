@@ -35,15 +35,15 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
     """
     for seconds in (0.8, 3, 12):
         with record(tmp_path, [sys.executable, "-c", PEAK, str(seconds)], "-s", "peak_snapshot") as trace:
-            told = trace.info.extra["peak_snapshot"]
+            shown = trace.info.extra["peak_snapshot"]
             parts = [part.snapshot for part in trace.batches("resident")]
-            seen = sum(part.pages for part in parts if part.time_ns == told["time_ns"]) * mmap.PAGESIZE
+            seen = sum(part.pages for part in parts if part.time_ns == shown["time_ns"]) * mmap.PAGESIZE
             peak = trace.info.usage.peak_resident_bytes
-        if told["bytes"] >= 0.95 * peak:
+        if shown["bytes"] >= 0.95 * peak:
             break
-    assert told["bytes"] <= seen  # runs of zero pages are no part of it
-    assert told["bytes"] >= 0.95 * peak
-    assert told["bytes"] > 200 << 20
+    assert shown["bytes"] <= seen  # runs of zero pages are no part of it
+    assert shown["bytes"] >= 0.95 * peak
+    assert shown["bytes"] > 200 << 20
 
 
 @pytest.mark.parametrize("script", ['"$0" "$@" &', '("$0" "$@" &); sleep 4'], ids=["command ended", "parent ended"])
@@ -54,11 +54,11 @@ def test_a_process_that_outlives_its_parent_is_looked_at(tmp_path, script):
     """
     left = ["sh", "-c", script, sys.executable, "-c", PEAK, "2"]
     with record(tmp_path, left, "--wait-children", "-s", "peak_snapshot") as trace:
-        told = trace.info.extra.get("peak_snapshot", {"bytes": 0})
+        shown = trace.info.extra.get("peak_snapshot", {"bytes": 0})
         pids = {part.snapshot.pid for part in trace.batches("resident")}
         peak, owner = trace.info.usage.peak_resident_bytes, trace.info.usage.peak_pid
     assert peak > 200 << 20
-    assert told["bytes"] >= 0.95 * peak
+    assert shown["bytes"] >= 0.95 * peak
     assert owner in pids
 
 
@@ -90,11 +90,11 @@ def test_a_kept_trace_of_a_command_has_its_peak_by_the_way(tmp_path):
     """
     for seconds in (1, 6, 24):
         with record(tmp_path, [sys.executable, "-c", PEAK, str(seconds)]) as trace:
-            moment, told = Snapshots(trace).at("peak").words, trace.info.extra.get("peak_snapshot", {})
+            moment, shown = Snapshots(trace).at("peak").words, trace.info.extra.get("peak_snapshot", {})
             peak = trace.info.usage.peak_resident_bytes
-        if told.get("bytes", 0) >= 0.95 * peak:
+        if shown.get("bytes", 0) >= 0.95 * peak:
             break
-    assert told["bytes"] >= 0.95 * peak
+    assert shown["bytes"] >= 0.95 * peak
     assert moment == "peak"
 
 

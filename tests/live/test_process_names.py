@@ -62,14 +62,14 @@ def top(path: str, by: str) -> list[dict[str, object]]:
     return rows
 
 
-def test_processes_are_told_by_title_and_role(path: str) -> None:
+def test_processes_are_reported_by_title_and_role(path: str) -> None:
     labels = [str(row["label"]) for row in top(path, "process")]
     assert len(labels) == 3, "each process once"
     assert any(label.startswith("kit: master (") for label in labels)
     assert any(re.match(r"kit: worker \(\d+\), worker 2 of \d+$", label) for label in labels), labels
 
 
-def test_threads_are_told_by_name(path: str) -> None:
+def test_threads_are_reported_by_name(path: str) -> None:
     assert any(str(row["label"]).startswith("pool thread") for row in top(path, "thread"))
 
 

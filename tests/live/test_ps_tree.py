@@ -71,18 +71,18 @@ def tree(capsys: pytest.CaptureFixture[str], pid: int) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def agrees(told: dict, pids: list[int]) -> None:
+def agrees(shown: dict, pids: list[int]) -> None:
     """The sums are the kernel's: pages of libraries that others map too may come to have one more or less meanwhile."""
     kernel = {pid: rollup(pid) for pid in pids}
-    assert sorted(process["pid"] for process in told["processes"]) == sorted(pids)
-    for process in told["processes"]:
+    assert sorted(process["pid"] for process in shown["processes"]) == sorted(pids)
+    for process in shown["processes"]:
         of = kernel[process["pid"]]
         assert process["resident"] == of["Rss"]
         assert process["private"] == pytest.approx(of["Private_Clean"] + of["Private_Dirty"], abs=MIB)
         assert process["pss"] == pytest.approx(of["Pss"], rel=0.05, abs=256 << 10)
-    total = told["total"]
+    total = shown["total"]
     assert total["rss_sum"] == sum(of["Rss"] for of in kernel.values())
-    assert total["pss"] == sum(process["pss"] for process in told["processes"])
+    assert total["pss"] == sum(process["pss"] for process in shown["processes"])
     assert total["pss"] == pytest.approx(sum(of["Pss"] for of in kernel.values()), rel=0.03)
     if os.geteuid() == 0:
         assert total["distinct"] == pytest.approx(frames(pids) * PAGE, abs=4 * PAGE)
@@ -113,16 +113,16 @@ def zero_page() -> np.ndarray:
 
 def test_a_parent_and_its_forks_have_three_sums(capsys):
     with family([sys.executable, "-c", FORKS], lambda children: len(children) == 4) as pids:
-        told = tree(capsys, pids[0])
-        agrees(told, pids)
-        total = told["total"]
+        shown = tree(capsys, pids[0])
+        agrees(shown, pids)
+        total = shown["total"]
         assert total["processes"] == 5
         assert total["rss_sum"] > 5 * 32 * MIB
         # 32 MiB of the parent's, and 4 MiB that each child copied
         assert 48 * MIB <= total["pss"] <= 80 * MIB
         if os.geteuid() == 0:
             assert 48 * MIB <= total["distinct"] <= 90 * MIB
-        assert [process["depth"] for process in told["processes"]] == [0, 1, 1, 1, 1]
+        assert [process["depth"] for process in shown["processes"]] == [0, 1, 1, 1, 1]
         assert main(["ps", "--tree", str(pids[0])]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("5 processes: ")
@@ -133,12 +133,12 @@ def test_a_parent_and_its_forks_have_three_sums(capsys):
 def test_multiprocessing_is_below_its_parent(tmp_path, capsys):
     (tmp_path / "pool.py").write_text(POOL)
     with family([sys.executable, tmp_path / "pool.py"], lambda children: len(children) >= 3) as pids:
-        told = tree(capsys, pids[0])
-        agrees(told, pids)
-        titles = [process["title"] for process in told["processes"]]
+        shown = tree(capsys, pids[0])
+        agrees(shown, pids)
+        titles = [process["title"] for process in shown["processes"]]
         assert titles[0].endswith("pool.py")
         assert sum("multiprocessing" in title for title in titles[1:]) == 3
-        assert all(process["ppid"] == pids[0] for process in told["processes"][1:])
+        assert all(process["ppid"] == pids[0] for process in shown["processes"][1:])
 
 
 def test_a_process_that_is_not_there_is_an_error(capsys):

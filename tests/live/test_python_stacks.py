@@ -73,7 +73,7 @@ def test_every_fault_has_the_function_and_line_that_caused_it(trace: Any, place:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
-def test_code_that_takes_the_place_of_freed_code_is_told_apart(
+def test_code_that_takes_the_place_of_freed_code_is_distinguished(
     trace: Any, place: Any, python: Installed, kind: str
 ) -> None:
     ours, its = place(python)
@@ -85,7 +85,7 @@ def test_code_that_takes_the_place_of_freed_code_is_told_apart(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are read of 3.11 on")
-def test_code_that_attrs_and_jinja_generate_is_told_by_its_own_lines(trace: Any, tmp_path: Path) -> None:
+def test_code_that_attrs_and_jinja_generate_is_reported_by_its_own_lines(trace: Any, tmp_path: Path) -> None:
     pytest.importorskip("attr")
     pytest.importorskip("jinja2")
     out = tmp_path / "regions.json"
@@ -127,7 +127,7 @@ def test_a_stack_through_a_constructor_is_whole(trace: Any, python: Installed) -
         assert [name for name in names if name != "__init__"] == ["Page.__init__", "make", "<module>"]
 
 
-def test_two_pythons_on_one_cpu_are_told_apart(trace: Any, place: Any) -> None:
+def test_two_pythons_on_one_cpu_are_distinguished(trace: Any, place: Any) -> None:
     """Of two versions where there are two: they take turns on the CPU, whose scratch memory the programs share."""
     pair = [python for python in PYTHONS if not python.root]
     cpu, made = min(os.sched_getaffinity(0)), [place(python) for python in (pair[0], pair[-1])]

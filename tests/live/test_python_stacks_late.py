@@ -45,21 +45,19 @@ def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None
     assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"not a Python program"}
 
 
-def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
-    trace: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_process_that_could_not_be_read_is_read_again(trace: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """More processes than there is room to ask about come before the tracer looks, and a CPython is the last of them.
 
     It is one without a library, where there is one: no mapping tells of it.
     """
     python = next((python.program for python in OURS if python.label.startswith("system")), OURS[0].program)
-    began, told = tmp_path / "began", tmp_path / "told"
+    began, shown = tmp_path / "began", tmp_path / "shown"
     look, look_at_processes = PythonStacks.look, PythonStacks.look_at_processes
 
     def looked(self: PythonStacks, pid: int) -> bool:
         done = look(self, pid)
         if self._processes.get(pid, (0, None))[1] is not None:
-            told.touch()
+            shown.touch()
         return done
 
     monkeypatch.setattr(PythonStacks, "look", looked)
@@ -73,7 +71,7 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
                 fresh.write(bytes(1 << 20))
         open({str(began)!r}, 'w').close()
         until = time.monotonic() + 60
-        while not os.path.exists({str(told)!r}) and time.monotonic() < until:
+        while not os.path.exists({str(shown)!r}) and time.monotonic() < until:
             touch()
             time.sleep(0.05)
         touch()
@@ -84,7 +82,7 @@ def test_a_process_that_could_not_be_asked_about_is_asked_about_again(
 
 
 @pytest.mark.parametrize("library", [False, True])
-def test_a_file_that_was_told_of_is_known_in_every_process_that_executes_it(
+def test_a_file_that_was_reported_of_is_known_in_every_process_that_executes_it(
     trace: Any, tmp_path: Path, library: bool, monkeypatch: Any
 ) -> None:
     """No process needs to be looked at: it is known from its first fault on, or from its first in the library."""

@@ -59,12 +59,12 @@ def test_as_many_records_as_without_stacks(trace: Any, touch: Path) -> None:
 def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace: Any, tmp_path: Path) -> None:
     right = 0
     for _ in range(4):  # how much of it is lost is the machine's
-        traced, told, wrong, _ = truth(trace, tmp_path, 200, ring_bytes=4096, poll_ms=100)
+        traced, shown, wrong, _ = truth(trace, tmp_path, 200, ring_bytes=4096, poll_ms=100)
         assert traced.ledger("lost_kernel") > 1000
         assert traced.ledger("unaccounted") == 0
         traced.assert_balanced()
         assert wrong == 0
-        right += told
+        right += shown
         if right > 50:
             return
     raise AssertionError(f"too few of the recorded faults have their stack: {right}")

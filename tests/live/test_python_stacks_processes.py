@@ -86,7 +86,7 @@ def test_attached_to_a_process_that_knows_nothing_of_us(attach: Any, python: Any
     assert innermost(trace, base, 200) == {"touch": 200}
 
 
-def test_a_thousand_threads_are_told_apart_after_an_attach(attach: Any) -> None:
+def test_a_thousand_threads_are_distinguished_after_an_attach(attach: Any) -> None:
     program = (
         TOUCH
         + """

@@ -61,6 +61,6 @@ def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, comma
     assert why in found["why"]
     assert found["remedy"] or number == errno.E2BIG  # a kernel that is new enough and refuses it: no remedy is known
     done = filtered(number, command, *run, "-s", "page_faults:stacks=python", "--", *program)
-    assert done.returncode not in (0, 1), "asked for by name, it is an error of the documented kind"
+    assert done.returncode not in (0, 1), "requested by name, it is an error of the documented kind"
     assert why in done.stderr
     assert "Traceback" not in done.stderr

@@ -163,13 +163,13 @@ def test_guard_pages_and_write_protection_are_nothing_swapped_out(privileged, mo
         found = pages_of(taken, int(guarded), 256 * PAGE)
     if code != "0":
         pytest.skip("guard pages: only on Linux 6.13 and later")
-    told = {page for page, flags in found.items() if flags & schema.PAGE_GUARD}
-    assert told == set(range(128, 192))
+    shown = {page for page, flags in found.items() if flags & schema.PAGE_GUARD}
+    assert shown == set(range(128, 192))
 
 
 def hidden(entries):
     """Pagemap.entries as a reader without CAP_SYS_ADMIN is answered."""
-    return lambda *asked: entries(*asked) & np.uint64(~pagemap.PFN_MASK & (1 << 64) - 1)
+    return lambda *wanted: entries(*wanted) & np.uint64(~pagemap.PFN_MASK & (1 << 64) - 1)
 
 
 def test_share_counts():

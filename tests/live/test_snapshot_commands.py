@@ -141,7 +141,7 @@ def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path, cli):
     assert answer.split() == [before, "True"]
 
 
-def test_empty_refuses_another_users_process_unless_told():
+def test_empty_refuses_another_users_process_unless_reported():
     if os.geteuid() != 0:
         pytest.skip("needs root, to start a process of someone else")
     with subprocess.Popen(["sleep", "60"], user=65534, group=65534) as target:

@@ -71,7 +71,7 @@ def test_delta_tells_a_file_and_its_sections():
     assert sum(new for _, new in rows) == int(total)
 
 
-def test_delta_says_why_writes_are_not_told():
+def test_delta_says_why_writes_are_not_reported():
     with wstrace.delta(written=False) as d:
         pass
     assert d.written_bytes is None
@@ -128,8 +128,8 @@ def test_delta_command_on_a_process_that_ends():
     assert facts["seconds"] < 6 * seconds
 
 
-def test_delta_command_counts_by_function_and_tells_addresses_when_asked():
-    """GIVEN a process that touches pages in a loop THEN there is one row for it, and a line for each page if asked."""
+def test_delta_command_counts_by_function_and_tells_addresses_when_requested():
+    """GIVEN a process that touches pages in a loop THEN it has one row, and a line for each page if requested."""
     code = """
 import contextlib, mmap, time
 m = mmap.mmap(-1, 400 * mmap.PAGESIZE, flags=34)

@@ -82,7 +82,7 @@ def test_options_out_of_range(options):
         WorkingSetSource(**options)
 
 
-def test_unless_told_otherwise_an_attached_process_is_read_at_both_ends():
+def test_unless_reported_otherwise_an_attached_process_is_read_at_both_ends():
     with holding(1 << 20) as target:
         source = WorkingSetSource()
         source.start(Context(targets=(LinuxPlatform().attach(target.pid),), children=False))

@@ -1,4 +1,4 @@
-"""Real programs, traced and told: line 1 names the user's own line, and every view holds all recorded faults."""
+"""Real programs, traced and shown: line 1 names the user's own line, and every view holds all recorded faults."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def totals(path: Path, *options: str) -> dict[str, int]:
     return found
 
 
-def test_a_python_program_is_told_by_the_users_own_line(tmp_path: Path) -> None:
+def test_a_python_program_is_reported_by_the_users_own_line(tmp_path: Path) -> None:
     (tmp_path / "leak.py").write_text(LEAK)
-    path, told = traced(tmp_path, sys.executable, "leak.py")
-    assert " parse_record leak.py:7" in told.splitlines()[0], told
-    assert "own line" in told.splitlines()[3]
+    path, shown = traced(tmp_path, sys.executable, "leak.py")
+    assert " parse_record leak.py:7" in shown.splitlines()[0], shown
+    assert "own line" in shown.splitlines()[3]
     found = totals(path)
     assert found == dict.fromkeys(found, found["recorded"])
     package = json.loads(answer("report", path, "--by", "package", "--json"))["rows"]
@@ -105,25 +105,25 @@ def test_a_python_program_is_told_by_the_users_own_line(tmp_path: Path) -> None:
     assert all(frame["own"] and frame["how"] == "exact" for frame in own[-1])
 
 
-def test_a_test_run_is_told_by_the_line_of_the_test(tmp_path: Path) -> None:
+def test_a_test_run_is_reported_by_the_line_of_the_test(tmp_path: Path) -> None:
     (tmp_path / "test_big.py").write_text("def test_big():\n    kept = bytearray(60 << 20)\n    assert kept\n")
     plugins = ("-p", "no:cacheprovider", "-p", "no:wstrace")  # ours is below a folder of its own where it is developed
-    _, told = traced(tmp_path, sys.executable, "-m", "pytest", "-q", *plugins, "test_big.py")
-    assert " test_big test_big.py:2" in told, told
+    _, shown = traced(tmp_path, sys.executable, "-m", "pytest", "-q", *plugins, "test_big.py")
+    assert " test_big test_big.py:2" in shown, shown
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_node_program_is_told_by_its_own_function(tmp_path: Path) -> None:
+def test_a_node_program_is_reported_by_its_own_function(tmp_path: Path) -> None:
     (tmp_path / "alloc.js").write_text(ALLOC)
     node = ("node", "--perf-basic-prof", "--interpreted-frames-native-stack", "alloc.js")
-    path, told = traced(tmp_path, *node, options=("-s", "page_faults:stacks=native"))
-    assert " makeRecords alloc.js" in told.splitlines()[0], told
+    path, shown = traced(tmp_path, *node, options=("-s", "page_faults:stacks=native"))
+    assert " makeRecords alloc.js" in shown.splitlines()[0], shown
     found = totals(path)
     assert found["jsonl"] == found["recorded"]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_a_program_in_c_is_told_by_the_caller_of_memset(tmp_path: Path) -> None:
+def test_a_program_in_c_is_reported_by_the_caller_of_memset(tmp_path: Path) -> None:
     (tmp_path / "x.cc").write_text(
         "#include <cstdlib>\n#include <cstring>\n"
         "__attribute__((noinline)) char* fill_buffer(size_t n)\n"
@@ -132,8 +132,8 @@ def test_a_program_in_c_is_told_by_the_caller_of_memset(tmp_path: Path) -> None:
         " return s == 0; }\n"
     )
     subprocess.run(["g++", "-O1", "-o", "prog", "x.cc"], cwd=tmp_path, check=True, timeout=100)
-    path, told = traced(tmp_path, "./prog", options=("-s", "page_faults:stacks=native"))
-    assert re.search(r": ~?\d\.\d prog!fill_buffer", told.splitlines()[0]), told
+    path, shown = traced(tmp_path, "./prog", options=("-s", "page_faults:stacks=native"))
+    assert re.search(r": ~?\d\.\d prog!fill_buffer", shown.splitlines()[0]), shown
     report = json.loads(answer("report", path, "--json"))
     row = report["rows"][0]
     assert "fill_buffer" in row["label"]

@@ -27,9 +27,9 @@ def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path: Path
     for seconds in (2, 20, 50):  # looks are 20 times their own time apart: on a slow machine the next one comes late
         Path(path).unlink(missing_ok=True)
         done = wstrace("report", "-o", path, "--json", "--", sys.executable, "-c", FAMILY, seconds)
-        told = json.loads(done.stdout)
-        total = told["total"]
-        if total.get("rss", 0) >= (4 * 40 + 3 * 10) * MIB and "shared memory divided" in told["answer"]:
+        shown = json.loads(done.stdout)
+        total = shown["total"]
+        if total.get("rss", 0) >= (4 * 40 + 3 * 10) * MIB and "shared memory divided" in shown["answer"]:
             break  # on a busy machine the frames of all pages are read later than two seconds: `counted for each`
     own = 40 + 3 * 10
     assert total["rss"] >= (4 * 40 + 3 * 10) * MIB

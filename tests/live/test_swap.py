@@ -29,7 +29,7 @@ PAGE = mmap.PAGESIZE
 
 def page_out(memory, pages, seconds=10):
     """Swaps out these pages; bit 62 of a pagemap entry says that one is. The kernel leaves pages that it has in its
-    hands at the moment, so it is asked again.
+    hands at the moment, so it is read again.
     """
     start, until = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory)) // mmap.PAGESIZE, time.monotonic() + seconds
     file = os.open("/proc/self/pagemap", os.O_RDONLY)
@@ -106,11 +106,11 @@ def test_empty_tells_what_went_to_swap(capsys):
     with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, (start,)):
         before = rollup(pid)["Rss"]
         assert main(["empty", str(pid), "--yes", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["before"], told["after"]) == (before, rollup(pid)["Rss"])
-        assert told["swap_out"] == status(pid, "VmSwap") > 7 << 20
-        assert sum(told["stayed"].values()) == told["after"]
-        assert not any("no swap space" in why for why in told["stayed"])
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["before"], shown["after"]) == (before, rollup(pid)["Rss"])
+        assert shown["swap_out"] == status(pid, "VmSwap") > 7 << 20
+        assert sum(shown["stayed"].values()) == shown["after"]
+        assert not any("no swap space" in why for why in shown["stayed"])
         found = pages_of(wstrace.working_set(pid), int(start), 8 << 20)
         assert sum(bool(flags & schema.PAGE_SWAPPED) for flags in found.values()) * PAGE > 7 << 20
         assert main(["snapshot", str(pid)]) == 0
@@ -155,7 +155,7 @@ def test_a_write_watch_of_pages_that_are_swapped_out(watched):
         assert written() == [5, 40]
         memory[7 * PAGE] = 1
         page_out(memory, [7])
-        assert written() == [7], "written, then swapped out, then told"
+        assert written() == [7], "written, then swapped out, then reported"
         assert written() == [], "and reset while it was out"
         assert memory[7 * PAGE] == 1
         assert written() == []

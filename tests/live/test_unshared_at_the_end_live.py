@@ -27,20 +27,20 @@ os._exit(status)
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "os._exit(0)"])
-def test_the_end_of_an_interpreter_is_told_apart_from_what_it_read_before(tmp_path, end):
+def test_the_end_of_an_interpreter_is_distinguished_from_what_it_read_before(tmp_path, end):
     path, program = tmp_path / "x.wst", tmp_path / "program.py"
     program.write_text(PROGRAM.format(end=end))
     command = [sys.executable, "-m", "wstrace", "unshared", "-o", str(path), "--", sys.executable, str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(path) as trace:
-        told = Unshared(composition(trace, at="exit"))
+        shown = Unshared(composition(trace, at="exit"))
         rows = {
-            row.of("function"): (row["copied"] - row["at_the_end"], row["at_the_end"]) for row in told.rows("function")
+            row.of("function"): (row["copied"] - row["at_the_end"], row["at_the_end"]) for row in shown.rows("function")
         }
     assert rows["read"][0] > 2 << 20, "the slice counts a reference to each of 50,000 lists of 64 bytes"
     assert rows["read"][1] == 0
-    assert not told.ended
+    assert not shown.ended
     # what it did not read is freed at the end alone: three quarters of the table, of which some is shared by then
-    assert (told.at_the_end > 8 << 20) == (end == "sys.exit()")
+    assert (shown.at_the_end > 8 << 20) == (end == "sys.exit()")
     assert " more as 1 process ended\n" in done.stdout or end != "sys.exit()"

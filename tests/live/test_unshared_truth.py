@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("mode", ["kept", "rewritten"])
-def test_copies_of_pages_that_came_without_a_fault_are_told(mode, tmp_path, full_level):
+def test_copies_of_pages_that_came_without_a_fault_are_reported(mode, tmp_path, full_level):
     program = compiled(tmp_path, (HERE / "unshared_truth.c").read_text(), "-I", str(HERE))
     trace, said = tmp_path / "x.wst", tmp_path / "truth"
     run = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "--", program, said, tmp_path, mode]
@@ -33,15 +33,15 @@ def test_copies_of_pages_that_came_without_a_fault_are_told(mode, tmp_path, full
     if not truth["huge"]:
         pytest.skip("this machine gives no transparent huge pages")
     with wstrace.open_trace(str(trace)) as read:
-        told = Unshared(composition(read, at="exit"))
+        shown = Unshared(composition(read, at="exit"))
         assert read.info.final_snapshot == read.info.targets[0]
-        copied = told.total // told.of.page_size
+        copied = shown.total // shown.of.page_size
     # pages of libc and the program, which the forks copied too, come on top
     areas = truth["copies"]
     if mode == "kept":
         assert areas == 200 + 64 + 1
         assert areas <= copied <= areas + 40
-        assert not told.at_least, "the snapshot shows that the huge page came whole"
+        assert not shown.at_least, "the snapshot shows that the huge page came whole"
     else:
         assert copied < areas
-        assert told.at_least
+        assert shown.at_least

@@ -59,7 +59,7 @@ def in_a_process(script):
 
 
 @real
-def test_a_fault_that_reads_from_disk_is_told_as_hard(child, tmp_path):
+def test_a_fault_that_reads_from_disk_is_reported_as_hard(child, tmp_path):
     path = tmp_path / "cold"
     path.write_bytes(os.urandom(16 << 20))
     # opened without buffering, a file leaves the system's cache

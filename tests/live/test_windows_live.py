@@ -102,7 +102,7 @@ def test_an_overflow_is_counted(child):
     watch.close()
 
 
-def test_soft_faults_of_user_code_are_told_from_the_kernels(child):
+def test_soft_faults_of_user_code_are_distinguished_from_the_kernels(child):
     watch = Watch(winapi, child.pid)
     watch.discard()
     start = int(child("at = region(64); print(f'{at:x}', end='')"), 16)
@@ -156,7 +156,7 @@ def test_emptying_makes_pages_leave(child):
     assert done.after < done.before
 
 
-def test_a_locked_page_is_told_and_stays(child):
+def test_a_locked_page_is_reported_and_stays(child):
     start = int(
         child("at = region(8); touch(at, 8); k.VirtualLock(ctypes.c_void_p(at), 4096); print(f'{at:x}', end='')"), 16
     )

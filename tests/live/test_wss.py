@@ -23,7 +23,7 @@ PAGE, PAGES = mmap.PAGESIZE, 6000
 
 
 class Target:
-    """The program that uses what it is told to use."""
+    """The program that uses what it is shown to use."""
 
     def __init__(self, program: Path, file: Path, *lock: str) -> None:
         self.file = str(file)
@@ -81,9 +81,9 @@ def unlocked(program: Path, file: Path) -> Iterator[Target]:
 
 
 def about(used: int, n: int) -> bool:
-    """Whether all that was used is told, and nothing else.
+    """Whether all that was used is shown, and nothing else.
 
-    The kernel clears a bit without a flush of the TLB, so a page whose translation stays in it may not be told. Of a
+    The kernel clears a bit without a flush of the TLB, so a page whose translation stays in it may be missing. Of a
     program that is awake every 5 ms, 1 to 3 % lacked in one window of 0.5 s of six on a quiet machine, up to 11 % in
     one of 0.2 s, and none in 3 s. Where few pages are used, more of them: once 13 of 50 in 0.5 s on a busy machine.
     """
@@ -140,19 +140,19 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
     assert re.match(r"used at most \d\S* MiB of \S+ MiB resident in .*: ", first)
     file = re.escape(target.file)
     row = next(line for line in lines if re.search(rf" file +{file}$", line))
-    told = (r"([0-9.]+) MiB \[anon\]", first), (rf"at most ([0-9.]+) MiB {file}", first), (r"^ *([0-9.]+) MiB", row)
-    for pattern, text in told:  # [anon] has libc's own private pages, too, and others may use the pages of a file
+    shown = (r"([0-9.]+) MiB \[anon\]", first), (rf"at most ([0-9.]+) MiB {file}", first), (r"^ *([0-9.]+) MiB", row)
+    for pattern, text in shown:  # [anon] has libc's own private pages, too, and others may use the pages of a file
         assert 570 <= float(re.search(pattern, text)[1]) * (1 << 20) / PAGE <= 745, text
     assert f"referenced bits of process {target.pid} were cleared: " in done.stderr
     for seconds in (0.2, 1, 5, 25):  # in so short a time it may not have run
-        told = json.loads(wstrace("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
-        uses = {use["name"]: use for use in told["uses"]}
+        shown = json.loads(wstrace("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
+        uses = {use["name"]: use for use in shown["uses"]}
         if uses[target.file]["used"]:
             break
     assert about(uses[target.file]["used"] // PAGE, 700)
-    told_of = {"name": target.file, "kind": "file", "used": uses[target.file]["used"], "resident": PAGES * PAGE}
-    assert uses[target.file] == told_of
-    assert told["used"] == sum(use["used"] for use in told["uses"])
+    reported_of = {"name": target.file, "kind": "file", "used": uses[target.file]["used"], "resident": PAGES * PAGE}
+    assert uses[target.file] == reported_of
+    assert shown["used"] == sum(use["used"] for use in shown["uses"])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes pages out of another process: needs CAP_SYS_NICE")

@@ -19,15 +19,15 @@ static char *mapped(size_t size) {
 
 // A child holds all memory while the parent writes.
 static void beside_a_child(void (*write_to)(char *, int), char *start, int pages) {
-    int go[2], told[2];
+    int go[2], ready[2];
     char byte = 0;
-    assert(!pipe(go) && !pipe(told));
+    assert(!pipe(go) && !pipe(ready));
     int child = fork();
     if (!child) {
-        assert(write(told[1], &byte, 1) == 1 && read(go[0], &byte, 1) == 1);
+        assert(write(ready[1], &byte, 1) == 1 && read(go[0], &byte, 1) == 1);
         _exit(0);
     }
-    assert(read(told[0], &byte, 1) == 1);
+    assert(read(ready[0], &byte, 1) == 1);
     write_to(start, pages);
     assert(write(go[1], &byte, 1) == 1);
     assert(waitpid(child, NULL, 0) == child);

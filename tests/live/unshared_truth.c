@@ -35,8 +35,8 @@ int main(int argc, char **argv) {
     static uint64_t before[PAGES + 65];
     uint64_t *childs = mmap(NULL, sizeof before, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     static uint64_t parents[PAGES + 65];
-    int told[2], go[2];
-    assert(!pipe(told) && !pipe(go));
+    int ready[2], go[2];
+    assert(!pipe(ready) && !pipe(go));
     frames(before);
     char byte = 0;
     if (!fork()) {
@@ -45,11 +45,11 @@ int main(int argc, char **argv) {
         last[0] = last[0];
         ((volatile char *)last)[0] = last[0];
         frames(childs);
-        assert(write(told[1], &byte, 1) == 1);
+        assert(write(ready[1], &byte, 1) == 1);
         assert(read(go[0], &byte, 1) == 1);
         _exit(0);
     }
-    assert(read(told[0], &byte, 1) == 1);
+    assert(read(ready[0], &byte, 1) == 1);
     if (rewritten) write_to(huge, PAGES);
     write_to(areas[1], 64);
     ((volatile char *)last)[0] = last[0];

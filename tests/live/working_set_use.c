@@ -27,9 +27,9 @@ int main(int count, char **words) {
   fflush(stdout);
   for (;;) {
     struct pollfd in = {0, POLLIN, 0};
-    int told = poll(&in, 1, 5);
-    if (told && scanf("%ld %ld", &first, &n) != 2) return 0;
+    int ready = poll(&in, 1, 5);
+    if (ready && scanf("%ld %ld", &first, &n) != 2) return 0;
     for (at = first; at < first + n; at++) (void)file[at * PAGE_BYTES], (void)anon[at * PAGE_BYTES];
-    if (told) puts("using"), fflush(stdout);
+    if (ready) puts("using"), fflush(stdout);
   }
 }

@@ -1,4 +1,4 @@
-"""A Collector with k8sattributes between wstrace and Prometheus, and every query of the dashboard asked there.
+"""A Collector with k8sattributes between wstrace and Prometheus, and every query of the dashboard requested there.
 
     python tests/peers/dashboards.py DIRECTORY    # Go and prometheus; builds the first time, four minutes of CPU
 
@@ -148,7 +148,7 @@ def collector(folder: Path) -> Iterator[tuple[int, int]]:
             server.shutdown()
 
 
-def asked(prometheus: Prometheus, expression: str) -> int:
+def requested(prometheus: Prometheus, expression: str) -> int:
     """The number of series that a query of the dashboard gives, with its variables filled in."""
     return len(prometheus.query(expression.replace("$__rate_interval", "30s").replace("$process", ".*")))
 
@@ -186,14 +186,14 @@ def main(folder: Path) -> int:
                        "OTEL_RESOURCE_ATTRIBUTES": f"k8s.pod.uid={UID}",
                        "OTEL_METRIC_EXPORT_INTERVAL": "1000"}  # fmt: skip
         exporter = OtelExporter(providers="own")
-        target = ScriptedTarget(os.getpid())  # live: its memory is asked for
+        target = ScriptedTarget(os.getpid())  # live: its memory is requested
         session = Session(targets=[target], sources=[], exporters=[exporter], enrichers=[], record=False)
         session.start()
         until = time.monotonic() + SECONDS
         while time.monotonic() < until and not (named and all(waiting.values())):
             give(exporter, session)
             time.sleep(1)
-            waiting = {expression: n or asked(prometheus, expression) for expression, n in waiting.items()}
+            waiting = {expression: n or requested(prometheus, expression) for expression, n in waiting.items()}
             named = len(prometheus.query(f'{{k8s_pod_name="{POD}"}}'))
         session.stop()
     for expression, n in waiting.items():

@@ -1,4 +1,4 @@
-"""A scripted OTLP/HTTP receiver for tests: keeps what it got, answers as it was told."""
+"""A scripted OTLP/HTTP receiver for tests: keeps what it got, answers as it was shown."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def last_values(collector: Collector, metric: str) -> dict[tuple[int, tuple[tupl
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_every_signal_holds_what_the_file_holds(tmp_path: Path, collector: Collector, protocol: str) -> None:
     above = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    file, (told, pid, child) = run(
+    file, (shown, pid, child) = run(
         tmp_path, collector, protocol, TRACEPARENT=above, OTEL_EXPORTER_OTLP_COMPRESSION="gzip"
     )
     held = faults_of(file)
@@ -116,7 +116,7 @@ def test_every_signal_holds_what_the_file_holds(tmp_path: Path, collector: Colle
     spans = {about["process.pid"]: span for about, span in records(collector.received("traces"), "traces")}
     root = spans[int(pid)]
     assert (root["traceId"], root["parentSpanId"]) == tuple(above.split("-")[1:3])
-    assert told.split("-")[1:3] == [root["traceId"], root["spanId"]]  # what the target was given
+    assert shown.split("-")[1:3] == [root["traceId"], root["spanId"]]  # what the target was given
     assert attributes(root)["process.exit.code"] == 5
     assert root["status"]["code"] == 2
     assert spans[int(child)]["parentSpanId"] == root["spanId"]

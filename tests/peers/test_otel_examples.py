@@ -54,7 +54,7 @@ def test_every_panel_of_the_dashboard_has_data(
     port = free_port()
     monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(port))
     exporter = OtelExporter(to="prometheus", providers="own")
-    target = ScriptedTarget(os.getpid())  # live: memory is asked for
+    target = ScriptedTarget(os.getpid())  # live: memory is requested
     session = Session(targets=[target], sources=[], exporters=[exporter], enrichers=[], record=False)
     session.start()
     mine = {"pid": [sys.modules["os"].getpid()]}
@@ -84,8 +84,8 @@ def test_every_panel_of_the_dashboard_has_data(
             exporter.tick()
             time.sleep(0.3)
             for expression in list(waiting):
-                asked = expression.replace("$__rate_interval", "30s").replace("$process", ".*")
-                if prometheus.query(asked):
+                wanted = expression.replace("$__rate_interval", "30s").replace("$process", ".*")
+                if prometheus.query(wanted):
                     waiting.remove(expression)
     session.stop()
     assert waiting == []

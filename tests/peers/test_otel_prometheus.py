@@ -63,7 +63,7 @@ def test_what_prometheus_answers_is_what_was_recorded(
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_busy_port_is_told_before_the_target_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_busy_port_is_reported_before_the_target_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -24,7 +24,7 @@ from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 N = 20_000
-#: what engines are asked; `faults` has all rows of all files
+#: what engines are requested; `faults` has all rows of all files
 QUERIES = {
     "by file": "select host, file, count(*) n from faults group by host, file order by n desc, host, file limit 10",
     "by time": "select time_ns div 10000000 part, count(*) n from faults group by time_ns div 10000000 order by part",
@@ -134,7 +134,7 @@ def test_a_window_of_wall_time_and_processes(folder: Path) -> None:
     assert len(rows(path, pid=f"1,{synthetic.PID}", columns="pid")) == N
 
 
-def test_snapshots_say_whose_they_are_and_of_when(folder: Path) -> None:
+def test_snapshots_have_their_process_and_time(folder: Path) -> None:
     found = rows(folder / "host=b" / "2.wst", stream="resident")
     assert {(row["pid"], row["time_ns"]) for row in found} == {(synthetic.PID, 3_000_000)}
     assert sum(row["pages"] for row in found) == sum(range(1, 31))
@@ -190,7 +190,7 @@ def test_the_golden_file_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "shown"),
     [
         ({"strem": "x"}, "no option 'strem'"),
         ({"stream": "page_falt"}, "page_falt"),
@@ -200,8 +200,8 @@ def test_the_golden_file_is_read() -> None:
         ({"pid": "seven"}, "'seven' is not"),
     ],
 )
-def test_a_wrong_option_is_one_line(folder: Path, options: dict[str, str], told: str) -> None:
-    with pytest.raises(UsageError, match=told) as refused:
+def test_a_wrong_option_is_one_line(folder: Path, options: dict[str, str], shown: str) -> None:
+    with pytest.raises(UsageError, match=shown) as refused:
         source(folder, **options).schema()
     assert "\n" not in str(refused.value)
 

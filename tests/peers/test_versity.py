@@ -64,8 +64,8 @@ def test_a_run_is_written_and_every_command_reads_it(versity):
         assert versity.keys() == ["host=a/x.wst"]
         assert list(Path.cwd().iterdir()) == []
         assert f"{URL}: clean" in command("info", URL).stdout
-        asked = command("query", URL, "select count(*) > 0 as ok from page_fault", "--format", "csv")
-        assert asked.stdout == "ok\nTrue\n", asked.stderr
+        wanted = command("query", URL, "select count(*) > 0 as ok from page_fault", "--format", "csv")
+        assert wanted.stdout == "ok\nTrue\n", wanted.stderr
 
 
 def test_a_rotated_trace_comes_back_whole(versity):

@@ -22,7 +22,7 @@ class DrivenEnricher:
     def __init__(self, backend: Any = None) -> None:
         from wstrace_plugins.mapped_files.enricher import MappedFiles
 
-        # a target that runs: the system may be asked
+        # a target that runs: the system may be requested
         self.context = Context(targets=() if backend is None else (ScriptedTarget(),))
         self.enricher = MappedFiles()
         self.enricher.system = backend

@@ -168,12 +168,12 @@ def test_many_signals_at_once_do_not_block_it(settings):
 
 def test_each_capability_that_is_lacking_is_a_line(tmp_path):
     status = tmp_path / "status"
-    for held, told in {
+    for held, shown in {
         (1 << 41) - 1: [],
         0: ["CAP_PERFMON", "CAP_SYS_PTRACE", "CAP_IPC_LOCK", "CAP_DAC_READ_SEARCH"],
         1 << 38 | 1 << 19 | 1 << 2: ["CAP_IPC_LOCK"],
         1 << 21 | 1 << 19 | 1 << 14 | 1 << 2: [],
     }.items():
         status.write_text(f"Name:\tx\nCapEff:\t{held:016x}\n")
-        assert [line.split()[1] for line in missing(status)] == told
+        assert [line.split()[1] for line in missing(status)] == shown
     assert missing(tmp_path / "nowhere") == []

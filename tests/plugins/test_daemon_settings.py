@@ -35,7 +35,7 @@ def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("max_cpu = 0.1", "there is no key 'max_cpu'"),
         ("[daemon]\nmax_cpus = 0.1", "daemon has no option 'max_cpus'; did you mean 'max_cpu'?"),
@@ -61,12 +61,12 @@ def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
         ("[daemon", "is no TOML"),
     ],
 )
-def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, told, tmp_path):
+def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, shown, tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as raised:
         checked(read(str(path)), plugins())
-    assert told in str(raised.value)
+    assert shown in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

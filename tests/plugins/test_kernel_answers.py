@@ -53,7 +53,7 @@ LOOKS = {
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_scan_that_is_refused_is_told_in_a_sentence(look, number, monkeypatch):
+def test_a_scan_that_is_refused_is_reported_in_a_sentence(look, number, monkeypatch):
     assert pagemap.has_scan()
     with LOOKS[look]() as ask:
         monkeypatch.setattr(pagemap, "_ioctl", refuses(pagemap.PAGEMAP_SCAN, number, pagemap._ioctl))
@@ -69,7 +69,7 @@ def test_a_scan_that_is_refused_is_told_in_a_sentence(look, number, monkeypatch)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_pagemap_that_is_refused_is_told_in_a_sentence(number, monkeypatch):
+def test_a_pagemap_that_is_refused_is_reported_in_a_sentence(number, monkeypatch):
     def pread(*_: int) -> bytes:
         raise OSError(number, os.strerror(number))
 
@@ -82,7 +82,7 @@ def test_a_pagemap_that_is_refused_is_told_in_a_sentence(number, monkeypatch):
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("request_", ["_UFFDIO_REGISTER", "_UFFDIO_WRITEPROTECT", "_UFFDIO_API"])
-def test_a_userfaultfd_that_is_refused_is_told_in_a_sentence(request_, number, monkeypatch):
+def test_a_userfaultfd_that_is_refused_is_reported_in_a_sentence(request_, number, monkeypatch):
     """EAGAIN without end too: a target that has made its userfaultfd report forks decides when it ends."""
     monkeypatch.setattr(userfaultfd, "_PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr(userfaultfd, "_ioctl", refuses(getattr(userfaultfd, request_), number, userfaultfd._ioctl))
@@ -91,7 +91,7 @@ def test_a_userfaultfd_that_is_refused_is_told_in_a_sentence(request_, number, m
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_pages_that_may_not_be_taken_out_are_told_in_a_sentence(number, monkeypatch):
+def test_pages_that_may_not_be_taken_out_are_reported_in_a_sentence(number, monkeypatch):
     """process_madvise() refuses single ranges too (device memory): then the rescan tells what stayed."""
 
     def refused(*_: object) -> int:

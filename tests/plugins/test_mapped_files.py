@@ -37,147 +37,147 @@ class TestContract(EnricherContract):
         return batch_of(PAGE_FAULT, time_ns=[5, 6], pid=[1, 2], tid=1, pc=2**63, va=[0x1000, 0x2000], flags=0)
 
 
-def test_what_is_told_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"))
-    told.space(SPACE_MAP, 11, (0x1000, 0x3000, "/a"))
-    told.listing(12, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"), (0x8000, 0x9000, "/c"))
-    told.process(PROCESS_FORK, 20, pid=8, ppid=7)
-    told.listing(21, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"), (0x8000, 0x9000, "/c"), pid=8)
-    assert told.fault((30, 0x1000), (30, 0x5FFF), (30, 0x8000), pid=8) == ["/a", "/b", "/c"]
-    assert told.ids == [1, 2, 3, 4]  # the kernel's, and three
-    assert [row["pid"] for row in told.mappings] == [0, 7, 7, 7]
+def test_what_is_reported_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..., Any]) -> None:
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"))
+    shown.space(SPACE_MAP, 11, (0x1000, 0x3000, "/a"))
+    shown.listing(12, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"), (0x8000, 0x9000, "/c"))
+    shown.process(PROCESS_FORK, 20, pid=8, ppid=7)
+    shown.listing(21, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"), (0x8000, 0x9000, "/c"), pid=8)
+    assert shown.fault((30, 0x1000), (30, 0x5FFF), (30, 0x8000), pid=8) == ["/a", "/b", "/c"]
+    assert shown.ids == [1, 2, 3, 4]  # the kernel's, and three
+    assert [row["pid"] for row in shown.mappings] == [0, 7, 7, 7]
 
 
 def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
-    told.process(PROCESS_EXEC, SECOND)
-    told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
-    told.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
+    shown.process(PROCESS_EXEC, SECOND)
+    shown.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
+    shown.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
     faults = [(20, 0x1000), (SECOND + 50, 0x1000), (SECOND + 100, 0x1000), (2 * SECOND, 0x8000), (3 * SECOND, 0x8000)]
-    assert told.fault(*faults) == ["/old", "/new", "/new", "", "/later"]
-    assert told.context.ledger.get("unresolved", "va") == told.context.ledger.get("unresolved", "pc") == 1
+    assert shown.fault(*faults) == ["/old", "/new", "/new", "", "/later"]
+    assert shown.context.ledger.get("unresolved", "va") == shown.context.ledger.get("unresolved", "pc") == 1
 
 
 def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(drive: Callable[..., Any]) -> None:
     """An image's first faults may come before the rows of its own mappings, not before those that it makes later."""
-    told = drive()
-    told.process(PROCESS_EXEC, SECOND)
-    told.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
-    told.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
-    assert told.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
+    shown = drive()
+    shown.process(PROCESS_EXEC, SECOND)
+    shown.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
+    shown.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
+    assert shown.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
 
 
 def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.listing(100, (0x1000, 0x2000, "/now"))
-    assert told.fault((110, 0x1000)) == ["/now"]
-    told.space(SPACE_MAP, 50, (0x1000, 0x2000, "/then"), (0x6000, 0x7000, "/gone"))
-    told.space(SPACE_MAP, 60, (0x1000, 0x2000, "/now"))
-    assert told.fault((55, 0x1000), (55, 0x6000), (110, 0x6000), (110, 0x1000)) == ["/then", "/gone", "", "/now"]
+    shown = drive()
+    shown.listing(100, (0x1000, 0x2000, "/now"))
+    assert shown.fault((110, 0x1000)) == ["/now"]
+    shown.space(SPACE_MAP, 50, (0x1000, 0x2000, "/then"), (0x6000, 0x7000, "/gone"))
+    shown.space(SPACE_MAP, 60, (0x1000, 0x2000, "/now"))
+    assert shown.fault((55, 0x1000), (55, 0x6000), (110, 0x6000), (110, 0x1000)) == ["/then", "/gone", "", "/now"]
 
 
 def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -> None:
     """The final snapshot lists a short process before the rows of its last 100 ms have come."""
-    told = drive()
-    told.listing(100, (0x1000, 0x9000, "/a"))
-    assert told.fault((110, 0x1000)) == ["/a"]
+    shown = drive()
+    shown.listing(100, (0x1000, 0x9000, "/a"))
+    assert shown.fault((110, 0x1000)) == ["/a"]
     for time, *row in ((10, 0x1000, 0x9000, "/a"), (20, 0x2000, 0x3000, "/b"), (30, 0x1000, 0x9000, "/a"),
                        (40, 0x4000, 0x5000, "/b")):  # fmt: skip
-        told.space(SPACE_MAP, time, tuple(row))
-    told.process(PROCESS_FORK, 50, pid=8, ppid=7)
+        shown.space(SPACE_MAP, time, tuple(row))
+    shown.process(PROCESS_FORK, 50, pid=8, ppid=7)
     pages = range(0x1000, 0x6000, 0x1000)
-    assert told.fault(*((25, page) for page in pages)) == ["/a", "/b", "/a", "/a", "/a"]
-    assert told.fault(*((60, page) for page in pages), pid=8) == ["/a", "/a", "/a", "/b", "/a"]
-    assert told.fault(*((120, page) for page in pages)) == ["/a"] * 5
+    assert shown.fault(*((25, page) for page in pages)) == ["/a", "/b", "/a", "/a", "/a"]
+    assert shown.fault(*((60, page) for page in pages), pid=8) == ["/a", "/a", "/a", "/b", "/a"]
+    assert shown.fault(*((120, page) for page in pages)) == ["/a"] * 5
 
 
 def test_a_number_that_is_given_again_is_another_process(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
-    told.process(PROCESS_EXIT, 20)
-    told.process(PROCESS_FORK, 30, pid=7, ppid=5)
-    assert told.fault((40, 0x1000), (15, 0x1000)) == ["", "/first"]  # records of both may come in one batch
-    told.process(PROCESS_EXIT, 50)
-    told.fault((10 * SECOND, 0x1000), pid=8)
-    assert told.enricher.statistics()["processes"] == 1
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
+    shown.process(PROCESS_EXIT, 20)
+    shown.process(PROCESS_FORK, 30, pid=7, ppid=5)
+    assert shown.fault((40, 0x1000), (15, 0x1000)) == ["", "/first"]  # records of both may come in one batch
+    shown.process(PROCESS_EXIT, 50)
+    shown.fault((10 * SECOND, 0x1000), pid=8)
+    assert shown.enricher.statistics()["processes"] == 1
 
 
 def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    told.process(PROCESS_FORK, 20, tid=71, ppid=1)
-    told.process(PROCESS_EXIT, 30, tid=71)
-    told.fault((10 * SECOND, 0x1000), pid=8)
-    assert told.fault((10 * SECOND, 0x1000)) == ["/a"]
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    shown.process(PROCESS_FORK, 20, tid=71, ppid=1)
+    shown.process(PROCESS_EXIT, 30, tid=71)
+    shown.fault((10 * SECOND, 0x1000), pid=8)
+    assert shown.fault((10 * SECOND, 0x1000)) == ["/a"]
 
 
 def test_the_kernel_has_a_mapping_of_its_own(drive: Callable[..., Any]) -> None:
-    told = drive()
+    shown = drive()
     batch = batch_of(
-        PAGE_FAULT, told.context.strings, time_ns=5, pid=7, tid=7, pc=0xFFFF_FFFF_8100_0000, va=0x10, flags=2
+        PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, tid=7, pc=0xFFFF_FFFF_8100_0000, va=0x10, flags=2
     )
-    (out,) = told.give(batch)
-    assert told.context.strings[int(out["pc_file"][0])] == "[kernel]"
-    assert told.mappings[0]["id"] == out["pc_mapping"][0] == 1
-    assert told.mappings[0]["flags"] >> KIND_SHIFT == KIND_KERNEL
-    assert told.context.ledger.get("unresolved", "pc") == 0
+    (out,) = shown.give(batch)
+    assert shown.context.strings[int(out["pc_file"][0])] == "[kernel]"
+    assert shown.mappings[0]["id"] == out["pc_mapping"][0] == 1
+    assert shown.mappings[0]["flags"] >> KIND_SHIFT == KIND_KERNEL
+    assert shown.context.ledger.get("unresolved", "pc") == 0
 
 
 def test_records_without_a_time_have_the_end_of_their_window(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    told.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    shown.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))
     columns = {"pid": np.array([7], "u4"), "va": np.array([0x1000], "u8")}
     for window, file in (((0, 20), "/a"), ((20, 40), "/b")):
-        (out,) = told.give(Batch(PAGE_FAULT, columns, window=window, strings=told.context.strings))
-        assert told.context.strings[int(out["file"][0])] == file
+        (out,) = shown.give(Batch(PAGE_FAULT, columns, window=window, strings=shown.context.strings))
+        assert shown.context.strings[int(out["file"][0])] == file
 
 
 def test_runs_of_pages_belong_to_the_process_of_their_header(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.listing(10, (0x1000, 0x3000, "/a"))
+    shown = drive()
+    shown.listing(10, (0x1000, 0x3000, "/a"))
     columns = {
         "start": np.array([0x1000, 0x9000], "u8"),
         "pages": np.array([2, 1], "u4"),
         "flags": np.array([1, 1], "u2"),
     }
-    (out,) = told.give(
+    (out,) = shown.give(
         Batch(
             RESIDENT_PAGES,
             columns,
             window=(10, 10),
-            strings=told.context.strings,
+            strings=shown.context.strings,
             snapshot=SnapshotPart.from_dict({"pid": 7, "t": 10}),
         )
     )
     assert out["mapping"].tolist() == [2, 0]
     assert out["kind"].tolist() == [KIND_FILE, 0]
-    assert told.context.ledger.get("unresolved", "resident") == 1
+    assert shown.context.ledger.get("unresolved", "resident") == 1
 
 
 def test_a_replay_knows_better(drive: Callable[..., Any]) -> None:
-    told = drive()
-    batch = batch_of(PAGE_FAULT, told.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)
-    assert told.give(batch) == [batch]
+    shown = drive()
+    batch = batch_of(PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)
+    assert shown.give(batch) == [batch]
 
 
 @pytest.mark.parametrize(
     "row", [(0x2000, 0x1000, "/backwards"), (2**63, 2**63 + 4096, "/kernel"), (0, 2**64 - 1, "/all")]
 )
 def test_mappings_that_cannot_be_do_no_harm(drive: Callable[..., Any], row: tuple[int, int, str]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, row)
-    assert told.fault((20, 2**63 + 1)) == ["[kernel]"]
+    shown = drive()
+    shown.space(SPACE_MAP, 10, row)
+    assert shown.fault((20, 2**63 + 1)) == ["[kernel]"]
 
 
 def test_close_gives_what_no_record_has_needed(drive: Callable[..., Any]) -> None:
-    told = drive()
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    (batch,) = told.enricher.close()
-    assert [told.context.strings[code] for code in batch["file"].tolist()] == ["[kernel]", "/a"]
-    assert list(told.enricher.close()) == []
+    shown = drive()
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    (batch,) = shown.enricher.close()
+    assert [shown.context.strings[code] for code in batch["file"].tolist()] == ["[kernel]", "/a"]
+    assert list(shown.enricher.close()) == []
 
 
 def test_the_processes_of_a_recorded_trace_take_no_room():
@@ -193,60 +193,60 @@ def test_the_processes_of_a_recorded_trace_take_no_room():
 
 def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_between(drive: Callable[..., Any]) -> None:
     """A source gives its process rows, then its address_space rows; the final snapshot is another source's."""
-    told = drive()
-    told.process(PROCESS_EXEC, 10)
-    told.process(PROCESS_FORK, 30, pid=8, ppid=7)
-    pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+    shown = drive()
+    shown.process(PROCESS_EXEC, 10)
+    shown.process(PROCESS_FORK, 30, pid=8, ppid=7)
+    pages = batch_of(RESIDENT_PAGES, shown.context.strings, start=0x8000, pages=1, flags=0, shares=1)
     columns = {name: pages[name] for name in pages}
     part = SnapshotPart(pid=7, time_ns=50)
-    told.give(Batch(RESIDENT_PAGES, columns, window=(50, 50), source="other", strings=pages.strings, snapshot=part))
-    told.space(SPACE_MAP, 20, (0x1000, 0x2000, "/a"))
-    assert told.fault((40, 0x1000)) == ["/a"]
-    assert told.fault((40, 0x1000), pid=8) == ["/a"]
+    shown.give(Batch(RESIDENT_PAGES, columns, window=(50, 50), source="other", strings=pages.strings, snapshot=part))
+    shown.space(SPACE_MAP, 20, (0x1000, 0x2000, "/a"))
+    assert shown.fault((40, 0x1000)) == ["/a"]
+    assert shown.fault((40, 0x1000), pid=8) == ["/a"]
 
 
-def snapshot(told: Any, time_ns: int) -> None:
-    pages = batch_of(RESIDENT_PAGES, told.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+def snapshot(shown: Any, time_ns: int) -> None:
+    pages = batch_of(RESIDENT_PAGES, shown.context.strings, start=0x8000, pages=1, flags=0, shares=1)
     columns = {name: pages[name] for name in pages}
     part = SnapshotPart(pid=7, time_ns=time_ns)
-    told.give(Batch(RESIDENT_PAGES, columns, window=(time_ns, time_ns), strings=pages.strings, snapshot=part))
+    shown.give(Batch(RESIDENT_PAGES, columns, window=(time_ns, time_ns), strings=pages.strings, snapshot=part))
 
 
 def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: Callable[..., Any]) -> None:
     """After a pause of the tracer, one window of seconds comes in many batches, and a snapshot may be ahead of it."""
-    told = drive()
-    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
-    told.process(PROCESS_EXIT, SECOND, pid=8)
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    shown = drive()
+    shown.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    shown.process(PROCESS_EXIT, SECOND, pid=8)
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     for time in (20, SECOND // 2):
-        faults = batch_of(PAGE_FAULT, told.context.strings, time_ns=time, pid=8, tid=8, pc=0x1000, va=0x1000, flags=0)
+        faults = batch_of(PAGE_FAULT, shown.context.strings, time_ns=time, pid=8, tid=8, pc=0x1000, va=0x1000, flags=0)
         columns = {name: faults[name] for name in faults}
-        (out,) = told.give(Batch(PAGE_FAULT, columns, window=(0, 9 * SECOND), strings=faults.strings))
-        assert [told.context.strings[code] for code in out["file"].tolist()] == ["/a"]
-        snapshot(told, 9 * SECOND)
+        (out,) = shown.give(Batch(PAGE_FAULT, columns, window=(0, 9 * SECOND), strings=faults.strings))
+        assert [shown.context.strings[code] for code in out["file"].tolist()] == ["/a"]
+        snapshot(shown, 9 * SECOND)
 
 
 def test_what_ended_is_known_while_a_record_of_then_is_held(drive: Callable[..., Any]) -> None:
     """Samples of stacks are looked up after the faults of the same read of the rings, which may span many seconds."""
-    told = drive()
-    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
-    told.process(PROCESS_EXIT, SECOND, pid=8)
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    shown = drive()
+    shown.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    shown.process(PROCESS_EXIT, SECOND, pid=8)
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     of_then = np.array([8], "<u4"), np.array([0x1000], "<u8"), np.array([SECOND - 1], "<u8")
     for held, known in ((SECOND, True), (50 * SECOND, False)):
-        told.context.progress.held_since = held
-        told.fault((50 * SECOND, 0x5000))
-        assert bool(told.context.mappings_at(*of_then)[0]) is known
+        shown.context.progress.held_since = held
+        shown.fault((50 * SECOND, 0x5000))
+        assert bool(shown.context.mappings_at(*of_then)[0]) is known
 
 
 def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_behind_it(
     drive: Callable[..., Any],
 ) -> None:
     """A tracer that reads its rings for the first time after ten seconds, in which others looked at the memory."""
-    told = drive()
-    snapshot(told, 9 * SECOND)
-    told.process(PROCESS_FORK, 5, pid=8, ppid=7)
-    told.process(PROCESS_EXIT, SECOND, pid=8)
-    told.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
+    shown = drive()
+    snapshot(shown, 9 * SECOND)
+    shown.process(PROCESS_FORK, 5, pid=8, ppid=7)
+    shown.process(PROCESS_EXIT, SECOND, pid=8)
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     for time in (20, SECOND // 2):
-        assert told.fault((time, 0x1000), pid=8) == ["/a"]
+        assert shown.fault((time, 0x1000), pid=8) == ["/a"]

@@ -127,7 +127,7 @@ def test_processes_and_counters() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("words", "text", "told"),
+    ("words", "text", "shown"),
     [
         (["secret"], "kit: worker [app]", b"kit: worker [app]"),  # shorter than the command line
         ([], "kit: " + "w" * 400, b"kit: " + b"w" * 123),  # longer, and more than is taken
@@ -135,12 +135,12 @@ def test_processes_and_counters() -> None:
         (["secret"], "/usr/bin/browser --type=tab --key=secret", b""),  # a command line, written anew
     ],
 )
-def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, told) -> None:
+def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, shown) -> None:
     code = f"{TITLE}\nif {text!r}: title({text!r})\nprint(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert procfs.title(child.pid) == told
+        assert procfs.title(child.pid) == shown
         child.communicate(b"\n")
     assert procfs.title(child.pid) == b""
 

@@ -159,7 +159,7 @@ def test_attach() -> None:
             platform().attach(2)
 
 
-def test_whose_a_peak_is_is_told_only_where_the_system_tells_it(request: pytest.FixtureRequest) -> None:
+def test_the_process_of_a_peak_is_named_only_where_the_system_names_it(request: pytest.FixtureRequest) -> None:
     if ran_in_a_fresh_process(request):  # a launcher's own peak hides smaller ones where the command is forked off it
         return
     child = "os.spawnl(os.P_WAIT, sys.executable, 'child', '-S', '-c', 'b = bytearray(400 << 20)')"

@@ -116,7 +116,7 @@ def test_other_advice_and_empty_ranges_take_nothing_away() -> None:
     assert losses(call("madvise", 10, 0x10000, 0, 4)) == []
 
 
-def test_the_ranges_of_process_madvise_are_not_told() -> None:
+def test_the_ranges_of_process_madvise_are_not_reported() -> None:
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
         (10, 7, "perhaps lost", 0, END, 0, 0)
     ]
@@ -125,9 +125,9 @@ def test_the_ranges_of_process_madvise_are_not_told() -> None:
 
 
 def test_brk_that_shrinks() -> None:
-    asked, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
+    wanted, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
     shrunk = call("brk", 30, 0x12001, result=0x12001)
-    assert losses(asked, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
+    assert losses(wanted, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
     assert losses(shrunk) == []  # from where it did is not known
     assert losses(grown, call("brk", 30, 0x12000, result=0x15000)) == []  # refused
     child = task(7, 25, 11, 11, 7) + call("brk", 30, 0x14000, result=0x14000, pid=11)
@@ -179,7 +179,7 @@ def test_a_fork_copies_and_a_vfork_shares() -> None:
     assert losses(task(7, 10, 7, 9, 7)) == []  # a thread
 
 
-def test_a_fork_waits_until_it_is_told_from_a_vfork() -> None:
+def test_a_fork_waits_until_it_is_distinguished_from_a_vfork() -> None:
     side = make()
     side.take(comm(b"a", 1) + task(7, 10, 11, 11, 7))
     assert given(side, 20)["content_loss"] == []
@@ -214,7 +214,7 @@ def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped() -> None:
     assert losses(attached, call("shmdt", 20, 0x11000)) == [(25, 7, "perhaps lost", 0, END, 0, 0)]
 
 
-def test_which_kinds_are_told() -> None:
+def test_which_kinds_are_reported() -> None:
     side = make()
     assert side.traced_losses(calls_everywhere=True) == (
         *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
@@ -239,8 +239,8 @@ def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read() -> None:
     side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full_ns=20)
     side.take(lost(3, 25) + call("madvise", 25, 0x1000, 1, 4, pid=8), rare=True)
     rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
-    told = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
-    assert [row for row in rows if row[0] < 25] == [*told, (20, 8, "perhaps lost")]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
+    assert [row for row in rows if row[0] < 25] == [*shown, (20, 8, "perhaps lost")]
     assert rows[-1] == (25, 8, "discarded"), "the ring had room when that was called"
 
 
@@ -251,8 +251,8 @@ def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> Non
     side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7))
     side.take(call("madvise", 10, 0x1000, 1, 4) + lost(3, 25), rare=rare)
     rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
-    told = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
-    assert rows == [*told, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
+    assert rows == [*shown, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
 
 
 def test_a_loss_before_all_else_that_was_read_is_of_its_own_time() -> None:

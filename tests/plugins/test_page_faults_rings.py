@@ -82,7 +82,7 @@ def test_the_size_by_the_number_of_cpus(kernel: Callable[..., Kernel], cpus: int
     assert not machine.opened
 
 
-def test_no_room_for_256_cpus_is_told_and_nothing_is_left(kernel: Callable[..., Kernel]) -> None:
+def test_no_room_for_256_cpus_is_reported_and_nothing_is_left(kernel: Callable[..., Kernel]) -> None:
     machine = kernel(allowed=256 * 60 * 1024)
     with pytest.raises(Unavailable, match="no room for the kernel's buffers"):
         Rings(range(256))

@@ -75,9 +75,9 @@ def test_mappings_and_their_kinds() -> None:
         + mmap2(0x7F0000002000, 0x1000, b"/memfd:\xff\x1b[31m (deleted)", 7, flags=1)
         + mmap2(0x7F0000003000, 0x1000, b"//toolong", 8) + mmap2(0x7F0000004000, 0x1000, b"[vdso]", 9)
     )  # fmt: skip
-    told = [(hex(start), hex(end), offset, strings[file], dev, ino, KINDS[flags >> 8], flags & 15)
+    shown = [(hex(start), hex(end), offset, strings[file], dev, ino, KINDS[flags >> 8], flags & 15)
             for _, _, event, start, end, offset, file, dev, ino, flags in spaces]  # fmt: skip
-    assert told == [
+    assert shown == [
         ("0x400000", "0x401000", 0x2000, "/bin/prog", 0x801, 42, "file", 5),
         ("0x401000", "0x402000", 0, "[anon]", 0x801, 42, "anon", 3),
         ("0x900000", "0x901000", 0, "[heap]", 0x801, 42, "heap", 3),
@@ -204,7 +204,7 @@ def test_processes_that_share_memory_have_each_others_mappings() -> None:
     assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]
 
 
-def test_a_birth_belongs_to_the_process_that_was_told_of_just_before_it() -> None:
+def test_a_birth_belongs_to_the_process_that_was_reported_of_just_before_it() -> None:
     """Those of all processes are seen, and those with memory of their own are not."""
     born = task(7, 10, 11, 11, 7)
     both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]

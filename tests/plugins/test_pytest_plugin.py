@@ -18,7 +18,7 @@ from wstrace_plugins.pytest.meter import Meter
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 
-# -- not asked for ------------------------------------------------------------------------------------------------
+# -- not requested ------------------------------------------------------------------------------------------------
 
 
 def test_without_the_option_nothing_is_imported_and_nothing_judged(pytester):
@@ -295,7 +295,7 @@ def test_the_backend_of_windows_says_what_it_has():
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only on x86-64: the number of the system call")
-def test_without_events_files_and_kinds_are_told_and_what_lifts_it(pytester):
+def test_without_events_files_and_kinds_are_reported_and_what_lifts_it(pytester):
     pytester.makeconftest(no_events.TEXT)
     result = run(pytester, "--wstrace", looked=True, test_it="""
 @pytest.mark.wstrace(new="1MiB")
@@ -326,7 +326,7 @@ def test_plain(n): pass
     assert properties(pytester.path / "j.xml")["wstrace.faults"] > 2000
 
 
-def test_a_worker_that_dies_is_told(pytester):
+def test_a_worker_that_dies_is_reported(pytester):
     result = run(pytester, "--wstrace", "-n1", "--max-worker-restart=1", test_it="""
 import os
 def test_it(): pass
@@ -343,7 +343,7 @@ def test_settings_in_a_file_and_no_table(pytester):
     assert "most page faults" not in text_of(result)
 
 
-def test_github_is_told(pytester, monkeypatch):
+def test_github_is_reported(pytester, monkeypatch):
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     result = run(pytester, "--wstrace", test_it="""
 @pytest.mark.wstrace(faults=100)

@@ -1,4 +1,4 @@
-"""The pytest plugin: baselines are recorded, judged, learned from and, where they do not fit, told of."""
+"""The pytest plugin: baselines are recorded, judged, learned from and, where they do not fit, shown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recorded(pytester: pytest.Pytester) -> dict:
     return environment
 
 
-def test_a_growth_fails_and_is_told_by_line(pytester, monkeypatch):
+def test_a_growth_fails_and_is_reported_by_line(pytester, monkeypatch):
     result = run(pytester, "--wstrace-update", "--wstrace", looked=True, test_it=TESTS)
     result.assert_outcomes(passed=3)
     assert "wstrace: the baselines of 2 tests are in" in text_of(result)
@@ -54,7 +54,7 @@ def test_a_growth_fails_and_is_told_by_line(pytester, monkeypatch):
     assert recorded(pytester)["tests"]["test_it.py::test_fork"]["runs"] == 10
 
 
-def test_what_has_no_baseline_is_told_or_fails(pytester):
+def test_what_has_no_baseline_is_reported_or_fails(pytester):
     tests = TESTS.replace("def test_here", "def test_other")
     run(pytester, "--wstrace", "--wstrace-update", "-k", "here", test_it=TESTS).assert_outcomes(passed=1, deselected=2)
     result = run(pytester, "--wstrace", test_it=tests)
@@ -65,7 +65,7 @@ def test_what_has_no_baseline_is_told_or_fails(pytester):
     assert "nothing is recorded of this test; record it: --wstrace-update" in text_of(result)
 
 
-def test_a_baseline_of_another_machine_is_told_or_fails(pytester):
+def test_a_baseline_of_another_machine_is_reported_or_fails(pytester):
     folder = pytester.mkdir(".wstrace")
     test = {"faults": 1, "spread": {"faults": 0}, "runs": 1}
     environments = {"pypy-3.11-win-amd64-4096": {"versions": {}, "tests": {"a": test}}}

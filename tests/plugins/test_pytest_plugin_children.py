@@ -117,8 +117,8 @@ def test_coverage_of_a_forked_test_is_kept(pytester):
     done = subprocess.run(run_it, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     subprocess.run([*command, "combine", "-q"], timeout=60, check=True)
-    told = subprocess.run([*command, "report", "-m"], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "mine.py 4 1 75% 6" in " ".join(told.split())
+    shown = subprocess.run([*command, "report", "-m"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "mine.py 4 1 75% 6" in " ".join(shown.split())
 
 
 def test_conditions_of_children(pytester):
@@ -176,8 +176,8 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def test_a_child_whose_answer_is_cut_is_told(pytester):
-    told = run(
+def test_a_child_with_a_cut_answer_is_reported(pytester):
+    shown = run(
         pytester,
         "--wstrace",
         test_it="""
@@ -188,8 +188,8 @@ def test_it(pytestconfig):
     atexit.register(lambda: answer.write_bytes(answer.read_bytes()[:-5]))
 """,
     )
-    told.assert_outcomes(failed=1)
-    assert "gave an answer that is not whole" in text_of(told)
+    shown.assert_outcomes(failed=1)
+    assert "gave an answer that is not whole" in text_of(shown)
 
 
 def test_a_fork_of_the_test_gives_no_answer_of_its_own(pytester):

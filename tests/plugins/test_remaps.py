@@ -86,7 +86,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_told_is_what_is_mapped(seed: int) -> None:
+def test_what_is_reported_is_what_is_mapped(seed: int) -> None:
     machine = Machine(seed)
     for _ in range(150):
         machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()

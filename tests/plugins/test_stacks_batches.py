@@ -39,7 +39,7 @@ def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize(("waited_ns", "unwound"), [(-60 * 10**9, 3), (BEHIND_NS + 1, 0)])
-def test_samples_that_wait_for_too_long_are_given_up_and_told(waited_ns: int, unwound: int) -> None:
+def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns: int, unwound: int) -> None:
     context = Context()
     enricher = NativeStacks()
     enricher.start(context)
@@ -144,7 +144,7 @@ def test_a_sample_belongs_to_the_next_fault_of_its_thread():
     assert joined(join, faults((5, 1, 0x1000), (11, 2, 0x1000), (12, 1, 0x1000), (13, 1, 0x1000))) == {12: (10, 2)}
 
 
-def test_a_sample_whose_fault_has_no_row_belongs_to_none():
+def test_a_sample_without_a_row_of_its_fault_belongs_to_none():
     """The fault ended in a signal, or its row was lost: the next row is of another address."""
     join = Join()
     join.add(unwound((10, 1, 0x1000)))

@@ -49,7 +49,7 @@ class Script:
 
 
 @pytest.mark.parametrize(
-    ("looks", "told"),
+    ("looks", "shown"),
     [
         ([(1, 92), (2, 94)], 2),
         ([(1, 92), (2, 3)], 1),  # only what the kill has left was there to look at
@@ -57,13 +57,13 @@ class Script:
         ([(1, 3)], 1),
     ],
 )
-def test_a_kill_is_told_by_the_last_look_that_saw_what_was_killed(monkeypatch, tmp_path, looks, told):
+def test_a_kill_has_the_last_snapshot_of_what_was_killed(monkeypatch, tmp_path, looks, shown):
     script = Script(monkeypatch, tmp_path, "oom_kill", "rss=90MiB")
     script.fires(95)
     for seconds, seen in looks:
         script.watched.looked(seconds * SECOND, 0.0, seen * MIB)
     killed, reached = parse_conditions(["oom_kill", "rss=90MiB"])
-    assert script.watched.firing(killed, ()).last_look_ns == told * SECOND
+    assert script.watched.firing(killed, ()).last_look_ns == shown * SECOND
     assert script.watched.firing(reached, ()).last_look_ns == looks[-1][0] * SECOND
 
 

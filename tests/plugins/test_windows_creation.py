@@ -53,7 +53,7 @@ def test_a_system_that_refuses_the_job_gives_the_process_and_the_reason(setting,
     assert set(windows.handles) == {child.handle}
 
 
-def test_no_job_is_asked_for_where_none_is_wanted():
+def test_no_job_is_requested_where_none_is_wanted():
     windows = FakeWindows()
     child = made(windows, job=False)
     assert (child.job, child.unguarded, windows.jobs) == (None, "", {})

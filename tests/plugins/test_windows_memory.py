@@ -29,12 +29,12 @@ def test_a_path_of_the_kernels_as_people_read_it(kernels, shown):
     assert drive_path(FakeWindows(), kernels) == shown
 
 
-def test_a_letter_that_is_given_later_is_found_and_not_asked_for_at_each_name(monkeypatch):
+def test_a_letter_that_is_given_later_is_found_and_not_requested_at_each_name(monkeypatch):
     windows = FakeWindows()
     assert drive_path(windows, VOLUME + "\\x.dll") == VOLUME + "\\x.dll"
-    asked = len(windows.asked)
+    wanted = len(windows.wanted)
     assert drive_path(windows, VOLUME + "\\y.dll") == VOLUME + "\\y.dll"
-    assert len(windows.asked) == asked
+    assert len(windows.wanted) == wanted
     windows.drives["V:"] = VOLUME
     monkeypatch.setattr(paths, "_BELIEVED_SECONDS", 0)
     assert drive_path(windows, VOLUME + "\\x.dll") == "V:\\x.dll"
@@ -112,5 +112,5 @@ def test_only_an_image_has_a_known_offset():
     ("", False), (r"\\server\share\x.dll", True), ("//server/share/x.dll", True), (r"\/server\x.dll", True),
     (r"\Device\Mup\server\share\x.dll", True), (r"\Device\mup\;Z:0\server\x.dll", True),
 ])  # fmt: skip
-def test_another_machine_is_asked_for_what_lies_on_one(path, remote):
+def test_another_machine_is_read_for_what_lies_on_one(path, remote):
     assert is_remote(path) is remote

@@ -118,7 +118,7 @@ def test_an_error_of_the_drain_names_call_code_and_meaning():
     list(source.stop())
 
 
-def test_kernel_instructions_are_hidden_on_request_and_told():
+def test_kernel_instructions_are_hidden_on_request_and_reported():
     windows = machine()
     source, context = traced(windows, kernel=False)
     windows.processes[7].fault(0xFFFFF80000000000, HEAP)

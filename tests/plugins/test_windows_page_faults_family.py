@@ -110,7 +110,7 @@ def test_a_grandchild_of_an_ended_traced_child_is_found_by_a_listing():
     list(source.stop())
 
 
-def test_a_child_that_refuses_is_asked_once_and_its_children_are_followed():
+def test_a_child_that_refuses_is_tried_once_and_its_children_are_followed():
     windows = machine()
     source, context = traced(windows)
     windows.process(8, parent=7, created=200, denied="limited")
@@ -155,7 +155,7 @@ def test_a_suspended_target_ends_with_the_tracer_and_a_resumed_one_does_not():
         assert windows.processes[7].exited is not resumed
 
 
-def test_one_process_whose_watch_fails_ends_its_own_trace_only():
+def test_a_watch_that_fails_ends_the_trace_of_its_process_only():
     windows = machine()
     source, context = traced(windows)
     child = windows.process(8, parent=7, created=200)

@@ -33,7 +33,7 @@ def probe(windows):
     return Here.probe()
 
 
-def test_on_a_windows_before_24h2_kernel_faults_are_told():
+def test_on_a_windows_before_24h2_kernel_faults_are_reported():
     windows = machine()
     windows.process(1)
     assert probe(windows).name == "full"
@@ -135,7 +135,7 @@ def test_kernel_addresses_are_no_question():
     list(source.stop())
 
 
-def test_a_place_where_nothing_lies_is_not_asked_for_at_each_drain():
+def test_a_place_where_nothing_lies_is_not_requested_at_each_drain():
     windows = machine()
     queried = []
 

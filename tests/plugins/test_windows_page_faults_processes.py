@@ -42,7 +42,7 @@ def test_on_launch_the_first_records_are_kept():
     assert context.ledger.get("unaccounted") == 0
 
 
-def test_after_the_exit_the_rest_is_drained_and_the_code_told():
+def test_after_the_exit_the_rest_is_drained_and_the_code_reported():
     windows = machine()
     source, _ = traced(windows)
     process = windows.processes[7]
@@ -57,7 +57,7 @@ def test_after_the_exit_the_rest_is_drained_and_the_code_told():
     assert not windows.handles
 
 
-def test_a_stub_is_told_from_a_watch():
+def test_a_stub_is_distinguished_from_a_watch():
     windows = machine(stub=True)
     with pytest.raises(Unavailable, match="stub") as refused:
         traced(windows)

@@ -37,7 +37,7 @@ def test_bit_0_is_soft_and_no_part_of_the_address():
     assert hard & FAULT_MAJOR
 
 
-def test_an_instruction_in_the_kernel_is_told():
+def test_an_instruction_in_the_kernel_is_reported():
     user, kernel = decode(golden("wswatchx", layouts.PSAPI_WS_WATCH_INFORMATION_EX, 3)).columns["flags"]
     assert not user & FAULT_PC_KERNEL
     assert kernel & FAULT_PC_KERNEL

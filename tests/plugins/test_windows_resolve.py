@@ -112,7 +112,7 @@ def test_a_venv_with_a_copy_of_the_interpreter_is_started_as_it_is(folder, libra
     assert resolve([str(venv)])[:3] == (str(venv), [str(venv)], None)
 
 
-def test_a_venv_that_is_named_by_a_relative_path_is_told_by_its_full_one(folder, monkeypatch):
+def test_a_venv_that_is_named_by_a_relative_path_is_reported_by_its_full_one(folder, monkeypatch):
     """The interpreter takes __PYVENV_LAUNCHER__ for its own path: its children would start it from another folder."""
     base = program(folder / "base" / "python.exe")
     venv = program(folder / "venv" / "Scripts" / "python.exe")
@@ -143,7 +143,7 @@ def test_an_elevated_tracer_starts_nothing_that_lies_in_the_current_folder(folde
 
 
 @pytest.mark.parametrize("how", ["elevated", "variable"])
-def test_a_program_that_lies_only_there_is_told_with_its_path(folder, monkeypatch, how):
+def test_a_program_that_lies_only_there_is_reported_with_its_path(folder, monkeypatch, how):
     program(folder / "here" / "tool.exe")
     monkeypatch.chdir(folder / "here")
     if how == "variable":

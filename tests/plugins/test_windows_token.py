@@ -14,7 +14,7 @@ def windows():
     return machine
 
 
-def test_elevation_is_asked_of_our_own_token(windows):
+def test_elevation_is_read_from_our_own_token(windows):
     assert not token.elevated(windows)
     windows.processes[1].elevated = True
     assert token.elevated(windows)

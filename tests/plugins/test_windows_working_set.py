@@ -71,7 +71,7 @@ def test_runs_with_their_owners():
     assert not windows.handles
 
 
-def test_a_working_set_that_grows_while_it_is_asked():
+def test_a_working_set_that_grows_while_it_is_read():
     windows = machine()
 
     class Growing(FakeWindows):
@@ -192,7 +192,7 @@ def test_the_bits_of_the_numa_node_say_nothing_of_locked_or_large(node):
 
 
 @pytest.mark.parametrize("code", [winapi.ERROR_BAD_LENGTH, winapi.ERROR_NOACCESS])
-def test_a_buffer_that_is_too_small_may_be_told_in_two_ways(code):
+def test_a_buffer_that_is_too_small_may_be_reported_in_two_ways(code):
     windows = machine()
     windows.small_code = code
     windows.processes[7].allocations[2].size = 1 << 30
@@ -202,7 +202,7 @@ def test_a_buffer_that_is_too_small_may_be_told_in_two_ways(code):
         assert len(space.query()) == 100_005
 
 
-def test_runs_are_joined_whatever_their_share_counts_unless_these_are_asked_for():
+def test_runs_are_joined_whatever_their_share_counts_unless_these_are_requested():
     windows = machine()
     process = windows.processes[7]
     process.working_set = {EXE + n * PAGE: 0x103 | (n % 7 + 1) << 5 for n in range(9)}

@@ -126,7 +126,7 @@ HIDDEN = 1 << 57  # uffd-wp: what an unprivileged reader sees of a marker of wri
         (SWAPPED | HIDDEN, None),
     ],
 )
-def test_what_looks_swapped_and_is_not(entry, flags):
+def test_what_seems_swapped_and_is_not(entry, flags):
     memory = Memory([(0, 1, [PRESENT | EXCLUSIVE, entry, entry, PRESENT | EXCLUSIVE])])
     found = pagemap_runs.read(memory.read, memory.mappings, None)
     runs = pagemap_runs.attributes(found, memory.mappings, None, np.array([False]), np.array([False]))

@@ -113,7 +113,7 @@ def test_transparent_huge_pages():
 
 
 def test_pages_given_back_count_as_written():
-    """As GetWriteWatch does for decommitted pages; told in the docstring."""
+    """As GetWriteWatch does for decommitted pages; shown in the docstring."""
     memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
     memory[:] = b"x" * len(memory)
     watch = wstrace.WriteWatch.watch(memory)
@@ -121,7 +121,7 @@ def test_pages_given_back_count_as_written():
     assert watch.written().tolist() == offsets([2, 3, 4])
 
 
-def test_no_write_is_lost_between_two_looks():
+def test_no_write_is_lost_between_two_reads():
     """A thread writes all the time; what all looks saw together is what it wrote."""
     watch = wstrace.WriteWatch(2000 * PAGE)
     memory = np.frombuffer(watch, "u1")
@@ -138,7 +138,7 @@ def test_no_write_is_lost_between_two_looks():
         seen.append(watch.written())
     writer.join()
     seen.append(watch.written())
-    # a page whose fault is under way at a look may be told at the next one too; none may be missing
+    # a page whose fault is under way at a look may be shown at the next one too; none may be missing
     assert np.array_equal(np.unique(np.concatenate(seen)), np.arange(2000) * PAGE)
 
 
@@ -188,7 +188,7 @@ def test_all_writable_memory_of_the_own_process():
     assert taken.written().tolist() == [4 * PAGE]
 
 
-def told(watch: wstrace.MemoryWatch, memory: mmap.mmap) -> list[int]:
+def shown(watch: wstrace.MemoryWatch, memory: mmap.mmap) -> list[int]:
     """The pages of that memory that a look tells."""
     start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
     found = []
@@ -207,21 +207,21 @@ def test_pages_given_back_count_as_written_in_all_memory_too():
         watch.reset()
         memory.madvise(mmap.MADV_DONTNEED, 8 * PAGE, 32 * PAGE)  # the last eight of them were never there
         shared.madvise(mmap.MADV_DONTNEED)  # its content stays
-        assert told(watch, memory) == list(range(8, 32))
-        assert told(watch, shared) == []
-        assert told(watch, memory) == []
+        assert shown(watch, memory) == list(range(8, 32))
+        assert shown(watch, shared) == []
+        assert shown(watch, memory) == []
         memory[40 * PAGE], memory[0] = 1, 2
-        assert told(watch, memory) == [0, 40]
+        assert shown(watch, memory) == [0, 40]
         memory.madvise(mmap.MADV_DONTNEED, 40 * PAGE, PAGE)  # written and given back
         assert memory[40 * PAGE] == 0  # and read: the zero page is there now
         memory[50 * PAGE] = 1
         memory.madvise(mmap.MADV_DONTNEED, 50 * PAGE, PAGE)  # as it was
-        assert told(watch, memory) == [40]
+        assert shown(watch, memory) == [40]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_changes_in_all_memory_is_told(seed):
-    """Contents before and after each look: what differs must be told; what is told and does not differ was touched."""
+def test_whatever_changes_in_all_memory_is_reported(seed):
+    """Contents before and after each read: what differs must be shown; what is shown and is the same was touched."""
     random = np.random.default_rng(seed)
     memory = mmap.mmap(-1, 256 * PAGE, flags=PRIVATE)
     view = np.frombuffer(memory, "u8").reshape(256, -1)[:, 0]
@@ -244,7 +244,7 @@ def test_whatever_changes_in_all_memory_is_told(seed):
                     assert (view[pages] == known[pages]).all()
                     continue
                 touched.update(pages.tolist())
-            seen = set(told(watch, memory))
+            seen = set(shown(watch, memory))
             changed = set(np.flatnonzero(known != before).tolist())
             assert changed <= seen, "lost"
             assert seen <= touched, "never touched"

@@ -1,4 +1,4 @@
-"""Write watches that are refused, end early or work only in part: each is told, and nothing is freed too soon."""
+"""Write watches that are refused, end early or work only in part: each is shown, and nothing is freed too soon."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_memory_that_is_watched_already():
     assert len(wstrace.WriteWatch.watch(memory).written()) == 0
 
 
-def test_memory_whose_watch_is_refused_is_freed_at_once():
+def test_memory_is_freed_at_once_where_its_watch_is_refused():
     """The error's traceback must not keep it until cycles are collected: it may be all huge pages there are."""
     gc.collect()
     gc.disable()

@@ -85,7 +85,7 @@ static BOOL changes(HANDLE process, void *buffer, DWORD size, DWORD *required, s
         SetLastError(ERROR_BAD_LENGTH);
         return FALSE;
     }
-    if ((!watch->count && !watch->lost) || /* nothing: told without the lock, which costs two calls of Wine's server */
+    if ((!watch->count && !watch->lost) || /* nothing: shown without the lock, which costs two calls of Wine's server */
         WaitForSingleObject(slots[slot].lock, 0) == WAIT_TIMEOUT) { /* another query is under way */
         SetLastError(ERROR_NO_MORE_ITEMS);
         return FALSE;

@@ -77,7 +77,7 @@ def test_a_batch_file_and_a_missing_command_say_what_to_do(command, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["attach", "--duration", "1ms"], ["snapshot"], ["empty", "--yes"]])
-def test_the_debug_privilege_is_switched_on_when_asked(words):
+def test_the_debug_privilege_is_switched_on_when_requested(words):
     """Wine's user is an administrator who holds it; like Windows, Wine leaves it switched off."""
     script = f"""
 import ctypes, os, sys

@@ -80,14 +80,14 @@ class KnownSections:
     """A resolver of known answers."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.asked: list[tuple[str, list[int], int]] = []
+        self.wanted: list[tuple[str, list[int], int]] = []
         self.broken = broken
         self.name = "sections"
 
     def resolve(self, file: MappedFile, offsets: Any) -> list[Place]:
         if self.broken:
             raise RuntimeError("no")
-        self.asked.append((file.path, offsets.tolist(), file.pid))
+        self.wanted.append((file.path, offsets.tolist(), file.pid))
         name = file.path.rpartition("/")[2]
         return [
             Place(name, ".text", 14, "f", 3, o) if o < 0x2000 else Place(name, ".data", 20, address=o)

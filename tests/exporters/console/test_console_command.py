@@ -36,12 +36,12 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 
 def test_report_says_what_the_live_run_said(traced: tuple[str, Path]) -> None:
     live, path = traced
-    told, _, last = live.rstrip().rpartition("\n\n")
+    shown, _, last = live.rstrip().rpartition("\n\n")
     assert last.startswith(f"saved {path}; next: wstrace report {path}")
     report = wstrace("report", str(path))
     assert report.returncode == 0, report.stderr
-    assert report.stdout.rstrip() == told
-    assert "MiB at the " in told.splitlines()[0]
+    assert report.stdout.rstrip() == shown
+    assert "MiB at the " in shown.splitlines()[0]
 
 
 def test_line_1_is_the_same_in_every_output(traced: tuple[str, Path]) -> None:
@@ -55,7 +55,7 @@ def test_line_1_is_the_same_in_every_output(traced: tuple[str, Path]) -> None:
     assert sum(row.values["resident"] for row in found.rows) == found.total["resident"]
 
 
-def test_the_next_command_works_as_it_is_told(traced: tuple[str, Path]) -> None:
+def test_the_next_command_works_as_printed(traced: tuple[str, Path]) -> None:
     words = traced[0].rstrip().rpartition("next: wstrace ")[2].split()
     assert wstrace(*words).returncode == 0
 
@@ -102,7 +102,9 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "unshared", "imports"])
-def test_a_file_that_may_not_be_overwritten_is_not_told_as_the_answer(traced: tuple[str, Path], command: str) -> None:
+def test_a_file_that_may_not_be_overwritten_is_not_reported_as_the_answer(
+    traced: tuple[str, Path], command: str
+) -> None:
     """GIVEN a trace of another run at the output's path THEN a command that did not run has no figures."""
     path = traced[1]
     before = path.read_bytes()

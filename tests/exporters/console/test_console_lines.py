@@ -31,7 +31,7 @@ def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
         "7f1000004000 7f0000001234 [unknown] via [kernel]",
     ]
     resolver: Any = trace.context.resolvers["sections"]
-    assert (PYTHON, [0x1234], 700) in resolver.asked  # a distinct address is asked once
+    assert (PYTHON, [0x1234], 700) in resolver.wanted  # a distinct address is requested once
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -47,7 +47,7 @@ def test_a_report_does_not_look_into_processes_of_today(kit: Any) -> None:
     trace = kit.Trace(live=False)
     trace.context = replace(trace.context, resolvers={"sections": (resolver := kit.KnownSections())})
     kit.printed(trace, kit.lines_of(trace), format="lines")
-    assert {pid for _, _, pid in resolver.asked} == {0}
+    assert {pid for _, _, pid in resolver.wanted} == {0}
 
 
 def test_jsonl_has_the_documented_keys(kit: Any) -> None:
@@ -123,7 +123,7 @@ def test_filter_holds_for_lines_too(kit: Any) -> None:
     assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl", file="libc*").splitlines()) == 3
 
 
-def test_loss_is_told_beside_the_lines_not_among_them(kit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loss_is_reported_beside_the_lines_not_among_them(kit: Any, capsys: pytest.CaptureFixture[str]) -> None:
     trace = kit.Trace()
     trace.context.ledger.add("dropped_bus", 3, "page_fault")
     assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()) == 5

@@ -35,7 +35,7 @@ def test_both_ways_give_the_same_lines(path, tmp_path):
     assert done.stdout.replace("\n", "").isprintable()
 
 
-def test_a_fault_without_a_stack_is_told_by_its_instruction(tmp_path):
+def test_a_fault_without_a_stack_is_reported_by_its_instruction(tmp_path):
     script = Script()
     script.fault(10, ANON)
     script.trace().save(str(tmp_path / "x.folded"))

@@ -102,7 +102,7 @@ def test_a_trace_without_stacks_says_so():
     assert found["tree"]["names"][0] == "all"
 
 
-def test_a_cut_file_is_told_so(tmp_path):
+def test_a_cut_file_is_reported_so(tmp_path):
     path = tmp_path / "x.wst"
     saved(scripted().trace(), str(path))
     path.write_bytes(path.read_bytes()[:-40])
@@ -110,8 +110,8 @@ def test_a_cut_file_is_told_so(tmp_path):
         found, _ = page(trace)
     assert any("cut" in line for line in found["losses"])
     for command, words in ((report, [path]), (diff, [path, path])):
-        told = CliRunner().invoke(command, [*map(str, words), "--html", str(tmp_path / f"{command.name}.html")])
-        assert told.output.count("(the trace is cut: `wstrace info` tells what is lost)") == len(words), told.output
+        shown = CliRunner().invoke(command, [*map(str, words), "--html", str(tmp_path / f"{command.name}.html")])
+        assert shown.output.count("(the trace is cut: `wstrace info` tells what is lost)") == len(words), shown.output
 
 
 def test_small_nodes_are_not_drawn_and_the_sums_stay():

@@ -69,16 +69,16 @@ def trace_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(browser, trace_file, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "r.html"
-    told = CliRunner().invoke(report, [trace_file, "--html", str(path)])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(report, [trace_file, "--html", str(path)])
+    assert reported.exit_code == 0, reported.output
     browser.open(f"file://{path}", "document.documentElement?.dataset.ready === 'yes'")
     return path
 
 
 def as_json(command, *words: str):
-    told = CliRunner().invoke(command, [*words])
-    assert told.exit_code == 0, told.output
-    return json.loads(told.output)
+    reported = CliRunner().invoke(command, [*words])
+    assert reported.exit_code == 0, reported.output
+    return json.loads(reported.output)
 
 
 def arrived(trace_file: str, view: str, between: str) -> dict[str, dict[str, int]]:
@@ -159,8 +159,8 @@ def test_the_icicle_follows_the_brush(browser, page, trace_file, first, end):
     between = browser.value("document.querySelector('#window code').dataset.between")
     root = browser.value(f"(document.querySelector('#icicle canvas').focus(), {_TOLD}.node ?? '')")
     assert root == "all"
-    told = [browser.value(f"Number({_TOLD}.weight{k})") for k in range(3)]
-    assert told == [
+    reported = [browser.value(f"Number({_TOLD}.weight{k})") for k in range(3)]
+    assert reported == [
         arrived(trace_file, "kind", between)["Total"][name] for name in ("resident", "brought", "from_disk")
     ]
     browser.value("change({from: null, to: null})")
@@ -217,8 +217,8 @@ def test_two_runs_side_by_side(browser, tmp_path):
         script.snapshot(100, (ANON, pages, PAGE_EXCLUSIVE), (ANON + 100 * PAGE, 1 + 3 * (1 - number), PAGE_EXCLUSIVE))
         paths.append(str(tmp_path / f"{'ab'[number]}.wst"))
         saved(script.trace(), paths[-1])
-    told = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")])
-    assert told.exit_code == 0, told.output
+    reported = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")])
+    assert reported.exit_code == 0, reported.output
     browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
     found = as_json(diff, *paths, "--json", "--all", "--by", "function")
     total = found["total"]

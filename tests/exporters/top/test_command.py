@@ -33,19 +33,19 @@ def test_it_needs_a_terminal():
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         ("import no_such_package", "is not installed; pip install 'wstrace[top]'"),
         ("raise ImportError('libx.so: no\\nroom')", "is installed, and cannot be loaded: libx.so: no room"),
     ],
 )
-def test_without_textual_one_line_says_what_to_do(content: str, told: str, tmp_path: Path) -> None:
+def test_without_textual_one_line_says_what_to_do(content: str, reported: str, tmp_path: Path) -> None:
     (tmp_path / "textual.py").write_text(content)
     words = [sys.executable, "-m", "wstrace", "top", "1"]
     surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings)
     assert done.returncode == 122
-    assert done.stderr == f"wstrace: wstrace top needs the package textual, which {told}\n"
+    assert done.stderr == f"wstrace: wstrace top needs the package textual, which {reported}\n"
 
 
 def test_a_process_that_has_ended():

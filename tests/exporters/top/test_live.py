@@ -26,17 +26,17 @@ class TestLive(ExporterContract):
 
 
 class Told:
-    """A live view of a script that is told bit by bit."""
+    """A live view of a script that is shown bit by bit."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.live = script, Live()
         context = Context(strings=script.strings)
         context.info.page_size, context.info.content_losses = PAGE, LOSS_EVENTS[1:]
         self.live.start(context)
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def look(self):
-        """Tells what the script has beyond what was told, and takes a look."""
+        """Tells what the script has beyond what was shown, and takes a look."""
         self.live._due = float("inf")
         found: dict[str, int] = {}
         for batch in self.script.trace().read(Selection()):
@@ -44,15 +44,15 @@ class Told:
             if batch.snapshot is not None:
                 stream += str(batch.snapshot)
             at, found[stream] = found.get(stream, 0), found.get(stream, 0) + len(batch)
-            new = max(self._told.get(stream, 0) - at, 0)
+            new = max(self._reported.get(stream, 0) - at, 0)
             if new < len(batch):
                 self.live.export(batch.take(slice(new, None)) if new else batch)
-        self._told = found
+        self._reported = found
         self.live._look()
         return self.live.latest
 
 
-def grow(script: Script, told: Told | None, steps: int) -> None:
+def grow(script: Script, shown: Told | None, steps: int) -> None:
     """Each step keeps 4 pages, and takes 64 that are given back before the look at its end."""
     for step in range(steps):
         t = 1000 * (step + 1)
@@ -62,15 +62,15 @@ def grow(script: Script, told: Told | None, steps: int) -> None:
         for page in range(4):
             script.fault(t + 200 + page, ANON + (4 * step + page) * PAGE, APP)
         script.snapshot(t + 500, (ANON, 4 * (step + 1), PAGE_EXCLUSIVE), number=step)
-        if told is not None:
-            told.look()
+        if shown is not None:
+            shown.look()
 
 
 def test_what_it_let_go_is_no_part_of_what_is_resident():
     script = Script()
-    told = Told(script)
-    grow(script, told, 8)
-    look = told.live.latest
+    shown = Told(script)
+    grow(script, shown, 8)
+    look = shown.live.latest
     everything = Script()
     grow(everything, None, 8)
     whole = everything.blame().rows("line")
@@ -84,42 +84,42 @@ def test_what_it_let_go_is_no_part_of_what_is_resident():
 
 def test_faults_are_those_since_the_look_before():
     script = Script()
-    told = Told(script)
-    grow(script, told, 3)
+    shown = Told(script)
+    grow(script, shown, 3)
     for page in range(5):
         script.fault(9000 + page, ANON + (1 << 26) + page * PAGE, SAVE)
     script.snapshot(9500, (ANON, 12, PAGE_EXCLUSIVE), number=9)
-    look = told.look()
+    look = shown.look()
     assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
     assert [row["faults"] for row in look.workers] == [5]
 
 
 def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
     script = Script()
-    told = Told(script)
-    grow(script, told, 1)  # that look was taken now, long after the times of the script
+    shown = Told(script)
+    grow(script, shown, 1)  # that look was taken now, long after the times of the script
     for page in range(5):
         script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
-    look = told.look()
+    look = shown.look()
     assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
     assert look.recent == 5
-    assert told.look().recent == 0
+    assert shown.look().recent == 0
 
 
-def test_pages_whose_faults_have_not_come_yet_are_not_said_to_be_from_before_the_trace(monkeypatch):
+def test_pages_of_faults_to_come_are_not_said_to_be_from_before_the_trace(monkeypatch):
     """GIVEN records that come half a second late WHEN a snapshot has pages already THEN the one before it is shown."""
     second, script = 1_000_000_000, Script()
-    told = Told(script)
+    shown = Told(script)
     script.fault(second // 2, ANON, APP)
     script.snapshot(second, (ANON, 1, PAGE_EXCLUSIVE), number=1)
     script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
     now = [2 * second + 300_000_000]
     monkeypatch.setattr("wstrace_exporters.live_screen.look.now_ns", lambda: now[0])
-    assert {row.label: row["resident"] for row in told.look().owners} == {"load_frame app.py:31": PAGE}
+    assert {row.label: row["resident"] for row in shown.look().owners} == {"load_frame app.py:31": PAGE}
     for page in range(1, 8):
         script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)
     now[0] += second
-    assert {row.label: row["resident"] for row in told.look().owners} == {"load_frame app.py:31": 8 * PAGE}
+    assert {row.label: row["resident"] for row in shown.look().owners} == {"load_frame app.py:31": 8 * PAGE}
 
 
 def unmapped(script: Script, base: int) -> None:
@@ -147,16 +147,16 @@ def moved(script: Script, base: int) -> None:
         (moved, ANON, 0, "(not known: no fault)"),
     ],
 )
-def test_what_came_without_a_fault_is_not_said_to_be_from_before_the_trace_by_later_looks(lose, base, flags, why):
+def test_what_came_without_a_fault_is_not_said_to_be_from_before_the_trace_by_later_snapshots(lose, base, flags, why):
     """GIVEN a loss before pages came WHEN it is old THEN no row has lost what another one of the screen has gained."""
     script = Script()
     script.batches.pop()  # the process was there before the trace: nothing tells that it began
-    told, screen = Told(script), Screen("app")
+    shown, screen = Told(script), Screen("app")
     script.fault(1, ANON + (1 << 20), APP)
     lose(script, base)
     for number in range(4):
         script.snapshot(500 + 1000 * number, (base, 8, PAGE_EXCLUSIVE | flags), number=number)
-        screen.take(told.look())
+        screen.take(shown.look())
         screen.press("b", "b")
         rows = [(row.name, row.resident, row.change) for row in screen.rows() if row.resident or row.change]
         assert rows == [(why, 8 * PAGE, 0)]
@@ -187,7 +187,7 @@ class Counted(Target):
         return Usage(minor=self.faults, major=3)
 
     def signal(self, number: int) -> None:
-        raise AssertionError("nobody asked for that")
+        raise AssertionError("nobody wants that")
 
     def close(self) -> None:
         """Nothing is open."""

@@ -97,7 +97,7 @@ def test_a_filter_is_typed_kept_and_cleared():
     assert lines[-2].endswith("total of 3")
 
 
-def test_o_goes_through_the_owners_and_what_has_grown_is_still_told_since_the_start():
+def test_o_goes_through_the_owners_and_what_has_grown_is_still_reported_since_the_start():
     shown = screen(replace(first(), others={"function": [owner("load_model", 50 * MIB)]}), second())
     press(shown, "m", "o")
     assert shown.by == "function"

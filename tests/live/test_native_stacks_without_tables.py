@@ -34,10 +34,10 @@ int main(void) {
 """
 
 
-@pytest.mark.parametrize(("told", "how"), [(True, "own"), (False, "own, cut short")])
-def test_a_static_program_has_its_stacks_or_the_true_reason(tmp_path: Path, told: bool, how: str) -> None:
+@pytest.mark.parametrize(("shown", "how"), [(True, "own"), (False, "own, cut short")])
+def test_a_static_program_has_its_stacks_or_the_true_reason(tmp_path: Path, shown: bool, how: str) -> None:
     program = compiled(tmp_path, SOURCE, "-static", "-fno-optimize-sibling-calls", "-fomit-frame-pointer")
-    if not told:  # no section headers: with them, `.eh_frame` is found
+    if not shown:  # no section headers: with them, `.eh_frame` is found
         content = bytearray(program.read_bytes())
         content[40:48], content[60:64] = bytes(8), bytes(4)
         program.write_bytes(content)
