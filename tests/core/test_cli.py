@@ -34,18 +34,6 @@ def test_help_needs_neither_numpy_nor_an_exporter_nor_opentelemetry():
         assert f"\n  {word} " in done.stdout
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Python stacks are those of Linux")
-def test_a_command_that_can_start_no_python_loads_nothing_that_reads_its_frames():
-    code = (
-        "import sys\nfrom wstrace.cli import main\n"
-        "assert main(['run', '-q', '--', 'sleep', '0']) == 0\n"
-        "where = 'wstrace_plugins.page_faults.linux.python_stacks.'\n"
-        "read = [name for name in ('programs.walker', 'decoder') if where + name in sys.modules]\nassert not read, read"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("before", [True, False], ids=("before ours", "after ours"))
 def test_what_others_registered_for_the_exit_is_called_and_output_is_flushed(before):
     """We end the process before the interpreter takes itself apart, but not before it has called and written all."""
@@ -352,25 +340,3 @@ def test_a_limit_that_is_met_before_anything_begins_is_no_internal_error(
     assert limit in said
     assert "internal" not in said
     assert said.count("\n") == 1
-
-
-def test_a_run_that_keeps_nothing_loads_neither_reader_nor_writer_nor_sender():
-    code = (
-        "import sys\nfrom wstrace.cli import main\n"
-        "assert main(['run', '-q', '--', sys.executable, '-c', 'pass']) == 0\n"
-        "kept = ('wstrace_exporters.msgpack.read.trace', 'wstrace_exporters.msgpack.write.writer',"
-        " 'wstrace_exporters.otel.transport.otlp',"
-        " 'opentelemetry', 'numpy.ma', 'numpy.random', 'secrets', 'wstrace_exporters.otel.exporter',"
-        " 'wstrace_exporters.html.exporter',"
-        " 'wstrace_exporters.msgpack.read', 'wstrace_exporters.msgpack.write.flight_recorder',"
-        " 'wstrace_plugins.working_set.source',"
-        " 'wstrace_plugins.working_set.peak', 'wstrace_plugins.working_set.triggers',"
-        " 'wstrace_plugins.write_watch.source',"
-        " 'wstrace_plugins.os.linux.cgroups', 'wstrace.firing', 'wstrace.analysis.frames',"
-        " 'wstrace.analysis.composition',"
-        " 'wstrace_exporters.msgpack.write.exporter', 'logging', 'numpy.typing', 'wstrace.notebook')\n"
-        "kept += ('pathlib', 'shutil', 'socket') if sys.platform == 'linux' else ()  # Windows' half needs them\n"
-        "heavy = [name for name in kept if name in sys.modules]\nassert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr

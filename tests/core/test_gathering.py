@@ -44,16 +44,6 @@ class Taker(threading.Thread):
                 self.waiting.append(self.queue.bytes + batch.nbytes)
 
 
-def test_they_come_when_there_are_many() -> None:
-    queue, batch = Queue(), faults(1000)
-    enough = -(-MUCH // batch.nbytes)
-    taker = Taker(queue, enough)
-    for _ in range(enough):
-        assert queue.put(batch)
-    taker.join(60)
-    assert taker.waiting == [n * batch.nbytes for n in range(enough, 0, -1)]
-
-
 def test_they_come_when_the_first_has_waited_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "GATHERED_SECONDS", 0.01)
     queue = Queue()
@@ -85,16 +75,6 @@ def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue() -> 
     taker.join(60)
     assert has_room
     assert taker.waiting == [small.nbytes + large.nbytes, large.nbytes]
-
-
-def test_a_small_queue_is_not_filled_by_waiting() -> None:
-    batch = faults(1000)
-    queue = Queue(limit=6 * batch.nbytes)
-    taker = Taker(queue, 2)
-    queue.put(batch)
-    queue.put(batch)
-    taker.join(60)
-    assert taker.waiting == [2 * batch.nbytes, batch.nbytes]
 
 
 @pytest.mark.parametrize("patient", [False, True])

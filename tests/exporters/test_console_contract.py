@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from wstrace.cli import main
 from wstrace.interfaces import Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
@@ -124,14 +123,6 @@ def test_report_refuses_what_it_does_not_know(tmp_path: Path, arguments: list[st
     result = CliRunner().invoke(report, [str(tmp_path / "x.wst"), *arguments])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
-
-
-def test_report_refuses_in_one_line(trace_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, said in (([trace_file, "--by", "nothing"], "nothing"), ([], "write FILE.wst, a PID, or -- COMMAND")):
-        assert main(["report", *map(str, words)]) == 125
-        refused = capsys.readouterr().err
-        assert said in refused
-        assert refused.count("\n") == 1
 
 
 class Slow(Console):

@@ -264,16 +264,6 @@ def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path
     assert err.count("\n") == 1
 
 
-def test_help_of_every_word_imports_no_numpy():
-    command = [sys.executable, "-X", "importtime", "-m", "wstrace", "--help"]
-    out = subprocess.run(command, capture_output=True, text=True)
-    assert out.returncode == 0
-    for word in ("info", "convert", "query"):
-        assert f"  {word} " in out.stdout
-    assert "numpy" not in out.stderr
-    assert "msgpack.exporter" not in out.stderr
-
-
 def piped(data: bytes, *words: object) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "wstrace", *map(str, words)]
     return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)

@@ -17,10 +17,8 @@ from hypothesis.extra import numpy as npst
 from wstrace.schema import DTYPES
 from wstrace_exporters.msgpack.format import columns, frames, index
 from wstrace_exporters.msgpack.format.layout import (
-    EVENTS,
     HEAD_BYTES,
     LIMITS,
-    MAGIC,
     FrameError,
     crc_holds,
     pack_frame,
@@ -46,14 +44,6 @@ def test_a_frames_head_is_the_39_bytes_of_the_specification():
     assert frame[:35] == expected
     assert struct.unpack(">I", frame[35:39])[0] == zlib.crc32(frame[19:34] + body)
     assert frame[39:] == body
-
-
-def test_any_msgpack_decoder_reads_a_frame():
-    frame = pack_frame(FILE_ID, EVENTS, 3, packb({"a": 1}))
-    ident, kind, seq, length, crc, body = msgpack.unpackb(frame)
-    assert (ident.code, ident.data) == (0x57, MAGIC + FILE_ID)
-    assert (kind, seq, length, body) == (EVENTS, 3, 4, {"a": 1})
-    assert crc == zlib.crc32(frame[19:34] + frame[39:])
 
 
 def test_a_head_with_any_fixed_byte_changed_is_none():

@@ -44,16 +44,6 @@ def test_any_time_window_is_exact(path, written):
         assert sum(map(len, trace.batches("page_fault", ["va"], int(times[5000])))) == N - 5000
 
 
-def test_prefetched_gives_the_same_in_the_same_order(path, written):
-    with open_trace(str(path)) as trace:
-        batches = trace.batches("page_fault")
-        for ahead, plain in zip(Prefetched(batches), batches, strict=True):
-            for name in plain:
-                assert np.array_equal(ahead[name], plain[name])
-        for stopped, _ in zip(Prefetched(batches), range(2), strict=False):
-            assert len(stopped)
-
-
 def test_prefetched_survives_a_frame_that_is_not_where_the_index_says(path, written, tmp_path):
     data = bytearray(path.read_bytes())
     with open_trace(str(path)) as trace:

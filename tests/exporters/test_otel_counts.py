@@ -85,19 +85,6 @@ def test_a_hundred_thousand_modules_stay_bounded_and_are_all_counted() -> None:
     assert len(series) <= 22
 
 
-def test_a_thousand_processes_are_64_and_other() -> None:
-    processes = Processes(Dictionary(), limit=64, modules=20)
-    processes.add_faults(
-        Batch(
-            PAGE_FAULT,
-            {"pid": np.repeat(np.arange(1, 1001), 3).astype("<u4"), "flags": np.tile([0, 0, 1], 1000).astype("u1")},
-        )
-    )
-    assert len(processes) == 65
-    assert processes.get(0).recorded(0) == 2 * (1000 - 64)
-    assert processes.recorded(0) + processes.recorded(1) == 3000
-
-
 def test_what_only_the_kernel_counted_is_the_root_process_s() -> None:
     processes = Processes(Dictionary(), limit=64, modules=20)
     processes.roots = (1,)

@@ -13,9 +13,9 @@ from receiver import Receiver, last_points, logs, plain, spans
 
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context
-from wstrace.schema import PAGE_FAULT, PROCESS, Column
+from wstrace.schema import PAGE_FAULT, Column
 from wstrace.session import Session
-from wstrace.testing import ExporterContract, ScriptedSource, ScriptedTarget, batch_of
+from wstrace.testing import ExporterContract, ScriptedSource, batch_of
 from wstrace_exporters.otel.correlation import span_intervals
 from wstrace_exporters.otel.exporter import OtelExporter
 
@@ -80,39 +80,6 @@ def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch:
         assert about["deployment.environment.name"] == "test"
         assert about["process.pid"] == 4711
     assert all(SECRET.encode() not in body for _, _, body in receiver.seen)
-
-
-def test_one_resource_a_process_and_other_past_the_bound() -> None:
-    batches = [b for pid in range(100, 110) for b in (started(pid, f"p{pid}"), faulted(20, pid))]
-    with Receiver() as receiver:
-        run(otel(receiver, processes=4), batches)
-        points = last_points(receiver)
-    by_process: dict[Any, float] = {}
-    for (metric, who, _), value in points.items():
-        if metric == "wstrace.page_faults":
-            by_process[who] = by_process.get(who, 0) + value
-    assert by_process == {100: 20, 101: 20, 102: 20, 103: 20, "other": 120}
-
-
-def test_a_launched_target_is_reported_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wstrace_exporters.otel import wstrace_target_environment
-
-    monkeypatch.setenv("TRACEPARENT", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    assert wstrace_target_environment(["console"]) == {}
-    shown = wstrace_target_environment(["otel"])["TRACEPARENT"].split("-")
-    with Receiver() as receiver:
-        exporter = otel(receiver)
-        exporter.start(Context(targets=(ScriptedTarget(4711, "demo"),)))
-        exporter.export(started(4712, "child"))
-        child = batch_of(PROCESS, time_ns=[NOW], pid=[4713], ppid=[4711], tid=[4713], event=[2], name=["kid"], code=[0])
-        exporter.export(child)
-        exporter.close()
-        found = {span.name: span for _, span in spans(receiver)}
-    assert shown[1] == "0af7651916cd43dd8448eb211c80319c"
-    assert found["demo"].trace_id.hex() == shown[1]
-    assert found["demo"].span_id.hex() == shown[2]
-    assert found["demo"].parent_span_id.hex() == "b7ad6b7169203331"
-    assert found["kid"].parent_span_id == found["demo"].span_id
 
 
 def test_hostile_names_arrive_harmless() -> None:

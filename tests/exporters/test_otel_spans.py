@@ -120,18 +120,6 @@ def test_a_span_that_ends_on_another_thread_has_no_number(tracer: trace.Tracer, 
     assert found == {QUALITY: "thread_changed"}
 
 
-def test_spans_side_by_side_on_a_thread_are_no_exact_counts(
-    tracer: trace.Tracer, exported: InMemorySpanExporter
-) -> None:
-    first, second = tracer.start_span("first"), tracer.start_span("second")
-    first.end()
-    second.end()
-    assert of(exported, "first")[QUALITY] == of(exported, "second")[QUALITY] == "thread_window"
-    with tracer.start_as_current_span("after"):
-        pass
-    assert of(exported, "after")[QUALITY] == "exact"
-
-
 def test_interleaved_tasks_are_labelled(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
     async def request(name: str) -> None:
         with tracer.start_as_current_span(name):

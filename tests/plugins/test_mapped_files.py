@@ -55,18 +55,10 @@ def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..
     shown.process(PROCESS_EXEC, SECOND)
     shown.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
     shown.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
-    faults = [(20, 0x1000), (SECOND + 50, 0x1000), (SECOND + 100, 0x1000), (2 * SECOND, 0x8000), (3 * SECOND, 0x8000)]
-    assert shown.fault(*faults) == ["/old", "/new", "/new", "", "/later"]
-    assert shown.context.ledger.get("unresolved", "va") == shown.context.ledger.get("unresolved", "pc") == 1
-
-
-def test_a_fault_never_has_the_name_of_what_was_mapped_long_after_it(drive: Callable[..., Any]) -> None:
-    """An image's first faults may come before the rows of its own mappings, not before those that it makes later."""
-    shown = drive()
-    shown.process(PROCESS_EXEC, SECOND)
-    shown.space(SPACE_MAP, SECOND + 100, (0x1000, 0x2000, "/new"))
-    shown.space(SPACE_MAP, 3 * SECOND, (0x8000, 0x9000, "/later"))
-    assert shown.fault((SECOND + 50, 0x1000), (SECOND + 50, 0x8000)) == ["/new", ""]
+    times = 20, SECOND + 50, SECOND + 100, SECOND + 50, 2 * SECOND, 3 * SECOND
+    faults = list(zip(times, [0x1000] * 3 + [0x8000] * 3, strict=True))
+    assert shown.fault(*faults) == ["/old", "/new", "/new", "", "", "/later"]
+    assert shown.context.ledger.get("unresolved", "va") == shown.context.ledger.get("unresolved", "pc") == 2
 
 
 def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: Callable[..., Any]) -> None:
@@ -91,17 +83,6 @@ def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -
     assert shown.fault(*((25, page) for page in pages)) == ["/a", "/b", "/a", "/a", "/a"]
     assert shown.fault(*((60, page) for page in pages), pid=8) == ["/a", "/a", "/a", "/b", "/a"]
     assert shown.fault(*((120, page) for page in pages)) == ["/a"] * 5
-
-
-def test_a_number_that_is_given_again_is_another_process(drive: Callable[..., Any]) -> None:
-    shown = drive()
-    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/first"))
-    shown.process(PROCESS_EXIT, 20)
-    shown.process(PROCESS_FORK, 30, pid=7, ppid=5)
-    assert shown.fault((40, 0x1000), (15, 0x1000)) == ["", "/first"]  # records of both may come in one batch
-    shown.process(PROCESS_EXIT, 50)
-    shown.fault((10 * SECOND, 0x1000), pid=8)
-    assert shown.enricher.statistics()["processes"] == 1
 
 
 def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) -> None:

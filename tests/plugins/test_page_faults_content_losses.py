@@ -55,12 +55,6 @@ def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7
     return syscall(enter, time_ns, *arguments, pid=pid, tid=pid) + syscall(leave, time_ns + 5, result, pid=pid, tid=pid)
 
 
-def test_unmapped() -> None:
-    assert losses(call("munmap", 10, 0x10000, 1)) == [(10, 7, "unmapped", 0x10000, 0x11000, 0, 0)]
-    assert losses(call("munmap", 10, 0x10000, 1, result=ENOMEM)) == []
-    assert losses(syscall(1, 10, 0x10000, 1)) == []  # it has not returned
-
-
 def test_moved_keeps_its_content() -> None:
     grown = call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=0x90000)
     assert losses(grown) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
@@ -70,36 +64,8 @@ def test_moved_keeps_its_content() -> None:
     assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=ENOMEM)) == []
 
 
-def test_a_second_place_of_shared_memory_takes_nothing_away() -> None:
-    assert losses(call("mremap", 10, 0x10000, 0, 0x2000, MAYMOVE, 0, result=0x90000)) == []
-
-
-def test_what_a_move_leaves_out_and_what_it_covers_is_lost() -> None:
-    assert losses(call("mremap", 10, 0x10000, 0x4000, 0x1000, 0, 0, result=0x10000)) == [
-        (10, 7, "unmapped", 0x11000, 0x14000, 0, 0)
-    ]
-    fixed = call("mremap", 10, 0x10000, 0x3000, 0x1000, MAYMOVE | FIXED, 0x90000, result=0x90000)
-    assert losses(fixed) == [
-        (10, 7, "unmapped", 0x11000, 0x13000, 0, 0),
-        (10, 7, "replaced by a new mapping", 0x90000, 0x91000, 0, 0),
-        (10, 7, "moved", 0x10000, 0x11000, 0x90000, 0),
-    ]
-
-
 def test_a_range_does_not_wrap() -> None:
     assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
-
-
-@pytest.mark.parametrize(
-    ("advice", "event"),
-    [(4, "discarded"), (9, "discarded"), (24, "discarded"), (102, "discarded"), (8, "lazily freed")],
-)
-def test_advice_that_takes_content_away(advice: int, event: str) -> None:
-    lost = [(10, 7, event, 0x10000, 0x12000, 0, 0)]
-    assert losses(call("madvise", 10, 0x10000, 0x1001, advice)) == lost
-    assert losses(call("madvise", 10, 0x10000, 0x1001, advice, result=EINVAL)) == []
-    # a hole in the range: what is mapped of it is gone
-    assert losses(call("madvise", 10, 0x10000, 0x1001, advice, result=ENOMEM)) == lost
 
 
 @pytest.mark.parametrize("advice", [20, 21], ids=["MADV_COLD", "MADV_PAGEOUT"])
@@ -109,11 +75,6 @@ def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice: int) -> None
     assert losses(call("madvise", 10, at, 0x1001, advice)) == [
         (10, 7, "perhaps unmapped", at - LARGEST_FOLIO, at + 0x2000 + LARGEST_FOLIO, 0, 0)
     ]
-
-
-def test_other_advice_and_empty_ranges_take_nothing_away() -> None:
-    assert losses(call("madvise", 10, 0x10000, 0x1000, 14)) == []  # MADV_HUGEPAGE
-    assert losses(call("madvise", 10, 0x10000, 0, 4)) == []
 
 
 def test_the_ranges_of_process_madvise_are_not_reported() -> None:
@@ -159,24 +120,6 @@ def test_a_mapping_at_a_fixed_address_replaces_what_was_there() -> None:
 )  # fmt: skip
 def test_what_may_have_brought_pages_without_a_fault(records: bytes, start: int, end: int) -> None:
     assert losses(records) == [(10, 7, "populated", start, end, 0, 0)]
-
-
-def test_calls_of_processes_that_are_not_traced_are_none() -> None:
-    assert losses(call("madvise", 10, 0x10000, 0x1000, 4, pid=99)) == []
-
-
-def test_executed() -> None:
-    assert losses(comm(b"a", 10, executed=True)) == [(10, 7, "executed", 0, END, 0, 0)]
-
-
-def test_a_fork_copies_and_a_vfork_shares() -> None:
-    born = task(7, 10, 11, 11, 7)
-    assert losses(born) == [(10, 11, "forked", 0, END, 0, 7)]
-    vfork = born + new_task(NEW_TASK, 11, CLONE_VM | CLONE_VFORK)
-    assert losses(vfork) == [(10, 11, "shares memory", 0, END, 0, 7)]
-    executed = vfork + comm(b"b", 25, pid=11, executed=True)
-    assert losses(executed)[1:] == [(25, 11, "executed", 0, END, 0, 0)]
-    assert losses(task(7, 10, 7, 9, 7)) == []  # a thread
 
 
 def test_a_fork_waits_until_it_is_distinguished_from_a_vfork() -> None:

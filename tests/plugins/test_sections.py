@@ -165,20 +165,6 @@ def test_build_ids(built: Path) -> None:
     assert resolver.resolve(MappedFile("/gone/pie", build_id=build_id), offset)[0].number
 
 
-def test_each_file_is_loaded_once_until_others_need_the_room(built: Path) -> None:
-    offset = np.array([0x1000], "u8")
-    resolver = ImageResolver()
-    for _ in range(3):
-        resolver.resolve(MappedFile(str(built / "pie")), offset)
-    assert resolver.statistics()["loaded"] == 1
-    small = ImageResolver(max_bytes=1)
-    for _ in range(2):
-        for flavour in ("pie", "shared"):
-            small.resolve(MappedFile(str(built / flavour)), offset)
-    assert small.statistics()["loaded"] == 4
-    assert small.statistics()["images"] == 1
-
-
 def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     shutil.copy(built / "pie", tmp_path / "it")
@@ -186,14 +172,6 @@ def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
     (tmp_path / "it").unlink()
     (tmp_path / "it").write_text("a script now")
     assert not resolver.resolve(MappedFile(str(tmp_path / "it")), offset)[0].number
-
-
-def test_the_name_space_of_a_process() -> None:
-    import os
-
-    file = str(Path(sys.executable).resolve())
-    (place,) = ImageResolver().resolve(MappedFile(file, pid=os.getpid()), np.array([0x1000], "u8"))
-    assert place.number
 
 
 @pytest.mark.parametrize("file", ["/nowhere/lib.so", "[heap]", "", "a\0b", "/dev/zero", "/proc/self", "C:\\x\\y.dll"])
@@ -209,18 +187,6 @@ def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "fifo")
     assert not ImageResolver().resolve(MappedFile(str(tmp_path / "fifo")), np.array([0], "u8"))[0].number
-
-
-def test_a_resolver_imports_no_reader_of_a_format_before_its_first_file() -> None:
-    """Every trace makes a resolver, and most of them read no image."""
-    code = "import sys, wstrace_plugins.symbols.resolver as resolver; resolver.ImageResolver(); print(*sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    readers = {
-        "wstrace_plugins.symbols.elf",
-        "wstrace_plugins.symbols.pe",
-        "wstrace_plugins.symbols.source_lines",
-    }
-    assert not {*readers, "wstrace_plugins.os.windows.api"} & set(ended.stdout.split())
 
 
 def test_base_names() -> None:

@@ -77,21 +77,6 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return Held(monkeypatch)
 
 
-def test_while_more_batches_wait_samples_of_several_are_unwound_together(held: Held) -> None:
-    held.samples()
-    assert held.faults(2) == []
-    held.samples()
-    assert held.faults(5) == []
-    assert held.enricher.held == 7
-    held.context.progress.waiting = 0
-    held.samples()
-    given = held.faults(1)
-    assert [len(one) for one in given] == [2, 5, 1], "in their order"
-    assert all("native_stack" in one for one in given)
-    assert held.at_once == [9]
-    assert held.enricher.held == 0
-
-
 def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None:
     held.samples()
     assert held.faults() == []
@@ -138,12 +123,6 @@ def joined(join: Join, batch) -> dict[int, tuple[int, int]]:
     return {time_ns: (stack, weight) for time_ns, stack, weight in zip(*columns, strict=True)}
 
 
-def test_a_sample_belongs_to_the_next_fault_of_its_thread():
-    join = Join()
-    join.add(unwound((10, 1, 0x1000)))
-    assert joined(join, faults((5, 1, 0x1000), (11, 2, 0x1000), (12, 1, 0x1000), (13, 1, 0x1000))) == {12: (10, 2)}
-
-
 def test_a_sample_without_a_row_of_its_fault_belongs_to_none():
     """The fault ended in a signal, or its row was lost: the next row is of another address."""
     join = Join()
@@ -151,13 +130,6 @@ def test_a_sample_without_a_row_of_its_fault_belongs_to_none():
     assert joined(join, faults((12, 1, 0x2000), (13, 1, 0x1000))) == {}
     assert join.without_row == 1
     assert len(join.waiting.tid) == 0
-
-
-def test_a_sample_waits_for_a_row_of_a_later_batch():
-    join = Join()
-    join.add(unwound((10, 1, 0x1000)))
-    assert joined(join, faults((9, 1, 0x1000), (12, 2, 0x1000))) == {}
-    assert joined(join, faults((99, 1, 0x1000))) == {99: (10, 2)}
 
 
 def test_weights_count_the_rows_of_the_thread_since_its_last_sample():

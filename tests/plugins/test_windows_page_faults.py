@@ -164,24 +164,6 @@ def test_a_counter_of_32_bits_wraps():
     assert context.ledger.get("counted") == 100
 
 
-def test_polling_follows_the_fill():
-    windows = machine()
-    source = PageFaults(poll_ms=50)
-    source.api, source.own_thread = windows, False
-    source.start(Context(targets=(ScriptedTarget(),)))
-    for _ in range(20):
-        list(source.drain(0.0))
-    idle = source.statistics()["pause_seconds"]
-    for _ in range(4):
-        for n in range(900):
-            windows.processes[7].fault(EXE, HEAP + n)
-        list(source.drain(0.0))
-    busy = source.statistics()["pause_seconds"]
-    list(source.stop())
-    assert idle == pytest.approx(0.05)
-    assert busy == pytest.approx(0.001)
-
-
 def spaces(batches, context):
     rows = []
     for batch in batches:

@@ -43,17 +43,6 @@ def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once():
     list(source.stop())
 
 
-def test_a_grandchild_of_a_short_lived_child_is_reported_by_the_job():
-    windows, source, context = in_job()
-    windows.born(8, 7, created=200)
-    windows.born(9, 8, created=210)
-    windows.dies(8)  # nobody has seen it: cmd /c, make, a launcher
-    list(source.drain(0.0))
-    assert windows.processes[9].watched
-    list(source.stop())
-    assert "1 children ended before they could be opened" in " ".join(context.info.notes)
-
-
 def test_a_child_that_no_message_reported_is_found_in_the_jobs_list():
     windows, source, _ = in_job()
     windows.lost_messages = True  # Microsoft's page: messages are not guaranteed

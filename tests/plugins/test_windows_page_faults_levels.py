@@ -1,7 +1,6 @@
 """Kernel addresses that Windows 11 24H2 leaves out, and the drain in time, on a stand-in machine."""
 
 import contextlib
-import sys
 import threading
 import time
 
@@ -93,69 +92,11 @@ def test_the_faults_that_are_left_out_are_a_number_with_this_reason():
     assert said.index("SeDebugPrivilege") < said.index("another tracer")
 
 
-def test_the_pause_follows_the_systems_counter_where_records_are_left_out():
-    windows = new_machine()
-    source = PageFaults(poll_ms=50)
-    source.api, source.own_thread = windows, False
-    source.start(Context(targets=(ScriptedTarget(),)))
-    for _ in range(20):
-        list(source.drain(0.0))
-    for _ in range(4):
-        for n in range(900):
-            windows.processes[7].fault(KERNEL_PC, HEAP + n)
-        list(source.drain(0.0))
-    assert source.statistics()["pause_seconds"] == pytest.approx(0.001)
-    list(source.stop())
-
-
 def test_require_full_is_refused_with_what_lifts_it():
     windows = new_machine()
     with pytest.raises(Unavailable, match="24H2") as refused:
         traced(windows, context=Context(targets=(ScriptedTarget(),), require="full"))
     assert "--debug-privilege" in refused.value.remedy
-
-
-def test_kernel_addresses_are_no_question():
-    windows = machine()
-    queried = []
-
-    class Counting(FakeWindows):
-        def VirtualQueryEx(self, handle, address, buffer, size):
-            queried.append(address)
-            return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
-
-    windows.__class__ = Counting
-    source, _ = traced(windows)
-    list(source.drain(0.0))
-    queried.clear()
-    for n in range(200):
-        windows.processes[7].fault(KERNEL_PC + n * 0x10000, HEAP)
-    list(source.drain(0.0))
-    assert [hex(address) for address in queried if address >= 1 << 63] == []
-    list(source.stop())
-
-
-def test_a_place_where_nothing_lies_is_not_requested_at_each_drain():
-    windows = machine()
-    queried = []
-
-    class Counting(FakeWindows):
-        def VirtualQueryEx(self, handle, address, buffer, size):
-            queried.append(address)
-            return FakeWindows.VirtualQueryEx(self, handle, address, buffer, size)
-
-    windows.__class__ = Counting
-    source, _ = traced(windows)
-    list(source.drain(0.0))
-    questions = []
-    for _ in range(3):
-        queried.clear()
-        for n in range(50):
-            windows.processes[7].fault(EXE, 0x7000_0000_0000 + n * 0x10000)
-        list(source.drain(0.0))
-        questions.append(sum(address >= 0x7000_0000_0000 for address in queried))
-    assert questions == [50, 0, 0]
-    list(source.stop())
 
 
 # -- in time -----------------------------------------------------------------------------------------------------------
@@ -197,21 +138,6 @@ def test_the_buffers_are_emptied_while_a_name_is_waited_for():
     found += list(source.drain(0.0)) + list(source.stop())
     assert context.ledger.get("lost_kernel") == 0
     assert len(faults(found)["va"]) == 4000
-
-
-def test_the_drain_has_a_raised_thread_and_python_a_short_switch_interval():
-    windows = machine()
-    before = sys.getswitchinterval()
-    source = PageFaults()
-    source.api = windows
-    source.start(Context(targets=(ScriptedTarget(),)))
-    until = time.monotonic() + 30
-    while not windows.priorities and time.monotonic() < until:
-        time.sleep(0.001)
-    assert windows.priorities == [2]
-    assert sys.getswitchinterval() == pytest.approx(0.0005)
-    list(source.stop())
-    assert sys.getswitchinterval() == before
 
 
 def test_the_drains_own_thread_is_an_observer():

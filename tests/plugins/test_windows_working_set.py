@@ -103,18 +103,6 @@ def test_pages_of_the_kernel_and_of_freed_memory_have_a_row():
     assert all(mappings["start"][1:] >= mappings["end"][:-1])
 
 
-def test_locked_and_large_pages_come_from_the_extended_query():
-    windows = machine()
-    windows.processes[7].attributes = {0x401000: 1 | 1 << 22, BIG + LARGE_PAGE: 1 | 1 << 22 | 1 << 23}
-    with Space(7, windows) as space:
-        mappings = space.mappings(Dictionary())
-        runs = space.runs(mappings)
-    flags = dict(zip(runs["start"].tolist(), runs["flags"].tolist(), strict=True))
-    assert flags[0x401000] & PAGE_LOCKED
-    assert not flags[0x400000] & PAGE_LOCKED
-    assert not any(f & PAGE_HUGE for f in flags.values())
-
-
 def test_emptying_tells_what_stayed_and_why():
     windows = machine()
     process = windows.processes[7]

@@ -16,9 +16,7 @@ from kit.screen import Screen
 
 from wstrace.errors import OutputError, UsageError
 from wstrace.options import options_of
-from wstrace.terminal.elide import elide
 from wstrace.terminal.output import Output
-from wstrace.text import printable
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
 
@@ -82,19 +80,6 @@ def test_no_color_is_respected(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
     assert "\x1b[3" not in shown(kit, tmp_path, "load", Screen())
-
-
-@pytest.mark.parametrize("name", ["/usr/lib/x86_64-linux-gnu/libtorch_cpu.so", "\u65e5\u672c" * 40, "e\u0301" * 60,
-                                  "\U0001f468\u200d\U0001f469" * 20])  # fmt: skip
-@pytest.mark.parametrize("unicode", [True, False])
-def test_a_cut_name_keeps_its_end_within_the_room(name: str, unicode: bool) -> None:
-    from rich.cells import cell_len
-
-    name = printable(name)
-    assert cell_len(elide([name], 20, unicode=unicode)[0]) <= 20
-    assert elide([name], 4096, unicode=unicode) == [name]
-    if name.isascii():
-        assert elide([name], 20, unicode=True) == ["/us\u2026/libtorch_cpu.so"]
 
 
 def test_the_last_line_says_where_the_trace_is(kit: Any) -> None:
