@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def no_variables() -> Iterator[None]:
+def no_variables():
     """The variables of whoever runs the tests do not count."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith(("OTEL_", "WSTRACE_CONFIG"))] + ["TRACEPARENT"]:
@@ -45,7 +44,7 @@ def no_variables() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def signals_of_a_terminal() -> Iterator[None]:
+def signals_of_a_terminal():
     """SIGINT and SIGHUP end a process: nohup, and a shell for its background, leave them ignored, and children too."""
     ignored = {}
     for name in ("SIGINT", "SIGHUP"):
@@ -60,7 +59,7 @@ def signals_of_a_terminal() -> Iterator[None]:
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
+def open_folder():
     """A folder that every user may enter. pytest's own lie in one that is closed to others."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

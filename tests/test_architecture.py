@@ -300,7 +300,7 @@ def test_every_package_has_its_entry_point_and_is_in_the_wheel():
     assert packed == OURS
 
 
-def test_what_one_worker_runs_is_there() -> None:
+def test_what_one_worker_runs_is_there():
     """A renamed test would run beside those that it disturbs."""
     for file, _, name in (entry.partition("::") for entry in MACHINE):
         assert f"def {name or 'test_'}" in (ROOT / file).read_text("utf-8"), (file, name)

@@ -122,7 +122,7 @@ def counts(total: dict[str, int]) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("snapshots", "pages"), list(zip(SNAPSHOTS.values(), [100, 100, 105, 8, 4], strict=True)),
                          ids=list(SNAPSHOTS))  # fmt: skip
-def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: list[Batch], pages: int) -> None:
+def test_every_view_tells_the_same_pages_and_faults(tmp_path, snapshots, pages):
     path = trace(tmp_path, snapshots)
     shown: dict[str, tuple[int, int]] = {}  # view -> (resident pages, faults)
     for by in BY:
@@ -147,7 +147,7 @@ def test_every_view_tells_the_same_pages_and_faults(tmp_path: Path, snapshots: l
     assert shown == dict.fromkeys(shown, (pages, 600))
 
 
-def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path: Path) -> None:
+def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path):
     work, main = ("work", "/srv/app/app.py", 12), ("<module>", "/srv/app/app.py", 40)
     read = ("read", "/venv/lib/python3.11/site-packages/pandas/io.py", 7)
     faults = [
@@ -213,7 +213,7 @@ def counted_by_otel(path: Path) -> tuple[int, int]:
     return pages, processes.recorded(0) + processes.recorded(1)
 
 
-def test_a_session_s_trace_tells_functions_as_the_report_does(tmp_path: Path) -> None:
+def test_a_session_s_trace_tells_functions_as_the_report_does(tmp_path):
     path = trace(tmp_path, [])
     with Session(sources=[f"replay:path={path}"]) as session:
         session.wait(10)

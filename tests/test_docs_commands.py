@@ -82,7 +82,7 @@ def test_what_may_differ_is_all_that_may_differ():
 
 @pytest.mark.timeout(600)  # one test runs all commands of a document
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_print_what_the_document_shows(document: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_commands_print_what_the_document_shows(document, tmp_path, request):
     commands = list(shown(document.read_text("utf-8")))
     if not commands:
         return
@@ -117,7 +117,7 @@ def first_difference(commands: list[Shown], folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_python_of_the_recipes_runs(number: int, tmp_path: Path) -> None:
+def test_python_of_the_recipes_runs(number, tmp_path):
     pages = "".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "recipes").glob("*.md")))
     blocks = re.findall(r"^```python\n(.*?)^```", pages, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3, "each block has a test"

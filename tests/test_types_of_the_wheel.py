@@ -46,7 +46,7 @@ wstrace.no_such_name
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """A Python that has the wheel and, beside it, the libraries that we have."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
@@ -99,7 +99,7 @@ def members() -> list[str]:
     return found
 
 
-def test_no_public_name_method_or_result_is_any(installed: Path) -> None:
+def test_no_public_name_method_or_result_is_any(installed):
     names = members()
     assert len(names) > 200
     code = [
@@ -128,7 +128,7 @@ def test_no_public_name_method_or_result_is_any(installed: Path) -> None:
     assert not untyped, "\n".join(f"{name}: {found}" for name, found in untyped.items())
 
 
-def test_a_users_program_is_typed(installed: Path) -> None:
+def test_a_users_program_is_typed(installed):
     types, others = revealed(installed, USER)
     assert [re.sub(r"user\.py:\d+: ", "", line) for line in others] == [
         'error: Module has no attribute "no_such_name"  [attr-defined]'
@@ -141,7 +141,7 @@ def test_a_users_program_is_typed(installed: Path) -> None:
     assert "numpy.signedinteger" in ranges
 
 
-def test_every_package_of_the_wheel_says_that_it_is_typed(installed: Path) -> None:
+def test_every_package_of_the_wheel_says_that_it_is_typed(installed):
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(subprocess.run([installed, "-c", ask], check=True, capture_output=True, text=True).stdout.strip())
     packages = sorted(path for path in site.iterdir() if "wstrace" in path.name and path.suffix == "")
@@ -159,7 +159,7 @@ def test_what_has_no_wheel_for_windows_on_arm_is_not_requested_there(machine, wa
     )
 
 
-def test_the_wheel_names_every_licence_that_it_holds(installed: Path) -> None:
+def test_the_wheel_names_every_licence_that_it_holds(installed):
     (description,) = installed.parent.parent.rglob("wstrace-*.dist-info/METADATA")
     said = description.read_text("utf-8")
     assert "\nLicense-Expression: Apache-2.0 AND (MIT OR GPL-2.0-only)\n" in said

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from kit.another_user import CALLER
 
 
 @pytest.fixture
-def folder(open_folder: Path) -> Path:
+def folder(open_folder):
     """A folder of another user's, which everybody can reach; needs root."""
     own = open_folder / "own"
     own.mkdir()

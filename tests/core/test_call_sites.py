@@ -157,7 +157,7 @@ def test_the_rows_are_a_batch_of_the_schema():
 
 
 @pytest.mark.parametrize("lacking", [column.name for column in CALL_SITE.columns])
-def test_a_damaged_file_s_rows_may_lack_any_column(lacking: str) -> None:
+def test_a_damaged_file_s_rows_may_lack_any_column(lacking):
     columns = {c.name: np.ones(1, DTYPES[c.type]) for c in CALL_SITE.columns if c.name != lacking}
     if lacking != "parent":
         columns["parent"] = np.zeros(1, "<u4")

@@ -53,7 +53,7 @@ def text(code: int) -> str:
 
 @given(st.lists(st.lists(FAULT, max_size=30), max_size=5))
 @settings(max_examples=60, deadline=None)
-def test_rows_are_those_of_counting_by_hand(batches: list[list[tuple[int, ...]]]) -> None:
+def test_rows_are_those_of_counting_by_hand(batches):
     strings, cube = dictionary(), Cube()
     expected: dict[str, Counter[str]] = {by: Counter() for by in ("file", "module", "kind", "process")}
     major: Counter[str] = Counter()
@@ -76,9 +76,7 @@ def test_rows_are_those_of_counting_by_hand(batches: list[list[tuple[int, ...]]]
 
 @given(st.lists(st.lists(FAULT, min_size=1, max_size=30), max_size=5), st.integers(2, 20))
 @settings(max_examples=40, deadline=None)
-def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(
-    batches: list[list[tuple[int, ...]]], limit: int
-) -> None:
+def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(batches, limit):
     strings, cube = dictionary(), Cube(limit=limit)
     for batch in batches:
         cube.add(faults(batch, strings))
@@ -88,14 +86,14 @@ def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(
     assert ("[other]" in {row.label for row in shown}) == bool(cube.forgotten)
 
 
-def test_a_fault_of_a_sampled_trace_stands_for_as_many_as_its_column_says() -> None:
+def test_a_fault_of_a_sampled_trace_stands_for_as_many_as_its_column_says():
     cube = Cube()
     cube.add(faults([(7, 7, 1, 1, 1, 1), (7, 7, 0, 1, 1, 1)], dictionary(), sampled=[5, 7]))
     (row,) = rows(cube, ("file",))
     assert row.values == {"faults": 12, "from_disk": 5, "samples": 2}
 
 
-def test_processes_of_several_hosts_are_different_ones_and_have_their_names() -> None:
+def test_processes_of_several_hosts_are_different_ones_and_have_their_names():
     strings, cube = dictionary([*NAMES, "worker"]), Cube()
     code = strings.code("worker")
     columns = {"time_ns": [1], "pid": [8], "ppid": [7], "tid": [8], "event": [PROCESS_FORK], "name": [code]}
@@ -106,12 +104,12 @@ def test_processes_of_several_hosts_are_different_ones_and_have_their_names() ->
     }  # fmt: skip
 
 
-def test_an_unknown_dimension_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_dimension_is_refused_with_those_that_are_known():
     with pytest.raises(UsageError, match="colour"):
         rows(Cube(), ("colour",))
 
 
-def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch):
     def causes(cube: Cube) -> Labels:
         return Labels(cube.key("cause").astype(np.intp), [Label("first touch"), Label("swap")])
 
@@ -125,7 +123,7 @@ def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch: pytes
     assert {row.label: row.values["faults"] for row in rows(cube, ("cause",))} == {"first touch": 1, "swap": 2}
 
 
-def test_every_measure_and_dimension_says_what_it_is() -> None:
+def test_every_measure_and_dimension_says_what_it_is():
     for one in (*registry.dimensions().values(), *measures.measures().values()):
         assert one.title
         assert one.about

@@ -40,7 +40,7 @@ def install(folder: Path, name: str, about: str = "", points: str = "", shown: s
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def path(tmp_path, monkeypatch):
     """sys.path: two folders, the first of which hides what is in the second; one that is no folder; one that is not."""
     folders = [tmp_path / "first", tmp_path / "second", tmp_path / "absent"]
     for folder in folders[:2]:

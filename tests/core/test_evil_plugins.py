@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +51,7 @@ def run(**parts: Any) -> tuple[Session, RecordingExporter, WstraceError | None]:
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("method", ["export", "tick", "flush", "close", "statistics"])
-def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
+def test_an_exporter_costs_only_itself(method, how):
     session, good, error = run(exporters=[evil("exporter", method, how)()])
     assert error is None
     assert sum(map(len, good.batches)) == 8
@@ -65,7 +64,7 @@ def test_an_exporter_costs_only_itself(method: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
-def test_an_exporter_that_cannot_start_is_named(how: str) -> None:
+def test_an_exporter_that_cannot_start_is_named(how):
     _, good, error = run(exporters=[evil("exporter", "start", how)()])
     assert isinstance(error, PluginError)
     assert str(error).startswith("exporter bad failed: ")
@@ -74,7 +73,7 @@ def test_an_exporter_that_cannot_start_is_named(how: str) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("method", ["start", "enrich", "close", "statistics"])
-def test_an_enricher_costs_only_its_columns(method: str, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_enricher_costs_only_its_columns(method, how, caplog):
     session, good, error = run(enrichers=[evil("enricher", method, how)()])
     assert error is None
     assert sum(map(len, good.batches)) == 8
@@ -84,7 +83,7 @@ def test_an_enricher_costs_only_its_columns(method: str, how: str, caplog: pytes
         assert "enricher bad is detached" in caplog.text
 
 
-def test_an_enricher_that_gives_what_is_no_batch_is_detached() -> None:
+def test_an_enricher_that_gives_what_is_no_batch_is_detached():
     enricher = evil("enricher", "start", "garbage")()
     enricher.enrich = lambda batch: [batch, 5]
     session, good, _ = run(enrichers=[enricher])
@@ -104,7 +103,7 @@ class Once:
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("method", ["open", "start", "drain", "stop", "finished", "statistics"])
-def test_a_source_that_fails_is_named_and_the_others_go_on(method: str, how: str) -> None:
+def test_a_source_that_fails_is_named_and_the_others_go_on(method, how):
     source = evil("source", method, how)
     if method not in ("drain", "finished"):
         source = type("Bad", (Once, source), {})
@@ -134,7 +133,7 @@ def test_a_source_that_fails_is_named_and_the_others_go_on(method: str, how: str
     ],
     ids=["no batch", "text", "objects", "floats"],
 )
-def test_garbage_columns_end_at_the_source_that_gave_them(garbage: object) -> None:
+def test_garbage_columns_end_at_the_source_that_gave_them(garbage):
     source = evil("source", "start", "garbage")()
     source.drain = lambda timeout: [garbage]
     _, good, error = run(sources=[source, ScriptedSource([faults(), faults()])])
@@ -144,7 +143,7 @@ def test_garbage_columns_end_at_the_source_that_gave_them(garbage: object) -> No
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_probe_that_fails_is_a_level(how: str) -> None:
+def test_a_probe_that_fails_is_a_level(how):
     found = _probe(evil("source", "probe", how))
     assert found["level"] == "none"
     assert "its probe failed: " in found["why"]
@@ -152,7 +151,7 @@ def test_a_probe_that_fails_is_a_level(how: str) -> None:
 
 @pytest.mark.parametrize("role", ["source", "exporter", "enricher"])
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
-def test_what_cannot_be_made_is_named(role: str, how: str) -> None:
+def test_what_cannot_be_made_is_named(role, how):
     plugins = Plugins()
     plugins._offers[role] = {"bad": ("tests", evil(role, "__init__", how))}
     arguments: dict[str, Any] = {"sources": [], "exporters": [], "enrichers": []}
@@ -162,7 +161,7 @@ def test_what_cannot_be_made_is_named(role: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
-def test_a_resolver_that_cannot_be_made_is_left_out(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_cannot_be_made_is_left_out(how, monkeypatch):
     plugins = Plugins()
     monkeypatch.setattr(plugins, "resolvers", {"bad": evil("resolver", "__init__", how)}, raising=False)
     session = Session(plugins=plugins, sources=[], enrichers=[], record=False)
@@ -173,7 +172,7 @@ def test_a_resolver_that_cannot_be_made_is_left_out(how: str, monkeypatch: pytes
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Any:
+def found(monkeypatch):
     """found(load): what load() gives is found as the plugin `evil`, beside wstrace's own."""
 
     def find(load: Any) -> Plugins:
@@ -196,9 +195,7 @@ GARBAGE = [5, [5], {"x": 5}, [type("Unnamed", (), {})], "text"]
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize("value", ["raise", "exit", "base", "generator", *GARBAGE], ids=str)
-def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
-    hook: str, value: object, found: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(hook, value, found, capsys):
     def implementation() -> object:
         return misbehave(value) if isinstance(value, str) and value != "text" else value
 
@@ -221,9 +218,7 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(
 @pytest.mark.parametrize(
     "variables", [{"": "x"}, {"A=B": "y"}, {"A\0B": "y"}, {"A": "\0"}, {"A": "\ud800"}, {"A": 5}, {5: "A"}], ids=repr
 )
-def test_variables_that_no_environment_takes_are_left_out_and_the_plugin_is_named(
-    variables: object, found: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_variables_that_no_environment_takes_are_left_out_and_the_plugin_is_named(variables, found, capfd):
     plugin = SimpleNamespace(wstrace_target_environment=hookimpl(lambda exporters: variables))
     plugins = found(lambda: plugin)
     assert plugins.target_environment([]) == Plugins(third_party=False).target_environment([])
@@ -234,16 +229,14 @@ def test_variables_that_no_environment_takes_are_left_out_and_the_plugin_is_name
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])
-def test_an_import_that_fails_is_named(how: str, found: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_that_fails_is_named(how, found, capsys):
     plugins = found(lambda: misbehave(how))
     assert state(plugins)[0] == "failed"
     assert main(["plugins"]) == 0
     assert "evil" in capsys.readouterr().out
 
 
-def test_a_command_of_another_distribution_costs_only_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_of_another_distribution_costs_only_itself(tmp_path, monkeypatch, capsys):
     about = tmp_path / "evil-1.0.dist-info"
     about.mkdir()
     about.joinpath("METADATA").write_text("Name: evil\nVersion: 1.0\n")
@@ -260,7 +253,7 @@ def test_a_command_of_another_distribution_costs_only_itself(
         assert f"wstrace: the command {word!r} failed: " in capsys.readouterr().err
 
 
-def test_help_imports_no_plugin_and_knows_every_command() -> None:
+def test_help_imports_no_plugin_and_knows_every_command():
     code = "import sys; from wstrace.cli import main; main(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *lines, imported = done.stdout.splitlines()
@@ -269,9 +262,7 @@ def test_help_imports_no_plugin_and_knows_every_command() -> None:
     assert not {"numpy", "rich", "pluggy", "wstrace_plugins", "wstrace_exporters"} & set(imported.split())
 
 
-def test_a_checkout_that_is_not_installed_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkout_that_is_not_installed_says_so(monkeypatch, capsys):
     monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [])
     monkeypatch.setattr(wstrace.cli, "entry_points", lambda group: [])
     default_plugins.cache_clear()

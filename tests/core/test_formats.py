@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,18 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.formats import save
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.table import Selection
-from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 
 @pytest.fixture
-def trace(tmp_path: Path) -> TraceFile:
+def trace(tmp_path):
     recorded(tmp_path / "x.wst", 3000)
     with open_trace(str(tmp_path / "x.wst")) as opened:
         yield opened
 
 
 @pytest.fixture
-def theirs(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def theirs(monkeypatch):
     """A third party's module with formats."""
     made = types.ModuleType("theirs")
     monkeypatch.setitem(sys.modules, "theirs", made)
@@ -44,7 +43,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 @pytest.fixture
-def plugins_with(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plugins]:
+def plugins_with(monkeypatch):
     """Our plugins, and one beside them that has these formats, for all that asks for plugins."""
     own = entry_points("wstrace")
 
@@ -209,9 +208,7 @@ def test_a_format_that_fails_is_one_line_that_names_its_plugin(
         (errno.EFBIG, "; allow larger files (ulimit -f) or choose another disk"),
     ],
 )
-def test_a_disk_without_room_for_a_format_has_a_remedy(
-    trace, theirs, tmp_path, plugins_with, capsys, error: int, remedy: str
-) -> None:
+def test_a_disk_without_room_for_a_format_has_a_remedy(trace, theirs, tmp_path, plugins_with, capsys, error, remedy):
     def write(trace, file) -> int:
         raise OSError(error, os.strerror(error))
 
@@ -311,7 +308,7 @@ for load in (arrow.arro3, sql.duckdb, writer.pyarrow):
         ("import no_such_package", "is not installed; pip install 'wstrace["),
     ],
 )  # fmt: skip
-def test_a_package_that_cannot_be_loaded_is_not_reported_as_missing(tmp_path: Path, code: str, reported: str) -> None:
+def test_a_package_that_cannot_be_loaded_is_not_reported_as_missing(tmp_path, code, reported):
     """As below `ulimit -v`, where the linker finds no room for a library of a package that is there."""
     for package in ("arro3", "duckdb", "pyarrow"):
         (tmp_path / package).mkdir()

@@ -24,7 +24,7 @@ def faults(n: int) -> Batch:
 
 
 @pytest.fixture(autouse=True)
-def long(monkeypatch: pytest.MonkeyPatch) -> None:
+def long(monkeypatch):
     """By time alone, nothing would be given before the test is over."""
     monkeypatch.setattr(bus, "GATHERED_BYTES", MUCH)
     monkeypatch.setattr(bus, "GATHERED_SECONDS", 3600.0)
@@ -44,14 +44,14 @@ class Taker(threading.Thread):
                 self.waiting.append(self.queue.bytes + batch.nbytes)
 
 
-def test_they_come_when_the_first_has_waited_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_come_when_the_first_has_waited_long(monkeypatch):
     monkeypatch.setattr(bus, "GATHERED_SECONDS", 0.01)
     queue = Queue()
     queue.put(faults(10))
     assert queue.get(3600.0, gathered=True) is not None
 
 
-def test_they_come_when_no_more_will() -> None:
+def test_they_come_when_no_more_will():
     queue = Queue()
     taker = Taker(queue, 3)
     queue.put(faults(10))
@@ -61,7 +61,7 @@ def test_they_come_when_no_more_will() -> None:
     assert len(taker.waiting) == 2
 
 
-def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue() -> None:
+def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue():
     """An exporter that does not wait would have taken the small one, so that the large one would have found room."""
     small, large = faults(1000), faults(3000)
     queue = Queue(limit=large.nbytes + small.nbytes // 2)
@@ -78,7 +78,7 @@ def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue() -> 
 
 
 @pytest.mark.parametrize("patient", [False, True])
-def test_a_source_that_waits_for_exporters_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, patient: bool) -> None:
+def test_a_source_that_waits_for_exporters_is_not_waited_for(monkeypatch, patient):
     monkeypatch.setattr(ScriptedSource, "patient", patient)
     exporter = RecordingExporter()
     exporter.may_wait = True

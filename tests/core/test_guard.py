@@ -24,7 +24,7 @@ from wstrace.guard import named, why
         (ValueError("odd"), "WSTRACE_DEBUG=1 shows where"),
     ],
 )
-def test_a_limit_of_the_process_is_reported_with_what_lifts_it(error: Exception, remedy: str) -> None:
+def test_a_limit_of_the_process_is_reported_with_what_lifts_it(error, remedy):
     with pytest.raises(PluginError) as shown, named("source x"):
         raise error
     assert shown.value.remedy == remedy
@@ -32,6 +32,6 @@ def test_a_limit_of_the_process_is_reported_with_what_lifts_it(error: Exception,
     assert str(shown.value).startswith("source x failed: ")
 
 
-def test_an_error_without_words_is_its_type() -> None:
+def test_an_error_without_words_is_its_type():
     assert why(MemoryError()) == "MemoryError"
     assert why(ValueError("odd")) == "ValueError: odd"

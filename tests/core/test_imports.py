@@ -135,7 +135,7 @@ def test_all_columns_sum_to_those_of_the_report():
         ("/opt/known/other.py", "other"),
     ],
 )
-def test_modules_are_named_as_they_are_imported(path: str, name: str):
+def test_modules_are_named_as_they_are_imported(path, name):
     known = ["/opt/known/pkg/__init__.py", "/opt/known/pkg/sub/__init__.py"]
     assert ModuleNames([path, *known], ["/srv/app/app.py"]).of(path) == name
 

@@ -22,7 +22,7 @@ def mapped(known: Instructions, ids: list[int], start: list[int], offset: int | 
     known.learn(batch_of(MAPPING, id=ids, pid=1, start=start, offset=offset, flags=kind << KIND_SHIFT))
 
 
-def test_a_part_of_a_file_that_is_mapped_apart_has_the_same_instructions() -> None:
+def test_a_part_of_a_file_that_is_mapped_apart_has_the_same_instructions():
     known = Instructions()
     mapped(known, [1, 2, 3], [0x10000, 0x70000, 0x74000], [0x1000, 0x1000, 0x5000], KIND_FILE)
     assert len(set(numbers_of(known, [0x14010, 0x74010, 0x74010], [1, 2, 3]))) == 1
@@ -30,7 +30,7 @@ def test_a_part_of_a_file_that_is_mapped_apart_has_the_same_instructions() -> No
     assert one != other, "of another file"
 
 
-def test_code_without_a_file_is_known_by_its_address() -> None:
+def test_code_without_a_file_is_known_by_its_address():
     """Where a part of a JIT's memory gets other rights it is a mapping of its own, which begins elsewhere."""
     known = Instructions()
     mapped(known, [1, 2], [0x10000, 0x14000], 0, KIND_ANON)
@@ -38,7 +38,7 @@ def test_code_without_a_file_is_known_by_its_address() -> None:
     assert one == same != other
 
 
-def test_without_its_mapping_an_instruction_is_known_by_its_place_in_a_page() -> None:
+def test_without_its_mapping_an_instruction_is_known_by_its_place_in_a_page():
     known = Instructions(limit=4)
     mapped(known, [3, 4, 0], [0x10000, 0x20000, 0], 0, KIND_FILE)
     first, same, other = numbers_of(known, [0x20010, 0x71010, 0x20020], [4, 9, 4])
@@ -46,7 +46,7 @@ def test_without_its_mapping_an_instruction_is_known_by_its_place_in_a_page() ->
     assert numbers_of(known, [0x10010], [3]) != [first]
 
 
-def test_past_the_limit_further_instructions_are_one() -> None:
+def test_past_the_limit_further_instructions_are_one():
     known = Instructions(most=100)
     mapped(known, [1], [0], 0, KIND_FILE)
     found = numbers_of(known, list(range(16, 1016)), [1] * 1000)
@@ -55,7 +55,7 @@ def test_past_the_limit_further_instructions_are_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_numbers_are_equal_where_places_are(seed: int) -> None:
+def test_numbers_are_equal_where_places_are(seed):
     """Of many more places than the table of the last ones has slots, in batches."""
     rng = np.random.default_rng(seed)
     known, number_of = Instructions(most=1 << 20), dict[int, int]()

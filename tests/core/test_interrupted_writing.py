@@ -6,7 +6,6 @@ import csv
 import inspect
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -37,7 +36,7 @@ class Signals:
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(tmp_path_factory):
     script = Script()
     for page in range(50):
         script.fault(10 + page, ANON + page * PAGE)

@@ -45,7 +45,7 @@ now = [0.0]
         pytest.param(lambda t: None, 5.0, id="is not known"),
     ],
 )
-def test_a_limit_passes(cpu: Callable[[float], float | None], passes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_passes(cpu, passes, monkeypatch):
     monkeypatch.setattr("wstrace.limit.time.monotonic", lambda: now[0])
     now[0] = 0.0
     one = Limit(5.0, Starved(cpu))
@@ -55,7 +55,7 @@ def test_a_limit_passes(cpu: Callable[[float], float | None], passes: float, mon
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2])
-def test_an_exporter_that_works_on_a_busy_machine_finishes(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exporter_that_works_on_a_busy_machine_finishes(share, monkeypatch):
     """GIVEN an exporter that ends after twice the limit WHEN it has had a CPU now and then THEN it is not abandoned."""
 
     class Closes(RecordingExporter):
@@ -69,7 +69,7 @@ def test_an_exporter_that_works_on_a_busy_machine_finishes(share: float, monkeyp
     assert statistics["bus"]["lanes"]["recording"]["detached"] == ("" if share else "did not finish in 0.5 s")
 
 
-def test_rows_that_an_enricher_holds_back_are_counted_where_it_hangs() -> None:
+def test_rows_that_an_enricher_holds_back_are_counted_where_it_hangs():
     class Holds(Enricher):
         name = "holds"
 

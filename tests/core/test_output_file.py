@@ -22,13 +22,13 @@ STRANGER = 54_322
 
 
 @pytest.fixture
-def sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def sudo(monkeypatch):
     monkeypatch.setenv("SUDO_UID", str(CALLER))
     monkeypatch.setenv("SUDO_GID", str(CALLER))
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Path:
+def victim(tmp_path):
     """A file that is root's alone."""
     path = tmp_path / "victim"
     path.write_bytes(b"precious")
@@ -47,7 +47,7 @@ def refused(path: Path, **how: bool) -> str:
     return str(caught.value)
 
 
-def test_under_sudo_a_new_file_is_the_callers(folder: Path, sudo: None) -> None:
+def test_under_sudo_a_new_file_is_the_callers(folder, sudo):
     opened = open_output(str(folder / "x.wst"))
     os.close(opened.fd)
     status = (folder / "x.wst").stat()
@@ -56,9 +56,7 @@ def test_under_sudo_a_new_file_is_the_callers(folder: Path, sudo: None) -> None:
     assert opened.regular
 
 
-def test_under_sudo_files_are_opened_with_the_callers_rights_and_no_more(
-    folder: Path, tmp_path: Path, sudo: None
-) -> None:
+def test_under_sudo_files_are_opened_with_the_callers_rights_and_no_more(folder, tmp_path, sudo):
     assert f"uid {CALLER}" in refused(tmp_path / "x.wst")
     groups = os.getgroups()
     (tmp_path / "root_group").mkdir()
@@ -70,7 +68,7 @@ def test_under_sudo_files_are_opened_with_the_callers_rights_and_no_more(
     assert (tmp_path / "we_are_root_again").stat().st_uid == 0
 
 
-def test_only_the_thread_that_opens_changes_its_rights(folder: Path, sudo: None) -> None:
+def test_only_the_thread_that_opens_changes_its_rights(folder, sudo):
     """While one thread waits for a FIFO's reader with the caller's rights, the others are still root."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
@@ -93,9 +91,7 @@ def test_only_the_thread_that_opens_changes_its_rights(folder: Path, sudo: None)
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("under_sudo", [False, True])
-def test_a_symbolic_link_is_not_followed(
-    folder: Path, victim: Path, force: bool, under_sudo: bool, request: pytest.FixtureRequest
-) -> None:
+def test_a_symbolic_link_is_not_followed(folder, victim, force, under_sudo, request):
     if under_sudo:
         request.getfixturevalue("sudo")
     (folder / "x.wst").symlink_to(victim)
@@ -104,15 +100,13 @@ def test_a_symbolic_link_is_not_followed(
     assert "symbolic link" in refused(folder / "dangling", force=force)
 
 
-def test_a_hard_link_of_a_file_is_not_written(folder: Path, victim: Path) -> None:
+def test_a_hard_link_of_a_file_is_not_written(folder, victim):
     os.link(victim, folder / "x.wst")
     assert "2 names" in refused(folder / "x.wst", force=True)
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_hard_link_that_is_taken_away_meanwhile_is_not_written(
-    folder: Path, victim: Path, again: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hard_link_that_is_taken_away_meanwhile_is_not_written(folder, victim, again, monkeypatch):
     """After open() the attacker removes the link, fstat() counts one name; and puts it there again after that."""
     link, opens, fstat = folder / "x.wst", os.open, os.fstat
     os.link(victim, link)
@@ -134,7 +128,7 @@ def test_a_hard_link_that_is_taken_away_meanwhile_is_not_written(
         open_output(str(link), force=True)
 
 
-def test_a_file_or_fifo_of_another_user_is_not_written(folder: Path, sudo: None) -> None:
+def test_a_file_or_fifo_of_another_user_is_not_written(folder, sudo):
     planted, fifo = folder / "x.wst", folder / "fifo"
     planted.write_bytes(b"mine")
     os.mkfifo(fifo)
@@ -148,7 +142,7 @@ def test_a_file_or_fifo_of_another_user_is_not_written(folder: Path, sudo: None)
     os.close(reader)
 
 
-def test_a_socket_and_a_block_device_are_not_written(folder: Path) -> None:
+def test_a_socket_and_a_block_device_are_not_written(folder):
     import socket
 
     listening = socket.socket(socket.AF_UNIX)
@@ -160,7 +154,7 @@ def test_a_socket_and_a_block_device_are_not_written(folder: Path) -> None:
         open_output(str(folder / "loop"), force=True)
 
 
-def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder: Path, victim: Path) -> None:
+def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder, victim):
     """The race of stat() and open(): a FIFO and a link to the victim change places all the time."""
     import ctypes
 
@@ -188,9 +182,7 @@ def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder: Path, 
         os.close(reader)
 
 
-def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(
-    folder: Path, victim: Path, sudo: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(folder, victim, sudo, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")  # as on a file system without nameless files
     out = folder / "o.csv"
     for pid in range(os.getpid(), os.getpid() + 50):
@@ -207,7 +199,7 @@ def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_whole_file_of_a_killed_process_leaves_nothing(folder: Path, sudo: None, force: bool) -> None:
+def test_a_whole_file_of_a_killed_process_leaves_nothing(folder, sudo, force):
     out = folder / "o.csv"
     program = f"""
 from wstrace.output_file import whole_file
@@ -230,9 +222,7 @@ with whole_file({str(out)!r}, force={force}) as file:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_whole_file_has_its_name_also_where_nameless_ones_get_none(
-    folder: Path, force: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_file_has_its_name_also_where_nameless_ones_get_none(folder, force, monkeypatch):
     """A sandbox may permit O_TMPFILE, and refuse the link by which such a file gets a name."""
     link = os.link
 
@@ -252,9 +242,7 @@ def test_a_whole_file_has_its_name_also_where_nameless_ones_get_none(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_name_may_be_as_long_as_the_system_permits(
-    folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_may_be_as_long_as_the_system_permits(folder, named, monkeypatch):
     if named:
         monkeypatch.delattr(os, "O_TMPFILE")
     out = folder / ("\u00e4" * 125 + ".wst")
@@ -265,9 +253,7 @@ def test_a_name_may_be_as_long_as_the_system_permits(
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_whole_file_replaces_only_with_force_and_leaves_nothing_when_it_fails(
-    folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_file_replaces_only_with_force_and_leaves_nothing_when_it_fails(folder, named, monkeypatch):
     if named:
         monkeypatch.delattr(os, "O_TMPFILE")
     out = folder / "o.csv"
@@ -286,7 +272,7 @@ def test_a_whole_file_replaces_only_with_force_and_leaves_nothing_when_it_fails(
     assert sorted(entry.name for entry in folder.iterdir()) == ["late", "o.csv"]
 
 
-def test_a_whole_file_to_a_link_is_refused_and_a_device_is_written_not_replaced(folder: Path, victim: Path) -> None:
+def test_a_whole_file_to_a_link_is_refused_and_a_device_is_written_not_replaced(folder, victim):
     (folder / "o.csv").symlink_to(victim)
     with pytest.raises(OutputError, match="symbolic link"), whole_file(str(folder / "o.csv"), force=True):
         pass
@@ -295,7 +281,7 @@ def test_a_whole_file_to_a_link_is_refused_and_a_device_is_written_not_replaced(
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)  # noqa: PTH116
 
 
-def test_a_descriptor_that_was_handed_to_us_is_written_as_it_is(folder: Path) -> None:
+def test_a_descriptor_that_was_handed_to_us_is_written_as_it_is(folder):
     """`-o >(command)` of a shell is /dev/fd/63: a link of the system's own making."""
     read, write = os.pipe()
     for name in (f"/dev/fd/{write}", f"/proc/self/fd/{write}"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,13 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sudo(monkeypatch):
     """Under sudo, files are written with the rights of its caller, whose links are followed."""
     monkeypatch.delenv("SUDO_UID", raising=False)
 
 
 @pytest.fixture
-def victim(tmp_path: Path) -> Iterator[Path]:
+def victim(tmp_path):
     """A folder that is root's, in which nothing may change."""
     path = tmp_path / "victim"
     path.mkdir()
@@ -70,7 +69,7 @@ def refused(path: Path) -> str:
 
 @pytest.mark.parametrize("below", ["", "sub"])
 @pytest.mark.parametrize("uid", [0, CALLER])
-def test_a_link_in_a_folder_of_another_user_is_not_followed(folder: Path, victim: Path, uid: int, below: str) -> None:
+def test_a_link_in_a_folder_of_another_user_is_not_followed(folder, victim, uid, below):
     """Also one that root made: the owner of the folder may have put it under that name."""
     planted(folder / "link", victim.parent if below else victim, uid)
     path = folder / "link" / ("victim" if below else "") / "x.wst"
@@ -80,7 +79,7 @@ def test_a_link_in_a_folder_of_another_user_is_not_followed(folder: Path, victim
     )
 
 
-def test_nothing_is_made_read_or_removed_through_such_a_link(folder: Path, victim: Path) -> None:
+def test_nothing_is_made_read_or_removed_through_such_a_link(folder, victim):
     planted(folder / "link", victim)
     old = str(folder / "link" / "old")
     for call in (lambda: own_folder(f"{old}.folder"), lambda: open_own(old), lambda: link(old, f"{old}.again"),
@@ -92,7 +91,7 @@ def test_nothing_is_made_read_or_removed_through_such_a_link(folder: Path, victi
 
 
 @pytest.mark.parametrize("below", ["", "sub"])
-def test_no_folder_is_made_behind_such_a_link(folder: Path, victim: Path, below: str) -> None:
+def test_no_folder_is_made_behind_such_a_link(folder, victim, below):
     """Of a baseline and parts that wait for an upload; the name of the last may end in `/`."""
     planted(folder / "link", victim)
     new = folder / "link" / below / "new"
@@ -103,9 +102,7 @@ def test_no_folder_is_made_behind_such_a_link(folder: Path, victim: Path, below:
             call()
 
 
-def test_missing_folders_are_made_in_those_of_another_user_and_behind_links_of_root(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_folders_are_made_in_those_of_another_user_and_behind_links_of_root(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     planted(tmp_path / "traces", "real", 0)
     (tmp_path / "real").mkdir()
@@ -123,15 +120,13 @@ def test_missing_folders_are_made_in_those_of_another_user_and_behind_links_of_r
     assert sorted(made.name for made in (folder / "d").iterdir()) == ["e", "j", "k"]
 
 
-def test_the_link_of_another_user_to_which_one_of_roots_leads_is_not_followed(
-    folder: Path, victim: Path, tmp_path: Path
-) -> None:
+def test_the_link_of_another_user_to_which_one_of_roots_leads_is_not_followed(folder, victim, tmp_path):
     planted(folder / "link", victim)
     planted(tmp_path / "traces", folder / "link", 0)
     assert "its folder link is" in refused(tmp_path / "traces" / "x.wst")
 
 
-def test_links_of_root_in_its_own_folders_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_of_root_in_its_own_folders_are_followed(tmp_path, monkeypatch):
     """As /var/run, which leads to /run."""
     (tmp_path / "real" / "sub").mkdir(parents=True)
     planted(tmp_path / "absolute", tmp_path / "real", 0)
@@ -144,9 +139,7 @@ def test_links_of_root_in_its_own_folders_are_followed(tmp_path: Path, monkeypat
     assert len(list((tmp_path / "real").glob("*.wst"))) == 2
 
 
-def test_in_a_sticky_folder_the_links_of_root_are_followed_and_those_of_others_not(
-    open_folder: Path, victim: Path
-) -> None:
+def test_in_a_sticky_folder_the_links_of_root_are_followed_and_those_of_others_not(open_folder, victim):
     sticky = open_folder / "tmp"
     (sticky / "real").mkdir(parents=True)
     sticky.chmod(0o1777)
@@ -155,18 +148,14 @@ def test_in_a_sticky_folder_the_links_of_root_are_followed_and_those_of_others_n
     assert f"that uid {CALLER} may change" in refused(planted(sticky / "theirs", victim) / "x.wst")
 
 
-def test_an_output_is_refused_by_its_own_name_not_by_that_of_an_unfinished_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_is_refused_by_its_own_name_not_by_that_of_an_unfinished_file(tmp_path, monkeypatch):
     path = tmp_path / "none" / "x.html"
     for uid in (0, CALLER):
         monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
         assert refused(path) == f"cannot write {path}: No such file or directory; create its directory first"
 
 
-def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(folder, monkeypatch):
     (folder / "real").mkdir()
     os.chown(folder / "real", CALLER, CALLER)
     planted(folder / "link", "real")
@@ -180,9 +169,7 @@ def test_a_user_s_own_links_are_followed_by_that_user_also_under_sudo(
 
 
 @pytest.mark.parametrize("caller", [None, CALLER])
-def test_in_a_temporary_folder_outputs_can_be_written_also_under_sudo(
-    monkeypatch: pytest.MonkeyPatch, caller: int | None
-) -> None:
+def test_in_a_temporary_folder_outputs_can_be_written_also_under_sudo(monkeypatch, caller):
     for name in ("SUDO_UID", "SUDO_GID"):
         monkeypatch.delenv(name, raising=False)
         if caller is not None:
@@ -195,7 +182,7 @@ def test_in_a_temporary_folder_outputs_can_be_written_also_under_sudo(
     assert not Path(name).exists()
 
 
-def test_real_folders_of_another_user_are_written(folder: Path) -> None:
+def test_real_folders_of_another_user_are_written(folder):
     (folder / "a" / "b").mkdir(parents=True)
     os.chown(folder / "a", CALLER, CALLER)
     path = folder / "a" / ".." / "a" / "b" / "x.wst"
@@ -211,7 +198,7 @@ def test_real_folders_of_another_user_are_written(folder: Path) -> None:
     assert not path.exists()
 
 
-def test_a_folder_that_is_exchanged_for_a_link_all_the_time_leads_nowhere_else(folder: Path, victim: Path) -> None:
+def test_a_folder_that_is_exchanged_for_a_link_all_the_time_leads_nowhere_else(folder, victim):
     """The race of a look at the folder and open(): a folder and a link to the victim change places all the time."""
     import ctypes
 
@@ -236,7 +223,7 @@ def test_a_folder_that_is_exchanged_for_a_link_all_the_time_leads_nowhere_else(f
         swapping.join()
 
 
-def test_links_that_lead_to_each_other_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_links_that_lead_to_each_other_are_refused_in_one_line(tmp_path):
     planted(tmp_path / "one", "two", 0)
     planted(tmp_path / "two", "one", 0)
     assert "symbolic link" in refused(tmp_path / "one" / "x.wst")

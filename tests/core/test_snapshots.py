@@ -23,7 +23,7 @@ def counted(limit: int = 4096) -> LastSnapshots[list[int]]:
     return LastSnapshots(list, lambda pages, batch: pages.extend(batch["pages"].tolist()), limit=limit)
 
 
-def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does() -> None:
+def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does():
     last = counted()
     last.add(part(30, pid=7, snap=1, part=0, last=False, t=5))
     assert (list(last), last.cut) == ([], [7])
@@ -32,7 +32,7 @@ def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does() -> None:
     assert (list(last), last.cut) == ([(7, [30, 70])], [])
 
 
-def test_a_snapshot_of_which_a_part_is_missing_never_counts() -> None:
+def test_a_snapshot_of_which_a_part_is_missing_never_counts():
     last = counted()
     last.add(part(1, pid=7, snap=1, part=0, last=False, t=5))
     last.add(part(3, pid=7, snap=1, part=2, last=True, t=5))
@@ -40,7 +40,7 @@ def test_a_snapshot_of_which_a_part_is_missing_never_counts() -> None:
     assert (last.pids, last.cut) == ([], [7, 8])
 
 
-def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_turns() -> None:
+def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_turns():
     last = counted()
     last.add(part(1, pid=7, snap=1, part=0, last=False, t=9))
     last.add(part(5, pid=7, snap=0, part=0, last=True, t=8))
@@ -52,14 +52,14 @@ def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_tu
 
 
 @pytest.mark.parametrize("flag", [PAGE_SWAPPED, PAGE_ZERO, PAGE_GUARD])
-def test_only_resident_pages_are_counted(flag: int) -> None:
+def test_only_resident_pages_are_counted(flag):
     last = counted()
     last.add(part(3, flag, pid=7, snap=1, part=0, last=False, t=1))
     last.add(part(4, 1, pid=7, snap=1, part=1, last=True, t=1))
     assert list(last) == [(7, [4])]
 
 
-def test_processes_past_the_limit_are_forgotten_and_counted() -> None:
+def test_processes_past_the_limit_are_forgotten_and_counted():
     last = counted(limit=2)
     for pid in range(5):
         last.add(part(pid, pid=pid, snap=1, part=0, last=True, t=1))
@@ -73,7 +73,7 @@ def test_processes_past_the_limit_are_forgotten_and_counted() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(1, 4), st.integers(1, 4)), max_size=12)
 )  # pid, time, parts that come, parts that there are
-def test_it_is_what_a_naive_reading_gives(snapshots: list[tuple[int, int, int, int]]) -> None:
+def test_it_is_what_a_naive_reading_gives(snapshots):
     last, naive = counted(), dict[int, tuple[int, list[int]]]()
     for number, (pid, time, come, parts) in enumerate(snapshots):
         for i in range(min(come, parts)):
@@ -83,7 +83,7 @@ def test_it_is_what_a_naive_reading_gives(snapshots: list[tuple[int, int, int, i
     assert dict(last) == {pid: pages for pid, (_, pages) in naive.items()}
 
 
-def test_equal_pids_of_two_hosts_are_two_processes() -> None:
+def test_equal_pids_of_two_hosts_are_two_processes():
     last = counted(limit=2)
     last.add(part(3, pid=7, snap=1, part=0, last=True, t=1))
     last.add(part(4, pid=7, snap=1, part=0, last=True, t=2, host=1))

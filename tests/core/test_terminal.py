@@ -23,7 +23,7 @@ HOSTILE = "/tmp/\x1b]0;owned\x07\x9b2J\u202egnp.so\n"
     st.integers(8, 40),
     st.booleans(),
 )
-def test_different_names_stay_different_and_fit(names: list[str], room: int, unicode: bool) -> None:
+def test_different_names_stay_different_and_fit(names, room, unicode):
     names = [printable(f"/usr/lib/python3/site-packages/{name}/x.so") for name in names] + names
     labels = elide(names, room, unicode=unicode)
     assert all(width_of(label) <= room for label in labels)
@@ -51,7 +51,7 @@ def test_different_names_stay_different_and_fit(names: list[str], room: int, uni
         ("hashtable_with_a_long_name_311-x86_64-linux-gnu.so!.text(11)", 30, "hashtable…nux-gnu.so!.text(11)"),
     ],
 )  # fmt: skip
-def test_what_a_cut_name_keeps(name: str, room: int, label: str) -> None:
+def test_what_a_cut_name_keeps(name, room, label):
     assert elide([name], room) == [label]
 
 
@@ -64,7 +64,7 @@ def table_of(names: list[str]) -> TextTable:
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
-def test_a_table_keeps_to_its_width_and_cuts_no_number(width: int) -> None:
+def test_a_table_keeps_to_its_width_and_cuts_no_number(width):
     names = [f"/usr/lib/python3/dist-packages/package_{i}/module_{i}.so" for i in range(20)]
     lines = ["".join(piece.text for piece in line) for line in table_of(names).lines(width=width, unicode=True)]
     assert max(map(width_of, lines)) <= width
@@ -75,13 +75,13 @@ def test_a_table_keeps_to_its_width_and_cuts_no_number(width: int) -> None:
         assert all("7f00-7f01" in line for line in lines[1:])
 
 
-def test_without_a_terminal_nothing_is_cut() -> None:
+def test_without_a_terminal_nothing_is_cut():
     name = "/a" * 200
     *_, last = table_of([name]).lines(width=None, unicode=True)
     assert last[-1].text == name
 
 
-def test_everything_that_is_shown_is_printable() -> None:
+def test_everything_that_is_shown_is_printable():
     stream = io.StringIO()
     table = TextTable([Column(HOSTILE), Column(HOSTILE, "text"), Column(HOSTILE, "name")], [[HOSTILE] * 3], total=2)
     Output(stream).show(HOSTILE, table)
@@ -93,13 +93,13 @@ def test_everything_that_is_shown_is_printable() -> None:
 @pytest.mark.parametrize(("value", "drawn", "plain"), [(0, "", ""), (1, "▏", "#"), (500, "█████", "#####"),
                                                         (999, "█████████▉", "##########"),
                                                         (5000, "██████████", "##########")])  # fmt: skip
-def test_bars_are_exact_to_an_eighth_and_never_nothing_for_something(value: int, drawn: str, plain: str) -> None:
+def test_bars_are_exact_to_an_eighth_and_never_nothing_for_something(value, drawn, plain):
     assert Bar(value, 1000).text(10, unicode=True) == drawn
     assert Bar(value, 1000).text(10, unicode=False) == plain
     assert Bar(1, 0).text(10, unicode=True) == ""
 
 
-def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns() -> None:
+def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns():
     """GIVEN more numbers than fit beside names THEN the last ones go, not the names."""
     names = [f"ld-linux-x86-64.so.2!_dl_relocate_object_{n}" for n in range(3)]
     columns = [Column(f"number {n}", spare=n > 0) for n in range(7)]
@@ -111,7 +111,7 @@ def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns() -> N
     assert all("relocate_object_" in line for line in shown)
 
 
-def test_a_remark_makes_room_for_the_name_that_it_follows() -> None:
+def test_a_remark_makes_room_for_the_name_that_it_follows():
     """GIVEN names of blame that are too wide with what they were copied of THEN the remark goes before the line."""
     names = [
         "import pandas app.py:1 (copied: loaded by import gunicorn bin/gunicorn:5)",

@@ -28,7 +28,7 @@ ANY_TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Z", "C", "M"))
 
 
 @given(ANY_TEXT)
-def test_printable_leaves_nothing_that_acts(text: str) -> None:
+def test_printable_leaves_nothing_that_acts(text):
     shown = printable(text)
     assert not {unicodedata.category(c) for c in shown} & {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     shown.encode()
@@ -36,13 +36,13 @@ def test_printable_leaves_nothing_that_acts(text: str) -> None:
 
 
 @given(ANY_TEXT, st.integers(8, 40))
-def test_limit_counts_characters_before_escaping(text: str, limit: int) -> None:
+def test_limit_counts_characters_before_escaping(text, limit):
     assert len(printable(text, limit)) <= limit * 10
     if len(text) <= limit:
         assert printable(text, limit) == printable(text)
 
 
-def test_limit_keeps_both_ends() -> None:
+def test_limit_keeps_both_ends():
     assert printable("/usr/lib/x86_64-linux-gnu/libc.so.6", 20) == "/usr/l...u/libc.so.6"
 
 
@@ -62,12 +62,12 @@ def test_limit_keeps_both_ends() -> None:
         ("日本 é", "日本 é"),
     ],
 )
-def test_printable(name: str, shown: str) -> None:
+def test_printable(name, shown):
     assert printable(name) == shown
 
 
 @given(st.text(st.characters()))
-def test_well_formed_keeps_all_but_surrogates(text: str) -> None:
+def test_well_formed_keeps_all_but_surrogates(text):
     if not any("\ud800" <= c <= "\udfff" for c in text):
         assert well_formed(text) == text
     json.dumps(well_formed(text + "\udc80"), ensure_ascii=False).encode()
@@ -75,7 +75,7 @@ def test_well_formed_keeps_all_but_surrogates(text: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["cp437", "cp1252", "ascii", "utf-8", "no-such-encoding", None])
 @given(text=st.text())
-def test_encodable(encoding: str | None, text: str) -> None:
+def test_encodable(encoding, text):
     shown = encodable(text, encoding)
     known = encoding if encoding not in (None, "no-such-encoding") else "ascii"
     shown.encode(known)
@@ -96,11 +96,11 @@ def test_encodable(encoding: str | None, text: str) -> None:
         ("/x/lib.so (deleted)", "lib.so (deleted)"),
     ],
 )
-def test_base_name(path: str, name: str) -> None:
+def test_base_name(path, name):
     assert base_name(path) == name
 
 
-def test_numbers() -> None:
+def test_numbers():
     assert [size(n) for n in (0, 1023, 1024, 432_640_000)] == ["0 B", "1023 B", "1.0 KiB", "412.6 MiB"]
     assert size(1 << 70) == "1,024.0 EiB"
     assert [number(96113), plural(1, "fault"), plural(0, "fault")] == ["96,113", "1 fault", "0 faults"]
@@ -108,13 +108,13 @@ def test_numbers() -> None:
     assert [duration(s) for s in (250, 10930)] == ["4 min 10 s", "3 h 02 min"]
 
 
-def test_what_json_lacks_becomes_text() -> None:
+def test_what_json_lacks_becomes_text():
     raw = b"\xff".decode("utf-8", "surrogateescape")
     assert json_safe({raw: [b"\x01", None, True, 2.5, (raw,)]}) == {"\\xff": ["01", None, True, 2.5, ["\\xff"]]}
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
-def test_a_formula_is_text_in_a_spreadsheet(text: str) -> None:
+def test_a_formula_is_text_in_a_spreadsheet(text):
     assert spreadsheet_text(text) == f"'{text}"
     assert spreadsheet_text("/usr/bin/x=1") == "/usr/bin/x=1"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import kit.synthetic_trace as synthetic
 import numpy as np
@@ -19,7 +18,7 @@ N = 5000
 
 
 @pytest.fixture
-def both(tmp_path: Path):
+def both(tmp_path):
     """The same records as a session's trace and as a file's."""
     strings = Dictionary()
     mappings = synthetic.mappings(strings)
@@ -45,7 +44,7 @@ def faults_by_file(trace) -> dict[str, int]:
     return {row.label: row.values["faults"] for row in trace.report(by="file").rows if row.values["faults"]}
 
 
-def test_a_session_and_its_file_are_the_same_trace(both) -> None:
+def test_a_session_and_its_file_are_the_same_trace(both):
     for trace in both:
         assert isinstance(trace, wstrace.Trace)
         assert {stream: trace.rows[stream] for stream in ("page_fault", "process", "resident")} == {
@@ -65,7 +64,7 @@ def test_a_session_and_its_file_are_the_same_trace(both) -> None:
     assert live.ledger.get("recorded") == opened.ledger.get("recorded")
 
 
-def test_a_selection_is_the_same_of_both(both) -> None:
+def test_a_selection_is_the_same_of_both(both):
     times = both[1].table().to_numpy()["time_ns"]
     start, end = int(times[100]), int(times[900])
     for trace in both:
@@ -77,7 +76,7 @@ def test_a_selection_is_the_same_of_both(both) -> None:
         assert len(trace.table("resident", pids=[1])) == 0
 
 
-def test_tables_go_to_other_libraries_with_names_in_clear(both) -> None:
+def test_tables_go_to_other_libraries_with_names_in_clear(both):
     pyarrow = pytest.importorskip("pyarrow")
     tables = [pyarrow.table(trace.table("page_fault", ["va", "file", "kind"])) for trace in both]
     assert [table.num_rows for table in tables] == [N, N]
@@ -85,7 +84,7 @@ def test_tables_go_to_other_libraries_with_names_in_clear(both) -> None:
     assert tables[0]["file"][0].as_py().startswith("/usr/lib/lib")
 
 
-def test_tables_are_pandas_frames(both) -> None:
+def test_tables_are_pandas_frames(both):
     pandas = pytest.importorskip("pandas")
     for trace in both:
         frame = trace.table("page_fault", ["va", "file", "kind"]).to_pandas()
@@ -98,14 +97,14 @@ def test_tables_are_pandas_frames(both) -> None:
         assert found == faults_by_file(trace)
 
 
-def test_a_session_is_saved_in_any_format(both, tmp_path) -> None:
+def test_a_session_is_saved_in_any_format(both, tmp_path):
     live, opened = both
     assert live.save(str(tmp_path / "a.csv"), columns=["va", "file"]) == N
     assert opened.save(str(tmp_path / "b.csv"), columns=["va", "file"]) == N
     assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
 
-def test_what_is_shown_of_things_is_an_answer_in_a_line(both) -> None:
+def test_what_is_shown_of_things_is_an_answer_in_a_line(both):
     live, opened = both
     assert repr(live).startswith("<SessionTrace made-up --flag (7): stopped; ")
     assert repr(live).endswith("5,000 page_fault, 2 process, 30 resident; 0 lost>")
@@ -119,7 +118,7 @@ def test_what_is_shown_of_things_is_an_answer_in_a_line(both) -> None:
         assert "\n" not in repr(shown)
 
 
-def test_a_working_set_is_shown_in_a_line() -> None:
+def test_a_working_set_is_shown_in_a_line():
     try:
         mine = wstrace.working_set()
     except wstrace.Unavailable as absent:
@@ -128,7 +127,7 @@ def test_a_working_set_is_shown_in_a_line() -> None:
     assert len(repr(mine)) < 200
 
 
-def test_a_missing_file_is_a_file_not_found_error_too(tmp_path) -> None:
+def test_a_missing_file_is_a_file_not_found_error_too(tmp_path):
     path = str(tmp_path / "none.wst")
     with pytest.raises(FileNotFoundError) as caught:
         wstrace.open_trace(path)

@@ -38,21 +38,21 @@ def plain(info: TraceInfo) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("info", [TraceInfo(), FULL, TraceInfo(targets=(7,), level=Level("full"))])
-def test_it_comes_back_as_it_was(info: TraceInfo) -> None:
+def test_it_comes_back_as_it_was(info):
     assert plain(TraceInfo.from_dict(info.to_dict())) == plain(info)
 
 
-def test_what_is_not_known_is_absent() -> None:
+def test_what_is_not_known_is_absent():
     assert TraceInfo().to_dict() == {}
     assert TraceInfo(targets=(7,)).to_dict() == {"pid": 7}
 
 
-def test_one_out_of_so_many_faults_as_rows_can_say_it() -> None:
+def test_one_out_of_so_many_faults_as_rows_can_say_it():
     assert TraceInfo.from_dict({"sampled": (1 << 63) - 1}).sampled == (1 << 32) - 1
     assert TraceInfo.from_dict({"sampled": 1 << 64}).sampled == 1
 
 
-def test_a_file_does_not_say_where_it_was_saved_then() -> None:
+def test_a_file_does_not_say_where_it_was_saved_then():
     assert TraceInfo.from_dict({"saved": "old.wst"}).saved == ""
 
 
@@ -65,7 +65,7 @@ KEYS = st.sampled_from([*FULL.to_dict(), "usage_minor", "saved", "else"])
 
 
 @given(st.dictionaries(KEYS | st.integers(), VALUES))
-def test_values_of_any_type_are_taken_or_not_known(facts: dict[str, object]) -> None:
+def test_values_of_any_type_are_taken_or_not_known(facts):
     info = TraceInfo.from_dict(facts)
     assert all(type(word) is str for word in (*info.command, *info.notes, *info.lacking))
     assert all(type(pid) is int and 0 <= pid < 1 << 63 for pid in info.targets)
@@ -74,13 +74,13 @@ def test_values_of_any_type_are_taken_or_not_known(facts: dict[str, object]) -> 
     assert plain(TraceInfo.from_dict(info.to_dict())) == plain(info) or "nan" in repr(facts)
 
 
-def test_usage_of_two_processes_adds_up_and_their_peak_is_the_larger_one() -> None:
+def test_usage_of_two_processes_adds_up_and_their_peak_is_the_larger_one():
     both = Usage(1, None, 100) + Usage(2, 3, 50, 1.0, peak_sampled=True)
     assert both == Usage(3, 3, 100, 1.0, peak_sampled=True)
     assert (both.faults, Usage().faults) == (6, None)
 
 
-def test_the_process_of_a_peak_is_that_of_the_larger_one() -> None:
+def test_the_process_of_a_peak_is_that_of_the_larger_one():
     large, small, unknown = Usage(None, None, 100, peak_pid=7), Usage(None, None, 50, peak_pid=8), Usage(None, None, 70)
     assert [(a + b).peak_pid for a, b in ((large, small), (small, large), (unknown, large))] == [7, 7, 7]
     assert [(a + b).peak_pid for a, b in ((small, unknown), (unknown, small))] == [None, None]
@@ -91,7 +91,7 @@ def test_the_process_of_a_peak_is_that_of_the_larger_one() -> None:
     assert TraceInfo.of_several(seen).extra == {"else": 1}, "a pid of one of several"
 
 
-def test_a_context_cannot_be_changed_after_it_was_made() -> None:
+def test_a_context_cannot_be_changed_after_it_was_made():
     context = Context()
     for name in ("targets", "info", "wait_children", "own_threads"):
         with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
@@ -104,7 +104,7 @@ def test_a_context_cannot_be_changed_after_it_was_made() -> None:
 # -- the clock ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_recorded_time_gets_the_offset_of_the_nearest_mark() -> None:
+def test_a_recorded_time_gets_the_offset_of_the_nearest_mark():
     anchor = ClockAnchor([(3000, 50_000), (1000, 21_000)], "CLOCK_MONOTONIC")
     assert not anchor.live
     assert anchor.marks == [(1000, 21_000), (3000, 50_000)]
@@ -112,7 +112,7 @@ def test_a_recorded_time_gets_the_offset_of_the_nearest_mark() -> None:
     assert ClockAnchor([(1000, 0)]).wall(10) == 0
 
 
-def test_a_live_time_is_wall_time_and_the_clocks_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_time_is_wall_time_and_the_clocks_are_read_again(monkeypatch):
     anchor = ClockAnchor()
     assert anchor.live
     assert abs(anchor.wall(now_ns()) - time.time_ns()) < 10**8

@@ -38,7 +38,7 @@ class Waiting(Source):
         return ()
 
 
-def test_the_end_of_a_session_ends_a_long_wait() -> None:
+def test_the_end_of_a_session_ends_a_long_wait():
     """WHEN a source waits as long as it may THEN it has been shown how long, and stop() does not wait for that."""
     source = Waiting()
     with Session(sources=[source], exporters=[]):

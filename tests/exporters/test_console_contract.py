@@ -48,14 +48,14 @@ def readme_module() -> Any:
 
 class TestExporterOfTheReadme(ExporterContract):
     @pytest.fixture(autouse=True)
-    def _path(self, tmp_path: Path) -> None:
+    def _path(self, tmp_path):
         self.path = str(tmp_path / "hot.txt")
 
     def make(self) -> Exporter:
         exporter: Exporter = readme_module().HotPages(path=self.path)
         return exporter
 
-    def test_it_finds_the_hot_pages(self) -> None:
+    def test_it_finds_the_hot_pages(self):
         source = ScriptedSource([batch_of(PAGE_FAULT, va=[4096, 8192, 8200, 8192], pid=1, tid=1, flags=0)])
         with Session(sources=[source], exporters=[self.make()], **SESSION) as session:
             session.wait(5)
@@ -73,7 +73,7 @@ def faults() -> list[Any]:
 
 
 @pytest.fixture
-def trace_file(tmp_path: Path) -> Path:
+def trace_file(tmp_path):
     """A trace file with a comma, an equals sign and a space in its name; what was printed live stands beside it."""
     pytest.importorskip("wstrace_exporters.msgpack.write.exporter", reason="the trace file's exporter is not here")
     from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
@@ -90,7 +90,7 @@ def run(*arguments: str) -> Any:
     return CliRunner().invoke(report, list(arguments), catch_exceptions=False)
 
 
-def test_report_counts_what_the_file_holds(trace_file: Path) -> None:
+def test_report_counts_what_the_file_holds(trace_file):
     result = run(str(trace_file))
     assert result.exit_code == 0
     # `file` is derived and this trace has no mappings: counts stand, names do not
@@ -104,11 +104,11 @@ def test_report_counts_what_the_file_holds(trace_file: Path) -> None:
         (["--soft", "--tid", "8"], "48 of 100 faults (thread 8, only soft), 0 from disk"),
     ],
 )
-def test_report_filters(trace_file: Path, arguments: list[str], first: str) -> None:
+def test_report_filters(trace_file, arguments, first):
     assert run(str(trace_file), *arguments).output.splitlines()[0].startswith(first)
 
 
-def test_report_json_and_lines(trace_file: Path) -> None:
+def test_report_json_and_lines(trace_file):
     found = json.loads(run(str(trace_file), "--json", "--by", "thread").output)
     assert [row["faults"] for row in found["rows"]] == [50, 50]
     rows = [json.loads(line) for line in run(str(trace_file), "--format", "jsonl").output.splitlines()]
@@ -119,7 +119,7 @@ def test_report_json_and_lines(trace_file: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--top", "0"], ["--start", "soon"], ["--format", "xml"]])
-def test_report_refuses_what_it_does_not_know(tmp_path: Path, arguments: list[str]) -> None:
+def test_report_refuses_what_it_does_not_know(tmp_path, arguments):
     result = CliRunner().invoke(report, [str(tmp_path / "x.wst"), *arguments])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
@@ -136,7 +136,7 @@ class Slow(Console):
         self.rows = getattr(self, "rows", 0) + len(batch)
 
 
-def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_of_a_trace_file_loses_nothing(tmp_path, monkeypatch):
     """A file can wait: with queues of a few batches and a slow exporter every record still arrives."""
     from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 

@@ -49,7 +49,7 @@ def write(path: Path, n: int = 5000, *, info: dict[str, object] | None = None, *
 
 
 @pytest.fixture
-def trace(tmp_path) -> Path:
+def trace(tmp_path):
     return write(tmp_path / "x.wst")
 
 

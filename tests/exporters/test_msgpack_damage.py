@@ -65,7 +65,7 @@ def frames_of(data: bytes) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory) -> tuple[bytes, Counter, list[tuple[int, int, int]]]:
+def small(tmp_path_factory):
     """A whole file, its rows, and its frames."""
     path = write(tmp_path_factory.mktemp("whole") / "small.wst")
     data = path.read_bytes()

@@ -23,7 +23,7 @@ EVER = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shim(tmp_path_factory):
     """The library that makes calls fail."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -34,14 +34,14 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "x.wst"
     recorded(path, ROWS)
     return path
 
 
 @pytest.fixture(scope="module")
-def cut(whole: Path) -> Path:
+def cut(whole):
     """A file whose end is missing, with most of its rows."""
     path = whole.with_name("cut.wst")
     path.write_bytes(whole.read_bytes()[: whole.stat().st_size * 3 // 4])
@@ -129,7 +129,7 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch):
     return Disk(monkeypatch)
 
 

@@ -266,7 +266,7 @@ def test_pages_of_a_size_that_no_machine_has_are_refused(tmp_path, size):
     ],
     ids=lambda command: command[0],
 )
-def test_the_name_of_a_file_cannot_write_to_the_terminal(tmp_path: Path, command: list[str]) -> None:
+def test_the_name_of_a_file_cannot_write_to_the_terminal(tmp_path, command):
     path = write(tmp_path / "evil\n\x1b[2J.wst", [header(), faults()])
     code, said = wstrace(*(word.format(path=path, other=tmp_path / "other\n\x1b[2J") for word in command))
     assert code == 0, said

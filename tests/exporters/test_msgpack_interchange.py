@@ -25,7 +25,7 @@ TOP = "select file, count(*) n from page_fault group by file order by n desc, fi
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory) -> tuple[Path, list]:
+def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("interchange") / "x.wst"
     exporter, context = started(path)
     exporter.export(synthetic.mappings(context.strings))
@@ -143,7 +143,7 @@ HOSTILE = [*FORMULAS, 'say "x", y', "a\nb", "\x1b]0;x\x07\x9b31m\u202e\x7f", "\u
 
 
 @pytest.fixture
-def hostile(tmp_path) -> Path:
+def hostile(tmp_path):
     """A trace whose processes have such names."""
     exporter, context = started(tmp_path / "h.wst")
     for pid, name in enumerate(HOSTILE, start=1):

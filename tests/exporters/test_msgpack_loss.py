@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import kit.synthetic_trace as synthetic
@@ -28,14 +28,14 @@ WRITTEN, ROWS = 10_000, 1000
 
 
 @pytest.fixture
-def whole(tmp_path) -> Path:
+def whole(tmp_path):
     path = tmp_path / "whole.wst"
     recorded(path, WRITTEN, rows=ROWS)
     return path
 
 
 @pytest.fixture
-def damaged(whole, tmp_path) -> Path:
+def damaged(whole, tmp_path):
     """One frame of faults of ten has 16 bytes overwritten."""
     part = Part(str(whole))
     hit = part.chosen(frozenset((EVENTS,)))[5]
@@ -49,7 +49,7 @@ def damaged(whole, tmp_path) -> Path:
 
 
 @pytest.fixture
-def cut(whole, tmp_path) -> Path:
+def cut(whole, tmp_path):
     path = tmp_path / "cut.wst"
     data = whole.read_bytes()
     path.write_bytes(data[: len(data) * 6 // 10])
@@ -102,7 +102,7 @@ def _merge(path: Path, output: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_recover, _merge])
-def test_a_file_made_of_a_damaged_one_says_what_it_lacks(make: Callable[[Path, Path], None], damaged, tmp_path):
+def test_a_file_made_of_a_damaged_one_says_what_it_lacks(make, damaged, tmp_path):
     for name in ("first.wst", "second.wst"):
         make(damaged, tmp_path / name)
         damaged = tmp_path / name
@@ -116,7 +116,7 @@ def test_a_file_made_of_a_damaged_one_says_what_it_lacks(make: Callable[[Path, P
 
 
 @pytest.mark.parametrize("word", ["convert", "report", "info"])
-def test_copies_of_one_trace_are_refused_in_any_order(word: str, whole, cut, tmp_path):
+def test_copies_of_one_trace_are_refused_in_any_order(word, whole, cut, tmp_path):
     """A trace is not counted twice, and no records are thrown away for a copy that has fewer."""
     copy, recovered = tmp_path / "copy.wst", tmp_path / "recovered.wst"
     copy.write_bytes(whole.read_bytes())

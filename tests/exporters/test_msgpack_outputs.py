@@ -127,7 +127,7 @@ def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell closes standard output there no more than this")
-def test_standard_output_that_is_closed_or_without_a_reader_is_named(tmp_path: Path) -> None:
+def test_standard_output_that_is_closed_or_without_a_reader_is_named(tmp_path):
     """Where standard output is closed, its number is soon another file's, which gets nothing of the trace."""
     script = "import os, sys\nopened = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\nassert opened == 1\n" + STDOUT
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", script, str(tmp_path / "other")]
@@ -156,7 +156,7 @@ class TestUnderSudo:
     """As root for a user who, or whose programs, can write in the folder of the output."""
 
     @pytest.fixture
-    def folder(self, open_folder, monkeypatch) -> Path:
+    def folder(self, open_folder, monkeypatch):
         own = open_folder / "own"
         own.mkdir()
         os.chown(own, 65534, 65534)
@@ -165,7 +165,7 @@ class TestUnderSudo:
         return own
 
     @pytest.fixture
-    def victim(self, tmp_path) -> Path:
+    def victim(self, tmp_path):
         path = tmp_path / "victim"
         path.write_bytes(b"precious")
         yield path

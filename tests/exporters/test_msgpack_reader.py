@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
@@ -19,12 +17,12 @@ N = 30_000
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+def path(tmp_path_factory):
     return tmp_path_factory.mktemp("reader") / "x.wst"
 
 
 @pytest.fixture(scope="module")
-def written(path) -> list[Batch]:
+def written(path):
     return recorded(path, N)
 
 

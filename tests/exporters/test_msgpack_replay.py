@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from kit.msgpack_scripted import column, recorded
 
-from wstrace.batch import Batch
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.session import Session
@@ -22,18 +20,18 @@ N = 30_000
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+def path(tmp_path_factory):
     return tmp_path_factory.mktemp("replay") / "x.wst"
 
 
 @pytest.fixture(scope="module")
-def written(path) -> list[Batch]:
+def written(path):
     return recorded(path, N)
 
 
 class TestReplay(SourceContract):
     @pytest.fixture(autouse=True)
-    def file(self, path: Path, written: list[Batch]) -> None:
+    def file(self, path, written):
         self.path = str(path)
 
     def make(self) -> Source:

@@ -63,7 +63,7 @@ def test_the_end_tells_streams_that_have_rows_and_nothing_else(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory) -> tuple[Path, dict[int, list[int]]]:
+def several(tmp_path_factory):
     """A trace of four processes, each frame of one or two of them; and the addresses of each."""
     path = tmp_path_factory.mktemp("pids") / "x.wst"
     exporter, context = started(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 class TestMsgpack(ExporterContract):
     @pytest.fixture(autouse=True)
-    def path(self, tmp_path: Path) -> None:
+    def path(self, tmp_path):
         self.folder = tmp_path
 
     def make(self) -> Exporter:

@@ -29,7 +29,7 @@ def faults(values: list[tuple[int, int, int, int]], strings: Dictionary) -> Batc
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(rows, max_size=5), st.integers(0, 4))
-def test_counts_are_those_of_a_loop_over_the_rows(batches: list[list[tuple[int, int, int, int]]], limit: int) -> None:
+def test_counts_are_those_of_a_loop_over_the_rows(batches, limit):
     processes = Processes(Dictionary(), limit=limit, modules=3)
     expected: dict[tuple[int, int, int, int], int] = {}
     own: list[int] = []
@@ -45,7 +45,7 @@ def test_counts_are_those_of_a_loop_over_the_rows(batches: list[list[tuple[int, 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(rows, max_size=8))
-def test_every_series_only_grows_and_together_they_are_all(batches: list[list[tuple[int, int, int, int]]]) -> None:
+def test_every_series_only_grows_and_together_they_are_all(batches):
     processes = Processes(Dictionary(), limit=1, modules=2)
     before: dict[tuple[int, tuple[int, int, int]], int] = {}
     total = 0
@@ -62,7 +62,7 @@ def test_every_series_only_grows_and_together_they_are_all(batches: list[list[tu
             assert len(files) <= 2 * 2
 
 
-def test_the_modules_with_the_most_faults_have_the_series() -> None:
+def test_the_modules_with_the_most_faults_have_the_series():
     processes = Processes(Dictionary(), limit=4, modules=2)
     processes.add_faults(
         faults([(1, 5, 1, 0)] * 9 + [(1, 6, 1, 0)] * 8 + [(1, 7, 1, 0)] * 2 + [(1, 8, 1, 1)], processes.strings)
@@ -70,7 +70,7 @@ def test_the_modules_with_the_most_faults_have_the_series() -> None:
     assert processes.get(1).series() == {(5, 1, 0): 9, (6, 1, 0): 8, (OTHER_FILE, 0, 0): 2, (OTHER_FILE, 0, 1): 1}
 
 
-def test_a_hundred_thousand_modules_stay_bounded_and_are_all_counted() -> None:
+def test_a_hundred_thousand_modules_stay_bounded_and_are_all_counted():
     processes = Processes(Dictionary(), limit=4, modules=20)
     files = np.arange(1, 100_001, dtype="<u4")
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_hundred_thousand_modules_stay_bounded_and_are_all_counted() -> None:
     assert len(series) <= 22
 
 
-def test_what_only_the_kernel_counted_is_the_root_process_s() -> None:
+def test_what_only_the_kernel_counted_is_the_root_process_s():
     processes = Processes(Dictionary(), limit=64, modules=20)
     processes.roots = (1,)
     processes.add_faults(faults([(1, 0, 0, 0)] * 10 + [(2, 0, 0, 0)] * 5 + [(2, 0, 0, 1)], processes.strings))
@@ -95,7 +95,7 @@ def test_what_only_the_kernel_counted_is_the_root_process_s() -> None:
     assert sum(p.kernel[0] for p in processes) == 40
 
 
-def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up() -> None:
+def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up():
     processes = Processes(Dictionary(), limit=4, modules=2)
     process = processes.get(5)
     part = batch_of(RESIDENT_PAGES, start=[0, 4096], pages=[3, 4], flags=[16, 0], kind=[1, 1])
@@ -119,7 +119,7 @@ def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(rows, max_size=6), st.integers(0, 40))
-def test_weights_add_up_to_what_was_recorded(batches: list[list[tuple[int, int, int, int]]], rate: int) -> None:
+def test_weights_add_up_to_what_was_recorded(batches, rate):
     now = [0.0]
     sampler = Sampler(TokenBucket(rate, lambda: now[0]))
     recorded: dict[tuple[int, int], int] = {}
@@ -146,14 +146,14 @@ def test_weights_add_up_to_what_was_recorded(batches: list[list[tuple[int, int, 
     assert weighed == recorded
 
 
-def test_all_majors_become_events_without_tokens() -> None:
+def test_all_majors_become_events_without_tokens():
     sampler = Sampler(TokenBucket(0))
     (chosen,) = sampler.choose(faults([(1, 1, 1, 1)] * 50 + [(1, 1, 1, 0)] * 50, Dictionary()))
     assert len(chosen[0]) == 50
     assert chosen[1].tolist() == [1] * 50
 
 
-def test_a_bucket_gives_its_rate_and_no_more_after_a_pause() -> None:
+def test_a_bucket_gives_its_rate_and_no_more_after_a_pause():
     now = [0.0]
     bucket = TokenBucket(100, lambda: now[0])
     assert bucket.take(1000) == 100

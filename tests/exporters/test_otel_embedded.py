@@ -11,7 +11,6 @@ import sys
 import textwrap
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def points(reader, name):
 """
 
 
-def test_the_application_s_meter_gets_the_counts_of_all_its_sessions() -> None:
+def test_the_application_s_meter_gets_the_counts_of_all_its_sessions():
     done = run(
         HEAD
         + """
@@ -80,7 +79,7 @@ print(json.dumps([sorted(first.values()), sorted(second.values()),
     assert used - 200 <= kernel["minor"] <= used
 
 
-def test_an_application_without_an_sdk_stays_without_one() -> None:
+def test_an_application_without_an_sdk_stays_without_one():
     done = run(
         HEAD
         + """
@@ -95,7 +94,7 @@ print(len(__import__("threading").enumerate()))
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
-def test_a_forked_child_does_not_say_again_what_its_parent_counted() -> None:
+def test_a_forked_child_does_not_say_again_what_its_parent_counted():
     done = run(
         HEAD
         + """
@@ -163,7 +162,7 @@ def assert_reported(shown: dict[Any, list[int]], flushed: list[Any]) -> None:
         assert any(before <= count <= after for count in shown[who]), (before, shown[who], after)
 
 
-def test_the_sum_over_forked_workers_is_the_kernel_s() -> None:
+def test_the_sum_over_forked_workers_is_the_kernel_s():
     """Set up before the fork, as a preforking server does it."""
     code = (
         WORKER
@@ -214,7 +213,7 @@ def distribution(name: str) -> bool:
 
 @pytest.mark.skipif(not distribution("opentelemetry.instrumentation"), reason="pip install opentelemetry-distro")
 @pytest.mark.parametrize("disabled", ["", "wstrace"])
-def test_opentelemetry_instrument_picks_it_up(disabled: str, tmp_path: Path) -> None:
+def test_opentelemetry_instrument_picks_it_up(disabled, tmp_path):
     app = tmp_path / "app.py"
     app.write_text(
         WORKER
@@ -240,7 +239,7 @@ def test_opentelemetry_instrument_picks_it_up(disabled: str, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not distribution("gunicorn"), reason="pip install gunicorn")
-def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path: Path) -> None:
+def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path):
     (tmp_path / "service.py").write_text(
         WORKER
         + FLUSH

@@ -20,7 +20,7 @@ from wstrace_exporters.otel.correlation import span_intervals
 from wstrace_exporters.otel.exporter import OtelExporter
 
 
-def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None:
+def test_metrics_events_and_the_process_span_say_what_the_batches_hold():
     with Receiver() as receiver:
         session = run(otel(receiver), [started(), faulted(), ended()])
         points, records, traces = last_points(receiver), logs(receiver), spans(receiver)
@@ -62,7 +62,7 @@ def test_metrics_events_and_the_process_span_say_what_the_batches_hold() -> None
     assert not session.ledger.losses()
 
 
-def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,process.pid=1")
     with Receiver() as receiver:
@@ -82,7 +82,7 @@ def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch:
     assert all(SECRET.encode() not in body for _, _, body in receiver.seen)
 
 
-def test_hostile_names_arrive_harmless() -> None:
+def test_hostile_names_arrive_harmless():
     evil = "/tmp/\x1b[31m\n" + "a" * 70_000
     strings_evil = faulted(8, file="/b\udcff\x00d" + "x" * 60_000)
     with Receiver() as receiver:
@@ -102,7 +102,7 @@ def fault_records(receiver: Receiver) -> list[Any]:
     return sorted(found, key=lambda record: record.time_unix_nano)
 
 
-def test_a_column_that_the_schema_gains_is_an_attribute() -> None:
+def test_a_column_that_the_schema_gains_is_an_attribute():
     new = (Column("cpu", "u16", "id"), Column("around", "u64", "addr"), Column("drift", "i64", "count"))
     schema = PAGE_FAULT._replace(columns=(*PAGE_FAULT.columns, *new, Column("lock", "u32", "str")))
     batch = batch_of(schema, time_ns=[5, 6], pid=7, tid=7, pc=1, va=2, flags=0, file="/f", kind=1, mapping=1,
@@ -117,7 +117,7 @@ def test_a_column_that_the_schema_gains_is_an_attribute() -> None:
     ]
 
 
-def test_an_event_carries_the_span_that_was_open() -> None:
+def test_an_event_carries_the_span_that_was_open():
     span_intervals.forget()
     tid, at = threading.get_native_id(), time.monotonic_ns()
     outer = span_intervals.open(0xABC, 0x1)
@@ -138,7 +138,7 @@ class TestContract(ExporterContract):
         return OtelExporter(to="console", providers="own")
 
 
-def test_a_session_that_cannot_start_sends_nothing() -> None:
+def test_a_session_that_cannot_start_sends_nothing():
     class Broken(ScriptedSource):
         def start(self, context: Context) -> None:
             raise UsageError("broken")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from pathlib import Path
 
 import pytest
 from kit.otel_scripted import SECRET, ended, faulted, otel, run, started
@@ -46,7 +45,7 @@ BAD: dict[str, tuple[list[Answer], int, int, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_a_bad_receiver_does_not_take_is_counted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_bad_receiver_does_not_take_is_counted(kind, monkeypatch):
     answers, requests, lost, shown = BAD[kind]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5" if kind == "a slow one" else "5")
     with Receiver(list(answers)) as receiver:
@@ -60,7 +59,7 @@ def test_what_a_bad_receiver_does_not_take_is_counted(kind: str, monkeypatch: py
     assert SECRET not in exporter.error
 
 
-def test_a_redirect_is_refused_and_its_target_never_requested() -> None:
+def test_a_redirect_is_refused_and_its_target_never_requested():
     with Receiver() as other, Receiver([answer(307, {"location": f"{other.url}/v1/traces"})]) as receiver:
         exporter = otel(receiver, metrics=False, logs=False)
         session = run(exporter, [started(), ended()])
@@ -69,7 +68,7 @@ def test_a_redirect_is_refused_and_its_target_never_requested() -> None:
         assert other.seen == []
 
 
-def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
+def test_records_that_a_receiver_refused_are_in_the_ledger():
     with Receiver([answer(400)] * 50) as receiver:
         session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
         assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
@@ -78,9 +77,7 @@ def test_records_that_a_receiver_refused_are_in_the_ledger() -> None:
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])
-def test_an_absent_collector_costs_three_seconds_and_a_count(
-    to: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_collector_costs_three_seconds_and_a_count(to, caplog, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer {SECRET}")
     caplog.set_level(logging.DEBUG)
     with socket.socket() as held:  # bound, not listening: refused at once
@@ -102,7 +99,7 @@ def test_an_absent_collector_costs_three_seconds_and_a_count(
     assert SECRET not in exporter.error + caplog.text + repr(session.statistics()) + session.exporter_queues[0].error
 
 
-def test_a_collector_that_never_answers_costs_three_seconds() -> None:
+def test_a_collector_that_never_answers_costs_three_seconds():
     with Receiver([answer(wait=20.0)] * 50) as receiver:
         source = ScriptedSource([started(), faulted(400)])
         session = Session(sources=[source], exporters=[otel(receiver, events=1e9)], enrichers=[])
@@ -114,7 +111,7 @@ def test_a_collector_that_never_answers_costs_three_seconds() -> None:
         assert session.ledger.get("lost_otel", "otel.logs") == 401
 
 
-def test_tls_without_trust_is_reported() -> None:
+def test_tls_without_trust_is_reported():
     with Receiver() as receiver:  # speaks plain HTTP
         endpoint = receiver.url.replace("http:", "https:")
         exporter = OtelExporter(to="http", endpoint=endpoint, providers="own", metrics=False, logs=False)
@@ -124,7 +121,7 @@ def test_tls_without_trust_is_reported() -> None:
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])
-def test_a_certificate_that_is_not_there_is_reported(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_is_not_there_is_reported(to, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.pem"))
     with pytest.raises(OutputError, match=r"ca.pem.*OTEL_EXPORTER_OTLP_CERTIFICATE"):
         OtelExporter(to=to, endpoint="https://127.0.0.1:1", providers="own").start(Context())
@@ -134,20 +131,20 @@ def test_a_certificate_that_is_not_there_is_reported(to: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("variable", ["OTLP_PROTOCOL=http/json", "OTLP_COMPRESSION=zip", "OTLP_TIMEOUT=soon"])
-def test_values_that_are_unknown_are_reported(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_are_unknown_are_reported(variable, monkeypatch):
     name, value = variable.split("=")
     monkeypatch.setenv(f"OTEL_EXPORTER_{name}", value)
     with pytest.raises(UsageError, match=name):
         OtelExporter(providers="own").start(Context())
 
 
-def test_a_queue_shorter_than_a_batch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_shorter_than_a_batch_is_reported(monkeypatch):
     monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
     with pytest.raises(UsageError, match="OTEL_BLRP"):
         OtelExporter(to="http", providers="own").start(Context())
 
 
-def test_a_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_sdk_sends_nothing(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with Receiver() as receiver:
         session = run(otel(receiver), [started(), faulted(), ended()])
@@ -156,7 +153,7 @@ def test_a_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("signal", ["metrics", "logs", "traces"])
-def test_a_signal_is_switched_off_by_its_variable(signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_is_switched_off_by_its_variable(signal, monkeypatch):
     monkeypatch.setenv(f"OTEL_{signal.upper()}_EXPORTER", "none")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a%20b")
@@ -167,7 +164,7 @@ def test_a_signal_is_switched_off_by_its_variable(signal: str, monkeypatch: pyte
         assert {(h["content-encoding"], h["x-token"]) for _, h, _ in receiver.seen} == {("gzip", "a b")}
 
 
-def test_delta_counts_add_up_to_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_counts_add_up_to_the_total(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
     with Receiver() as receiver:
         exporter = otel(receiver, logs=False, spans=False, interval_s=0.1)
@@ -191,7 +188,7 @@ def test_delta_counts_add_up_to_the_total(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(values) >= 8
 
 
-def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_by_count(monkeypatch):
     monkeypatch.setenv("OTEL_BLRP_MAX_QUEUE_SIZE", "100")
     monkeypatch.setenv("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "100")
     with Receiver([answer(wait=0.4)] * 5) as receiver:
@@ -202,9 +199,7 @@ def test_a_full_queue_drops_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "flags"), [("", "01"), ("always_off", "00"), ("parentbased_always_on", "01")])
-def test_a_target_is_reported_what_the_sampler_decided(
-    sampler: str, flags: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_is_reported_what_the_sampler_decided(sampler, flags, monkeypatch):
     from wstrace_exporters.otel.propagation import TraceParent, reserve, take_reserved
 
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)

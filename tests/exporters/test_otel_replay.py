@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from kit.otel_scripted import NOW, ended, faulted, otel, started
@@ -22,7 +21,7 @@ THEN = time.time_ns() - 30 * 86_400 * SECOND
 
 
 @pytest.fixture(params=["whole", "cut"])
-def old(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def old(tmp_path, request):
     """A trace of 30 days ago: a launched program, which has no row that says when it began."""
     path, strings = tmp_path / "old.wst", Dictionary()
     parts = Parts(str(path))
@@ -40,7 +39,7 @@ def old(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_a_replay_carries_the_time_of_the_trace(old: Path) -> None:
+def test_a_replay_carries_the_time_of_the_trace(old):
     with Receiver() as receiver:
         with Session(sources=Replay(path=[str(old)]), exporters=otel(receiver), enrichers=[], record=False) as session:
             assert session.wait(10)

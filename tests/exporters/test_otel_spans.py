@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from typing import Any
@@ -37,17 +37,17 @@ PAGE = mmap.PAGESIZE
 
 
 @pytest.fixture
-def exported() -> InMemorySpanExporter:
+def exported():
     return InMemorySpanExporter()
 
 
 @pytest.fixture
-def processor(exported: InMemorySpanExporter) -> FaultSpanProcessor:
+def processor(exported):
     return FaultSpanProcessor(SimpleSpanProcessor(exported))
 
 
 @pytest.fixture
-def tracer(processor: FaultSpanProcessor) -> Iterator[trace.Tracer]:
+def tracer(processor):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     yield provider.get_tracer("test")
@@ -72,9 +72,7 @@ def of(exported: InMemorySpanExporter, name: str) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def test_a_thousand_fresh_pages_are_a_thousand_minor_faults(
-    tracer: trace.Tracer, exported: InMemorySpanExporter
-) -> None:
+def test_a_thousand_fresh_pages_are_a_thousand_minor_faults(tracer, exported):
     touch, warm = toucher(1000), toucher(1)
     with tracer.start_as_current_span("warm"):
         warm()
@@ -86,7 +84,7 @@ def test_a_thousand_fresh_pages_are_a_thousand_minor_faults(
     assert found[BYTES] == found[MINOR] * PAGE
 
 
-def test_a_span_includes_its_children_and_stays_exact(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+def test_a_span_includes_its_children_and_stays_exact(tracer, exported):
     first, second = toucher(300), toucher(200)
     with tracer.start_as_current_span("outer"):
         first()
@@ -98,7 +96,7 @@ def test_a_span_includes_its_children_and_stays_exact(tracer: trace.Tracer, expo
     assert outer[QUALITY] == inner[QUALITY] == of(exported, "middle")[QUALITY] == "exact"
 
 
-def test_threads_count_for_themselves(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+def test_threads_count_for_themselves(tracer, exported):
     def work(pages: int) -> None:
         touch = toucher(pages)
         with tracer.start_as_current_span(f"t{pages}"):
@@ -111,7 +109,7 @@ def test_threads_count_for_themselves(tracer: trace.Tracer, exported: InMemorySp
         assert of(exported, f"t{pages}")[QUALITY] == "exact"
 
 
-def test_a_span_that_ends_on_another_thread_has_no_number(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+def test_a_span_that_ends_on_another_thread_has_no_number(tracer, exported):
     span = tracer.start_span("moved")
     thread = threading.Thread(target=span.end)
     thread.start()
@@ -120,7 +118,7 @@ def test_a_span_that_ends_on_another_thread_has_no_number(tracer: trace.Tracer, 
     assert found == {QUALITY: "thread_changed"}
 
 
-def test_interleaved_tasks_are_labelled(tracer: trace.Tracer, exported: InMemorySpanExporter) -> None:
+def test_interleaved_tasks_are_labelled(tracer, exported):
     async def request(name: str) -> None:
         with tracer.start_as_current_span(name):
             await asyncio.sleep(0.01)
@@ -132,7 +130,7 @@ def test_interleaved_tasks_are_labelled(tracer: trace.Tracer, exported: InMemory
     assert of(exported, "a")[QUALITY] == of(exported, "b")[QUALITY] == "thread_window"
 
 
-def test_what_the_limits_dropped_stays_reported(exported: InMemorySpanExporter) -> None:
+def test_what_the_limits_dropped_stays_reported(exported):
     provider = TracerProvider(span_limits=SpanLimits(max_span_attributes=2, max_events=1), shutdown_on_exit=False)
     provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(exported)))
     with provider.get_tracer("t").start_as_current_span("s", attributes={"a": 1, "b": 2, "c": 3}) as span:
@@ -145,7 +143,7 @@ def test_what_the_limits_dropped_stays_reported(exported: InMemorySpanExporter) 
     assert QUALITY in (found.attributes or {})
 
 
-def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpanExporter) -> None:
+def test_a_counter_that_raises_costs_nothing_but_the_count(exported):
     span_intervals.forget()
 
     def broken() -> tuple[int, int]:
@@ -162,7 +160,7 @@ def test_a_counter_that_raises_costs_nothing_but_the_count(exported: InMemorySpa
     )  # it is not taken for open any more
 
 
-def test_open_spans_are_bounded_and_ended_ones_forgotten(exported: InMemorySpanExporter) -> None:
+def test_open_spans_are_bounded_and_ended_ones_forgotten(exported):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor := FaultSpanProcessor(SimpleSpanProcessor(exported), max_open=100))
     tracer = provider.get_tracer("t")
@@ -174,7 +172,7 @@ def test_open_spans_are_bounded_and_ended_ones_forgotten(exported: InMemorySpanE
     assert len(exported.get_finished_spans()) == 300
 
 
-def test_where_the_system_counts_no_threads_the_session_s_records_do(exported: InMemorySpanExporter) -> None:
+def test_where_the_system_counts_no_threads_the_session_s_records_do(exported):
     records = ThreadFaults(system=False)
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor := FaultSpanProcessor(SimpleSpanProcessor(exported), counter=records))
@@ -186,9 +184,7 @@ def test_where_the_system_counts_no_threads_the_session_s_records_do(exported: I
     assert (found[MINOR], found[MAJOR], found[QUALITY]) == (2, 1, "thread_window")
 
 
-def test_a_fork_with_an_open_span_starts_anew(
-    tracer: trace.Tracer, processor: FaultSpanProcessor, exported: InMemorySpanExporter
-) -> None:
+def test_a_fork_with_an_open_span_starts_anew(tracer, processor, exported):
     read, write = os.pipe()
     with tracer.start_as_current_span("before"):
         pid = os.fork()
@@ -210,7 +206,7 @@ def test_a_fork_with_an_open_span_starts_anew(
     assert of(exported, "before")[QUALITY] == "exact"
 
 
-def test_a_span_of_wstrace_carries_its_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_span_of_wstrace_carries_its_faults(monkeypatch):
     exported = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
@@ -223,7 +219,7 @@ def test_a_span_of_wstrace_carries_its_faults(monkeypatch: pytest.MonkeyPatch) -
     assert (found[QUALITY], found["item"]) == ("exact", 3)
 
 
-def test_a_span_of_wstrace_without_an_sdk_passes_values_and_errors() -> None:
+def test_a_span_of_wstrace_without_an_sdk_passes_values_and_errors():
     with pytest.raises(ZeroDivisionError), wstrace.span("nowhere"):
         1 / 0  # noqa: B018
     assert wstrace.otel.FaultSpanProcessor is FaultSpanProcessor
@@ -233,20 +229,20 @@ def test_a_span_of_wstrace_without_an_sdk_passes_values_and_errors() -> None:
 
 
 @pytest.fixture
-def instrumentor() -> Iterator[WstraceInstrumentor]:
+def instrumentor():
     found = WstraceInstrumentor()
     yield found
     found.uninstrument()
 
 
-def test_the_entry_point_is_there_and_needs_no_contrib() -> None:
+def test_the_entry_point_is_there_and_needs_no_contrib():
     (entry,) = entry_points(group="opentelemetry_instrumentor", name="wstrace")
     assert entry.load() is WstraceInstrumentor
     assert "opentelemetry.instrumentation" not in sys.modules
     assert WstraceInstrumentor().instrumentation_dependencies() == ()
 
 
-def test_spans_of_tracers_made_before_are_counted_and_not_after_uninstrument(instrumentor: WstraceInstrumentor) -> None:
+def test_spans_of_tracers_made_before_are_counted_and_not_after_uninstrument(instrumentor):
     exported = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
@@ -266,7 +262,7 @@ def test_spans_of_tracers_made_before_are_counted_and_not_after_uninstrument(ins
 
 
 @pytest.mark.parametrize("variable", ["OTEL_SDK_DISABLED=true", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=flask, wstrace"])
-def test_it_is_switched_off(variable: str, instrumentor: WstraceInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_switched_off(variable, instrumentor, monkeypatch):
     monkeypatch.setenv(*variable.split("="))
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(before := SpanProcessor())
@@ -274,9 +270,7 @@ def test_it_is_switched_off(variable: str, instrumentor: WstraceInstrumentor, mo
     assert provider._active_span_processor._span_processors == (before,)
 
 
-def test_an_application_it_cannot_instrument_goes_on(
-    instrumentor: WstraceInstrumentor, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_application_it_cannot_instrument_goes_on(instrumentor, caplog):
     class Strange:
         @property
         def _active_span_processor(self) -> Any:

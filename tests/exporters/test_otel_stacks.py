@@ -35,7 +35,7 @@ def events(**options: Any) -> list[dict[str, Any]]:
         return [plain(r.attributes) for _, r in logs(receiver) if r.event_name == "wstrace.page_fault"]
 
 
-def test_nothing_of_a_stack_is_sent_unless_it_was_requested() -> None:
+def test_nothing_of_a_stack_is_sent_unless_it_was_requested():
     with Receiver() as receiver:
         run(otel(receiver), batches())
         assert len(receiver.seen) > 0
@@ -45,7 +45,7 @@ def test_nothing_of_a_stack_is_sent_unless_it_was_requested() -> None:
         assert word not in sent
 
 
-def test_an_event_has_its_own_line_and_its_stack_or_the_reason() -> None:
+def test_an_event_has_its_own_line_and_its_stack_or_the_reason():
     found = events(stacks=True)
     shown = Counter(
         (e.get("code.function.name"), e.get("code.line.number"), e.get("wstrace.fault.stack.reason")) for e in found

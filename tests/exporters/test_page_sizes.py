@@ -60,7 +60,7 @@ def made(path: Path, page: int) -> str:
 
 
 @pytest.fixture(scope="module", params=[16384, 65536])
-def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, str]:
+def two(request, tmp_path_factory):
     """How many times as large the pages of the second trace are; the two traces."""
     folder = tmp_path_factory.mktemp("traces")
     return request.param // PAGE, made(folder / "a.wst", PAGE), made(folder / "b.wst", request.param)

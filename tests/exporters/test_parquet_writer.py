@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from wstrace.batch import Dictionary
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of, trace_of
-from wstrace.trace import Trace
 
 pytest.importorskip("pyarrow")
 from pyarrow import parquet
@@ -21,20 +18,20 @@ NUMBERS = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping"
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     strings = Dictionary()
     return trace_of(synthetic.mappings(strings), *synthetic.faults(strings, ROWS))
 
 
 @pytest.fixture(scope="module")
-def written(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("parquet") / "x.parquet"
     assert trace.save(str(path)) == ROWS
     return path
 
 
 @pytest.fixture(scope="module")
-def recorded(trace: Trace) -> dict[str, np.ndarray]:
+def recorded(trace):
     """The columns as they were recorded, with the bits of signed numbers."""
     rows = trace.table(PAGE_FAULT.name, NUMBERS).to_numpy()
     return {name: rows[name].astype(np.uint64).view(np.int64) for name in NUMBERS}

@@ -28,9 +28,7 @@ def spans_of(steps: list[tuple[int, int, bool]]) -> list[Span]:
 
 
 @given(steps, st.integers(-100, 5000), st.integers(0, 300))
-def test_no_part_that_can_hold_a_row_of_the_window_is_left_out(
-    steps: list[tuple[int, int, bool]], start: int, seconds: int
-) -> None:
+def test_no_part_that_can_hold_a_row_of_the_window_is_left_out(steps, start, seconds):
     spans = spans_of(steps)
     begin, end = start * SECOND, (start + seconds) * SECOND
     within = parts_within(len(spans), spans.__getitem__, begin, end)

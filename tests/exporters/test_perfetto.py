@@ -61,12 +61,12 @@ QUERIES = {
 
 
 @pytest.fixture(scope="module")
-def trace() -> Trace:
+def trace():
     return scripted().trace()
 
 
 @pytest.fixture(scope="module")
-def reported(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def reported(trace, tmp_path_factory):
     answers = wanted(trace, tmp_path_factory.mktemp("perfetto"), *QUERIES.values())
     return dict(zip(QUERIES, answers, strict=True))
 

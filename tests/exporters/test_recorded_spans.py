@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +39,7 @@ class TestRecordedSpans(EnricherContract):
 
 
 @pytest.fixture
-def tracer(monkeypatch: pytest.MonkeyPatch) -> Iterator[trace.Tracer]:
+def tracer(monkeypatch):
     span_intervals.forget()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(InMemorySpanExporter())))
@@ -50,7 +48,7 @@ def tracer(monkeypatch: pytest.MonkeyPatch) -> Iterator[trace.Tracer]:
     provider.shutdown()
 
 
-def test_a_session_writes_the_spans_of_its_own_process_once_each(tracer: trace.Tracer, tmp_path: Path) -> None:
+def test_a_session_writes_the_spans_of_its_own_process_once_each(tracer, tmp_path):
     path = str(tmp_path / "x.wst")
     with tracer.start_as_current_span("before the session"):
         pass
@@ -74,7 +72,7 @@ def test_a_session_writes_the_spans_of_its_own_process_once_each(tracer: trace.T
     assert (context.span_id, context.trace_id >> 64, context.trace_id & (1 << 64) - 1) in ids
 
 
-def test_another_process_has_no_spans_of_this_one(tracer: trace.Tracer) -> None:
+def test_another_process_has_no_spans_of_this_one(tracer):
     kept = RecordingExporter()
     session = Session(targets=[ScriptedTarget(1)], sources=[ScriptedSource()], exporters=[kept], record=False)
     with session, tracer.start_as_current_span("mine"):
@@ -82,7 +80,7 @@ def test_another_process_has_no_spans_of_this_one(tracer: trace.Tracer) -> None:
     assert kept.of(SPAN.name) == []
 
 
-def test_spans_past_the_room_are_counted(tracer: trace.Tracer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_past_the_room_are_counted(tracer, monkeypatch):
     monkeypatch.setattr(EndedSpans, "MOST", 3)
     kept = RecordingExporter()
     session = Session(targets=[ScriptedTarget(os.getpid())], sources=[ScriptedSource()], exporters=[kept], record=False)
@@ -95,7 +93,7 @@ def test_spans_past_the_room_are_counted(tracer: trace.Tracer, monkeypatch: pyte
     assert session.ledger.losses() == [], "no fault is missing"
 
 
-def test_a_name_that_is_no_text_or_too_long_costs_no_other_span_and_is_reported(tracer: trace.Tracer) -> None:
+def test_a_name_that_is_no_text_or_too_long_costs_no_other_span_and_is_reported(tracer):
     kept = RecordingExporter()
     session = Session(targets=[ScriptedTarget(os.getpid())], sources=[ScriptedSource()], exporters=[kept], record=False)
     with session:
@@ -110,13 +108,13 @@ def span(begin: int, end: int, tid: int = 7, name: str = "s") -> Span:
     return Span(begin, end, 7, tid, name, False)
 
 
-def test_spans_that_overlap_have_lanes_and_those_within_each_other_have_one() -> None:
+def test_spans_that_overlap_have_lanes_and_those_within_each_other_have_one():
     spans = [span(0, 100), span(0, 50), span(10, 50), span(40, 60), span(50, 90), span(60, 70), span(0, 5, tid=8)]
     expected = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 1), (0, 2), (0, 0)]
     assert places(spans) == [Place(*one) for one in expected]
 
 
-def test_rows_of_spans_without_all_columns_are_left_out() -> None:
+def test_rows_of_spans_without_all_columns_are_left_out():
     script = with_spans()
     script.batches.append(batch_of(SPAN, script.strings, time_ns=[1, 2]))
     assert len(spans_of(script.trace())) == 3
@@ -133,7 +131,7 @@ def with_spans() -> Script:
     return script
 
 
-def test_perfetto_shows_spans_as_slices_of_their_process(tmp_path: Path) -> None:
+def test_perfetto_shows_spans_as_slices_of_their_process(tmp_path):
     path = tmp_path / "x.pftrace"
     with_spans().trace().save(str(path))
     errors, slices = query(

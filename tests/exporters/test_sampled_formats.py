@@ -16,7 +16,7 @@ SAID = "values are estimates: one of 46 faults was recorded, on average"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     script = Script()
     for n in range(5):
         script.fault(10 + n, ANON + n * PAGE, stack=APP if n < 3 else SAVE, sampled=10 if n < 3 else 100)

@@ -18,7 +18,7 @@ VERSION, SHA256 = "1.25.0", "2831f1e0d26df914b477e522d78b8485511495a6af81a0b8815
 
 
 @pytest.fixture(scope="module")
-def page() -> Path:
+def page():
     """Its page, fetched once into the user's cache."""
     chromium.require()
     if shutil.which("npm") is None:

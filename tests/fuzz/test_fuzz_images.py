@@ -69,7 +69,7 @@ def mutants(whole: bytearray, seed: int) -> Iterator[bytes]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("whole", [elf_file, pe_file])
-def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path: Path, monkeypatch):
+def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path, monkeypatch):
     read: list[int] = []
     original = ImageFile.read
 

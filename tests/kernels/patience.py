@@ -16,7 +16,7 @@ _FACTOR = 30
 
 
 @pytest.fixture(autouse=True, scope="session")
-def patience() -> Any:
+def patience():
     real, start = time.monotonic, time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: start + (real() - start) / _FACTOR)  # what deadlines are made of

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kit.cgroups import MadeCgroup, made_cgroup
+from kit.cgroups import made_cgroup
 
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Usage
@@ -122,7 +122,7 @@ class Trace:
 
 
 @pytest.fixture(scope="session")
-def full_level() -> None:
+def full_level():
     """Skips what needs the level `full` where this machine or privilege does not give it."""
     from wstrace_plugins.page_faults.linux.backend import PageFaults
 
@@ -132,7 +132,7 @@ def full_level() -> None:
 
 
 @pytest.fixture(scope="session")
-def python_stacks() -> None:
+def python_stacks():
     """Skips what needs the programs in the kernel where it refuses them."""
     from wstrace_plugins.page_faults.linux.python_stacks.kernel import tried
 
@@ -142,7 +142,7 @@ def python_stacks() -> None:
 
 
 @pytest.fixture
-def trace() -> Callable[..., Trace]:
+def trace():
     """trace([command, ...], **options): runs the command under the source until it ends."""
     from wstrace_plugins.os.linux.backend import platform
     from wstrace_plugins.page_faults.linux.backend import PageFaults
@@ -164,7 +164,7 @@ def trace() -> Callable[..., Trace]:
 
 
 @pytest.fixture
-def attach() -> Iterator[Callable[..., Trace]]:
+def attach():
     """attach(pid, **options): a started Trace of a running process; whatever is not stopped is in the end."""
     from wstrace_plugins.os.linux.backend import platform
     from wstrace_plugins.page_faults.linux.backend import PageFaults
@@ -190,14 +190,14 @@ def attach() -> Iterator[Callable[..., Trace]]:
 
 
 @pytest.fixture
-def cgroup() -> Iterator[MadeCgroup]:
+def cgroup():
     """A new cgroup of its own."""
     with made_cgroup() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def touch() -> Iterator[Path]:
+def touch():
     """The compiled TOUCH, where every user may execute it: pytest's own folders are closed to others."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -226,7 +226,7 @@ class Child:
 
 
 @pytest.fixture
-def child() -> Iterator[Any]:
+def child():
     made: list[Child] = []
 
     def start(code: str, **options: Any) -> Child:

@@ -6,7 +6,6 @@ import re
 import resource
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from kit.command_line import wstrace
@@ -30,7 +29,7 @@ def least(said: str, what: str = "a trace") -> int:
     return int(found[2])
 
 
-def test_a_command_is_refused_before_it_runs_or_traced_to_its_end(tmp_path: Path) -> None:
+def test_a_command_is_refused_before_it_runs_or_traced_to_its_end(tmp_path):
     words = ("run", "-o", tmp_path / "x.wst", "--", "sh", "-c", f"touch {tmp_path / 'ran'}; exit 7")
     refused = wstrace(*words, preexec_fn=limit(TOO_LITTLE))
     enough = least(refused.stderr)
@@ -42,7 +41,7 @@ def test_a_command_is_refused_before_it_runs_or_traced_to_its_end(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ran", "x.wst"]
 
 
-def test_a_query_is_refused_or_answered_and_says_where_its_memory_ends(tmp_path: Path) -> None:
+def test_a_query_is_refused_or_answered_and_says_where_its_memory_ends(tmp_path):
     """DuckDB ends the process by SIGSEGV where the system gives it nothing."""
     pytest.importorskip("duckdb", reason="needs duckdb (pip install 'wstrace[sql]')")
     trace = tmp_path / "x.wst"
@@ -59,7 +58,7 @@ def test_a_query_is_refused_or_answered_and_says_where_its_memory_ends(tmp_path:
     assert re.fullmatch(r"wstrace: query: Out of Memory Error: .*; ask for less at once, .*\n", ended.stderr)
 
 
-def test_attaching_is_refused_and_the_process_goes_on() -> None:
+def test_attaching_is_refused_and_the_process_goes_on():
     target = subprocess.Popen(["sleep", "60"])
     try:
         refused = wstrace("attach", target.pid, "--duration", "1s", preexec_fn=limit(TOO_LITTLE))

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import kit.nobody as kit_nobody
@@ -36,7 +36,7 @@ Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
-def nobody() -> Iterator[Run]:
+def nobody():
     """nobody(answer, *words): wstrace as the user nobody; nobody("-c", code): a Python of his."""
     with kit_nobody.nobody() as user:
 
@@ -54,7 +54,7 @@ def nobody() -> Iterator[Run]:
 
 
 @pytest.fixture(autouse=True)
-def paranoid() -> Iterator[None]:
+def paranoid():
     """At 2 the kernel gives a user his own faults."""
     before = PARANOID.read_text()
     PARANOID.write_text("2")
@@ -68,13 +68,13 @@ def said(process: subprocess.Popen[str]) -> str:
     return out + err
 
 
-def test_without_a_filter_the_setting_is_the_reason(nobody: Run) -> None:
+def test_without_a_filter_the_setting_is_the_reason(nobody):
     text = said(nobody(0, "run", "--", "true"))
     assert "level user: kernel.perf_event_paranoid is 2: " in text
     assert "seccomp" not in text
 
 
-def test_debians_value_of_3_is_the_reason(nobody: Run) -> None:
+def test_debians_value_of_3_is_the_reason(nobody):
     """Debian's kernels give a user no event at 3; others take it for 2."""
     PARANOID.write_text("3")
     level = "counters" if "Debian" in os.uname().version else "user"
@@ -85,7 +85,7 @@ def test_debians_value_of_3_is_the_reason(nobody: Run) -> None:
 
 
 @pytest.mark.parametrize("answer", [errno.EPERM, errno.ENOSYS])
-def test_under_a_filter_the_filter_is_the_reason(nobody: Run, answer: int) -> None:
+def test_under_a_filter_the_filter_is_the_reason(nobody, answer):
     text = said(nobody(answer, "run", "--", "true"))
     [why] = [line for line in text.splitlines() if line.startswith("level counters: ")]
     assert "a seccomp filter" in why
@@ -99,7 +99,7 @@ def test_under_a_filter_the_filter_is_the_reason(nobody: Run, answer: int) -> No
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="stacks are read on x86-64 only")
-def test_doctor_says_that_a_user_has_native_stacks_of_user_code_and_no_python_stacks(nobody: Run) -> None:
+def test_doctor_says_that_a_user_has_native_stacks_of_user_code_and_no_python_stacks(nobody):
     found = json.loads(said(nobody(0, "doctor", "--json")))["sources"]
     native, python = found["page_faults:stacks=native"], found["page_faults:stacks=python"]
     assert native["level"] == "sampled"
@@ -107,7 +107,7 @@ def test_doctor_says_that_a_user_has_native_stacks_of_user_code_and_no_python_st
     assert (python["level"], "CAP_BPF" in python["why"]) == ("none", True)
 
 
-def test_what_a_user_does_not_see_is_ascribed_to_the_kernel_only_where_that_is_proven(nobody: Run) -> None:
+def test_what_a_user_does_not_see_is_ascribed_to_the_kernel_only_where_that_is_proven(nobody):
     """A loop of touch and munmap: all faults are the program's own; what is missing came while it was attached."""
     code = "import mmap\nwhile True:\n m = mmap.mmap(-1, 1 << 20, 34); m[::4096] = bytes(256); m.close()"
     with nobody("-c", code) as target:

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def compiled(folder: Path, function: str, *flags: str, source: str = PROGRAM) ->
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+def waiting(tmp_path):
     """A copy of a program that has written its memory and waits."""
     program = shutil.copy(compiled(tmp_path, "fill"), tmp_path / "running")
     with subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -75,7 +74,7 @@ def waiting(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def strings() -> Dictionary:
+def strings():
     return Dictionary()
 
 
@@ -86,7 +85,7 @@ def mappings(pid: int, strings: Dictionary) -> list[Row]:
     return [Row(number, 0, pid, *row) for number, row in enumerate(rows, 1)]
 
 
-def test_every_mapping_of_a_process(waiting: tuple[Path, subprocess.Popen[bytes]], strings: Dictionary) -> None:
+def test_every_mapping_of_a_process(waiting, strings):
     program, process = waiting
     rows = mappings(process.pid, strings)
     paths = [strings[row.file] for row in rows]
@@ -95,9 +94,7 @@ def test_every_mapping_of_a_process(waiting: tuple[Path, subprocess.Popen[bytes]
     assert linux.build_ids(rows, strings) == [build_id(path) if path.startswith("/") else "" for path in paths]
 
 
-def test_a_file_that_was_deleted_or_replaced_since(
-    waiting: tuple[Path, subprocess.Popen[bytes]], strings: Dictionary
-) -> None:
+def test_a_file_that_was_deleted_or_replaced_since(waiting, strings):
     program, process = waiting
     expected = build_id(program)
     own = [row for row in mappings(process.pid, strings) if strings[row.file] == str(program)]
@@ -110,9 +107,7 @@ def test_a_file_that_was_deleted_or_replaced_since(
     assert linux.build_ids(own, strings) == [""] * len(own)
 
 
-def test_a_process_that_is_gone_had_the_file_that_is_still_there(
-    waiting: tuple[Path, subprocess.Popen[bytes]], strings: Dictionary
-) -> None:
+def test_a_process_that_is_gone_had_the_file_that_is_still_there(waiting, strings):
     program, process = waiting
     first = mappings(process.pid, strings)[0]
     process.kill()
@@ -143,7 +138,7 @@ def most_by_function(file: Path) -> str:
 
 
 @pytest.mark.usefixtures("full_level")
-def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
+def test_a_report_names_no_function_of_another_build(tmp_path):
     """GIVEN a trace of a program WHEN the program is compiled anew THEN its functions are not those of the trace."""
     program, file = tmp_path / "program", tmp_path / "t.wst"
     shutil.copy(compiled(tmp_path, "fill"), program)
@@ -162,7 +157,7 @@ def test_a_report_names_no_function_of_another_build(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two_roots(tmp_path: Path) -> tuple[Path, Path, Path]:
+def two_roots(tmp_path):
     """A program, a root, and the program of the same name in that root, which is another one."""
     program, root = tmp_path / "program", tmp_path / "root"
     inside = root / str(program).lstrip("/")
@@ -175,7 +170,7 @@ def two_roots(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 @needs_root
 @pytest.mark.usefixtures("full_level")
-def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_in_another_root_a_name_is_that_of_another_file(two_roots, tmp_path):
     """GIVEN a process that executes a program and then, in a chroot, another one of the same name WHEN it is traced
     THEN no mapping has the build-id of the other file, and no function of the first is named for the second."""
     program, root, inside = two_roots
@@ -195,7 +190,7 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots: tuple[Path, P
 
 
 @needs_root
-def test_the_file_of_a_process_in_another_root(two_roots: tuple[Path, Path, Path], strings: Dictionary) -> None:
+def test_the_file_of_a_process_in_another_root(two_roots, strings):
     """Alive or ended, requested by the name that the file has for it: its own file, or none."""
     program, root, inside = two_roots
     with subprocess.Popen([str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

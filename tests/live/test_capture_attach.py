@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def pages_of(rows: list[tuple[int, int, int, int]]) -> set[tuple[int, int]]:
     return {(tid, at + mmap.PAGESIZE * i) for _, tid, at, n in rows for i in range(n)}
 
 
-def test_threads_that_make_threads(child: Any, attach: Any) -> None:
+def test_threads_that_make_threads(child, attach):
     swarm = child(SWARM)
     assert swarm.read() == "go"
     time.sleep(0.1)
@@ -89,7 +88,7 @@ def test_threads_that_make_threads(child: Any, attach: Any) -> None:
     assert swarm.process.wait(20) == 0
 
 
-def test_what_goes_on_after_a_stop_is_stopped_again(child: Any, attach: Any, monkeypatch: Any) -> None:
+def test_what_goes_on_after_a_stop_is_stopped_again(child, attach, monkeypatch):
     """The kernel lets threads go on that are started at that moment, and all that these start; here it lets all."""
     one = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 100 * mmap.PAGESIZE)\n"
                 "    for i in range(100): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
@@ -114,7 +113,7 @@ def test_what_goes_on_after_a_stop_is_stopped_again(child: Any, attach: Any, mon
     trace.assert_balanced()
 
 
-def test_what_is_there_already_is_reported_first(child: Any, attach: Any) -> None:
+def test_what_is_there_already_is_reported_first(child, attach):
     code = """
 import subprocess, sys
 command = [sys.executable, '-S', '-c', 'print(flush=True); input()']
@@ -142,9 +141,7 @@ sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); s
     trace.assert_balanced()
 
 
-def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(
-    child: Any, attach: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(child, attach, monkeypatch):
     """Until it is made, the trace does not wait: an idle one took 5 % of a CPU."""
     one = child("kept = []\nwhile input() == '': kept.append(bytearray(1 << 20))")
     trace = attach(one.pid, stacks="none")
@@ -161,7 +158,7 @@ def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(
     trace.stop()
 
 
-def test_the_target_goes_on(child: Any, attach: Any) -> None:
+def test_the_target_goes_on(child, attach):
     one = child("print('ready', flush=True)\nwhile input() == '': print('still here', flush=True)")
     one.read()
     trace = attach(one.pid)
@@ -172,7 +169,7 @@ def test_the_target_goes_on(child: Any, attach: Any) -> None:
     assert one.read() == "still here"
 
 
-def test_ourselves(attach: Any) -> None:
+def test_ourselves(attach):
     """Own threads are started before and left out; the application's are traced, new ones too."""
     import mmap
 
@@ -211,7 +208,7 @@ def test_ourselves(attach: Any) -> None:
     trace.assert_balanced()
 
 
-def test_two_at_once(child: Any, attach: Any) -> None:
+def test_two_at_once(child, attach):
     one = child("print(flush=True); input(); b = bytearray(3_000_000); print(flush=True); input()")
     one.read()
     first, second = attach(one.pid), attach(one.pid)
@@ -230,7 +227,7 @@ def test_two_at_once(child: Any, attach: Any) -> None:
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
-def test_another_tracers_clock(child: Any, attach: Any, tmp_path: Path) -> None:
+def test_another_tracers_clock(child, attach, tmp_path):
     """perf uses another clock, and the kernel hands its time on to our rows: these are counted, not believed.
 
     One that lets each event take the time for itself does not.
@@ -262,7 +259,7 @@ def test_another_tracers_clock(child: Any, attach: Any, tmp_path: Path) -> None:
     trace.assert_balanced()
 
 
-def test_side_band_loss_is_reported_and_mended(child: Any, attach: Any) -> None:
+def test_side_band_loss_is_reported_and_mended(child, attach):
     code = """
 import mmap
 print(flush=True); input()
@@ -288,7 +285,7 @@ print(flush=True); input()
     assert list(events).count(SPACE_REPLACE) >= 1
 
 
-def test_an_orphan_of_a_lost_birth_is_read(child: Any, attach: Any) -> None:
+def test_an_orphan_of_a_lost_birth_is_read(child, attach):
     """No record tells of it and no parent leads to it: its faults do."""
     code = """
 import mmap, os, time
@@ -322,7 +319,7 @@ input()
     assert trace.ledger("lost_side_band") > 1000
 
 
-def test_side_band_loss_at_the_very_end_is_reported(child: Any, attach: Any) -> None:
+def test_side_band_loss_at_the_very_end_is_reported(child, attach):
     one = child(
         "import mmap; print(flush=True); input()\n"
         "for i in range(3000): mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)"
@@ -336,7 +333,7 @@ def test_side_band_loss_at_the_very_end_is_reported(child: Any, attach: Any) -> 
     trace.assert_balanced()
 
 
-def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
+def test_forked_child_of_ours_holds_nothing(child, attach):
     one = child("print(flush=True); input(); b = bytearray(1_000_000); print(flush=True)")
     one.read()
     before = descriptors()
@@ -360,7 +357,7 @@ def test_forked_child_of_ours_holds_nothing(child: Any, attach: Any) -> None:
     assert len(trace.faults()) > 0
 
 
-def test_attach_keeps_the_memory_that_it_frees_as_run_does(child: Any, monkeypatch: Any) -> None:
+def test_attach_keeps_the_memory_that_it_frees_as_run_does(child, monkeypatch):
     """Otherwise it gives back what each drain frees, and faults for it again: a quarter of its CPU for a record."""
     wanted = []
     monkeypatch.setattr(LinuxPlatform, "keep_freed_memory", lambda _: wanted.append(1))
@@ -370,7 +367,7 @@ def test_attach_keeps_the_memory_that_it_frees_as_run_does(child: Any, monkeypat
     assert wanted
 
 
-def test_buffers_are_read_as_seldom_as_was_requested(child: Any, attach: Any) -> None:
+def test_buffers_are_read_as_seldom_as_was_requested(child, attach):
     toucher = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 200 * mmap.PAGESIZE)\n"
                     "    for i in range(200): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
     trace = attach(toucher.pid, poll_ms=60_000, stacks="none")

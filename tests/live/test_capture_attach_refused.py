@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.open_files import descriptors, handles
@@ -21,7 +20,7 @@ from wstrace_plugins.page_faults.linux.backend import PageFaults
 pytestmark = pytest.mark.usefixtures("full_level")
 
 
-def test_too_few_descriptors(child: Any, attach: Any) -> None:
+def test_too_few_descriptors(child, attach):
     code = """
 import threading, time
 [threading.Thread(target=time.sleep, args=(60,), daemon=True).start() for _ in range(30)]
@@ -59,7 +58,7 @@ except Unavailable as error: print(error)
     assert "RLIMIT_NOFILE allows 80; ulimit -Hn" in said
 
 
-def test_no_descriptor_is_left_for_the_list_of_threads() -> None:
+def test_no_descriptor_is_left_for_the_list_of_threads():
     code = f"""
 import os, resource, sys
 sys.path[:0] = {sys.path!r}
@@ -73,7 +72,7 @@ except Unavailable as error: print(error)
     assert "Too many open files; allow more open files: ulimit -n" in said
 
 
-def test_refusals(child: Any, attach: Any) -> None:
+def test_refusals(child, attach):
     one = child("input()")
     target = platform().attach(one.pid)
     one.process.kill()
@@ -83,7 +82,7 @@ def test_refusals(child: Any, attach: Any) -> None:
     target.close()
 
 
-def test_processes_that_end_while_they_are_attached(attach: Any) -> None:
+def test_processes_that_end_while_they_are_attached(attach):
     before = handles()
     ended = 0
     for delay in range(30):
@@ -98,7 +97,7 @@ def test_processes_that_end_while_they_are_attached(attach: Any) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
-def test_another_users_process(child: Any) -> None:
+def test_another_users_process(child):
     one = child("input()")
     script = f"""
 import os, sys
@@ -120,7 +119,7 @@ except Unavailable as error: print(error)
     assert said == ("" if counters else refused)
 
 
-def test_one_thread_s_events_that_lack_room_beside_the_rest_are_reported_so(child: Any) -> None:
+def test_one_thread_s_events_that_lack_room_beside_the_rest_are_reported_so(child):
     one = child("input()")
     script = f"""
 import resource, sys

@@ -6,10 +6,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +83,7 @@ def _has_events(pid: int) -> bool:
 
 @pytest.mark.parametrize("options", [["-g"], ["--call-graph", "dwarf,1024"], ["-d"]], ids=" ".join)
 @pytest.mark.parametrize("first", ["perf", "wstrace"])
-def test_every_fault_has_its_row(attach: Callable[..., Any], tmp_path: Path, options: list[str], first: str) -> None:
+def test_every_fault_has_its_row(attach, tmp_path, options, first):
     """GIVEN a program that touches known pages WHEN perf records the same faults, begun before or after us THEN each
     page has one row and nothing is unaccounted.
     """

@@ -8,13 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.session import Session
@@ -64,7 +61,7 @@ class Touching:
 
 
 @pytest.fixture
-def touching() -> Iterator[Callable[..., Touching]]:
+def touching():
     made: list[Touching] = []
 
     def start(joining: list[str] | None = None) -> Touching:
@@ -93,7 +90,7 @@ def assert_balanced(session: Session) -> None:
     assert len(session.faults) + lost == ledger.get("counted")
 
 
-def test_counts_by_cgroup_are_those_of_perf(cgroup: MadeCgroup, touching: Any) -> None:
+def test_counts_by_cgroup_are_those_of_perf(cgroup, touching):
     """Two cgroups, programs that are executed in them, and children."""
     if shutil.which("perf") is None:
         pytest.skip("needs perf (tests/install-peers)")
@@ -120,7 +117,7 @@ def test_counts_by_cgroup_are_those_of_perf(cgroup: MadeCgroup, touching: Any) -
     assert_balanced(session)
 
 
-def test_what_it_counts_is_what_the_system_accounts(cgroup: MadeCgroup, touching: Any) -> None:
+def test_what_it_counts_is_what_the_system_accounts(cgroup, touching):
     """rusage of a process that runs in it all the time: its faults without those that the kernel brings in itself."""
     program = touching(cgroup.joining())
     session = traced(("cgroup", cgroup.path))
@@ -136,7 +133,7 @@ def test_what_it_counts_is_what_the_system_accounts(cgroup: MadeCgroup, touching
     assert_balanced(session)
 
 
-def test_what_several_choices_hold_is_accounted_once(cgroup: MadeCgroup, touching: Any) -> None:
+def test_what_several_choices_hold_is_accounted_once(cgroup, touching):
     inner = cgroup.make("inner")
     chosen = [("cgroup", inner.path), ("cgroup", f"{cgroup.path}/*"), ("cgroup", f"{cgroup.path}*")]
     session = traced(*chosen, ("cgroup", cgroup.path))
@@ -152,7 +149,7 @@ def test_what_several_choices_hold_is_accounted_once(cgroup: MadeCgroup, touchin
     assert_balanced(session)
 
 
-def test_what_one_of_two_cgroups_accounts_is_not_reported_for_both(cgroup: MadeCgroup, touching: Any) -> None:
+def test_what_one_of_two_cgroups_accounts_is_not_reported_for_both(cgroup, touching):
     one, other = cgroup.make("one"), cgroup.make("other")
     session = traced(("cgroup", one.path), ("cgroup", other.path))
     touching(other.joining()).say("here", 500)
@@ -169,7 +166,7 @@ def _faults_of(pid: int) -> int:
     return int(fields[7]) + int(fields[9])
 
 
-def test_a_process_that_moves_is_counted_where_it_is(cgroup: MadeCgroup, touching: Any) -> None:
+def test_a_process_that_moves_is_counted_where_it_is(cgroup, touching):
     one, other = cgroup.make("one"), cgroup.make("other")
     program = touching(one.joining())
     session = traced(("cgroup", cgroup.path))
@@ -187,7 +184,7 @@ def test_a_process_that_moves_is_counted_where_it_is(cgroup: MadeCgroup, touchin
     assert session.ledger.get("unresolved", "va") == 0
 
 
-def test_what_joins_and_leaves_is_counted_while_it_is_in(cgroup: MadeCgroup, touching: Any) -> None:
+def test_what_joins_and_leaves_is_counted_while_it_is_in(cgroup, touching):
     program = touching()
     session = traced(("cgroup", cgroup.path))
     program.say("here", 400)
@@ -198,7 +195,7 @@ def test_what_joins_and_leaves_is_counted_while_it_is_in(cgroup: MadeCgroup, tou
     assert session.ledger.get("unresolved", "va") == 0
 
 
-def test_a_fork_storm(cgroup: MadeCgroup) -> None:
+def test_a_fork_storm(cgroup):
     """Each process is in from its first instruction on, with its name and mappings."""
     session = traced(("cgroup", cgroup.path))
     script = "for i in $(seq 150); do /bin/true; done"
@@ -212,7 +209,7 @@ def test_a_fork_storm(cgroup: MadeCgroup) -> None:
     assert_balanced(session)
 
 
-def test_all_processes_and_not_ourselves(cgroup: MadeCgroup, touching: Any) -> None:
+def test_all_processes_and_not_ourselves(cgroup, touching):
     from wstrace.schema import FAULT_OBSERVER
 
     session = traced(("all", ""))
@@ -229,7 +226,7 @@ def test_all_processes_and_not_ourselves(cgroup: MadeCgroup, touching: Any) -> N
     assert_balanced(session)
 
 
-def test_python_stacks_of_a_process_that_was_there(cgroup: MadeCgroup, touching: Any, python_stacks: None) -> None:
+def test_python_stacks_of_a_process_that_was_there(cgroup, touching, python_stacks):
     """Its first faults have their lines: which CPython it runs is known before they come."""
     program = touching(cgroup.joining())
     program.say("here", 1)
@@ -239,7 +236,7 @@ def test_python_stacks_of_a_process_that_was_there(cgroup: MadeCgroup, touching:
     assert int((session.faults["stack"] != 0).sum()) >= 300
 
 
-def test_cgroups_that_come_and_go_before_they_can_be_traced_are_counted(cgroup: MadeCgroup) -> None:
+def test_cgroups_that_come_and_go_before_they_can_be_traced_are_counted(cgroup):
     """Below a traced one they are traced from the beginning; beside it only since they were seen."""
     cgroup.make("there")
     beside, below = traced(("cgroup", f"{cgroup.path}/*")), traced(("cgroup", cgroup.path))
@@ -259,7 +256,7 @@ def test_cgroups_that_come_and_go_before_they_can_be_traced_are_counted(cgroup: 
     assert not below.ledger.get("missed_cgroups")
 
 
-def test_it_ends_with_its_cgroup_and_says_so(cgroup: MadeCgroup, touching: Any) -> None:
+def test_it_ends_with_its_cgroup_and_says_so(cgroup, touching):
     one = cgroup.make("one")
     program = touching(one.joining())
     session = traced(("cgroup", one.path))
@@ -272,7 +269,7 @@ def test_it_ends_with_its_cgroup_and_says_so(cgroup: MadeCgroup, touching: Any) 
     assert len(session.faults) >= 300
 
 
-def test_a_cgroup_that_comes_back_is_traced_again(cgroup: MadeCgroup, touching: Any) -> None:
+def test_a_cgroup_that_comes_back_is_traced_again(cgroup, touching):
     """As a service that is restarted: another id, the same path."""
     one = cgroup.make("one")
     session = traced(("cgroup", f"{cgroup.path}/on?"))
@@ -294,7 +291,7 @@ def test_a_cgroup_that_comes_back_is_traced_again(cgroup: MadeCgroup, touching: 
     assert_balanced(session)
 
 
-def test_containers_and_units(cgroup: MadeCgroup, touching: Any) -> None:
+def test_containers_and_units(cgroup, touching):
     container, unit = cgroup.make("docker-" + "ab01" * 16 + ".scope"), cgroup.make("wstrace-test.service")
     program = touching(container.joining())
     for chosen in (("container", "AB01ab01"), ("unit", "wstrace-test")):
@@ -311,7 +308,7 @@ def test_containers_and_units(cgroup: MadeCgroup, touching: Any) -> None:
             platform().group(kind, name)
 
 
-def test_too_few_rights_are_one_sentence(cgroup: MadeCgroup) -> None:
+def test_too_few_rights_are_one_sentence(cgroup):
     from kit.nobody import nobody
 
     with nobody() as user:
@@ -325,7 +322,7 @@ def test_too_few_rights_are_one_sentence(cgroup: MadeCgroup) -> None:
 
 
 @pytest.mark.parametrize("enter", [["chroot"], ["unshare", "--mount", "chroot"]], ids=["chroot", "mount_namespace"])
-def test_files_have_the_names_of_the_containers_root(cgroup: MadeCgroup, tmp_path: Path, enter: list[str]) -> None:
+def test_files_have_the_names_of_the_containers_root(cgroup, tmp_path, enter):
     """A program that is started in it has its names below that root, and its mappings the file's own inode."""
     programs = ["/bin/sh", "/bin/true"]
     shown = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited
 from wstrace.session import Session
@@ -14,7 +13,7 @@ from wstrace_plugins.os.linux.backend import platform
 pytestmark = pytest.mark.usefixtures("full_level")
 
 
-def test_a_cgroup_that_is_removed_before_its_events_are_opened_is_left_out(cgroup: MadeCgroup) -> None:
+def test_a_cgroup_that_is_removed_before_its_events_are_opened_is_left_out(cgroup):
     """One of two, and then the only one, in which case there is nothing to trace."""
     for name in ("one", "other"):
         cgroup.make(name)

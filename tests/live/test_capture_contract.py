@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,7 @@ BUSY = "import time\nwhile True: bytearray(1 << 20); time.sleep(0.001)"
 
 class TestPageFaults(SourceContract):
     @pytest.fixture(autouse=True)
-    def busy(self) -> Iterator[None]:
+    def busy(self):
         self.child = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
         yield
         self.child.kill()

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def touches() -> Iterator[Path]:
+def touches():
     """The program TOUCHES."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -56,7 +55,7 @@ def touches() -> Iterator[Path]:
 
 
 @pytest.fixture
-def limited() -> Iterator[Callable[[int], Path]]:
+def limited():
     """limited(mib): the file `cgroup.procs` of a group whose processes may have that much memory, and no swap."""
     made: list[Path] = []
 
@@ -89,7 +88,7 @@ def limited() -> Iterator[Callable[[int], Path]]:
 
 
 @pytest.fixture
-def throttled() -> Iterator[tuple[Path, Path]]:
+def throttled():
     """A group whose processes may have a fiftieth of a CPU: its files `cgroup.procs` and of the limit."""
     old = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
     group = Path(f"/sys/fs/cgroup{'/cpu' if old else ''}/wstrace-{os.getpid()}-cpu")
@@ -125,9 +124,7 @@ def assert_nothing_is_lost_without_count(ledger: dict[str, int], rows: int) -> N
 
 
 @needs_root
-def test_a_target_that_the_kernel_kills_for_its_memory(
-    touches: Path, tmp_path: Path, limited: Callable[[int], Path]
-) -> None:
+def test_a_target_that_the_kernel_kills_for_its_memory(touches, tmp_path, limited):
     enter = f"echo $$ > {limited(24)}; exec {touches} 20000 1"
     ran = wstrace("run", "-o", tmp_path / "x.wst", "--", "sh", "-c", enter)
     assert ran.returncode == 128 + signal.SIGKILL, ran.stderr
@@ -140,7 +137,7 @@ def test_a_target_that_the_kernel_kills_for_its_memory(
 
 @needs_root
 @pytest.mark.parametrize("mib", [16, 24, 32, 256])
-def test_a_tracer_with_little_memory(touches: Path, tmp_path: Path, limited: Callable[[int], Path], mib: int) -> None:
+def test_a_tracer_with_little_memory(touches, tmp_path, limited, mib):
     """It is killed, or it goes on: what the file holds can be read, and the target runs to its end."""
     group, said = limited(mib), tmp_path / "said"
     outside = group.parent.parent / "cgroup.procs"
@@ -169,7 +166,7 @@ def test_a_tracer_with_little_memory(touches: Path, tmp_path: Path, limited: Cal
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_terminal_that_closes(touches: Path, tmp_path: Path, ignored: bool) -> None:
+def test_a_terminal_that_closes(touches, tmp_path, ignored):
     """The kernel hangs up both: the trace is whole, and a target that ignores it is traced to its end."""
     path, said = tmp_path / "x.wst", tmp_path / "said"
     trap = "trap '' HUP; " * ignored
@@ -207,7 +204,7 @@ def test_a_terminal_that_closes(touches: Path, tmp_path: Path, ignored: bool) ->
 
 
 @pytest.mark.parametrize("ring", [8192, 1 << 20])
-def test_a_tracer_that_is_stopped_and_goes_on(touches: Path, tmp_path: Path, ring: int) -> None:
+def test_a_tracer_that_is_stopped_and_goes_on(touches, tmp_path, ring):
     path, said = tmp_path / "x.wst", tmp_path / "said"
     words = ["run", "--fail-on-loss", "-s", f"page_faults:ring_bytes={ring}", "-o", path, "--",
              "sh", "-c", f"exec {touches} 2000 150 > {said}"]  # fmt: skip
@@ -291,7 +288,7 @@ end(new)
 
 @needs_root
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> None:
+def test_a_pid_that_is_given_to_another_process(touches, when):
     """The handle of `attach` stays with the process that had the pid when it was made."""
     script = REUSED.format(path=sys.path, touches=str(touches), when=when)
     run = subprocess.run(["unshare", "-pf", "--mount-proc", sys.executable, "-c", script],
@@ -311,9 +308,7 @@ def test_a_pid_that_is_given_to_another_process(touches: Path, when: str) -> Non
 
 
 @needs_root
-def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(
-    touches: Path, tmp_path: Path, throttled: tuple[Path, Path]
-) -> None:
+def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(touches, tmp_path, throttled):
     """The limit stops it while its target, which has none, fills the rings again and again."""
     path, target = tmp_path / "x.wst", f"echo ready; read go; exec {touches} 10000 200"
     command = [sys.executable, "-m", "wstrace", "run", "-s", "page_faults:ring_bytes=524288", "-o", path, "--"]

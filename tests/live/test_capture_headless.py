@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.recorded_run import compiled
@@ -48,12 +45,12 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture
-def headless(tmp_path: Path) -> Path:
+def headless(tmp_path):
     return compiled(tmp_path, HEADLESS)
 
 
 @pytest.fixture
-def waiting(headless: Path) -> Iterator[subprocess.Popen[str]]:
+def waiting(headless):
     command = [headless, str(PAGES), "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -62,7 +59,7 @@ def waiting(headless: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_it_is_traced_to_its_end(trace: Callable[..., Any], headless: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_traced_to_its_end(trace, headless, capfd):
     traced = trace([headless, PAGES])
     base = int(capfd.readouterr().out)
     va = traced.faults().va
@@ -71,7 +68,7 @@ def test_it_is_traced_to_its_end(trace: Callable[..., Any], headless: Path, capf
     traced.assert_balanced()
 
 
-def test_it_can_be_attached(attach: Callable[..., Any], waiting: subprocess.Popen[str]) -> None:
+def test_it_can_be_attached(attach, waiting):
     assert waiting.stdin is not None
     assert waiting.stdout is not None
     assert not procfs.stat(waiting.pid).gone
@@ -89,13 +86,13 @@ def test_it_can_be_attached(attach: Callable[..., Any], waiting: subprocess.Pope
     assert trace.usage.peak_resident_bytes >= PAGES * 4096
 
 
-def test_its_pages_are_reported(waiting: subprocess.Popen[str]) -> None:
+def test_its_pages_are_reported(waiting):
     import wstrace
 
     assert wstrace.working_set(waiting.pid).total_bytes > 100_000
 
 
-def test_a_zombie_is_gone() -> None:
+def test_a_zombie_is_gone():
     process = subprocess.Popen(["true"])
     while procfs.stat(process.pid).state != "Z":
         pass

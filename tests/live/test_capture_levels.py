@@ -7,7 +7,6 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,14 @@ def traced(before: str, command: list[str], require: str = "") -> dict[str, str]
 
 
 @pytest.fixture
-def paranoid() -> Iterator[object]:
+def paranoid():
     before = PARANOID.read_text()
     yield lambda level: PARANOID.write_text(str(level))
     PARANOID.write_text(before)
 
 
 @needs_root
-def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
+def test_nobody_at_paranoid_1_gets_all(paranoid, touch):
     paranoid(1)
     shown = traced(NOBODY, [str(touch), "2000"])
     assert (shown["probe"], shown["level"], shown["why"]) == ("full", "full", "")
@@ -106,7 +105,7 @@ def test_nobody_at_paranoid_1_gets_all(paranoid: object, touch: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("level", [2, 4])
-def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, level: int) -> None:
+def test_nobody_at_paranoid_2_gets_user_faults(paranoid, touch, level):
     """Kernels with Debian's patch refuse everything from 3 on; others know nothing above 2."""
     paranoid(level)
     # dd's read() makes the kernel write to 1,024 pages of a buffer that is new
@@ -129,7 +128,7 @@ def test_nobody_at_paranoid_2_gets_user_faults(paranoid: object, touch: Path, le
 
 @needs_root
 @pytest.mark.parametrize("answer", [errno.EPERM, errno.EACCES, errno.ENOSYS])
-def test_a_filter_is_distinguished_from_the_setting(paranoid: object, answer: int) -> None:
+def test_a_filter_is_distinguished_from_the_setting(paranoid, answer):
     """As a user at paranoid 2, where the kernel would give the level user."""
     paranoid(2)
     shown = traced(NOBODY + "\n" + FILTER.replace("@answer@", str(answer)), ["true"])
@@ -139,7 +138,7 @@ def test_a_filter_is_distinguished_from_the_setting(paranoid: object, answer: in
         assert "--cap-add PERFMON" in shown["remedy"]
 
 
-def test_refused_by_seccomp_gets_counters() -> None:
+def test_refused_by_seccomp_gets_counters():
     """The level is tried: perf_event_paranoid allows everything here, and the kernel still says no."""
     code = "import time; b = bytearray(50 << 20); time.sleep(0.5)"
     shown = traced(REFUSED, [sys.executable, "-S", "-c", code])
@@ -153,7 +152,7 @@ def test_refused_by_seccomp_gets_counters() -> None:
     assert refused["unavailable"].startswith("page faults: only level counters works here: ")
 
 
-def test_counters_of_a_process_that_ends_at_once() -> None:
+def test_counters_of_a_process_that_ends_at_once():
     shown = traced(REFUSED, ["true"])
     assert int(shown["counted"]) > 10
     assert ctypes.sizeof(ctypes.c_void_p) == 8

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def setuid() -> Iterator[Path]:
+def setuid():
     """A program of root's that anyone runs as root."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -52,7 +51,7 @@ def setuid() -> Iterator[Path]:
 
 @needs_root
 @pytest.mark.parametrize("child", [False, True], ids=["target", "child"])
-def test_what_a_setuid_program_does_is_lost(trace: Callable[..., Any], setuid: Path, child: bool) -> None:
+def test_what_a_setuid_program_does_is_lost(trace, setuid, child):
     traced = trace(["sh", "-c", f"{setuid} 500 0; true"] if child else [setuid, 500, 0], user="nobody")
     traced.assert_balanced()
     lost = traced.ledger("lost_privileged")
@@ -62,14 +61,14 @@ def test_what_a_setuid_program_does_is_lost(trace: Callable[..., Any], setuid: P
 
 
 @needs_root
-def test_fail_on_loss_knows_of_it(setuid: Path, tmp_path: Path) -> None:
+def test_fail_on_loss_knows_of_it(setuid, tmp_path):
     words = [sys.executable, "-m", "wstrace", "run", "--fail-on-loss", "--user", "nobody", "--", setuid, "500", "0"]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 121, done.stderr
     assert "gained privilege by exec" in done.stderr
 
 
-def test_what_came_while_it_was_attached_is_distinguished(attach: Callable[..., Any]) -> None:
+def test_what_came_while_it_was_attached_is_distinguished(attach):
     code = "print(flush=True); input(); b = bytearray(8 << 20); print(flush=True); input()"
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -98,7 +97,7 @@ def test_what_came_while_it_was_attached_is_distinguished(attach: Callable[..., 
     assert trace.context.info.notes[0] == f"{hidden:,} that came while it was being attached"
 
 
-def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach: Callable[..., Any]) -> None:
+def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach):
     """Of a process that goes on the system's account goes on, too."""
     code = "print(flush=True)\nwhile True: bytearray(1 << 20)"
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def python(code: str, *arguments: object) -> list[str]:
 
 
 @pytest.mark.parametrize("n", [1, 30_000])
-def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture[str], n: int) -> None:
+def test_every_touched_page(trace, touch, capfd, n):
     traced = trace([touch, n])
     base = int(capfd.readouterr().out)
     pages = base + PAGE * np.arange(n, dtype="<u8")
@@ -50,7 +49,7 @@ def test_every_touched_page(trace: Tracer, touch: Path, capfd: pytest.CaptureFix
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
-def test_counts_are_those_of_perf_stat(trace: Tracer, touch: Path, tmp_path: Path) -> None:
+def test_counts_are_those_of_perf_stat(trace, touch, tmp_path):
     """perf stat is the traced command; what it counts is its child from the child's exec on."""
     out = tmp_path / "stat"
     traced = trace(["perf", "stat", "-x,", "-o", out, "-e", "minor-faults,major-faults", "--", touch, 20_000])
@@ -64,7 +63,7 @@ def test_counts_are_those_of_perf_stat(trace: Tracer, touch: Path, tmp_path: Pat
     traced.assert_balanced()
 
 
-def test_pages_that_come_without_a_fault(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pages_that_come_without_a_fault(trace, touch, capfd):
     populated = trace([touch, 20_000, "populate"])
     base = int(capfd.readouterr().out)
     faults = populated.faults()
@@ -90,7 +89,7 @@ print(at)
     locked.assert_balanced()
 
 
-def test_growth_by_mremap(trace: Tracer) -> None:
+def test_growth_by_mremap(trace):
     traced = trace(python(f"{SMALL_PAGES}x = []\nfor i in range(3_000_000): x.append(None)\n"))
     assert len(traced.faults()) > 3_000_000 * 8 // PAGE
     assert traced.usage.minor + traced.usage.major - len(traced.faults()) < 100
@@ -117,7 +116,7 @@ def coverage(traced: Any) -> tuple[int, int]:
     return known, unknown
 
 
-def test_every_fault_has_its_mapping(trace: Tracer) -> None:
+def test_every_fault_has_its_mapping(trace):
     """What perf does not tell (munmap, mremap) is shown by the tracepoints: not one address is unknown."""
     with tracepoints.permitted() as permitted:
         shown = bool(permitted)
@@ -132,7 +131,7 @@ def test_every_fault_has_its_mapping(trace: Tracer) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a program setuid: needs root")
-def test_setuid_program(trace: Tracer, touch: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_setuid_program(trace, touch, tmp_path, capfd):
     """The kernel takes events off a process that gains privilege by exec: the ledger still balances, rusage tells."""
     other = touch.with_name("setuid")
     shutil.copy(touch, other)
@@ -146,7 +145,7 @@ def test_setuid_program(trace: Tracer, touch: Path, tmp_path: Path, capfd: pytes
     assert seen >= 1000 or traced.context.info.notes
 
 
-def test_thousand_forks(trace: Tracer) -> None:
+def test_thousand_forks(trace):
     traced = trace(python("""
 import os
 for i in range(1000):
@@ -170,14 +169,14 @@ for i in range(1000):
 
 
 @pytest.mark.skipif(kernel() < (5, 13), reason="older kernels cannot leave children out and keep threads")
-def test_children_are_left_out(trace: Tracer) -> None:
+def test_children_are_left_out(trace):
     alone = trace(python("import os\nfor i in range(20): os.fork() or os._exit(0)"), children=False)
     assert set(alone.faults().pid) == {alone.context.targets[0].pid}
     assert len(alone.processes(PROCESS_FORK)) == 0
     alone.assert_balanced()
 
 
-def test_two_hundred_threads(trace: Tracer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_hundred_threads(trace, capfd):
     traced = trace(python("""
 import threading, time
 ids = []
@@ -201,7 +200,7 @@ print(*ids)
     traced.assert_balanced()
 
 
-def test_chain_of_execs(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_chain_of_execs(trace, touch, capfd):
     traced = trace(["sh", "-c", f"exec sh -c 'exec env {touch} 500'"])
     base = int(capfd.readouterr().out)
     executed = traced.processes(PROCESS_EXEC)
@@ -213,7 +212,7 @@ def test_chain_of_execs(trace: Tracer, touch: Path, capfd: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("ending", ["exit 3", "kill -9 $$", "kill -SEGV $$", ":"])
-def test_short_and_violent_ends(trace: Tracer, ending: str) -> None:
+def test_short_and_violent_ends(trace, ending):
     traced = trace(["sh", "-c", ending])
     traced.assert_balanced()
     [end] = traced.processes(PROCESS_EXIT)
@@ -224,7 +223,7 @@ def test_short_and_violent_ends(trace: Tracer, ending: str) -> None:
     )
 
 
-def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_daemon_left_behind(trace, capfd):
     began = time.monotonic()
     traced = trace(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; sleep 0.3"])
     daemon = int(capfd.readouterr().out)
@@ -235,7 +234,7 @@ def test_daemon_left_behind(trace: Tracer, capfd: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("after_linux_6_0", [True, False])
-def test_a_tiny_ring_loses_and_tells(trace: Tracer, touch: Path, monkeypatch: Any, after_linux_6_0: bool) -> None:
+def test_a_tiny_ring_loses_and_tells(trace, touch, monkeypatch, after_linux_6_0):
     """The kernel says LOST only before the next record that finds room: the rest is known from the counts alone."""
     from wstrace_plugins.page_faults.linux.events import PerfEvents
 
@@ -250,7 +249,7 @@ def test_a_tiny_ring_loses_and_tells(trace: Tracer, touch: Path, monkeypatch: An
     assert ("lost_kernel", "minor", lost) in traced.context.ledger.losses()
 
 
-def test_a_lossy_ring_while_drained(trace: Tracer, touch: Path) -> None:
+def test_a_lossy_ring_while_drained(trace, touch):
     traced = trace(
         [touch, 2000, 50], ring_bytes=4096
     )  # as many bytes at once as any machine has, of pages of 64 KiB, too
@@ -260,7 +259,7 @@ def test_a_lossy_ring_while_drained(trace: Tracer, touch: Path) -> None:
     traced.assert_ordered()
 
 
-def test_one_in_n(trace: Tracer, touch: Path) -> None:
+def test_one_in_n(trace, touch):
     traced = trace([touch, 50_000], period=100)
     assert traced.ledger("counted", "minor") > 50_000
     assert traced.context.info.sampled == traced.ledger("sampled") == 100
@@ -268,7 +267,7 @@ def test_one_in_n(trace: Tracer, touch: Path) -> None:
     assert set(traced.column("page_fault", "sampled").tolist()) == {100}
 
 
-def test_commands_that_cannot_run_leave_nothing(trace: Tracer, tmp_path: Path) -> None:
+def test_commands_that_cannot_run_leave_nothing(trace, tmp_path):
     from wstrace.errors import CannotExecute
 
     plain = tmp_path / "plain"
@@ -281,14 +280,14 @@ def test_commands_that_cannot_run_leave_nothing(trace: Tracer, tmp_path: Path) -
     assert descriptors() == before
 
 
-def test_no_descriptor_is_left_open(trace: Tracer) -> None:
+def test_no_descriptor_is_left_open(trace):
     trace(["true"])
     before = descriptors()
     trace(["true"])
     assert descriptors() == before
 
 
-def test_nothing_leaks_into_the_target(trace: Tracer, tmp_path: Path) -> None:
+def test_nothing_leaks_into_the_target(trace, tmp_path):
     script = "(ulimit -n; ls /proc/self/fd)"
     subprocess.run(["sh", "-c", f"{script} >{tmp_path}/bare"], close_fds=False, check=True, cwd=".")
     trace(["sh", "-c", f"{script} >{tmp_path}/traced"])

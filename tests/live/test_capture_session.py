@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,33 +63,33 @@ print("fine")
 """
 
 
-def test_a_program_that_traces_itself() -> None:
+def test_a_program_that_traces_itself():
     quiet = "-Wignore:This process:DeprecationWarning"  # Python 3.12 and newer, at a fork() beside any thread
     run = subprocess.run([sys.executable, quiet, "-c", EMBEDDED], capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr, run.returncode) == ("fine\n", "", 0)
 
 
-def test_run_hands_the_target_through(touch: Path) -> None:
+def test_run_hands_the_target_through(touch):
     run = wstrace("run", "-P", "no:console", "--", "sh", "-c", f"{touch} 100; cat; exit 7", input="given\n")
     assert run.returncode == 7
     assert run.stdout.endswith("\ngiven\n")
 
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-program", 127), ("/", 126), ("/dev/null", 126)])
-def test_run_refused(command: str, code: int) -> None:
+def test_run_refused(command, code):
     run = wstrace("run", "--", command)
     assert run.returncode == code
     assert len(run.stderr.splitlines()) == 1
     assert "Traceback" not in run.stderr
 
 
-def test_attach_to_nothing() -> None:
+def test_attach_to_nothing():
     run = wstrace("attach", 2**22 - 3)
     assert run.returncode == 122
     assert run.stderr.splitlines() == [f"wstrace: there is no process {2**22 - 3}"]
 
 
-def test_wait_children(touch: Path, tmp_path: Path) -> None:
+def test_wait_children(touch, tmp_path):
     """A daemon holds nothing up, unless it is requested."""
     script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
     began = time.monotonic()
@@ -104,7 +103,7 @@ def test_wait_children(touch: Path, tmp_path: Path) -> None:
     assert short < 20
 
 
-def test_processes_that_go_on_behind_the_command_are_named(tmp_path: Path) -> None:
+def test_processes_that_go_on_behind_the_command_are_named(tmp_path):
     """GIVEN a process that outlives the command THEN a line names it, and says how it would have been traced on."""
     holds = tmp_path / "holds"
     os.mkfifo(holds)
@@ -120,7 +119,7 @@ def test_processes_that_go_on_behind_the_command_are_named(tmp_path: Path) -> No
     assert waited.stderr == ""
 
 
-def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_session_on_a_launched_target(touch, capfd):
     from wstrace_plugins.os.linux.backend import platform
 
     target = platform().launch([str(touch), "5000"])
@@ -137,7 +136,7 @@ def test_session_on_a_launched_target(touch: Path, capfd: pytest.CaptureFixture[
     assert 0 <= session.info.usage.faults - seen < 100
 
 
-def test_ctrl_c_reaches_the_target_and_we_wait() -> None:
+def test_ctrl_c_reaches_the_target_and_we_wait():
     # Without print: the signal may come while it still holds the stream, which may not be written to then.
     code = """
 import os, signal, sys, time
@@ -166,7 +165,7 @@ time.sleep(60)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays sudo: needs root")
-def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
+def test_under_sudo_the_target_is_the_callers(touch):
     environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
     run = wstrace("run", "-P", "no:console", "--", "sh", "-c", "id -un; echo $HOME", environment=environment)
     assert run.stdout == "nobody\n/nonexistent\n"
@@ -175,7 +174,7 @@ def test_under_sudo_the_target_is_the_callers(touch: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="plays sudo: needs root")
-def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written() -> None:
+def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written():
     """It was opened with the caller's rights in a folder of root's."""
     environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody"}
     run = wstrace("report", "--json", "--", "true", environment=environment)
@@ -183,7 +182,7 @@ def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written() -> Non
     assert json.loads(run.stdout)
 
 
-def test_doctor_tells_the_level() -> None:
+def test_doctor_tells_the_level():
     run = wstrace("doctor", "--json")
     assert run.returncode == 0, run.stderr
     text = json.dumps(json.loads(run.stdout))

@@ -6,13 +6,12 @@ import os
 import subprocess
 
 import pytest
-from kit.cgroups import MadeCgroup
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.linux.cgroups.tree import Cgroups
 
 
-def test_a_cgroup_its_id_processes_and_those_below(cgroup: MadeCgroup) -> None:
+def test_a_cgroup_its_id_processes_and_those_below(cgroup):
     cgroups = Cgroups.mounted()
     below = cgroup.make("below")
     one = cgroups.at(cgroup.path)
@@ -26,7 +25,7 @@ def test_a_cgroup_its_id_processes_and_those_below(cgroup: MadeCgroup) -> None:
         child.kill()
 
 
-def test_its_memory_is_what_its_processes_hold(cgroup: MadeCgroup) -> None:
+def test_its_memory_is_what_its_processes_hold(cgroup):
     cgroups = Cgroups.mounted()
     code = "b = bytearray(32 << 20); print(flush=True); input()"
     with subprocess.Popen([*cgroup.joining(), "python3", "-c", code], stdin=-1, stdout=-1) as child:
@@ -44,7 +43,7 @@ def test_its_memory_is_what_its_processes_hold(cgroup: MadeCgroup) -> None:
     assert stat["pgfault"] >= 0
 
 
-def test_it_is_removed(cgroup: MadeCgroup) -> None:
+def test_it_is_removed(cgroup):
     cgroups = Cgroups.mounted()
     one = cgroups.at(cgroup.path)
     held = one.open()

@@ -51,7 +51,7 @@ def said(path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_rare_calls_are_traced_for_those_who_want_them(wanted: bool) -> None:
+def test_rare_calls_are_traced_for_those_who_want_them(wanted):
     """Each of their tracepoints takes 20 to 50 ms to close, which `run` without a file need not wait for."""
     from wstrace_plugins.os.linux.backend import platform
     from wstrace_plugins.page_faults.linux.backend import PageFaults
@@ -77,7 +77,7 @@ def after_exec(trace: Any) -> list[tuple[Any, ...]]:
     return rows[max(n for n, row in enumerate(rows) if row[0] == "executed") :]
 
 
-def test_every_loss_is_a_row_and_no_failure_is(trace: Any, tmp_path: Path) -> None:
+def test_every_loss_is_a_row_and_no_failure_is(trace, tmp_path):
     """GIVEN a program whose calls succeed and fail WHEN another process, which is not traced, does the same all along
     THEN the rows are exactly what the program says, in its order; where records were lost, as the tracer did not get
     to run, the trace says so, and has no other rows.
@@ -115,7 +115,7 @@ int main(void) {
 """
 
 
-def test_what_a_full_ring_has_lost_is_reported_of_a_program_that_was_executed_since(trace: Any, tmp_path: Path) -> None:
+def test_what_a_full_ring_has_lost_is_reported_of_a_program_that_was_executed_since(trace, tmp_path):
     """GIVEN a ring that is full, as nobody reads it WHEN another program is executed, discards memory and ends THEN the
     trace says of that program, too, that calls may be lacking.
     """
@@ -145,7 +145,7 @@ int main(void) {
 """
 
 
-def test_a_fork_is_distinguished_from_a_vfork(trace: Any, tmp_path: Path) -> None:
+def test_a_fork_is_distinguished_from_a_vfork(trace, tmp_path):
     if not traced():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
     program = compiled(tmp_path, FAMILY)
@@ -161,9 +161,7 @@ def test_a_fork_is_distinguished_from_a_vfork(trace: Any, tmp_path: Path) -> Non
     assert rows[:4] == [*expected, (second, "executed", 0)]
 
 
-def test_where_tracepoints_are_refused_the_trace_says_so(
-    trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_tracepoints_are_refused_the_trace_says_so(trace, tmp_path, monkeypatch):
     monkeypatch.setattr("wstrace_plugins.page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
     done = trace([compiled(tmp_path, FAMILY)])
     assert done.context.info.content_losses == ("executed",)

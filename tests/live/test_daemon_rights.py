@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ assert Rings(perf.online_cpus(), 16 << 20).size == 16 << 20, "perf_event_open: i
 
 
 @pytest.fixture
-def of_nobody(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+def of_nobody(tmp_path):
     """A running process of the user nobody, and its program, which only that user may read."""
     for folder in (tmp_path, *tmp_path.parents):
         folder.chmod(folder.stat().st_mode | 0o011)
@@ -57,7 +56,7 @@ def of_nobody(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 
 @pytest.mark.parametrize("capability", FOUR)
-def test_it_is_needed(capability: str, of_nobody: tuple[int, Path]) -> None:
+def test_it_is_needed(capability, of_nobody):
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv (util-linux)")
     code = f"import os, resource, sys\nresource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))\n{USES[capability]}"

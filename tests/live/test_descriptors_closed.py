@@ -38,7 +38,7 @@ def waits() -> int:
 
 
 @pytest.mark.usefixtures("full_level")
-def test_the_thread_that_closes_tracepoints_does_not_wait() -> None:
+def test_the_thread_that_closes_tracepoints_does_not_wait():
     _, opened = tracepoints._watch(RARE, sorted(os.sched_getaffinity(0)))
     fds = [fd for _, fd in opened]
     assert len(fds) >= len(RARE)
@@ -54,7 +54,7 @@ def test_the_thread_that_closes_tracepoints_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 600], ids=["one", "more than a message holds"])
-def test_nothing_is_left_open(number: int) -> None:
+def test_nothing_is_left_open(number):
     read, write = os.pipe()
     fds = [write, *(os.dup(write) for _ in range(number - 1))]
     close_later(fds)
@@ -64,7 +64,7 @@ def test_nothing_is_left_open(number: int) -> None:
     os.close(read)
 
 
-def test_without_sockets_they_are_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sockets_they_are_closed_all_the_same(monkeypatch):
     def refused(*_: object) -> None:
         raise PermissionError(1, "socketpair")
 

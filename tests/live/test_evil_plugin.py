@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends signals t
 
 
 @pytest.fixture(scope="module")
-def plug(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plug(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plug")
     evil_plugin.install(folder)
     return folder
@@ -36,7 +36,7 @@ def run(plug: Path, evil: str, *words: object) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("where", ["exporter:start", "enricher:start", "source:start", "source:open"])
-def test_a_start_that_hangs_can_be_interrupted(plug: Path, where: str, number: int, tmp_path: Path) -> None:
+def test_a_start_that_hangs_can_be_interrupted(plug, where, number, tmp_path):
     role = {"exporter": ("-e", "bad"), "source": ("-s", "bad"), "enricher": ()}[where.partition(":")[0]]
     process = start(plug, f"{where}:hang", "run", *role, "--", "touch", tmp_path / "ran")
     # it waits in the plugin's sleep: nothing of it can be seen from outside but that
@@ -59,14 +59,14 @@ def test_a_start_that_hangs_can_be_interrupted(plug: Path, where: str, number: i
         ("exporter:flush:hang", "exporter bad: did not finish in 5 s"),
     ],
 )
-def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug: Path, evil: str, shown: str) -> None:
+def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug, evil, shown):
     code, _, err = run(plug, evil, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
     assert code == 123
     assert shown in err
 
 
 @pytest.mark.parametrize("how", ["memory", "exit", "garbage"])
-def test_a_source_that_dies_leaves_the_targets_exit_code(plug: Path, how: str, tmp_path: Path) -> None:
+def test_a_source_that_dies_leaves_the_targets_exit_code(plug, how, tmp_path):
     path = tmp_path / "x.wst"
     command = (sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)")
     code, _, err = run(plug, f"source:drain:{how}", "run", "-s", "bad", "-o", path, "--", *command)
@@ -78,14 +78,14 @@ def test_a_source_that_dies_leaves_the_targets_exit_code(plug: Path, how: str, t
     assert "source bad failed: " in out.splitlines()[1], "and so does the file"
 
 
-def test_a_source_that_dies_leaves_a_commands_exit_code_of_0_unless_loss_is_to_fail(plug: Path) -> None:
+def test_a_source_that_dies_leaves_a_commands_exit_code_of_0_unless_loss_is_to_fail(plug):
     for extra, expected in (((), 0), (("--fail-on-loss",), 121)):
         code, _, err = run(plug, "source:drain:raise", "run", "-q", *extra, "-s", "bad", "--", "sleep", "0.5")
         assert code == expected
         assert "wstrace: source bad failed: RuntimeError: boom" in err
 
 
-def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path: Path) -> None:
+def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path):
     words = ("run", "-q", "--duration", "0.3s", "--", "sh", "-c", "sleep 2; exit 5")
     code, _, err = run(tmp_path, "", *words)
     assert code == 5
@@ -94,7 +94,7 @@ def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path: Pat
 
 
 @pytest.mark.parametrize("words", [("plugins",), ("ps",), ("--help",)])
-def test_a_full_standard_output_is_one_line(plug: Path, words: tuple[str, ...]) -> None:
+def test_a_full_standard_output_is_one_line(plug, words):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 123

@@ -33,7 +33,7 @@ ready(hex(at(m)), hex(at(second)))
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
+def path(tmp_path):
     """A file of which nothing but pages 5 to 9 and page 300 are in the page cache."""
     file = tmp_path / "data.bin"
     file.write_bytes(os.urandom(N * PAGE - 1000))

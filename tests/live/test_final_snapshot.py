@@ -53,7 +53,7 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def touches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def touches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("touches")
     (folder / "touches.c").write_text(TOUCHES)
     subprocess.run(["gcc", "-O1", "-o", str(folder / "touches"), str(folder / "touches.c")], check=True)
@@ -82,7 +82,7 @@ def pages(file: Path, start: int, size: int) -> set[int]:
 
 
 @pytest.mark.parametrize(("end", "code"), [("exits", 7), ("killed", 128 + signal.SIGKILL)])
-def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Path, tmp_path: Path) -> None:
+def test_exactly_the_pages_that_the_target_had(end, code, touches, tmp_path):
     done, report, shown = run(touches, end, tmp_path=tmp_path, touches=touches)
     assert done.returncode == code
     start = int(done.stdout)
@@ -94,7 +94,7 @@ def test_exactly_the_pages_that_the_target_had(end: str, code: int, touches: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may hold a command at its start")
 @pytest.mark.parametrize("words", [["true"], ["sh", "-c", "kill -9 $$"]])
-def test_a_command_that_ends_at_once_has_its_pages(words: list[str], tmp_path: Path) -> None:
+def test_a_command_that_ends_at_once_has_its_pages(words, tmp_path):
     for number in range(5):
         path = str(tmp_path / f"{number}.wst")
         subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "--", *words], timeout=60)
@@ -103,7 +103,7 @@ def test_a_command_that_ends_at_once_has_its_pages(words: list[str], tmp_path: P
             assert " at the exit: " in trace.report().answer
 
 
-def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None:
+def test_a_target_that_outlives_the_trace(touches, tmp_path):
     """It goes on until it was shown, however slow the tracer is."""
     file, reported = tmp_path / "t.wst", tmp_path / "reported"
     options = ["-f", "-o", file, "--duration", "0.3s"]
@@ -121,13 +121,13 @@ def test_a_target_that_outlives_the_trace(touches: Path, tmp_path: Path) -> None
     assert pages(file, 0, 1 << 63)
 
 
-def test_the_program_that_was_executed_last_counts(touches: Path, tmp_path: Path) -> None:
+def test_the_program_that_was_executed_last_counts(touches, tmp_path):
     done, _, shown = run("sh", "-c", f"exec env {touches} exits", tmp_path=tmp_path, touches=touches)
     start = int(done.stdout)
     assert len(pages(tmp_path / "t.wst", start, 8 << 20)) == (8 << 20) // PAGE // 2, shown
 
 
-def test_a_target_is_held_so_long_and_no_longer() -> None:
+def test_a_target_is_held_so_long_and_no_longer():
     target = LinuxPlatform().launch(["sleep", "30"])
     source = FinalSnapshotSource(longest=0.2)
     began = time.monotonic()
@@ -147,7 +147,7 @@ def test_a_target_is_held_so_long_and_no_longer() -> None:
         target.close()
 
 
-def test_memory_of_a_killed_keeper_is_reported_as_that() -> None:
+def test_memory_of_a_killed_keeper_is_reported_as_that():
     target = LinuxPlatform().launch(["sleep", "30"])
     source, context = FinalSnapshotSource(), Context(targets=(target,))
     source.start(context)
@@ -196,7 +196,7 @@ print(level.name, len(batches), level.why, "|", level.remedy)
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
-def test_without_privilege_it_works_where_the_kernel_allows_it(allowed: int) -> None:
+def test_without_privilege_it_works_where_the_kernel_allows_it(allowed):
     from wstrace_plugins.working_set.linux import keeper
 
     setting = Path("/proc/sys/vm/unprivileged_userfaultfd")

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from kit.growing import grow, growing
@@ -25,7 +24,7 @@ def until(condition, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path: Path, full_level, python_stacks):
+def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_level, python_stacks):
     program = subprocess.Popen(
         [sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

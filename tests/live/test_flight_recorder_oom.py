@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from wstrace.errors import Unavailable
 from wstrace.firing import Recording
 
 if TYPE_CHECKING:
-    from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
     from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
@@ -178,7 +176,7 @@ def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
 
 
 @pytest.fixture
-def unified(cgroup: MadeCgroup) -> MadeCgroup:
+def unified(cgroup):
     """A cgroup whose memory is in the v2 hierarchy."""
     if not (cgroup.folder / "memory.high").exists():
         pytest.skip("only on a v2 hierarchy of memory, and it is in a v1 one here: tests/kernels/run trixie runs this")
@@ -241,7 +239,7 @@ while True:
 
 
 @pytest.fixture
-def waiting(tmp_path: Path, cgroup: MadeCgroup) -> Iterator[tuple[subprocess.Popen[bytes], MemoryFiles]]:
+def waiting(tmp_path, cgroup):
     """A program of the cgroup that waits for memory from its first line of input on; the files of the cgroup."""
     from wstrace_plugins.os.linux.cgroups.tree import Cgroups
 

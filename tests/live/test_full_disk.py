@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,7 @@ PROGRAM = "import json, email, http.client, asyncio; x = bytearray(60_000_000)"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+def disk(tmp_path):
     """disk(kib): the folder of a file system of that size."""
     mounted = []
 
@@ -42,7 +41,7 @@ def wstrace(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kib", [4, 24, 48])
-def test_a_file_on_a_full_disk_says_what_it_lacks(disk: Callable[[int], Path], kib: int) -> None:
+def test_a_file_on_a_full_disk_says_what_it_lacks(disk, kib):
     path = disk(kib) / "x.wst"
     ran = wstrace("run", "-o", path, "--", sys.executable, "-c", PROGRAM)
     assert ran.returncode == 123, ran.stderr
@@ -59,13 +58,13 @@ def test_a_file_on_a_full_disk_says_what_it_lacks(disk: Callable[[int], Path], k
         assert found["missing"] + sum(found["rows"].values()) >= found["ledger"]["recorded:page_fault"] > 10_000
 
 
-def test_the_targets_own_exit_code_wins(disk: Callable[[int], Path]) -> None:
+def test_the_targets_own_exit_code_wins(disk):
     ran = wstrace("run", "-o", disk(24) / "x.wst", "--", sys.executable, "-c", PROGRAM + "; raise SystemExit(7)")
     assert ran.returncode == 7
     assert "No space left on device" in ran.stderr
 
 
-def test_a_file_that_has_all_is_saved(tmp_path: Path) -> None:
+def test_a_file_that_has_all_is_saved(tmp_path):
     path = tmp_path / "x.wst"
     ran = wstrace("run", "-o", path, "--", sys.executable, "-c", PROGRAM)
     assert ran.returncode == 0
@@ -73,7 +72,7 @@ def test_a_file_that_has_all_is_saved(tmp_path: Path) -> None:
     assert json.loads(wstrace("info", path, "--json").stdout)["state"] == "clean"
 
 
-def test_the_daemon_tells_of_a_full_disk_while_it_is_full(disk: Callable[[int], Path], tmp_path: Path) -> None:
+def test_the_daemon_tells_of_a_full_disk_while_it_is_full(disk, tmp_path):
     folder, settings = disk(256), tmp_path / "wstrace.toml"
     settings.write_text(f"""
         sources = ["faulting:faults=1000"]

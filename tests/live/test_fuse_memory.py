@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[int]:
+def waiting(tmp_path):
     """The pid of fuse_python.c, as another user's process."""
     slow, program = tmp_path / "slow", tmp_path / "python3.13"
     slow.touch()
@@ -58,7 +57,7 @@ def waiting(tmp_path: Path) -> Iterator[int]:
     ],
     ids=lambda words: " ".join(words),
 )
-def test_a_file_that_never_answers_stops_no_command(waiting: int, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_file_that_never_answers_stops_no_command(waiting, words, tmp_path):
     named = {"PID": str(waiting), "FILE": str(tmp_path / "x.wst")}
     command = [sys.executable, "-m", "wstrace", *(named.get(word, word) for word in words)]
     tracer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +56,7 @@ class Program:
 
 
 @pytest.fixture
-def program(cgroup: MadeCgroup, tmp_path: Path) -> Iterator[Program]:
+def program(cgroup, tmp_path):
     made = Program(cgroup, tmp_path / "mapped.bin")
     yield made
     made.process.kill()
@@ -65,7 +64,7 @@ def program(cgroup: MadeCgroup, tmp_path: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-def traced(cgroup: MadeCgroup) -> Callable[[], Session]:
+def traced(cgroup):
     return lambda: Session(
         groups=[platform().group("cgroup", cgroup.path)], sources=["page_faults:stacks=none"]
     ).start()
@@ -82,7 +81,7 @@ def unresolved(session: Session) -> tuple[int, int]:
     return session.ledger.get("unresolved", "va"), session.ledger.get("unresolved", "pc")
 
 
-def test_a_child_has_all_that_its_parent_has(program: Program, traced: Callable[[], Session]) -> None:
+def test_a_child_has_all_that_its_parent_has(program, traced):
     session = traced()
     program.do("touch(memory, 0, 5)")
     program.do("fork(lambda: touch(memory, 5, 200))")
@@ -91,9 +90,7 @@ def test_a_child_has_all_that_its_parent_has(program: Program, traced: Callable[
     assert len(np.unique(session.faults["pid"])) == 2
 
 
-def test_what_moves_without_being_known_is_not_called_anonymous(
-    program: Program, traced: Callable[[], Session]
-) -> None:
+def test_what_moves_without_being_known_is_not_called_anonymous(program, traced):
     """mremap() of a mapping in which no fault lay before."""
     session = traced()
     program.do("touch(memory, 0, 5)")
@@ -107,7 +104,7 @@ def test_what_moves_without_being_known_is_not_called_anonymous(
     assert unresolved(session) == (0, 0)
 
 
-def test_what_was_mapped_since_is_newer_than_a_list_of_all(program: Program, traced: Callable[[], Session]) -> None:
+def test_what_was_mapped_since_is_newer_than_a_list_of_all(program, traced):
     """The list is read when these mappings have gone again."""
     session = traced()
     program.do("touch(memory, 0, 2)")
@@ -116,9 +113,7 @@ def test_what_was_mapped_since_is_newer_than_a_list_of_all(program: Program, tra
     assert unresolved(session) == (0, 0)
 
 
-def test_what_is_mapped_over_a_mapping_is_not_where_its_faults_were(
-    program: Program, traced: Callable[[], Session], tmp_path: Path
-) -> None:
+def test_what_is_mapped_over_a_mapping_is_not_where_its_faults_were(program, traced, tmp_path):
     """Twenty mappings of two files at one place, in less time than passes until the first one is requested."""
     files = [tmp_path / "one.bin", tmp_path / "other.bin"]
     for file in files:

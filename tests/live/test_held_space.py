@@ -60,7 +60,7 @@ class Held:
 
 
 @pytest.fixture
-def held() -> Iterator[Callable[[str], Held]]:
+def held():
     made: list[Held] = []
 
     def hold(code: str) -> Held:
@@ -84,7 +84,7 @@ print(flush=True); sys.stdin.read()
 """
 
 
-def test_after_the_end_it_equals_what_the_kernel_counts(held: Any) -> None:
+def test_after_the_end_it_equals_what_the_kernel_counts(held):
     one = held(HOLDS)
     alive = wstrace.working_set(one.target.pid)
     one.end()
@@ -97,7 +97,7 @@ def test_after_the_end_it_equals_what_the_kernel_counts(held: Any) -> None:
     assert taken.totals.total is None
 
 
-def test_it_is_the_same_while_it_has_no_memory_and_has_not_ended(held: Any) -> None:
+def test_it_is_the_same_while_it_has_no_memory_and_has_not_ended(held):
     """As between exit_mm() and exit_notify(), which is too short to be met: its first thread has ended, another not."""
     one = held(f"""
 import ctypes, mmap, sys, threading
@@ -146,7 +146,7 @@ def waited(done: Callable[[], bool]) -> bool:
     return done()
 
 
-def test_it_is_freed_too_when_the_tracer_is_killed(held: Any) -> None:
+def test_it_is_freed_too_when_the_tracer_is_killed(held):
     one = held(HOLDS)
     with tracer(one) as (process, keeper):
         one.end()
@@ -156,7 +156,7 @@ def test_it_is_freed_too_when_the_tracer_is_killed(held: Any) -> None:
     assert waited(lambda: not Path(f"/proc/{keeper}/fd").exists() or procfs.stat(keeper).gone)
 
 
-def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
+def test_a_tracer_that_is_stopped_stops_and_holds_on(held):
     """Ctrl-Z: what waits at a page cannot be stopped, so it must not be a thread of the tracer."""
     one = held(HOLDS)
     with tracer(one) as (process, keeper):
@@ -175,7 +175,7 @@ def test_a_tracer_that_is_stopped_stops_and_holds_on(held: Any) -> None:
         assert os.getsid(keeper) == keeper
 
 
-def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer() -> None:
+def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer():
     from wstrace_plugins.os.linux import userfaultfd
     from wstrace_plugins.working_set.linux import keeper
 
@@ -189,7 +189,7 @@ def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_ans
         assert process.returncode == 0
 
 
-def test_another_program_under_the_same_pid_is_found_out(held: Any) -> None:
+def test_another_program_under_the_same_pid_is_found_out(held):
     one = held("import os, sys; print(flush=True); sys.stdin.readline(); os.execvp('sleep', ['sleep', '30'])")
     assert one.space.is_same()
     one.target.stdin.write(b"\n")

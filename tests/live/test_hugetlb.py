@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import mmap
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ def memory_info(field: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def huge() -> Iterator[int]:
+def huge():
     """The size of a huge page; four more of them are there for the time of these tests."""
     number = Path("/proc/sys/vm/nr_hugepages")
     try:
@@ -98,7 +97,7 @@ def test_empty_leaves_them_where_they_are(huge, capsys):
 
 
 @pytest.fixture
-def watchable() -> None:
+def watchable():
     from wstrace_plugins.write_watch.linux import backend as linux
 
     if linux.probe().name != "full":

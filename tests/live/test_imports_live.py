@@ -126,7 +126,7 @@ def test_each_import_brings_what_the_program_measures_around_it(program, shown):
         ("zipped", 3), ("space.mod", 2),
     ],
 )  # fmt: skip
-def test_each_module_has_its_own_memory(shown, path: str, mib: int):
+def test_each_module_has_its_own_memory(shown, path, mib):
     own = {" > ".join(row.path): row["resident"] for row in shown[0].rows}
     assert mib * MIB <= own.get(path, 0) + (8 << 10), sorted(own)
     assert own[path] <= mib * MIB + (400 << 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,7 @@ runpy.run_path({path!r}, run_name="__main__")
 """
 
 
-def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(tmp_path, monkeypatch, capfd):
     from wstrace_plugins.working_set.linux import keeper, space
 
     (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_was_mapped_before_it_was_attached(tmp_path: Path) -> None:
+def test_what_was_mapped_before_it_was_attached(tmp_path):
     """A process that runs already: its old mappings are read from maps, its new ones are shown by the kernel."""
     from wstrace.testing import RecordingExporter
 

@@ -6,8 +6,6 @@ import os
 import shutil
 import sys
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +35,7 @@ int main(void) {
 """
 
 
-def test_calls_that_failed_change_nothing(tmp_path: Path) -> None:
+def test_calls_that_failed_change_nothing(tmp_path):
     with record(tmp_path, [compiled(tmp_path, FAILING)]) as trace:
         columns = faults(trace)
         assert len(columns["va"]) > 8 * 256
@@ -85,7 +83,7 @@ int main(int argc, char **argv) {
 """
 
 
-def test_processes_that_share_memory_have_one_address_space(tmp_path: Path) -> None:
+def test_processes_that_share_memory_have_one_address_space(tmp_path):
     """GIVEN two processes of one address space WHEN each touches what the other has mapped THEN the faults have its
     file: not none, and not that of what lay there when they parted.
     """
@@ -102,9 +100,7 @@ def test_processes_that_share_memory_have_one_address_space(tmp_path: Path) -> N
         assert int((columns["mapping"] == 0).sum()) == 0
 
 
-def test_without_tracefs_kcmp_tells_who_shares_memory(
-    trace: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_tracefs_kcmp_tells_who_shares_memory(trace, tmp_path, monkeypatch):
     monkeypatch.setattr("wstrace_plugins.page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
     for name in "ab":
         (tmp_path / name).write_bytes(bytes(64 * 4096))
@@ -134,7 +130,7 @@ int main(void) {
 
 @pytest.mark.skipif(shutil.which("setarch") is None, reason="needs setarch (util-linux)")
 @pytest.mark.parametrize("bss", [0, 1])
-def test_the_heap_is_the_heap_where_addresses_are_not_randomized(tmp_path: Path, bss: int) -> None:
+def test_the_heap_is_the_heap_where_addresses_are_not_randomized(tmp_path, bss):
     program = compiled(tmp_path, HEAP, f"-DBSS={bss}")
     with record(tmp_path, ["setarch", "-R", program]) as trace:
         columns = faults(trace)

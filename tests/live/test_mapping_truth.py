@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,7 +54,7 @@ def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[Said], Path]]:
+def shown(tmp_path_factory):
     """The traced program: its trace, what it said, and its path."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -85,7 +84,7 @@ def at(columns: dict[str, np.ndarray], said: Said) -> list[int]:
     return list(np.flatnonzero(here).tolist())
 
 
-def test_every_page_is_what_the_program_says(shown: tuple[Any, list[Said], Path]) -> None:
+def test_every_page_is_what_the_program_says(shown):
     """GIVEN a program that maps one thing after the other at one address, in two processes and two images WHEN it
     touches a page of each THEN each fault has the kind, the file, the offset and the instruction that it says.
     """
@@ -107,7 +106,7 @@ def test_every_page_is_what_the_program_says(shown: tuple[Any, list[Said], Path]
     assert trace.ledger.get("unresolved") == 0
 
 
-def test_the_instruction_is_where_its_own_image_has_it(shown: tuple[Any, list[Said], Path]) -> None:
+def test_the_instruction_is_where_its_own_image_has_it(shown):
     """The program's own symbol table (nm) has a function around each of the instructions that it names."""
     if shutil.which("nm") is None:
         pytest.skip("needs nm (tests/install-peers)")
@@ -129,7 +128,7 @@ def test_the_instruction_is_where_its_own_image_has_it(shown: tuple[Any, list[Sa
 IMPORT = "import sys; sys.argv = ['x']\nimport numpy"
 
 
-def test_nothing_of_an_import_is_unknown(tmp_path: Path) -> None:
+def test_nothing_of_an_import_is_unknown(tmp_path):
     with record(tmp_path, [sys.executable, "-c", IMPORT]) as trace:
         columns = faults(trace)
         n = len(columns["va"])
@@ -150,7 +149,7 @@ for i in range(3_000_000):
 """
 
 
-def test_a_list_that_grows_is_anonymous_memory(tmp_path: Path) -> None:
+def test_a_list_that_grows_is_anonymous_memory(tmp_path):
     """realloc() moves it by mremap(), of which perf does not tell: tracefs does."""
     if not traced_remaps():
         pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
@@ -178,7 +177,7 @@ time.sleep(0.6)
 """
 
 
-def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path: Path) -> None:
+def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path):
     """GIVEN `-s working_set` WHEN a process holds a file, anonymous and shared memory THEN each run of resident pages
     has the file of the line of smaps that it lies in, and the bytes by file are those of smaps' Rss.
     """
@@ -221,7 +220,7 @@ def _by_file(smaps: str) -> dict[tuple[str, str], int]:
     return sums
 
 
-def test_a_hundred_forks_and_execs(tmp_path: Path) -> None:
+def test_a_hundred_forks_and_execs(tmp_path):
     """GIVEN a shell that runs another program again and again THEN its children are the shell until their exec and the
     program from then on, and nothing is unknown.
     """

@@ -34,7 +34,7 @@ STORMS = {
 
 
 @pytest.mark.parametrize("storm", STORMS)
-def test_the_memory_of_the_tracer_has_a_bound(storm: str, tmp_path: Path) -> None:
+def test_the_memory_of_the_tracer_has_a_bound(storm, tmp_path):
     program = f"import itertools, mmap, os, time\nend = time.monotonic() + 60\n{STORMS[storm]}"
     program += "for i in itertools.count():\n    step(i)\n    if time.monotonic() > end: break\n"
     kept, most = tmp_path / "x.wst", 0

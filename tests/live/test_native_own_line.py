@@ -41,7 +41,7 @@ def by_line(trace: Path, *options: str) -> list[str]:
     return [row["label"] for row in rows if row.get("samples", 0) > 20]
 
 
-def test_the_own_line_of_a_growing_vector_is_the_push_back(tmp_path: Path) -> None:
+def test_the_own_line_of_a_growing_vector_is_the_push_back(tmp_path):
     program = compiled(tmp_path, CODE, "-O2", "-g", "-lstdc++", name="program.cpp")
     record(tmp_path, [program], "-s", "page_faults:stacks=native,stack_period=4,ring_bytes=67108864").close()
     trace = tmp_path / "trace.wst"

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,12 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path):
     return compiled(tmp_path, SOURCE)
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, program: Path) -> Iterator[Callable[..., tuple[Any, list[Region]]]]:
+def recorded(tmp_path, program):
     """recorded(option, rounds): the trace, and the regions that the program printed; or another command, patiently."""
     with contextlib.ExitStack() as opened:
 
@@ -55,7 +54,7 @@ def recorded(tmp_path: Path, program: Path) -> Iterator[Callable[..., tuple[Any,
         yield run
 
 
-def test_every_fault_has_its_own_callers(recorded) -> None:
+def test_every_fault_has_its_own_callers(recorded):
     """Many faults sampled: functions, memset of libc, read() in the kernel, recursion, a thread, a forked child."""
     trace, known = recorded("stacks=native,stack_period=3,ring_bytes=67108864")
     names = StackNames(trace)
@@ -79,7 +78,7 @@ def test_every_fault_has_its_own_callers(recorded) -> None:
     assert {frames[1] for frames in kernel} <= {"read", "__read", "__libc_read"}
 
 
-def test_samples_stand_for_the_faults_of_their_thread(recorded) -> None:
+def test_samples_stand_for_the_faults_of_their_thread(recorded):
     # 18 MB of samples come in 0.1 s, and on a busy machine the tracer may not run in it
     trace, known = recorded("stacks=native,stack_period=8,ring_bytes=67108864", rounds=4)
     names = StackNames(trace)
@@ -91,13 +90,13 @@ def test_samples_stand_for_the_faults_of_their_thread(recorded) -> None:
     assert set(columns["native_how"][columns["native_stack"] == 0].tolist()) == {HOW_NOT_SAMPLED}
 
 
-def test_without_the_option_there_are_no_native_stacks(recorded) -> None:
+def test_without_the_option_there_are_no_native_stacks(recorded):
     trace, _ = recorded("stacks=none", rounds=1)
     assert not {"native_stack", "native_how", "weight"} & set(faults(trace))
     assert "call_site" not in trace.rows
 
 
-def test_stack_bytes_reach_no_file(tmp_path: Path, program: Path, trace, recorded) -> None:
+def test_stack_bytes_reach_no_file(tmp_path, program, trace, recorded):
     """The source has the secret in its samples; no column, no name and no text of any output has it."""
     taken = trace([program, 1], stacks="native", stack_period=8)
     dumps = [batch for batch in taken.batches if batch.schema.name == STACK_DUMP.name]
@@ -118,7 +117,7 @@ def test_stack_bytes_reach_no_file(tmp_path: Path, program: Path, trace, recorde
     assert SECRET[:8] not in text
 
 
-def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
+def test_a_small_ring_loses_stacks_and_counts_them(recorded):
     """64 KiB hold three samples: most are lost. The rest is right, and stands for the lost ones."""
     trace, known = recorded("stacks=native,stack_period=1,ring_bytes=65536,poll_ms=100", rounds=12)
     assert trace.ledger.get("stacks_lost") > 100
@@ -127,7 +126,7 @@ def test_a_small_ring_loses_stacks_and_counts_them(recorded) -> None:
     assert names.faults["weight"].max() > 1, "each fault was sampled"
 
 
-def test_what_ended_long_before_it_is_unwound_has_its_callers(recorded, program: Path) -> None:
+def test_what_ended_long_before_it_is_unwound_has_its_callers(recorded, program):
     """GIVEN a tracer that reads its rings but once, seconds after the first processes have ended."""
     options = "stacks=native,stack_period=8,ring_bytes=67108864,poll_ms=60000"
     trace, known = recorded(options, 0, "sh", "-c", f"{program} 1; sleep 3; {program} 1")
@@ -135,7 +134,7 @@ def test_what_ended_long_before_it_is_unwound_has_its_callers(recorded, program:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
-def test_nobody_gets_the_stacks_of_its_own_processes(program: Path, open_folder: Path) -> None:
+def test_nobody_gets_the_stacks_of_its_own_processes(program, open_folder):
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
     before = paranoid.read_text()
     open_folder.chmod(0o777)

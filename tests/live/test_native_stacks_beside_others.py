@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("full_level")
 @pytest.mark.parametrize("event", ["page-faults", "minor-faults"])
 @pytest.mark.parametrize("first", ["perf", "wstrace"])
 @pytest.mark.parametrize("options", [["-g"], ["--call-graph", "dwarf"], ["-d"]], ids=["g", "dwarf", "d"])
-def test_stacks_stay_right(tmp_path: Path, event: str, first: str, options: list[str]) -> None:
+def test_stacks_stay_right(tmp_path, event, first, options):
     program = compiled(tmp_path, SOURCE)
     trace = tmp_path / "trace.wst"
     perf = ["perf", "record", "-q", "-e", event, "-c", "7", *options, "-o", tmp_path / "perf.data", "--"]
@@ -38,7 +38,7 @@ def test_stacks_stay_right(tmp_path: Path, event: str, first: str, options: list
 
 @pytest.mark.skipif(shutil.which("bpftrace") is None, reason="needs bpftrace (tests/install-peers)")
 @pytest.mark.parametrize("first", ["bpftrace", "wstrace"])
-def test_stacks_stay_right_beside_bpftrace(tmp_path: Path, first: str) -> None:
+def test_stacks_stay_right_beside_bpftrace(tmp_path, first):
     program = compiled(tmp_path, SOURCE)
     trace = tmp_path / "trace.wst"
     ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from kit.recorded_run import compiled
@@ -36,7 +35,7 @@ int main(int argc, char **argv) {
 """
 
 
-def test_a_stack_is_whole_up_to_the_limit_and_says_where_it_is_cut(tmp_path: Path) -> None:
+def test_a_stack_is_whole_up_to_the_limit_and_says_where_it_is_cut(tmp_path):
     depths = [127, 128, 129, MOST_FRAMES - 9, MOST_FRAMES, 1000]
     program = compiled(tmp_path, SOURCE, "-fno-optimize-sibling-calls", f"-DPAGES={PAGES}")
     wstrace = [sys.executable, "-m", "wstrace"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from kit.recorded_run import compiled, faults
@@ -35,7 +34,7 @@ int main(void) {
 
 
 @pytest.mark.parametrize(("shown", "how"), [(True, "own"), (False, "own, cut short")])
-def test_a_static_program_has_its_stacks_or_the_true_reason(tmp_path: Path, shown: bool, how: str) -> None:
+def test_a_static_program_has_its_stacks_or_the_true_reason(tmp_path, shown, how):
     program = compiled(tmp_path, SOURCE, "-static", "-fno-optimize-sibling-calls", "-fomit-frame-pointer")
     if not shown:  # no section headers: with them, `.eh_frame` is found
         content = bytearray(program.read_bytes())
@@ -63,7 +62,7 @@ main()
 """
 
 
-def test_the_first_samples_do_not_wait_for_masked_arrays(tmp_path: Path) -> None:
+def test_the_first_samples_do_not_wait_for_masked_arrays(tmp_path):
     words = [sys.executable, "-c", IMPORTS, "run", "-q", "-o", tmp_path / "trace.wst", "-s",
              "page_faults:stacks=native,stack_period=5", "--", sys.executable, "-c", "bytes(1 << 25)"]  # fmt: skip
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)

@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     reason="only on machines with two memory nodes (tests/kernels/run --append numa=fake=2)",
 )
 @pytest.mark.parametrize("kind", ["private", "shared"])
-def test_pages_belong_to_who_touched_them_first(tmp_path: Path, kind: str) -> None:
+def test_pages_belong_to_who_touched_them_first(tmp_path, kind):
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
     assert _SETTING.read_text().strip() != "0", "sysctl kernel.numa_balancing=1"

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ def mounted_btrfs(folder: Path) -> Path:
 
 
 @pytest.fixture(params=[mounted_overlay, mounted_btrfs], ids=["overlay", "btrfs"])
-def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def program(request, tmp_path):
     """PROGRAM on such a file system."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
@@ -66,7 +65,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         run("umount", "-l", tmp_path / "mounted")
 
 
-def test_names_are_given_where_maps_and_stat_differ(program: Path, tmp_path: Path) -> None:
+def test_names_are_given_where_maps_and_stat_differ(program, tmp_path):
     ran = wstrace("run", "-q", "-o", tmp_path / "x.wst", "--", program)
     assert ran.returncode == 0, ran.stderr
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ for _ in range(2):
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+def path(tmp_path_factory):
     found = str(tmp_path_factory.mktemp("names") / "x.wst")
     done = wstrace("run", "-q", "-o", found, "--", sys.executable, "-c", SERVER, "--password=secret")
     assert done.returncode == 0, done.stderr
@@ -62,18 +61,18 @@ def top(path: str, by: str) -> list[dict[str, object]]:
     return rows
 
 
-def test_processes_are_reported_by_title_and_role(path: str) -> None:
+def test_processes_are_reported_by_title_and_role(path):
     labels = [str(row["label"]) for row in top(path, "process")]
     assert len(labels) == 3, "each process once"
     assert any(label.startswith("kit: master (") for label in labels)
     assert any(re.match(r"kit: worker \(\d+\), worker 2 of \d+$", label) for label in labels), labels
 
 
-def test_threads_are_reported_by_name(path: str) -> None:
+def test_threads_are_reported_by_name(path):
     assert any(str(row["label"]).startswith("pool thread") for row in top(path, "thread"))
 
 
-def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path: str) -> None:
+def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path):
     with open_trace(path) as trace:
         assert "--password=secret" in trace.info.command
         titles = {trace.strings[code] for batch in trace.batches(PROCESS.name)
@@ -82,7 +81,7 @@ def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path: st
         assert not any("secret" in name for name in trace.strings.names(0, len(trace.strings)))
 
 
-def test_threads_that_are_there_already_have_names(tmp_path: Path) -> None:
+def test_threads_that_are_there_already_have_names(tmp_path):
     path, code = str(tmp_path / "x.wst"), f"{NAMED}\nprint(flush=True); input(); bytearray(1 << 20)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -105,7 +104,7 @@ path = "{path}"
 
 
 @pytest.fixture(scope="module")
-def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def evil(tmp_path_factory):
     """A process of another user that has a command line of 2 GiB, and an environment of as many."""
     if shutil.which("gcc") is None or os.geteuid() != 0:
         pytest.skip("needs gcc and root")
@@ -129,7 +128,7 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         "attach -q -o OUT --name evil_args --duration 1s", "daemon --config CONFIG",
     ],
 )  # fmt: skip
-def test_a_command_line_of_gigabytes_costs_no_memory(evil: int, words: str, tmp_path: Path) -> None:
+def test_a_command_line_of_gigabytes_costs_no_memory(evil, words, tmp_path):
     config, out, said = tmp_path / "daemon.toml", tmp_path / "x.wst", tmp_path / "said"
     config.write_text(_DAEMON.format(path=out))
     places = {"PID": str(evil), "OUT": str(out), "CONFIG": str(config)}

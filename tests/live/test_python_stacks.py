@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
 @pytest.fixture
-def place() -> Iterator[Callable[[Installed], tuple[Path, Path]]]:
+def place():
     """place(python): a folder that it can reach, by our name and by its own."""
     made: list[str] = []
 
@@ -61,7 +60,7 @@ def wrong(trace: Any, regions: list[dict[str, Any]]) -> tuple[Counter[Any], int]
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
-def test_every_fault_has_the_function_and_line_that_caused_it(trace: Any, place: Any, python: Installed) -> None:
+def test_every_fault_has_the_function_and_line_that_caused_it(trace, place, python):
     ours, its = place(python)
     traced = trace(python.command(its / "python_truth.py", its / "regions.json"), stacks="python")
     assert traced.context.targets[0].exit_code == 0
@@ -73,9 +72,7 @@ def test_every_fault_has_the_function_and_line_that_caused_it(trace: Any, place:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
-def test_code_that_takes_the_place_of_freed_code_is_distinguished(
-    trace: Any, place: Any, python: Installed, kind: str
-) -> None:
+def test_code_that_takes_the_place_of_freed_code_is_distinguished(trace, place, python, kind):
     ours, its = place(python)
     traced = trace(python.command(its / "python_adversary.py", its / "regions.json", kind), stacks="python")
     assert traced.context.targets[0].exit_code == 0
@@ -85,7 +82,7 @@ def test_code_that_takes_the_place_of_freed_code_is_distinguished(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are read of 3.11 on")
-def test_code_that_attrs_and_jinja_generate_is_reported_by_its_own_lines(trace: Any, tmp_path: Path) -> None:
+def test_code_that_attrs_and_jinja_generate_is_reported_by_its_own_lines(trace, tmp_path):
     pytest.importorskip("attr")
     pytest.importorskip("jinja2")
     out = tmp_path / "regions.json"
@@ -111,7 +108,7 @@ make(m)
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
-def test_a_stack_through_a_constructor_is_whole(trace: Any, python: Installed) -> None:
+def test_a_stack_through_a_constructor_is_whole(trace, python):
     traced = trace(python.command("-c", _CONSTRUCTED), stacks="python")
     sites, faults = named(traced)
     rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
@@ -127,7 +124,7 @@ def test_a_stack_through_a_constructor_is_whole(trace: Any, python: Installed) -
         assert [name for name in names if name != "__init__"] == ["Page.__init__", "make", "<module>"]
 
 
-def test_two_pythons_on_one_cpu_are_distinguished(trace: Any, place: Any) -> None:
+def test_two_pythons_on_one_cpu_are_distinguished(trace, place):
     """Of two versions where there are two: they take turns on the CPU, whose scratch memory the programs share."""
     pair = [python for python in PYTHONS if not python.root]
     cpu, made = min(os.sched_getaffinity(0)), [place(python) for python in (pair[0], pair[-1])]
@@ -148,7 +145,7 @@ def test_two_pythons_on_one_cpu_are_distinguished(trace: Any, place: Any) -> Non
     assert times[1].min() < times[0].max(), "one ran after the other"
 
 
-def test_each_version_is_there() -> None:
+def test_each_version_is_there():
     """Which of them were proven: the tests above take those that are installed."""
     missing = {(3, minor) for minor in range(11, 15)} - {python.version for python in PYTHONS}
     if missing:

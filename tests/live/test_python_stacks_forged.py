@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ def forged(folder: Path, *, free_threaded: int = 0) -> Path:
     return program
 
 
-def test_lies_harm_nobody(trace: Any, tmp_path: Path) -> None:
+def test_lies_harm_nobody(trace, tmp_path):
     program, said, out = forged(tmp_path), tmp_path / "said", tmp_path / "regions.json"
     both = f"{program} > {said} & {sys.executable} {HERE}/python_truth.py {out} 20 && wait $!"
     traced = trace(["sh", "-c", both], stacks="python")
@@ -85,7 +84,7 @@ def test_lies_harm_nobody(trace: Any, tmp_path: Path) -> None:
     assert right > 500
 
 
-def test_a_build_without_a_gil_is_refused_with_a_sentence(trace: Any, tmp_path: Path) -> None:
+def test_a_build_without_a_gil_is_refused_with_a_sentence(trace, tmp_path):
     traced = trace([forged(tmp_path, free_threaded=1)], stacks="python")
     assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} & {
         "no interpreter that can be read"

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.pythons import installed, named
@@ -49,7 +48,7 @@ touch(fresh(50))
 
 
 @pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)
-def test_a_liar_harms_nobody(trace: Any, python: Any) -> None:
+def test_a_liar_harms_nobody(trace, python):
     traced = trace(python.command("-c", LIAR), stacks="python")
     assert traced.context.targets[0].exit_code == 0
     traced.assert_balanced()
@@ -63,7 +62,7 @@ def test_a_liar_harms_nobody(trace: Any, python: Any) -> None:
     }  # fmt: skip
 
 
-def test_doctor_says_whether_they_can_be_had() -> None:
+def test_doctor_says_whether_they_can_be_had():
     done = subprocess.run(
         [sys.executable, "-m", "wstrace", "doctor", "--json"], capture_output=True, text=True, check=True
     )
@@ -97,7 +96,7 @@ _PERFMON, _BPF, _SYS_ADMIN = 38, 39, 21
     [((), "none", "they need CAP_BPF and CAP_PERFMON, or root"), ((_PERFMON,), "none", "CAP_BPF"),
      ((_BPF,), "none", "CAP_PERFMON"), ((_BPF, _PERFMON), "exact", ""), ((_SYS_ADMIN,), "exact", "")],
 )  # fmt: skip
-def test_what_rights_are_enough_is_tried(caps: tuple[int, ...], level: str, why: str) -> None:
+def test_what_rights_are_enough_is_tried(caps, level, why):
     root = Path(__file__).parents[2]
     path = [str(root), str(root / "plugins"), *sys.path]
     code = CAPABLE.format(path=path, caps=caps)

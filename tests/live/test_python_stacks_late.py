@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 
 
 @pytest.mark.parametrize("unseen", [False, True])
-def test_no_orphan_loses_its_events_when_stacks_are_opened(trace: Any, tmp_path: Path, unseen: bool) -> None:
+def test_no_orphan_loses_its_events_when_stacks_are_opened(trace, tmp_path, unseen):
     """Its parent has ended when another process is met, and it is not known yet that it was born."""
     program = (
         "import mmap, time\nfor i in range(8): time.sleep(0.3); x = mmap.mmap(-1, 1 << 22); x.write(bytes(1 << 22))"
@@ -31,7 +29,7 @@ def test_no_orphan_loses_its_events_when_stacks_are_opened(trace: Any, tmp_path:
     traced.assert_balanced()
 
 
-def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None:
+def test_what_a_short_process_ran_is_known_from_its_mappings(trace):
     """It has ended before anybody could look at it."""
     python = OURS[0].program
     traced = trace(["sh", "-c", f"for i in 1 2 3 4 5 6; do {python} -S -c pass; /bin/true; done"])
@@ -45,7 +43,7 @@ def test_what_a_short_process_ran_is_known_from_its_mappings(trace: Any) -> None
     assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"not a Python program"}
 
 
-def test_a_process_that_could_not_be_read_is_read_again(trace: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_process_that_could_not_be_read_is_read_again(trace, tmp_path, monkeypatch):
     """More processes than there is room to ask about come before the tracer looks, and a CPython is the last of them.
 
     It is one without a library, where there is one: no mapping tells of it.
@@ -82,9 +80,7 @@ def test_a_process_that_could_not_be_read_is_read_again(trace: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("library", [False, True])
-def test_a_file_that_was_reported_of_is_known_in_every_process_that_executes_it(
-    trace: Any, tmp_path: Path, library: bool, monkeypatch: Any
-) -> None:
+def test_a_file_that_was_reported_of_is_known_in_every_process_that_executes_it(trace, tmp_path, library, monkeypatch):
     """No process needs to be looked at: it is known from its first fault on, or from its first in the library."""
     finder = Interpreters()
     where = [(one.program, finder.of_command(one.program, {}).files) for one in OURS]

@@ -46,7 +46,7 @@ def truth(
     return traced, right, wrong, unknown
 
 
-def test_as_many_records_as_without_stacks(trace: Any, touch: Path) -> None:
+def test_as_many_records_as_without_stacks(trace, touch):
     counts = {}
     for stacks in ("none", "python"):
         traced = trace([touch, 20000], stacks=stacks)
@@ -56,7 +56,7 @@ def test_as_many_records_as_without_stacks(trace: Any, touch: Path) -> None:
     assert abs(counts["none"] - counts["python"]) <= 20  # the C library's own faults vary
 
 
-def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace: Any, tmp_path: Path) -> None:
+def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace, tmp_path):
     right = 0
     for _ in range(4):  # how much of it is lost is the machine's
         traced, shown, wrong, _ = truth(trace, tmp_path, 200, ring_bytes=4096, poll_ms=100)
@@ -71,7 +71,7 @@ def test_rings_of_a_page_lose_records_and_give_no_wrong_stack(trace: Any, tmp_pa
 
 
 @pytest.mark.parametrize("option", ["-g", "--call-graph=dwarf", "-d"])
-def test_beside_perf_record(trace: Any, tmp_path: Path, option: str) -> None:
+def test_beside_perf_record(trace, tmp_path, option):
     """The kernel makes our records longer, and shares one time among all events of a fault."""
     if shutil.which("perf") is None:
         pytest.skip("needs perf (tests/install-peers)")
@@ -93,7 +93,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("first", "other"), [("other", "bpftrace"), *(("ours", other) for other in OTHERS)])
-def test_beside_another_tracer_begun_before_or_after_ours(trace: Any, tmp_path: Path, other: str, first: str) -> None:
+def test_beside_another_tracer_begun_before_or_after_ours(trace, tmp_path, other, first):
     if shutil.which(other.split()[0]) is None:
         pytest.skip(f"needs {other.split()[0]} (tests/install-peers)")
     command = OTHERS[other].format(folder=tmp_path)
@@ -108,7 +108,7 @@ def test_beside_another_tracer_begun_before_or_after_ours(trace: Any, tmp_path: 
     assert (right > 1000) or lost, (right, unknown)
 
 
-def test_without_a_stack_is_counted_by_reason(trace: Any, tmp_path: Path) -> None:
+def test_without_a_stack_is_counted_by_reason(trace, tmp_path):
     """What is no Python program lacks none; of what is, or says so, each fault without one is counted."""
     old = compiled(tmp_path, "char _PyRuntime[1 << 16];\nint main(void) { return 0; }\n", "-rdynamic")
     traced = trace(["sh", "-c", f"true; {old}; true"], stacks="python")
@@ -120,9 +120,7 @@ def test_without_a_stack_is_counted_by_reason(trace: Any, tmp_path: Path) -> Non
     assert rows == {reason: hows[reason] for reason in lacking}
 
 
-def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before(
-    trace: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before(trace, tmp_path, monkeypatch):
     """The shell is looked at when its child, which says that it is a Python, has come and gone."""
     from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 

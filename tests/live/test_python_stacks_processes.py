@@ -71,7 +71,7 @@ def run(*command: object, **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)
-def test_attached_to_a_process_that_knows_nothing_of_us(attach: Any, python: Any) -> None:
+def test_attached_to_a_process_that_knows_nothing_of_us(attach, python):
     program = TOUCH + "m, at = fresh(200)\nprint(at, flush=True)\ninput()\ntouch(m)\nprint('done', flush=True)\ninput()"
     with run(*python.command("-c", program)) as process:
         base = int(process.stdout.readline())
@@ -86,7 +86,7 @@ def test_attached_to_a_process_that_knows_nothing_of_us(attach: Any, python: Any
     assert innermost(trace, base, 200) == {"touch": 200}
 
 
-def test_a_thousand_threads_are_distinguished_after_an_attach(attach: Any) -> None:
+def test_a_thousand_threads_are_distinguished_after_an_attach(attach):
     program = (
         TOUCH
         + """
@@ -129,7 +129,7 @@ input()
     assert innermost(trace, base, 2000) == {"touch": 2000}
 
 
-def test_a_shell_that_executes_pythons_of_two_versions(trace: Any, tmp_path: Path) -> None:
+def test_a_shell_that_executes_pythons_of_two_versions(trace, tmp_path):
     """Each exec makes void what was known of the process before it."""
     program = (
         TOUCH
@@ -153,14 +153,14 @@ if sys.argv[2:]:
         assert innermost(traced, int(Path(path).read_text()), 100) == {"touch": 100}
 
 
-def test_faults_of_what_is_no_python_say_so(trace: Any) -> None:
+def test_faults_of_what_is_no_python_say_so(trace):
     traced = trace(["sh", "-c", "true"], stacks="python")
     hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
     assert hows <= {"not a Python program", "interpreter not known yet"}
     assert not traced.column("page_fault", "stack").any()
 
 
-def test_without_a_python_nothing_is_opened(trace: Any, monkeypatch: Any) -> None:
+def test_without_a_python_nothing_is_opened(trace, monkeypatch):
     """`stacks=auto`, the default: there is a gate on the events, but no program behind it, and no kernel types."""
     from wstrace_plugins.page_faults.linux.python_stacks import capture
 
@@ -171,7 +171,7 @@ def test_without_a_python_nothing_is_opened(trace: Any, monkeypatch: Any) -> Non
     traced.assert_balanced()
 
 
-def test_a_python_that_another_program_starts_has_stacks_from_its_first_frame_on(trace: Any, tmp_path: Path) -> None:
+def test_a_python_that_another_program_starts_has_stacks_from_its_first_frame_on(trace, tmp_path):
     (tmp_path / "p.py").write_text(
         TOUCH + "m, at = fresh(1000)\ntouch(m)\nwith open(sys.argv[1], 'w') as out:\n    out.write(str(at))\n"
     )
@@ -188,7 +188,7 @@ def test_a_python_that_another_program_starts_has_stacks_from_its_first_frame_on
 
 
 @pytest.mark.parametrize("python", installed(), ids=lambda python: python.label)
-def test_a_python_that_a_command_names_is_known_to_a_tracer_that_does_not_get_to_run(trace: Any, python: Any) -> None:
+def test_a_python_that_a_command_names_is_known_to_a_tracer_that_does_not_get_to_run(trace, python):
     """`chroot FOLDER PYTHON` for those of a root of their own; none is started by its path alone."""
     words = python.command("-S", "-c", TOUCH + "m, at = fresh(1000)\ntouch(m)\n")
     traced = trace(["sh", "-c", f"{shlex.join(words)}; true"], slow=True)
@@ -196,7 +196,7 @@ def test_a_python_that_a_command_names_is_known_to_a_tracer_that_does_not_get_to
     assert [sites.get(stack, ("",))[0] for stack in faults.stack.tolist()].count("touch") >= 1000
 
 
-def test_a_python_that_is_started_in_midst_of_others_costs_no_record(trace: Any, tmp_path: Path) -> None:
+def test_a_python_that_is_started_in_midst_of_others_costs_no_record(trace, tmp_path):
     """`stacks=auto`: no record is lost or doubled."""
     program = (
         TOUCH
@@ -221,7 +221,7 @@ touch(m)
     traced.assert_balanced()
 
 
-def test_what_comes_before_pythons_first_frame_says_so(trace: Any) -> None:
+def test_what_comes_before_pythons_first_frame_says_so(trace):
     hows: Counter[str] = Counter()
     for _ in range(5):  # on a busy machine the interpreter is there before it was looked for: nothing is proven then
         traced = trace([OURS[0].program, "-c", "0"])
@@ -232,7 +232,7 @@ def test_what_comes_before_pythons_first_frame_says_so(trace: Any) -> None:
     assert hows["before Python's first frame"] > 100
 
 
-def test_what_comes_after_pythons_last_frame_is_without_one(trace: Any, tmp_path: Path) -> None:
+def test_what_comes_after_pythons_last_frame_is_without_one(trace, tmp_path):
     """A library that is unloaded when the interpreter has ended: that is not before the first frame."""
     library = compiled(tmp_path, """
 #include <sys/mman.h>
@@ -247,7 +247,7 @@ static void __attribute__((destructor)) last(void) {
     assert innermost(traced, 0x500000000000, 100) == {"no Python frame": 100}
 
 
-def test_a_stack_of_more_than_a_hundred_frames_is_whole(trace: Any, tmp_path: Path) -> None:
+def test_a_stack_of_more_than_a_hundred_frames_is_whole(trace, tmp_path):
     program = TOUCH + "m, at = fresh(50)\nopen(sys.argv[1], 'w').write(str(at))\n"
     program += "def deep(n):\n    return deep(n - 1) if n else touch(m)\ndeep(110)\n"
     traced = trace([OURS[0].program, "-c", program, str(tmp_path / "at")])
@@ -268,7 +268,7 @@ def test_a_stack_of_more_than_a_hundred_frames_is_whole(trace: Any, tmp_path: Pa
         assert depth == 113
 
 
-def test_a_python_of_another_version_is_refused_with_a_sentence(trace: Any) -> None:
+def test_a_python_of_another_version_is_refused_with_a_sentence(trace):
     old = next(iter(sorted(Path.home().glob(".pyenv/versions/3.10.*/bin/python3.10"))), None)
     if old is None:
         pytest.skip("no CPython 3.10")
@@ -278,7 +278,7 @@ def test_a_python_of_another_version_is_refused_with_a_sentence(trace: Any) -> N
 
 
 @pytest.mark.parametrize("python", OURS, ids=lambda python: python.label)
-def test_inside_of_a_subinterpreter(trace: Any, tmp_path: Path, python: Any) -> None:
+def test_inside_of_a_subinterpreter(trace, tmp_path, python):
     (tmp_path / "inner.py").write_text(INSIDE.format(file=str(tmp_path / "pages"), out=str(tmp_path / "at")))
     module = "_interpreters" if python.version >= (3, 13) else "_xxsubinterpreters"
     program = f"""
@@ -294,7 +294,7 @@ outer()
     assert found == {"touch": 100}
 
 
-def test_in_a_pid_namespace_of_its_own(tmp_path: Path) -> None:
+def test_in_a_pid_namespace_of_its_own(tmp_path):
     """Ours is not the first one: the programs see other ids than perf events and we do."""
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("needs unshare and root")

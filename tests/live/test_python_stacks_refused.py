@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +47,7 @@ def filtered(number: int, command: int, *words: object) -> subprocess.CompletedP
         (errno.E2BIG, _LOAD, "the kernel refuses the eBPF program (Argument list too long: the verifier says nothing)"),
     ],
 )
-def test_a_refusal_is_a_level_with_its_reason(tmp_path: Path, number: int, command: int, why: str) -> None:
+def test_a_refusal_is_a_level_with_its_reason(tmp_path, number, command, why):
     program = [sys.executable, "-c", "bytes(1 << 22)"]
     run = ["run", "-f", "-o", tmp_path / "trace.wst"]
     done = filtered(number, command, *run, "--", *program)

@@ -39,7 +39,7 @@ def test_the_file_is_whole_on_a_disk_that_needs_longer_than_a_second(tmp_path):
         assert trace.clean
 
 
-def test_a_trace_of_no_time_ends_at_once() -> None:
+def test_a_trace_of_no_time_ends_at_once():
     """0 s is a duration, and not none."""
     with subprocess.Popen(["sleep", "600"]) as target:
         try:

@@ -87,7 +87,7 @@ def totals(path: Path, *options: str) -> dict[str, int]:
     return found
 
 
-def test_a_python_program_is_reported_by_the_users_own_line(tmp_path: Path) -> None:
+def test_a_python_program_is_reported_by_the_users_own_line(tmp_path):
     (tmp_path / "leak.py").write_text(LEAK)
     path, shown = traced(tmp_path, sys.executable, "leak.py")
     assert " parse_record leak.py:7" in shown.splitlines()[0], shown
@@ -105,7 +105,7 @@ def test_a_python_program_is_reported_by_the_users_own_line(tmp_path: Path) -> N
     assert all(frame["own"] and frame["how"] == "exact" for frame in own[-1])
 
 
-def test_a_test_run_is_reported_by_the_line_of_the_test(tmp_path: Path) -> None:
+def test_a_test_run_is_reported_by_the_line_of_the_test(tmp_path):
     (tmp_path / "test_big.py").write_text("def test_big():\n    kept = bytearray(60 << 20)\n    assert kept\n")
     plugins = ("-p", "no:cacheprovider", "-p", "no:wstrace")  # ours is below a folder of its own where it is developed
     _, shown = traced(tmp_path, sys.executable, "-m", "pytest", "-q", *plugins, "test_big.py")
@@ -113,7 +113,7 @@ def test_a_test_run_is_reported_by_the_line_of_the_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_node_program_is_reported_by_its_own_function(tmp_path: Path) -> None:
+def test_a_node_program_is_reported_by_its_own_function(tmp_path):
     (tmp_path / "alloc.js").write_text(ALLOC)
     node = ("node", "--perf-basic-prof", "--interpreted-frames-native-stack", "alloc.js")
     path, shown = traced(tmp_path, *node, options=("-s", "page_faults:stacks=native"))
@@ -123,7 +123,7 @@ def test_a_node_program_is_reported_by_its_own_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_a_program_in_c_is_reported_by_the_caller_of_memset(tmp_path: Path) -> None:
+def test_a_program_in_c_is_reported_by_the_caller_of_memset(tmp_path):
     (tmp_path / "x.cc").write_text(
         "#include <cstdlib>\n#include <cstring>\n"
         "__attribute__((noinline)) char* fill_buffer(size_t n)\n"

@@ -22,7 +22,7 @@ for _ in range(3): os.wait()
 MIB = 1 << 20
 
 
-def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path: Path) -> None:
+def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path):
     path = str(tmp_path / "x.wst")
     for seconds in (2, 20, 50):  # looks are 20 times their own time apart: on a slow machine the next one comes late
         Path(path).unlink(missing_ok=True)

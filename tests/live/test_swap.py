@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,7 @@ def page_out(memory, pages, seconds=10):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def swap() -> Iterator[None]:
+def swap():
     """Swap space: the machine's own, or a file for the time of these tests."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         file = str(Path(folder, "swap"))

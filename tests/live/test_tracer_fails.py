@@ -22,7 +22,7 @@ PROGRAM = (
 
 
 @pytest.mark.parametrize("failures", [1, 10**6], ids=["once", "for good"])
-def test_what_the_kernel_counted_is_recorded_or_lost(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_kernel_counted_is_recorded_or_lost(failures, monkeypatch):
     from wstrace_plugins.page_faults.linux import backend
 
     merge, calls = backend.merge, []

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import kit.nobody as kit_nobody
@@ -53,12 +52,12 @@ class Target:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory):
     return compiled(tmp_path_factory.mktemp("wss"), Path(__file__).with_name("working_set_use.c").read_text())
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     made = tmp_path / "uses.dat"
     # Page by page, so that each is a folio of its own: where something else clears the referenced bits, too (reclaim,
     # DAMON), the kernel keeps what it found in one flag a folio, and counts all pages of that as referenced.
@@ -69,13 +68,13 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def target(program: Path, file: Path) -> Iterator[Target]:
+def target(program, file):
     with Target(program, file, "lock") as found:
         yield found
 
 
 @pytest.fixture
-def unlocked(program: Path, file: Path) -> Iterator[Target]:
+def unlocked(program, file):
     with Target(program, file) as found:
         yield found
 

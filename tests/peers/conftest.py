@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def collector_binary() -> Path:
+def collector_binary():
     """The built collector."""
     import collector
     from built_with_go import NoGo
@@ -34,7 +32,7 @@ def collector_binary() -> Path:
 
 
 @pytest.fixture(scope="session")
-def versity_binary() -> Path:
+def versity_binary():
     """The built S3 server."""
     import versity_binary as program
     from built_with_go import NoGo
@@ -48,7 +46,7 @@ def versity_binary() -> Path:
 
 
 @pytest.fixture
-def collector(collector_binary: Path, tmp_path: Path) -> Iterator[object]:
+def collector(collector_binary, tmp_path):
     """A running collector, ended with the test."""
     from collector import Collector
 
@@ -57,7 +55,7 @@ def collector(collector_binary: Path, tmp_path: Path) -> Iterator[object]:
 
 
 @pytest.fixture
-def prometheus_binary() -> str:
+def prometheus_binary():
     """Debian's prometheus."""
     import prometheus
     from required import absent

@@ -76,7 +76,7 @@ def last_values(collector: Collector, metric: str) -> dict[tuple[int, tuple[tupl
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_every_signal_holds_what_the_file_holds(tmp_path: Path, collector: Collector, protocol: str) -> None:
+def test_every_signal_holds_what_the_file_holds(tmp_path, collector, protocol):
     above = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     file, (shown, pid, child) = run(
         tmp_path, collector, protocol, TRACEPARENT=above, OTEL_EXPORTER_OTLP_COMPRESSION="gzip"
@@ -129,7 +129,7 @@ def scripted(n: int) -> Batch:
                     va=list(range(n)), flags=[int(i % 10 == 0) for i in range(n)], file="/f", kind=1)  # fmt: skip
 
 
-def test_an_outage_costs_no_count_of_a_cumulative_metric(tmp_path: Path, collector: Collector) -> None:
+def test_an_outage_costs_no_count_of_a_cumulative_metric(tmp_path, collector):
     exporter = OtelExporter(to="http", endpoint=collector.http, interval_s=0.2, providers="own", events=50.0)
     session = Session(sources=[], exporters=[exporter], enrichers=[], record=False)
     session.start()
@@ -155,7 +155,7 @@ def test_an_outage_costs_no_count_of_a_cumulative_metric(tmp_path: Path, collect
     assert majors <= total // 10 <= majors + lost
 
 
-def test_a_thousand_processes_arrive_as_64_and_other(collector: Collector) -> None:
+def test_a_thousand_processes_arrive_as_64_and_other(collector):
     exporter = OtelExporter(to="grpc", endpoint=collector.grpc, providers="own", logs=False, spans=False)
     session = Session(sources=[], exporters=[exporter], enrichers=[], record=False)
     session.start()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "observability"
 
 
-def test_the_collector_takes_its_configuration(collector_binary: Path) -> None:
+def test_the_collector_takes_its_configuration(collector_binary):
     done = subprocess.run(
         [collector_binary, "validate", f"--config={EXAMPLES / 'collector.yaml'}"],
         capture_output=True,
@@ -39,16 +39,14 @@ def test_the_collector_takes_its_configuration(collector_binary: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_prometheus_takes_its_configuration(prometheus_binary: str) -> None:
+def test_prometheus_takes_its_configuration(prometheus_binary):
     if shutil.which("promtool") is None:
         absent("there is no promtool on this machine (it comes with prometheus)")
     done = subprocess.run(["promtool", "check", "config", EXAMPLES / "prometheus.yml"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
 
 
-def test_every_panel_of_the_dashboard_has_data(
-    prometheus_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_panel_of_the_dashboard_has_data(prometheus_binary, tmp_path, monkeypatch):
     dashboard = json.loads((EXAMPLES / "grafana.json").read_text())
     expressions = [t["expr"] for panel in dashboard["panels"] for t in panel["targets"]]
     port = free_port()
@@ -91,7 +89,7 @@ def test_every_panel_of_the_dashboard_has_data(
     assert waiting == []
 
 
-def test_the_embedded_example_tells_what_its_steps_brought_in() -> None:
+def test_the_embedded_example_tells_what_its_steps_brought_in():
     done = subprocess.run([sys.executable, EXAMPLES / "embedded.py"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     steps = {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+) minor", done.stdout, re.MULTILINE)}
@@ -100,7 +98,7 @@ def test_the_embedded_example_tells_what_its_steps_brought_in() -> None:
     assert steps["reuse"] < 64
 
 
-def test_the_service_s_requests_carry_their_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_s_requests_carry_their_faults(monkeypatch):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter

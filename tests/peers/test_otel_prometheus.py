@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 from collector import free_port
@@ -24,9 +23,7 @@ from wstrace_exporters.otel.exporter import OtelExporter
 pytestmark = pytest.mark.peers
 
 
-def test_what_prometheus_answers_is_what_was_recorded(
-    prometheus_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_prometheus_answers_is_what_was_recorded(prometheus_binary, tmp_path, monkeypatch):
     port = free_port()
     monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(port))
     exporter = OtelExporter(to="prometheus", providers="own")
@@ -63,7 +60,7 @@ def test_what_prometheus_answers_is_what_was_recorded(
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_busy_port_is_reported_before_the_target_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_busy_port_is_reported_before_the_target_runs(monkeypatch, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -82,7 +79,7 @@ def test_a_busy_port_is_reported_before_the_target_runs(monkeypatch: pytest.Monk
     assert not ran.exists()
 
 
-def test_it_listens_on_this_machine_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_listens_on_this_machine_only_by_default(monkeypatch):
     port = free_port()
     monkeypatch.setenv("OTEL_EXPORTER_PROMETHEUS_PORT", str(port))
     exporter = OtelExporter(to="prometheus", providers="own")

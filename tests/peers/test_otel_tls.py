@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from collector import Collector, attributes, records
@@ -24,7 +22,7 @@ def openssl(*words: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificates(tmp_path_factory):
     """A CA, and certificates of it for a server at 127.0.0.1 and for a client."""
     if shutil.which("openssl") is None:
         absent("there is no openssl on this machine")
@@ -42,7 +40,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def secured(collector_binary: Path, tmp_path: Path, certificates: Path) -> Iterator[Collector]:
+def secured(collector_binary, tmp_path, certificates):
     with Collector(tmp_path / "collector", tls=certificates) as running:
         yield running
 
@@ -60,9 +58,7 @@ def run(collector: Collector, protocol: str) -> tuple[Session, OtelExporter]:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_with_its_certificate_everything_arrives(
-    secured: Collector, certificates: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_its_certificate_everything_arrives(secured, certificates, protocol, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates / "ca.pem"))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(certificates / "client.pem"))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(certificates / "client.key"))
@@ -76,9 +72,7 @@ def test_with_its_certificate_everything_arrives(
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("missing", ["trust", "client"])
-def test_without_it_nothing_does_and_all_is_counted(
-    secured: Collector, certificates: Path, protocol: str, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_it_nothing_does_and_all_is_counted(secured, certificates, protocol, missing, monkeypatch):
     if missing != "trust":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates / "ca.pem"))
     session, exporter = run(secured, protocol)

@@ -7,7 +7,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ QUERIES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Three traces of two hosts, one of them in parts."""
     pytest.importorskip("pyarrow")
     found = tmp_path_factory.mktemp("traces")
@@ -45,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def truth(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[object, ...]]]:
+def truth(folder, tmp_path_factory):
     """DuckDB's answers over the Parquet of the same traces."""
     duckdb = pytest.importorskip("duckdb")
     parquet = tmp_path_factory.mktemp("parquet")
@@ -76,7 +75,7 @@ def rows(path: Path | str, **options: object) -> list[dict[str, Any]]:
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
-def test_it_registers_itself_and_imports_nothing_until_it_is_used() -> None:
+def test_it_registers_itself_and_imports_nothing_until_it_is_used():
     found = importlib.util.find_spec("pyspark_wstrace")
     assert found is not None
     assert found.origin is not None
@@ -86,7 +85,7 @@ def test_it_registers_itself_and_imports_nothing_until_it_is_used() -> None:
     assert not [node for node in module.body if isinstance(node, ast.Import)]
 
 
-def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder: Path) -> None:
+def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder):
     for per_task in (700, 5_000, 2_000_000):
         made = source(folder, rowsPerPartition=per_task, columns="pid,va,file,trace")
         reader = made.reader(made.schema())
@@ -100,7 +99,7 @@ def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder: Pat
     assert mine == whole.tolist()
 
 
-def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder: Path) -> None:
+def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder):
     """A task of Sail holds that lock while its queue is full; what empties the queues must not need it."""
     arrow = pytest.importorskip("pyarrow")
     made = source(folder / "host=b" / "2.wst", columns="time_ns,va,time,file,trace")
@@ -112,19 +111,19 @@ def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder: Path) 
     assert arrow.total_allocated_bytes() - before >= batch.nbytes > 8 * batch.num_rows
 
 
-def test_partition_columns_come_from_the_path(folder: Path) -> None:
+def test_partition_columns_come_from_the_path(folder):
     found = rows(folder / "host=*" / "*.wst", columns="host,trace")
     assert {Path(row["trace"]).parent.name for row in found if row["host"] == "a"} == {"host=a"}
     assert {row["host"] for row in found} == {"a", "b"}
 
 
-def test_numbers_are_signed_and_names_are_texts(folder: Path) -> None:
+def test_numbers_are_signed_and_names_are_texts(folder):
     types = {field.name: field.dataType.simpleString() for field in source(folder).schema().fields}
     assert (types["pid"], types["va"], types["flags"], types["file"], types["kind"], types["time"]) == (
         "bigint", "bigint", "smallint", "string", "string", "timestamp_ntz")  # fmt: skip
 
 
-def test_a_window_of_wall_time_and_processes(folder: Path) -> None:
+def test_a_window_of_wall_time_and_processes(folder):
     path = folder / "host=b" / "2.wst"
     every = sorted(rows(path, columns="time,time_ns,pid"), key=lambda row: row["time_ns"])
     at, end = every[N // 4]["time"], every[N // 2]["time"]
@@ -134,13 +133,13 @@ def test_a_window_of_wall_time_and_processes(folder: Path) -> None:
     assert len(rows(path, pid=f"1,{synthetic.PID}", columns="pid")) == N
 
 
-def test_snapshots_have_their_process_and_time(folder: Path) -> None:
+def test_snapshots_have_their_process_and_time(folder):
     found = rows(folder / "host=b" / "2.wst", stream="resident")
     assert {(row["pid"], row["time_ns"]) for row in found} == {(synthetic.PID, 3_000_000)}
     assert sum(row["pages"] for row in found) == sum(range(1, 31))
 
 
-def test_filters_skip_frames_and_no_rows_of_the_answer(folder: Path) -> None:
+def test_filters_skip_frames_and_no_rows_of_the_answer(folder):
     needs("pyspark")
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
@@ -159,7 +158,7 @@ def test_filters_skip_frames_and_no_rows_of_the_answer(folder: Path) -> None:
 # -- files that are not as they should be ------------------------------------------------------------------------------
 
 
-def test_a_partial_file_gives_what_it_has_and_its_loss_is_a_row(tmp_path: Path) -> None:
+def test_a_partial_file_gives_what_it_has_and_its_loss_is_a_row(tmp_path):
     recorded(tmp_path / "x.wst", N)
     whole = (tmp_path / "x.wst").read_bytes()
     (tmp_path / "x.wst").write_bytes(whole[: len(whole) // 2])
@@ -169,7 +168,7 @@ def test_a_partial_file_gives_what_it_has_and_its_loss_is_a_row(tmp_path: Path) 
     assert ("file_cut", 1, True) in {(row["stage"], row["n"], row["is_loss"]) for row in ledger}
 
 
-def test_a_file_that_is_no_trace_is_one_line_or_a_row(tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_one_line_or_a_row(tmp_path):
     recorded(tmp_path / "a.wst", 500)
     (tmp_path / "b.wst").write_bytes(b"\0" * 5000)
     with pytest.raises(TraceFileError, match=r"b\.wst is no wstrace trace file") as refused:
@@ -181,7 +180,7 @@ def test_a_file_that_is_no_trace_is_one_line_or_a_row(tmp_path: Path) -> None:
     assert "no wstrace trace file" in unread[0]["who"]
 
 
-def test_the_golden_file_is_read() -> None:
+def test_the_golden_file_is_read():
     golden = Path(__file__).parents[1] / "golden"
     for path in sorted(golden.glob("wstf-2*.wst")):
         with open_trace(str(path)) as trace:
@@ -200,18 +199,18 @@ def test_the_golden_file_is_read() -> None:
         ({"pid": "seven"}, "'seven' is not"),
     ],
 )
-def test_a_wrong_option_is_one_line(folder: Path, options: dict[str, str], shown: str) -> None:
+def test_a_wrong_option_is_one_line(folder, options, shown):
     with pytest.raises(UsageError, match=shown) as refused:
         source(folder, **options).schema()
     assert "\n" not in str(refused.value)
 
 
-def test_no_file_is_one_line(tmp_path: Path) -> None:
+def test_no_file_is_one_line(tmp_path):
     with pytest.raises(TraceFileError, match="No such file"):
         source(tmp_path / "host=*" / "*.wst").schema()
 
 
-def test_other_stores_are_refused_by_name() -> None:
+def test_other_stores_are_refused_by_name():
     needs("pyspark")
     from pyspark_wstrace.reader import Request
 
@@ -220,7 +219,7 @@ def test_other_stores_are_refused_by_name() -> None:
             Request.of({"path": url}).places()
 
 
-def test_a_relative_path_is_that_of_the_driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_that_of_the_driver(folder, monkeypatch):
     """Executors have working directories of their own."""
     monkeypatch.chdir(folder)
     made = source("host=b", columns="pid")
@@ -234,12 +233,12 @@ def test_a_relative_path_is_that_of_the_driver(folder: Path, monkeypatch: pytest
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def spark():
     with sail() as session:
         yield session
 
 
-def test_sail_answers_as_duckdb_does(folder: Path, truth: dict[str, Any], spark: Any) -> None:
+def test_sail_answers_as_duckdb_does(folder, truth, spark):
     needs("pysail")
     from pyspark_wstrace import DefaultSource
 
@@ -249,7 +248,7 @@ def test_sail_answers_as_duckdb_does(folder: Path, truth: dict[str, Any], spark:
     assert {name: plain(spark.sql(sql).collect()) for name, sql in QUERIES.items()} == truth
 
 
-def test_many_tasks_of_sail_that_fill_their_queues_end(tmp_path: Path, spark: Any) -> None:
+def test_many_tasks_of_sail_that_fill_their_queues_end(tmp_path, spark):
     """More tasks than threads, each with more batches than a queue takes: such a query stopped for ever."""
     needs("pysail")
     from pyspark_wstrace import DefaultSource
@@ -285,7 +284,7 @@ spark.stop()
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
-def test_a_cluster_of_spark_answers_as_duckdb_does(folder: Path, truth: dict[str, Any]) -> None:
+def test_a_cluster_of_spark_answers_as_duckdb_does(folder, truth):
     """Two executors in processes of their own, which find the source by its name alone."""
     import json
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,13 +68,13 @@ class DrivenEnricher:
 
 
 @pytest.fixture
-def drive() -> type[DrivenEnricher]:
+def drive():
     """drive() or drive(backend): a new DrivenEnricher, which may ask that backend, if one is given."""
     return DrivenEnricher
 
 
 @pytest.fixture
-def watchable() -> None:
+def watchable():
     """Skips where write watch does not work."""
     from wstrace_plugins.write_watch.linux import backend as linux
 
@@ -85,7 +84,7 @@ def watchable() -> None:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     need("g++", "readelf", "nm", "addr2line", "strip")
     folder = tmp_path_factory.mktemp("built")
     (folder / "shop.cc").write_text(SOURCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ class TestContract(EnricherContract):
         return batch_of(PAGE_FAULT, time_ns=[5, 6], pid=[1, 2], tid=1, pc=2**63, va=[0x1000, 0x2000], flags=0)
 
 
-def test_what_is_reported_again_keeps_its_id_and_a_fork_adds_none(drive: Callable[..., Any]) -> None:
+def test_what_is_reported_again_keeps_its_id_and_a_fork_adds_none(drive):
     shown = drive()
     shown.space(SPACE_MAP, 10, (0x1000, 0x3000, "/a"), (0x5000, 0x6000, "/b"))
     shown.space(SPACE_MAP, 11, (0x1000, 0x3000, "/a"))
@@ -49,7 +48,7 @@ def test_what_is_reported_again_keeps_its_id_and_a_fork_adds_none(drive: Callabl
     assert [row["pid"] for row in shown.mappings] == [0, 7, 7, 7]
 
 
-def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..., Any]) -> None:
+def test_exec_begins_anew_and_its_first_faults_are_named_late(drive):
     shown = drive()
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/old"))
     shown.process(PROCESS_EXEC, SECOND)
@@ -61,7 +60,7 @@ def test_exec_begins_anew_and_its_first_faults_are_named_late(drive: Callable[..
     assert shown.context.ledger.get("unresolved", "va") == shown.context.ledger.get("unresolved", "pc") == 2
 
 
-def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: Callable[..., Any]) -> None:
+def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive):
     shown = drive()
     shown.listing(100, (0x1000, 0x2000, "/now"))
     assert shown.fault((110, 0x1000)) == ["/now"]
@@ -70,7 +69,7 @@ def test_rows_of_a_second_source_that_come_late_fill_in_what_was_before(drive: C
     assert shown.fault((55, 0x1000), (55, 0x6000), (110, 0x6000), (110, 0x1000)) == ["/then", "/gone", "", "/now"]
 
 
-def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -> None:
+def test_rows_from_before_a_listing_that_came_first(drive):
     """The final snapshot lists a short process before the rows of its last 100 ms have come."""
     shown = drive()
     shown.listing(100, (0x1000, 0x9000, "/a"))
@@ -85,7 +84,7 @@ def test_rows_from_before_a_listing_that_came_first(drive: Callable[..., Any]) -
     assert shown.fault(*((120, page) for page in pages)) == ["/a"] * 5
 
 
-def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) -> None:
+def test_births_and_ends_of_threads_change_nothing(drive):
     shown = drive()
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     shown.process(PROCESS_FORK, 20, tid=71, ppid=1)
@@ -94,7 +93,7 @@ def test_births_and_ends_of_threads_change_nothing(drive: Callable[..., Any]) ->
     assert shown.fault((10 * SECOND, 0x1000)) == ["/a"]
 
 
-def test_the_kernel_has_a_mapping_of_its_own(drive: Callable[..., Any]) -> None:
+def test_the_kernel_has_a_mapping_of_its_own(drive):
     shown = drive()
     batch = batch_of(
         PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, tid=7, pc=0xFFFF_FFFF_8100_0000, va=0x10, flags=2
@@ -106,7 +105,7 @@ def test_the_kernel_has_a_mapping_of_its_own(drive: Callable[..., Any]) -> None:
     assert shown.context.ledger.get("unresolved", "pc") == 0
 
 
-def test_records_without_a_time_have_the_end_of_their_window(drive: Callable[..., Any]) -> None:
+def test_records_without_a_time_have_the_end_of_their_window(drive):
     shown = drive()
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     shown.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))
@@ -116,7 +115,7 @@ def test_records_without_a_time_have_the_end_of_their_window(drive: Callable[...
         assert shown.context.strings[int(out["file"][0])] == file
 
 
-def test_runs_of_pages_belong_to_the_process_of_their_header(drive: Callable[..., Any]) -> None:
+def test_runs_of_pages_belong_to_the_process_of_their_header(drive):
     shown = drive()
     shown.listing(10, (0x1000, 0x3000, "/a"))
     columns = {
@@ -138,7 +137,7 @@ def test_runs_of_pages_belong_to_the_process_of_their_header(drive: Callable[...
     assert shown.context.ledger.get("unresolved", "resident") == 1
 
 
-def test_a_replay_knows_better(drive: Callable[..., Any]) -> None:
+def test_a_replay_knows_better(drive):
     shown = drive()
     batch = batch_of(PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)
     assert shown.give(batch) == [batch]
@@ -147,13 +146,13 @@ def test_a_replay_knows_better(drive: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "row", [(0x2000, 0x1000, "/backwards"), (2**63, 2**63 + 4096, "/kernel"), (0, 2**64 - 1, "/all")]
 )
-def test_mappings_that_cannot_be_do_no_harm(drive: Callable[..., Any], row: tuple[int, int, str]) -> None:
+def test_mappings_that_cannot_be_do_no_harm(drive, row):
     shown = drive()
     shown.space(SPACE_MAP, 10, row)
     assert shown.fault((20, 2**63 + 1)) == ["[kernel]"]
 
 
-def test_close_gives_what_no_record_has_needed(drive: Callable[..., Any]) -> None:
+def test_close_gives_what_no_record_has_needed(drive):
     shown = drive()
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     (batch,) = shown.enricher.close()
@@ -172,7 +171,7 @@ def test_the_processes_of_a_recorded_trace_take_no_room():
     assert enricher.statistics()["processes"] == 0
 
 
-def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_between(drive: Callable[..., Any]) -> None:
+def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_between(drive):
     """A source gives its process rows, then its address_space rows; the final snapshot is another source's."""
     shown = drive()
     shown.process(PROCESS_EXEC, 10)
@@ -193,7 +192,7 @@ def snapshot(shown: Any, time_ns: int) -> None:
     shown.give(Batch(RESIDENT_PAGES, columns, window=(time_ns, time_ns), strings=pages.strings, snapshot=part))
 
 
-def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: Callable[..., Any]) -> None:
+def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive):
     """After a pause of the tracer, one window of seconds comes in many batches, and a snapshot may be ahead of it."""
     shown = drive()
     shown.process(PROCESS_FORK, 5, pid=8, ppid=7)
@@ -207,7 +206,7 @@ def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive: C
         snapshot(shown, 9 * SECOND)
 
 
-def test_what_ended_is_known_while_a_record_of_then_is_held(drive: Callable[..., Any]) -> None:
+def test_what_ended_is_known_while_a_record_of_then_is_held(drive):
     """Samples of stacks are looked up after the faults of the same read of the rings, which may span many seconds."""
     shown = drive()
     shown.process(PROCESS_FORK, 5, pid=8, ppid=7)
@@ -221,8 +220,8 @@ def test_what_ended_is_known_while_a_record_of_then_is_held(drive: Callable[...,
 
 
 def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_behind_it(
-    drive: Callable[..., Any],
-) -> None:
+    drive,
+):
     """A tracer that reads its rings for the first time after ten seconds, in which others looked at the memory."""
     shown = drive()
     snapshot(shown, 9 * SECOND)

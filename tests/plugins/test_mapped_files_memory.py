@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def check(shown: Any, count: int) -> None:
     assert shown.context.ledger.get("unresolved") == 0
 
 
-def test_memory_is_flat_over_many_execs(drive: Callable[..., Any]) -> None:
+def test_memory_is_flat_over_many_execs(drive):
     shown = drive()
     execs(shown, 0, 400)
     gc.collect()

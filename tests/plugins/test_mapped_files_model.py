@@ -77,7 +77,7 @@ actions = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(actions, max_size=60), st.booleans())
-def test_every_fault_has_the_file_that_lay_there_at_its_time(script: list[tuple], one_batch: bool) -> None:
+def test_every_fault_has_the_file_that_lay_there_at_its_time(script, one_batch):
     """GIVEN any story of maps, unmaps, listings, forks, execs and exits WHEN faults are shown in batches after them
     THEN each has the file and the offset that lay at its address at its own time.
     """

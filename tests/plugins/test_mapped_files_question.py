@@ -21,7 +21,7 @@ def address_of(mapped: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
 
-def test_every_line_of_maps() -> None:
+def test_every_line_of_maps():
     """GIVEN a process that waits WHEN each of its mappings is requested THEN the answer is its line in maps."""
     code = "import sys, mmap; m = mmap.mmap(-1, 1 << 20); print('x', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -41,7 +41,7 @@ def test_every_line_of_maps() -> None:
         process.kill()
 
 
-def test_odd_and_deleted_names(tmp_path: Path) -> None:
+def test_odd_and_deleted_names(tmp_path):
     path = tmp_path / "a b\nc\tü (deleted) x"
     path.write_bytes(bytes(8192))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
@@ -51,14 +51,14 @@ def test_odd_and_deleted_names(tmp_path: Path) -> None:
         assert wstrace.mapped_file(address) == str(path)
 
 
-def test_addresses_without_a_file() -> None:
+def test_addresses_without_a_file():
     with mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as anonymous:
         assert wstrace.mapped_file(address_of(anonymous)) is None
     for nothing in (0, 1, 1 << 62, (1 << 64) - 1, 1 << 64, -1):
         assert wstrace.mapped_file(nothing) is None
 
 
-def test_a_process_that_is_gone() -> None:
+def test_a_process_that_is_gone():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     with pytest.raises(TargetExited, match=str(process.pid)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ class Half:
                 "flags": np.full(len(start), FILE, "u2")}  # fmt: skip
 
 
-def test_an_uncovered_address_is_requested(drive: Callable[..., Any]) -> None:
+def test_an_uncovered_address_is_requested(drive):
     backend = Half((0x1000, 0x2000, "/a"), (0x7000, 0x9000, "/moved"))
     shown = drive(backend)
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
@@ -52,14 +51,14 @@ def test_an_uncovered_address_is_requested(drive: Callable[..., Any]) -> None:
     assert shown.context.ledger.get("unresolved", "va") == 1
 
 
-def test_an_answer_of_another_image_is_not_believed(drive: Callable[..., Any]) -> None:
+def test_an_answer_of_another_image_is_not_believed(drive):
     shown = drive(Half((0x40_0000, 0x40_1000, "/another"), (0x7000, 0x9000, "/moved")))
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert shown.fault((20, 0x7000)) == [""]
     assert shown.enricher.statistics()["listings_refused"] >= 1
 
 
-def test_a_process_that_has_ended_meanwhile_answers_nothing(drive: Callable[..., Any]) -> None:
+def test_a_process_that_has_ended_meanwhile_answers_nothing(drive):
     """A zombie's maps are an empty file."""
     backend = Half((0x1000, 0x2000, "/a"))
     shown = drive(backend)
@@ -72,7 +71,7 @@ def test_a_process_that_has_ended_meanwhile_answers_nothing(drive: Callable[...,
     assert shown.enricher.statistics()["listings"] == 1
 
 
-def test_a_trace_without_targets_asks_nothing(drive: Callable[..., Any]) -> None:
+def test_a_trace_without_targets_asks_nothing(drive):
     """Its pids are those of another time or machine."""
     backend = Half((0x1000, 0x2000, "/a"))
     enricher = MappedFiles()
@@ -84,7 +83,7 @@ def test_a_trace_without_targets_asks_nothing(drive: Callable[..., Any]) -> None
     assert backend.wanted == 0
 
 
-def test_nothing_is_read_of_the_past_or_of_strangers(drive: Callable[..., Any]) -> None:
+def test_nothing_is_read_of_the_past_or_of_strangers(drive):
     backend = Half((0x1000, 0x2000, "/a"))
     shown = drive(backend)
     assert shown.fault((5, 0x1000), pid=99) == [""]  # no row ever shown that process
@@ -97,7 +96,7 @@ def test_nothing_is_read_of_the_past_or_of_strangers(drive: Callable[..., Any]) 
     assert backend.wanted == 0
 
 
-def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive: Callable[..., Any]) -> None:
+def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive):
     backend = Half((0x1000, 0x2000, "/a"))
     shown = drive(backend)
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))

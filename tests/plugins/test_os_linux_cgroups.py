@@ -50,7 +50,7 @@ EVENTS = "42 31 0:39 / /sys/fs/cgroup/perf_event rw,relatime - cgroup cgroup rw,
         ("/", "", "", ""),
     ],
 )  # fmt: skip
-def test_a_path_tells_container_pod_and_unit(path: str, container: str, pod: str, unit: str) -> None:
+def test_a_path_tells_container_pod_and_unit(path, container, pod, unit):
     assert (names.container_id(path), names.pod_uid(path), names.unit(path)) == (container, pod, unit)
 
 
@@ -73,17 +73,17 @@ def proc(folder: Path, mounts: str) -> Path:
          Hierarchy(Path("/host/sys/fs/cgroup/unified"), True)),
     ],
 )  # fmt: skip
-def test_the_mount_of_a_controller(tmp_path: Path, mounts: str, folder: Hierarchy) -> None:
+def test_the_mount_of_a_controller(tmp_path, mounts, folder):
     assert hierarchy_of("perf_event", proc(tmp_path, mounts)) == folder
 
 
-def test_no_mount_is_one_sentence(tmp_path: Path) -> None:
+def test_no_mount_is_one_sentence(tmp_path):
     with pytest.raises(Unavailable, match="perf_event is in no hierarchy that is mounted here; mount -t cgroup2"):
         hierarchy_of("perf_event", proc(tmp_path, ""))
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Cgroups:
+def tree(tmp_path):
     """Two containers, a unit and its workers, in v2; memory has a v1 hierarchy with other things in it."""
     for path in (f"docker/{ID}/init", f"docker/{OTHER}", "system.slice/nginx.service/workers", "user.slice/[a]"):
         (tmp_path / "v2" / path).mkdir(parents=True)
@@ -94,7 +94,7 @@ def tree(tmp_path: Path) -> Cgroups:
     return Cgroups(Hierarchy(tmp_path / "v2", True), Hierarchy(tmp_path / "memory", False), tmp_path / "proc")
 
 
-def test_a_controller_of_v2_is_one_that_it_offers(tmp_path: Path) -> None:
+def test_a_controller_of_v2_is_one_that_it_offers(tmp_path):
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified/cgroup.controllers").write_text("cpuset cpu io memory pids\n")
     made = proc(tmp_path, UNIFIED.replace("/sys/fs/cgroup/unified", str(tmp_path / "unified")))
@@ -103,7 +103,7 @@ def test_a_controller_of_v2_is_one_that_it_offers(tmp_path: Path) -> None:
         hierarchy_of("hugetlb", made)
 
 
-def test_at_takes_a_path_below_the_mount_and_that_of_the_folder(tree: Cgroups) -> None:
+def test_at_takes_a_path_below_the_mount_and_that_of_the_folder(tree):
     for path in (
         "/system.slice/nginx.service",
         "system.slice//nginx.service/",
@@ -116,19 +116,19 @@ def test_at_takes_a_path_below_the_mount_and_that_of_the_folder(tree: Cgroups) -
 
 
 @pytest.mark.parametrize("path", ["", "/system.slice/../../memory", "a\0b"])
-def test_a_path_that_leads_out_or_is_empty_is_refused(tree: Cgroups, path: str) -> None:
+def test_a_path_that_leads_out_or_is_empty_is_refused(tree, path):
     with pytest.raises(UsageError, match="is not the path of a cgroup"):
         tree.at(path)
 
 
-def test_a_link_out_of_the_tree_is_not_followed(tree: Cgroups) -> None:
+def test_a_link_out_of_the_tree_is_not_followed(tree):
     (tree.folder / "link").symlink_to("/")
     with pytest.raises(TargetExited):
         tree.at("/link")
     assert "/link" not in {one.path for one in tree.all()}
 
 
-def test_what_is_not_there(tree: Cgroups) -> None:
+def test_what_is_not_there(tree):
     for ask in (
         lambda: tree.at("/no"),
         lambda: tree.matching("/no*"),
@@ -143,7 +143,7 @@ def test_what_is_not_there(tree: Cgroups) -> None:
         tree.at("/cgroup.procs")  # a file
 
 
-def test_globs(tree: Cgroups) -> None:
+def test_globs(tree):
     def paths(pattern: str) -> list[str]:
         return [one.path for one in tree.matching(pattern)]
 
@@ -153,7 +153,7 @@ def test_globs(tree: Cgroups) -> None:
     assert paths(f"{tree.folder}/sys*") == ["/system.slice"]
 
 
-def test_a_container_is_found_by_a_unique_prefix(tree: Cgroups) -> None:
+def test_a_container_is_found_by_a_unique_prefix(tree):
     assert tree.container(ID[:12]).path == f"/docker/{ID}"
     assert tree.container(ID.upper()).path == f"/docker/{ID}"
     both = "2 containers have ids that begin with 01234567: 0123456789abcdef, 01234567ffffffff; give more"
@@ -168,20 +168,20 @@ def test_a_container_is_found_by_a_unique_prefix(tree: Cgroups) -> None:
         assert why in str(refused.value)
 
 
-def test_a_unit_is_found_by_name_and_glob(tree: Cgroups) -> None:
+def test_a_unit_is_found_by_name_and_glob(tree):
     for name in ("nginx", "nginx.service", "ngin[wx]*"):
         assert [one.path for one in tree.unit(name)] == ["/system.slice/nginx.service"]
     assert [one.path for one in tree.unit("*.slice")] == ["/system.slice", "/user.slice"]
 
 
-def test_processes_are_those_below_too_without_other_namespaces(tree: Cgroups) -> None:
+def test_processes_are_those_below_too_without_other_namespaces(tree):
     unit = tree.at("/system.slice/nginx.service")
     (unit.folder / "cgroup.procs").write_text("7\n0\n")
     (unit.folder / "workers/cgroup.procs").write_text("8\n9\n7\n")
     assert unit.processes() == [7, 8, 9]
 
 
-def test_a_cgroup_made_again_is_another_one(tree: Cgroups) -> None:
+def test_a_cgroup_made_again_is_another_one(tree):
     one = tree.at("/user.slice")
     one.folder.rename(tree.folder / "gone")
     assert not one.exists()
@@ -193,7 +193,7 @@ def test_a_cgroup_made_again_is_another_one(tree: Cgroups) -> None:
         one.open()
 
 
-def test_topmost_leaves_out_what_another_holds(tree: Cgroups) -> None:
+def test_topmost_leaves_out_what_another_holds(tree):
     assert topmost(tree.all()) == [tree.at("/")]
     names = [
         one.path
@@ -212,7 +212,7 @@ def fill(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def test_memory_of_v2(tree: Cgroups) -> None:
+def test_memory_of_v2(tree):
     v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
     unit = v2.at("/system.slice/nginx.service")
     files = {"memory.current": "4096\n", "memory.max": "max\n", "memory.high": "8192\n", "memory.peak": "5000\n",
@@ -225,7 +225,7 @@ def test_memory_of_v2(tree: Cgroups) -> None:
     )  # fmt: skip
 
 
-def test_memory_of_v1_has_the_words_of_v2(tree: Cgroups) -> None:
+def test_memory_of_v1_has_the_words_of_v2(tree):
     unit = tree.at("/system.slice/nginx.service")
     (folder := tree.folder.parent / "memory/system.slice/nginx.service").mkdir(parents=True)
     files = {"memory.usage_in_bytes": "4096\n", "memory.limit_in_bytes": "9223372036854771712\n",
@@ -243,7 +243,7 @@ def test_memory_of_v1_has_the_words_of_v2(tree: Cgroups) -> None:
     assert memory.max() == 1 << 20
 
 
-def test_refusals_of_memory_are_one_sentence(tree: Cgroups) -> None:
+def test_refusals_of_memory_are_one_sentence(tree):
     v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
     unit = v2.at("/user.slice")
     with pytest.raises(
@@ -274,7 +274,7 @@ def counting(tree: Cgroups, path: str, faults: int) -> Path:
     return folder
 
 
-def test_faults_by_memory_are_those_since_the_beginning(tree: Cgroups) -> None:
+def test_faults_by_memory_are_those_since_the_beginning(tree):
     counting(tree, "user.slice", 100)
     group = chosen(tree, "/user.slice")
     counting(tree, "user.slice", 175)
@@ -282,7 +282,7 @@ def test_faults_by_memory_are_those_since_the_beginning(tree: Cgroups) -> None:
 
 
 @pytest.mark.parametrize("hierarchy", ["v2", "memory"])
-def test_a_cgroup_made_again_that_nobody_has_seen_yet_has_another_count(tree: Cgroups, hierarchy: str) -> None:
+def test_a_cgroup_made_again_that_nobody_has_seen_yet_has_another_count(tree, hierarchy):
     """Its count is not that of the one before, in whichever hierarchy it was made again first."""
     counting(tree, "user.slice", 100)
     group = chosen(tree, "/user.slice")
@@ -293,7 +293,7 @@ def test_a_cgroup_made_again_that_nobody_has_seen_yet_has_another_count(tree: Cg
     assert group.usage() == Usage()
 
 
-def test_what_one_before_has_counted_is_no_loss_of_the_next(tree: Cgroups) -> None:
+def test_what_one_before_has_counted_is_no_loss_of_the_next(tree):
     """The hierarchies are changed one after the other: memory still has the cgroup that perf events have lost."""
     counting(tree, "user.slice", 100)
     group = chosen(tree, "/user.slice")

@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
 """
 
 
-def test_the_code_is_that_of_its_listing(tmp_path: Path) -> None:
+def test_the_code_is_that_of_its_listing(tmp_path):
     if shutil.which("as") is None or shutil.which("objcopy") is None:
         pytest.skip("needs an assembler (binutils)")
     source, made, code = (tmp_path / name for name in ("held.s", "held.o", "held.bin"))
@@ -55,7 +55,7 @@ def test_the_code_is_that_of_its_listing(tmp_path: Path) -> None:
     assert len(listing) == 65
 
 
-def test_a_command_that_measures_itself_does_not_see_us(tmp_path: Path) -> None:
+def test_a_command_that_measures_itself_does_not_see_us(tmp_path):
     """GIVEN a program that asks for its own page faults and peak WHEN it is launched by a tracer of many MiB THEN
     they are those that it has without, with 40 faults more at most.
     """
@@ -83,7 +83,7 @@ def test_a_command_that_measures_itself_does_not_see_us(tmp_path: Path) -> None:
     assert 1000 <= (usage.minor or 0) <= faults + 40  # it writes its figures after it has requested them
 
 
-def test_where_it_cannot_be_executed_a_fork_holds_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_be_executed_a_fork_holds_the_command(monkeypatch):
     monkeypatch.setattr(launcher, "image", lambda go, answer: b"no program")
     target = platform().launch(["sh", "-c", "exit 7"])
     target.resume()

@@ -38,7 +38,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
 """  # noqa: W291 - an unnamed mapping's line ends in a blank
 
 
-def test_golden_maps() -> None:
+def test_golden_maps():
     columns, files = procfs.parse_maps([TEXT])
     names = [files[i] for i in columns["file"]]
     assert [(name, KINDS[k]) for name, k in zip(names, columns["flags"] >> 8, strict=True)] == [
@@ -70,14 +70,14 @@ def test_golden_maps() -> None:
     }  # fmt: skip
 
 
-def test_nothing_to_read() -> None:
+def test_nothing_to_read():
     assert all(len(column) == 0 for column in procfs.parse_maps([]).columns.values())
 
 
 pytestmark = pytest.mark.skipif(not procfs.exists(os.getpid()), reason="no /proc on this system")
 
 
-def test_maps_of_ourselves() -> None:
+def test_maps_of_ourselves():
     with mmap.mmap(-1, 5 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ours:
         address = np.frombuffer(ours, np.uint8).__array_interface__["data"][0]
         columns, files = procfs.read_maps(os.getpid())
@@ -89,7 +89,7 @@ def test_maps_of_ourselves() -> None:
     assert (columns["dev"][row], columns["ino"][row]) == (Path(binary).stat().st_dev, Path(binary).stat().st_ino)
 
 
-def test_processes_and_counters() -> None:
+def test_processes_and_counters():
     psutil = pytest.importorskip("psutil")
     code = (
         "import subprocess, sys, threading, time\n"
@@ -135,7 +135,7 @@ def test_processes_and_counters() -> None:
         (["secret"], "/usr/bin/browser --type=tab --key=secret", b""),  # a command line, written anew
     ],
 )
-def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, shown) -> None:
+def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, shown):
     code = f"{TITLE}\nif {text!r}: title({text!r})\nprint(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -145,7 +145,7 @@ def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, show
     assert procfs.title(child.pid) == b""
 
 
-def test_an_ended_process_that_nobody_waited_for_has_no_arguments_and_no_account() -> None:
+def test_an_ended_process_that_nobody_waited_for_has_no_arguments_and_no_account():
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert procfs.arguments(child.pid) == ()

@@ -21,7 +21,7 @@ root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reaso
 
 
 @pytest.fixture(autouse=True, params=["tiny program", "fork"])
-def held_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def held_by(request, monkeypatch):
     """What holds a command until it is resumed: where the one cannot be executed the other does."""
     if request.param == "fork":
         monkeypatch.setattr("wstrace_plugins.os.linux.launcher.image", lambda go, answer: None)
@@ -41,7 +41,7 @@ def shell(script: str, out: Path, user: str | None = None) -> str:
     return out.read_text()
 
 
-def test_the_code_of_one_that_ends_unasked_outlives_the_close() -> None:
+def test_the_code_of_one_that_ends_unasked_outlives_the_close():
     """GIVEN a command that ends after the trace has looked at it for the last time, and before all is closed."""
     target = platform().launch(["sh", "-c", "exit 7"])
     target.resume()
@@ -53,7 +53,7 @@ def test_the_code_of_one_that_ends_unasked_outlives_the_close() -> None:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
 )
-def test_exit_codes(script: str, code: int) -> None:
+def test_exit_codes(script, code):
     target = platform().launch(["sh", "-c", script])
     target.resume()
     assert target.wait(20) == code
@@ -62,7 +62,7 @@ def test_exit_codes(script: str, code: int) -> None:
     target.close()
 
 
-def test_held_until_resume(tmp_path: Path) -> None:
+def test_held_until_resume(tmp_path):
     target = platform().launch(["touch", str(tmp_path / "ran")])
     assert target.wait(0.2) is None
     assert not (tmp_path / "ran").exists()
@@ -71,7 +71,7 @@ def test_held_until_resume(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-def test_never_run_is_ended(tmp_path: Path) -> None:
+def test_never_run_is_ended(tmp_path):
     target = platform().launch(["touch", str(tmp_path / "ran")])
     target.close()
     with pytest.raises(ProcessLookupError):
@@ -79,7 +79,7 @@ def test_never_run_is_ended(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_inherits_what_is_its_own(tmp_path: Path) -> None:
+def test_inherits_what_is_its_own(tmp_path):
     script = "ulimit -n; grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd"
     with Path(os.devnull).open() as ours:
         assert ours.fileno() > 2
@@ -91,7 +91,7 @@ def test_inherits_what_is_its_own(tmp_path: Path) -> None:
     assert int(group) == os.getpgrp()
 
 
-def test_blocked_and_ignored_signals_are_handed_on(tmp_path: Path) -> None:
+def test_blocked_and_ignored_signals_are_handed_on(tmp_path):
     old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
@@ -106,7 +106,7 @@ def test_blocked_and_ignored_signals_are_handed_on(tmp_path: Path) -> None:
     assert not ignored & 1 << signal.SIGPIPE - 1
 
 
-def test_refused_commands(tmp_path: Path) -> None:
+def test_refused_commands(tmp_path):
     with pytest.raises(CommandNotFound, match="no-such-program: no such command"):
         platform().launch(["no-such-program"])
     with pytest.raises(CommandNotFound):
@@ -130,7 +130,7 @@ def test_refused_commands(tmp_path: Path) -> None:
 
 
 @root
-def test_runs_as_another_user(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_as_another_user(open_folder, monkeypatch):
     open_folder.chmod(0o777)
     assert shell("id -un; id -G; echo $HOME", open_folder / "a", "nobody") == "nobody\n65534\n/nonexistent\n"
     assert shell("id -un", open_folder / "b", "65534") == "nobody\n"
@@ -142,7 +142,7 @@ def test_runs_as_another_user(open_folder: Path, monkeypatch: pytest.MonkeyPatch
         platform().launch(["true"], user="someone-else")
 
 
-def test_attach() -> None:
+def test_attach():
     child = subprocess.Popen(["sleep", "60"])
     target = platform().attach(child.pid)
     assert target.wait(0.05) is None
@@ -159,7 +159,7 @@ def test_attach() -> None:
             platform().attach(2)
 
 
-def test_the_process_of_a_peak_is_named_only_where_the_system_names_it(request: pytest.FixtureRequest) -> None:
+def test_the_process_of_a_peak_is_named_only_where_the_system_names_it(request):
     if ran_in_a_fresh_process(request):  # a launcher's own peak hides smaller ones where the command is forked off it
         return
     child = "os.spawnl(os.P_WAIT, sys.executable, 'child', '-S', '-c', 'b = bytearray(400 << 20)')"
@@ -171,7 +171,7 @@ def test_the_process_of_a_peak_is_named_only_where_the_system_names_it(request: 
     own.close()
 
 
-def test_usage_is_the_targets_own() -> None:
+def test_usage_is_the_targets_own():
     import numpy as np
 
     ballast = np.ones(200 << 20, np.uint8)  # our own peak is no target's
@@ -194,7 +194,7 @@ def test_usage_is_the_targets_own() -> None:
     assert len(ballast) > 0
 
 
-def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there() -> None:
+def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there():
     """A struct_rusage that it kept did: "SystemError ... tp_clear", as structseq's dealloc asks its emptied type."""
     program = """
 import sys
@@ -219,7 +219,7 @@ except ValueError as error:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_target_is_waited_for_longer_than_poll_can() -> None:
+def test_a_target_is_waited_for_longer_than_poll_can():
     with subprocess.Popen(["sleep", "0.3"]) as process:
         target = platform().attach(process.pid)
         assert target.wait(1e12) is not None

@@ -43,7 +43,7 @@ def function(image: Image | None, address: int) -> str:
     return place.function
 
 
-def test_kernel_functions_by_address(tmp_path: Path) -> None:
+def test_kernel_functions_by_address(tmp_path):
     found = kallsyms(tmp_path, KALLSYMS)
     assert [function(found, 0xFFFFFFFF81000000 + at) for at in (0, 0x100, 0x1FF, 0x200, 0x300)] == [
         "", "first", "first", "second", "second"
@@ -52,12 +52,12 @@ def test_kernel_functions_by_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0000000000000000 T a\n0000000000000000 T b\n", "x\n\n" * 50])
-def test_hidden_addresses_give_no_name(tmp_path: Path, text: str) -> None:
+def test_hidden_addresses_give_no_name(tmp_path, text):
     assert kallsyms(tmp_path, text) is None
     assert kernel_image(tmp_path / "none") is None
 
 
-def test_any_bytes_give_functions_or_none(tmp_path: Path) -> None:
+def test_any_bytes_give_functions_or_none(tmp_path):
     dice = np.random.default_rng(5)
     for _ in range(100):
         text = bytearray(KALLSYMS.encode() * 3)
@@ -95,7 +95,7 @@ def by_function(info: TraceInfo) -> set[str]:
     return {label_of(place, "function") for place in symbolizer.of(batch, "pc", "pc_mapping", "pc_file")}
 
 
-def test_tables_by_function_name_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_by_function_name_both(tmp_path, monkeypatch):
     found = kallsyms(tmp_path, KALLSYMS)
     monkeypatch.setattr(own_kernel, "kernel_image", lambda: found)
     named = {"[kernel]!first", "[vdso]!clock_gettime"}
@@ -106,5 +106,5 @@ def test_tables_by_function_name_both(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("boot", "hosts"), [("", ()), ("another boot", ()), (BOOT, ("a", "b"))])
-def test_of_another_boot_neither_has_functions(boot: str, hosts: tuple[str, ...]) -> None:
+def test_of_another_boot_neither_has_functions(boot, hosts):
     assert by_function(recorded(boot, hosts)) == {"[kernel]", "[vdso]"}

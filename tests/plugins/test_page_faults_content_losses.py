@@ -55,7 +55,7 @@ def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7
     return syscall(enter, time_ns, *arguments, pid=pid, tid=pid) + syscall(leave, time_ns + 5, result, pid=pid, tid=pid)
 
 
-def test_moved_keeps_its_content() -> None:
+def test_moved_keeps_its_content():
     grown = call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=0x90000)
     assert losses(grown) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
     left = call("mremap", 10, 0x10000, 0x2000, 0x2000, MAYMOVE | DONTUNMAP, 0, result=0x90000)
@@ -64,12 +64,12 @@ def test_moved_keeps_its_content() -> None:
     assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=ENOMEM)) == []
 
 
-def test_a_range_does_not_wrap() -> None:
+def test_a_range_does_not_wrap():
     assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
 
 
 @pytest.mark.parametrize("advice", [20, 21], ids=["MADV_COLD", "MADV_PAGEOUT"])
-def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice: int) -> None:
+def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice):
     """A folio of which a part is reclaimed is split, and thereby unmapped as a whole."""
     at = 1 << 30
     assert losses(call("madvise", 10, at, 0x1001, advice)) == [
@@ -77,7 +77,7 @@ def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice: int) -> None
     ]
 
 
-def test_the_ranges_of_process_madvise_are_not_reported() -> None:
+def test_the_ranges_of_process_madvise_are_not_reported():
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
         (10, 7, "perhaps lost", 0, END, 0, 0)
     ]
@@ -85,7 +85,7 @@ def test_the_ranges_of_process_madvise_are_not_reported() -> None:
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0, result=4096)) == []  # MADV_PAGEOUT
 
 
-def test_brk_that_shrinks() -> None:
+def test_brk_that_shrinks():
     wanted, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
     shrunk = call("brk", 30, 0x12001, result=0x12001)
     assert losses(wanted, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
@@ -96,7 +96,7 @@ def test_brk_that_shrinks() -> None:
     assert losses(grown, comm(b"b", 25, executed=True), shrunk)[1:] == []
 
 
-def test_a_mapping_at_a_fixed_address_replaces_what_was_there() -> None:
+def test_a_mapping_at_a_fixed_address_replaces_what_was_there():
     entry, failure = syscall(11, 10, 0x10000, 0x2000, 3, 0x32), syscall(12, 12, EINVAL)
     grows_a_neighbour = mmap2(0x8000, 0xA000, b"//anon", 14)
     assert losses(entry, grows_a_neighbour) == [(10, 7, "replaced by a new mapping", 0x10000, 0x12000, 0, 0)]
@@ -118,11 +118,11 @@ def test_a_mapping_at_a_fixed_address_replaces_what_was_there() -> None:
     ],
     ids=["mlock", "mlock2", "mlockall", "POPULATE_READ", "POPULATE_WRITE", "of itself", "MAP_POPULATE", "locked"],
 )  # fmt: skip
-def test_what_may_have_brought_pages_without_a_fault(records: bytes, start: int, end: int) -> None:
+def test_what_may_have_brought_pages_without_a_fault(records, start, end):
     assert losses(records) == [(10, 7, "populated", start, end, 0, 0)]
 
 
-def test_a_fork_waits_until_it_is_distinguished_from_a_vfork() -> None:
+def test_a_fork_waits_until_it_is_distinguished_from_a_vfork():
     side = make()
     side.take(comm(b"a", 1) + task(7, 10, 11, 11, 7))
     assert given(side, 20)["content_loss"] == []
@@ -132,12 +132,12 @@ def test_a_fork_waits_until_it_is_distinguished_from_a_vfork() -> None:
     assert not side.holds
 
 
-def test_without_the_tracepoint_of_births_a_fork_is_not_proven() -> None:
+def test_without_the_tracepoint_of_births_a_fork_is_not_proven():
     born = task(7, 10, 2**22, 2**22, 2**22 - 1)
     assert losses(born, births=False) == [(10, 2**22, "perhaps forked", 0, END, 0, 2**22 - 1)]
 
 
-def test_each_process_that_shares_the_memory_has_a_row() -> None:
+def test_each_process_that_shares_the_memory_has_a_row():
     shared = task(7, 10, 11, 11, 7) + new_task(NEW_TASK, 11, CLONE_VM)
     rows = losses(shared, call("munmap", 20, 0x10000, 1, pid=11))
     assert sorted(rows[1:]) == [
@@ -146,18 +146,18 @@ def test_each_process_that_shares_the_memory_has_a_row() -> None:
     ]
 
 
-def test_after_a_loss_of_records_anything_may_be_lost() -> None:
+def test_after_a_loss_of_records_anything_may_be_lost():
     rows = losses(comm(b"a", 5) + mmap2(0x1000, 0x1000, b"/x", 10) + lost(3, 0) + task(7, 12, 11, 11, 7))
     assert rows[0] == (11, 7, "perhaps lost", 0, END, 0, 0)
 
 
-def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped() -> None:
+def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped():
     attached = comm(b"a", 1) + mmap2(0x10000, 0x5000, b"/SYSV00000000 (deleted)", 10)
     assert losses(attached, call("shmdt", 20, 0x10000)) == [(20, 7, "unmapped", 0x10000, 0x15000, 0, 0)]
     assert losses(attached, call("shmdt", 20, 0x11000)) == [(25, 7, "perhaps lost", 0, END, 0, 0)]
 
 
-def test_which_kinds_are_reported() -> None:
+def test_which_kinds_are_reported():
     side = make()
     assert side.traced_losses(calls_everywhere=True) == (
         *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
@@ -166,7 +166,7 @@ def test_which_kinds_are_reported() -> None:
     assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
 
 
-def test_lost_records_of_rare_calls_cost_no_mapping() -> None:
+def test_lost_records_of_rare_calls_cost_no_mapping():
     side = make()
     side.take(comm(b"a", 5))
     side.take(call("madvise", 10, 0, 1, 14) + lost(3, 0), rare=True)
@@ -175,7 +175,7 @@ def test_lost_records_of_rare_calls_cost_no_mapping() -> None:
     assert {LOSS_EVENTS[row[2]] for row in rows["content_loss"]} == {"perhaps lost"}
 
 
-def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read() -> None:
+def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read():
     """The kernel tells it only with the next record that finds room, which may never come."""
     side = make()
     side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7) + task(4, 19, 7, 7, 1))
@@ -188,7 +188,7 @@ def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read() -> None:
 
 
 @pytest.mark.parametrize("rare", [True, False])
-def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> None:
+def test_what_is_lost_may_have_happened_until_the_next_record(rare):
     """Of what was touched since the record before, something may have been discarded, too."""
     side = make()
     side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7))
@@ -198,7 +198,7 @@ def test_what_is_lost_may_have_happened_until_the_next_record(rare: bool) -> Non
     assert rows == [*shown, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
 
 
-def test_a_loss_before_all_else_that_was_read_is_of_its_own_time() -> None:
+def test_a_loss_before_all_else_that_was_read_is_of_its_own_time():
     """Not of the beginning of the clock: a trace would seem to last since the machine was started."""
     side = make()
     side.take(comm(b"a", 5_000))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ def times(samples: RingSamples) -> list[int]:
 # -- attributes --------------------------------------------------------------------------------------------------------
 
 
-def test_attributes_are_those_of_the_header() -> None:
+def test_attributes_are_those_of_the_header():
     """Offsets and bits as <linux/perf_event.h> has them, packed by hand."""
     [minor] = Settings(kernel=False, period=5).attributes(MINOR, lost=True)
     flags = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 18 | 1 << 25  # disabled inherit exclude_* sample_id_all clockid
@@ -75,9 +74,7 @@ def test_attributes_are_those_of_the_header() -> None:
         (errno.EMFILE, errno.EINVAL, 1, "0", "Too many open files; allow more open files: ulimit -n"),
     ],
 )
-def test_what_a_refusal_means(
-    monkeypatch: Any, number: int, answer: int, paranoid: int, capabilities: str, why: str
-) -> None:
+def test_what_a_refusal_means(monkeypatch, number, answer, paranoid, capabilities, why):
     """answer: what the system says to flags that no kernel knows; EINVAL is the kernel's own."""
     monkeypatch.setattr(perf.procfs, "setting", lambda path: paranoid)
     monkeypatch.setattr(perf.procfs, "status", lambda pid: {"CapEff": capabilities, "Seccomp": "2"})
@@ -92,7 +89,7 @@ def test_what_a_refusal_means(
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_become_columns() -> None:
+def test_rows_become_columns():
     minor, major = RingSamples(major=False), RingSamples(major=True)
     take(minor, sample(10, va=1 << 63, pid=2**32 - 1, tid=3), sample(30, misc=1))
     take(major, sample(20, va=5, pc=(1 << 64) - 1))
@@ -110,13 +107,13 @@ def test_rows_become_columns() -> None:
     assert {name: column.dtype.str for name, column in columns.items()} == {name: types[name] for name in columns}
 
 
-def test_nothing_gives_nothing() -> None:
+def test_nothing_gives_nothing():
     samples = RingSamples(major=False)
     take(samples)
     assert all(len(column) == 0 for column in merge([samples], 9).values())
 
 
-def test_loss_is_counted_and_taken_out() -> None:
+def test_loss_is_counted_and_taken_out():
     samples = RingSamples(major=False)
     take(samples, sample(10), lost(5, 20), sample(30), lost(7, 40))
     assert (samples.lost, times(samples)) == (12, [10, 30])
@@ -124,7 +121,7 @@ def test_loss_is_counted_and_taken_out() -> None:
     assert (samples.malformed, len(times(samples))) == (2, 1)
 
 
-def test_longer_rows_are_those_of_ours_with_more_behind() -> None:
+def test_longer_rows_are_those_of_ours_with_more_behind():
     """Another tracer's call chains make our rows longer; what is behind them is old bytes, old headers among them."""
     samples = RingSamples(major=False)
 
@@ -146,7 +143,7 @@ RECORD = st.tuples(st.sampled_from([1, 2, 4, 9, 10]), st.sampled_from([1, 2]), s
 
 
 @given(st.lists(RECORD, max_size=30), st.binary(max_size=50))
-def test_records_are_split_as_a_walk_over_their_sizes_does(parts: list[Any], torn: bytes) -> None:
+def test_records_are_split_as_a_walk_over_their_sizes_does(parts, torn):
     ring, walked = b"", []
     for kind, misc, word, junk in parts:
         walked.append(len(ring) // 8)
@@ -158,7 +155,7 @@ def test_records_are_split_as_a_walk_over_their_sizes_does(parts: list[Any], tor
     assert rest <= len(torn)
 
 
-def test_foreign_times_are_counted_and_taken_out() -> None:
+def test_foreign_times_are_counted_and_taken_out():
     samples = RingSamples(major=False)
     take(
         samples,
@@ -173,7 +170,7 @@ def test_foreign_times_are_counted_and_taken_out() -> None:
     assert (samples.foreign, times(samples)) == (3, [100, 200])
 
 
-def test_doubles_are_kept_once_over_drains_too() -> None:
+def test_doubles_are_kept_once_over_drains_too():
     samples = RingSamples(major=False)
     take(samples, sample(10), sample(10), sample(10), sample(10, va=0x8000), sample(11), doubled=True)
     take(samples, sample(11), sample(12), sample(12), doubled=True)
@@ -186,7 +183,7 @@ def test_doubles_are_kept_once_over_drains_too() -> None:
     st.lists(st.lists(st.integers(0, 200), max_size=30).map(sorted), min_size=1, max_size=6),
     st.lists(st.integers(0, 200), max_size=5).map(sorted),
 )
-def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], marks: list[int]) -> None:
+def test_merging_up_to_watermarks_keeps_all_in_order(rings, marks):
     all_samples = [RingSamples(major=bool(i % 2)) for i in range(len(rings))]
     for number, (samples, times) in enumerate(zip(all_samples, rings, strict=True)):
         take(samples, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
@@ -201,7 +198,7 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings: list[list[int]], mar
     assert sum(samples.recorded for samples in all_samples) == len(every)
 
 
-def test_a_watermark_cuts_no_part_of_a_ring() -> None:
+def test_a_watermark_cuts_no_part_of_a_ring():
     """A part is what one read found: it is passed on as it was copied from the ring."""
     busy, idle = RingSamples(major=False), RingSamples(major=True)
     assert settled([busy, idle], 7) == 7  # nothing waits: what else has come is not held back
@@ -216,7 +213,7 @@ def test_a_watermark_cuts_no_part_of_a_ring() -> None:
     assert settled([busy, idle], 45) == 40
 
 
-def test_parts_of_one_row_each_are_merged() -> None:
+def test_parts_of_one_row_each_are_merged():
     one, other = RingSamples(major=False), RingSamples(major=True)
     for t in (10, 20, 30):
         take(one, sample(t))

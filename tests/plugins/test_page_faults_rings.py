@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -48,7 +47,7 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
+def kernel(monkeypatch):
     close = os.close
 
     def make(allowed: int = 1 << 40) -> Kernel:
@@ -66,7 +65,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     ("cpus", "size"), [(1, 16 * MIB), (8, 16 * MIB), (9, 8 * MIB), (96, MIB), (256, MIB // 2), (1024, MIB // 8)]
 )
 @pytest.mark.parametrize("stacks", [False, True])
-def test_the_size_by_the_number_of_cpus(kernel: Callable[..., Kernel], cpus: int, size: int, stacks: bool) -> None:
+def test_the_size_by_the_number_of_cpus(kernel, cpus, size, stacks):
     machine = kernel()
     rings = Rings(range(cpus), stacks=stacks)
     assert rings.size == size
@@ -82,7 +81,7 @@ def test_the_size_by_the_number_of_cpus(kernel: Callable[..., Kernel], cpus: int
     assert not machine.opened
 
 
-def test_no_room_for_256_cpus_is_reported_and_nothing_is_left(kernel: Callable[..., Kernel]) -> None:
+def test_no_room_for_256_cpus_is_reported_and_nothing_is_left(kernel):
     machine = kernel(allowed=256 * 60 * 1024)
     with pytest.raises(Unavailable, match="no room for the kernel's buffers"):
         Rings(range(256))

@@ -15,7 +15,7 @@ from wstrace_plugins.mapped_files.spaces import AddressSpaces
 from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
 
 
-def test_life_of_a_process() -> None:
+def test_life_of_a_process():
     side, strings, processes, _ = band(
         comm(b"sh", 10, executed=True) + task(7, 20, 7, 9, 7) + comm(b"worker", 30, tid=9) + task(7, 40, 11, 11, 7)
         + task(4, 50, 7, 7, 1) + task(4, 60, 7, 9, 1) + task(4, 70, 11, 11, 7)
@@ -33,7 +33,7 @@ def test_life_of_a_process() -> None:
     assert side.live == {}
 
 
-def test_a_title_is_of_the_program_that_the_process_executes() -> None:
+def test_a_title_is_of_the_program_that_the_process_executes():
     """It is read from /proc at a time, and stands among the records of that time."""
     side, strings, _, _ = band(comm(b"sh", 10, executed=True) + comm(b"pg", 30, executed=True), watermark=10)
     assert side.titled(7, 20, b"sh: idle")
@@ -47,26 +47,26 @@ def test_a_title_is_of_the_program_that_the_process_executes() -> None:
     assert not side.titled(7, 60, b"pg: writer")
 
 
-def test_cpus_are_put_in_order_before_they_are_understood() -> None:
+def test_cpus_are_put_in_order_before_they_are_understood():
     """A thread may be born on one CPU and end on another, whose ring is read first."""
     side, _, processes, _ = band(task(4, 50, 7, 9, 1), comm(b"a", 10) + task(7, 20, 7, 9, 7))
     assert [row[0] for row in processes] == [10, 20, 50]
     assert side.live[7].threads == {7}
 
 
-def test_held_until_the_watermark() -> None:
+def test_held_until_the_watermark():
     side, _, processes, spaces = band(comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + comm(b"b", 30), watermark=20)
     assert (len(processes), len(spaces), side.holds) == (1, 1, True)
     assert [len(batch) for batch in side.give(30, "test")] == [1]
     assert not side.holds
 
 
-def test_children_left_out() -> None:
+def test_children_left_out():
     _, _, processes, _ = band(comm(b"a", 10) + task(7, 20, 11, 11, 7) + task(7, 30, 7, 8, 7), children=False)
     assert [(row[1], row[3]) for row in processes] == [(7, 7), (7, 8)]
 
 
-def test_mappings_and_their_kinds() -> None:
+def test_mappings_and_their_kinds():
     _, strings, _, spaces = band(
         comm(b"prog", 1, executed=True) + mmap2(0x400000, 0x1000, b"/bin/prog", 2, prot=5)
         + mmap2(0x401000, 0x1000, b"//anon", 3)  # .bss
@@ -89,7 +89,7 @@ def test_mappings_and_their_kinds() -> None:
     ]
 
 
-def test_loss_makes_live_processes_unknown() -> None:
+def test_loss_makes_live_processes_unknown():
     raw = comm(b"a", 10, executed=True) + record(2, 0, struct.pack("<QQ", 5, 123), 99) + comm(b"b", 100, pid=7)
     side, _, _, spaces = band(raw)
     assert (side.lost, side.stale) == (123, True)
@@ -97,13 +97,13 @@ def test_loss_makes_live_processes_unknown() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
-def test_torn_and_hostile_records(noise: bytes, cut: int) -> None:
+def test_torn_and_hostile_records(noise, cut):
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
     band(noise, calls=Calls({"munmap": (1, 2), "mremap": (3, 4)}), shared=SharedSpaces(5))
 
 
-def test_a_double_record_is_taken_once() -> None:
+def test_a_double_record_is_taken_once():
     _, _, processes, _ = band(comm(b"a", 10) * 2 + comm(b"a", 11))
     assert len(processes) == 2
 
@@ -123,7 +123,7 @@ def moves(*records: bytes) -> list[tuple[Any, ...]]:
             in spaces[1:]]  # fmt: skip
 
 
-def test_a_munmap_that_failed_is_not_believed() -> None:
+def test_a_munmap_that_failed_is_not_believed():
     call = syscall(MUNMAP, 10, 0x10001, 0x1000)
     assert moves(call) == moves(call, syscall(UNMAPPED, 20, EINVAL)) == []
     # the return of another call, or of another thread, is not its own
@@ -144,7 +144,7 @@ def left(*records: bytes) -> list[tuple[str, str, int, str]]:
     ]  # fmt: skip
 
 
-def test_what_another_thread_maps_before_the_call_returns_stays() -> None:
+def test_what_another_thread_maps_before_the_call_returns_stays():
     """munmap() and mremap() free their place before they return: it counts as free from their entry on."""
     again = mmap2(0x10000, 0x1000, b"/new", 15)
     stays = [("0x10000", "0x11000", 0x2000, "/new"), ("0x11000", "0x14000", 0x3000, "/data")]
@@ -153,7 +153,7 @@ def test_what_another_thread_maps_before_the_call_returns_stays() -> None:
     assert moved == [*stays, ("0x90000", "0x91000", 0x2000, "/data")], "what lay there when the call was entered"
 
 
-def test_grown_and_shrunk_in_its_place() -> None:
+def test_grown_and_shrunk_in_its_place():
     """Nothing of what stays is unknown meanwhile."""
     grow = syscall(MREMAP, 10, 0x10000, 0x4000, 0x8000, 0, 0), syscall(RETURN, 20, 0x10000)
     assert [row[1] for row in moves(*grow)] == [4]
@@ -162,7 +162,7 @@ def test_grown_and_shrunk_in_its_place() -> None:
     assert moves(*shrink) == [(10, 2, "0x11000", "0x14000", 0, 0)]
 
 
-def test_unmapped_and_moved() -> None:
+def test_unmapped_and_moved():
     assert moves(syscall(MUNMAP, 10, 0x10000, 1), syscall(UNMAPPED, 20, 0)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
     call = syscall(MREMAP, 10, 0x11000, 0x1000, 0x3000, 1, 0)
     assert moves(call) == []
@@ -188,7 +188,7 @@ def mapped_by(*records: bytes) -> list[tuple[int, int]]:
     return [row[:2] for row in spaces]
 
 
-def test_processes_that_share_memory_have_each_others_mappings() -> None:
+def test_processes_that_share_memory_have_each_others_mappings():
     born = task(7, 10, 11, 11, 7)
     both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
     sharing = [(20, 7), (20, 11), (30, 7), (30, 11)]
@@ -204,7 +204,7 @@ def test_processes_that_share_memory_have_each_others_mappings() -> None:
     assert sorted(mapped_by(*vfork, task(4, 15, 11, 11, 7), *both)) == [(20, 7), (30, 11)]
 
 
-def test_a_birth_belongs_to_the_process_that_was_reported_of_just_before_it() -> None:
+def test_a_birth_belongs_to_the_process_that_was_reported_of_just_before_it():
     """Those of all processes are seen, and those with memory of their own are not."""
     born = task(7, 10, 11, 11, 7)
     both = [mmap2(0x1000, 0x1000, b"/a", 20, pid=7), mmap2(0x2000, 0x1000, b"/b", 30, pid=11)]
@@ -218,7 +218,7 @@ def test_a_birth_belongs_to_the_process_that_was_reported_of_just_before_it() ->
 # -- privilege gained by exec ------------------------------------------------------------------------------------------
 
 
-def test_a_program_that_gains_privilege_goes_on_untraced() -> None:
+def test_a_program_that_gains_privilege_goes_on_untraced():
     """The kernel ends its trace right after it tells of the exec: that is no end of the process."""
     end = task(4, 12, 7, 7, 1)
     side, _, processes, _ = band(comm(b"su", 10, executed=True) + end)

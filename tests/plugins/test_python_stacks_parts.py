@@ -11,7 +11,6 @@ import sys
 import types
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def codes(code: CodeType) -> list[CodeType]:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="line tables of 3.11 on")
 @pytest.mark.parametrize("module", ["argparse", "dataclasses", "typing", "asyncio.base_events", "decimal", "enum"])
-def test_line_tables_say_what_cpython_says(module: str) -> None:
+def test_line_tables_say_what_cpython_says(module):
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -52,7 +51,7 @@ def test_line_tables_say_what_cpython_says(module: str) -> None:
             assert {table.line(unit) or 0 for unit in range(start // 2, end // 2)} == {line or 0}, code
 
 
-def test_a_line_table_that_is_cut_or_no_table_says_nothing() -> None:
+def test_a_line_table_that_is_cut_or_no_table_says_nothing():
     whole = (lambda: [i for i in range(3) if i]).__code__
     for end in range(len(whole.co_linetable)):
         table = LineTable(whole.co_linetable[:end], whole.co_firstlineno)
@@ -63,7 +62,7 @@ def test_a_line_table_that_is_cut_or_no_table_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("python", [p for p in installed() if not p.root], ids=lambda python: python.label)
-def test_the_offsets_are_those_of_the_headers(tmp_path: Path, python: Any) -> None:
+def test_the_offsets_are_those_of_the_headers(tmp_path, python):
     include = Path(python.program).resolve().parents[1] / f"include/python{python.version[0]}.{python.version[1]}"
     if shutil.which("gcc") is None or not (include / "internal/pycore_frame.h").exists():
         pytest.skip(f"needs gcc and the headers of {python.label}")
@@ -103,7 +102,7 @@ def test_the_offsets_are_those_of_the_headers(tmp_path: Path, python: Any) -> No
     assert int(said["unique"]) == layout.threads - 8
 
 
-def test_what_has_no_layout_says_why() -> None:
+def test_what_has_no_layout_says_why():
     def header(version: int, free_threaded: int) -> bytes:
         return b"xdebugpy" + version.to_bytes(8, "little") + free_threaded.to_bytes(8, "little")
 
@@ -130,7 +129,7 @@ SCRIPT = [("sample", 5, 0, NO_ROW), ("stack", 5, 0xA0), ("sample", 5, 1, 0xA0), 
 WANTED = [want for kind, _, _, *rest in SCRIPT if kind == "sample" for want in rest]
 
 
-def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into() -> None:
+def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into():
     """As long as there is neither a stack row nor a loss it takes a shorter way, to the same end."""
     rows = np.array([row(kind, tid, value) for kind, tid, value, *_ in SCRIPT], "<u8")
     for cuts in ([], *([i] for i in range(len(rows) + 1)), list(range(len(rows)))):
@@ -143,7 +142,7 @@ def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into() -> 
         assert (ring.lost, ring.malformed, ring.foreign) == (9, 0, 0)
 
 
-def test_instructions_are_those_of_the_instruction_set() -> None:
+def test_instructions_are_those_of_the_instruction_set():
     a = Assembler()
     a.mov(R1, R8, 4)
     a.load64(R0, 0x123456789ABCDEF0)
@@ -161,7 +160,7 @@ def test_instructions_are_those_of_the_instruction_set() -> None:
         Assembler().op("mov", R1, 1 << 40)
 
 
-def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
+def test_what_a_command_will_run_is_read_before_it_runs(tmp_path):
     finder, environment = Interpreters(), {"PATH": str(Path(sys.executable).parent) + ":/usr/bin:/bin"}
     real = str(Path(sys.executable).resolve())
     script = tmp_path / "script"
@@ -178,7 +177,7 @@ def test_what_a_command_will_run_is_read_before_it_runs(tmp_path: Path) -> None:
     assert finder.of_command(str(tmp_path), environment).python is None
 
 
-def test_records_of_a_hostile_target_are_bounded() -> None:
+def test_records_of_a_hostile_target_are_bounded():
     """Names and tables of 2 ** 32 - 1 bytes, characters of 7 bytes, 2 ** 64 - 1 frames, frames without code."""
     strings = Dictionary()
     decoder = Decoder(CallSites(StackIds(), strings), strings)
@@ -200,9 +199,7 @@ def test_records_of_a_hostile_target_are_bounded() -> None:
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL])
 @pytest.mark.parametrize(("release", "remedy"), [("5.10.0-32-amd64", True), ("6.12.1", False)])
-def test_a_newer_kernel_is_the_remedy_on_an_old_one_alone(
-    monkeypatch: pytest.MonkeyPatch, number: int, release: str, remedy: bool
-) -> None:
+def test_a_newer_kernel_is_the_remedy_on_an_old_one_alone(monkeypatch, number, release, remedy):
     monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(release=release))
     refused = kernel.refusal(OSError(number, os.strerror(number)))
     assert (refused.remedy == "Linux 5.17 or newer") == remedy

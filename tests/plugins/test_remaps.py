@@ -86,14 +86,14 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_reported_is_what_is_mapped(seed: int) -> None:
+def test_what_is_reported_is_what_is_mapped(seed):
     machine = Machine(seed)
     for _ in range(150):
         machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()
         assert known(machine.spaces, 7, machine.time) == machine.truth
 
 
-def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory() -> None:
+def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory():
     spaces = AddressSpaces(Dictionary())
     applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x12000, 0, 5, 0, 42, KIND_FILE << KIND_SHIFT)])
     spaces.apply_process(PROCESS_FORK, 5, 8, 7)
@@ -102,7 +102,7 @@ def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory() -> None:
     assert known(spaces, 7, 20) == {0x10 + i: (42, i) for i in range(2)}
 
 
-def test_what_another_thread_maps_in_the_old_place_meanwhile_stays() -> None:
+def test_what_another_thread_maps_in_the_old_place_meanwhile_stays():
     spaces = AddressSpaces(Dictionary())
     file = KIND_FILE << KIND_SHIFT
     applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x11000, 0, 5, 0, 42, file)])

@@ -44,7 +44,7 @@ def all_binaries(built: Path) -> list[Path]:
     return [*(built / name for name in (*FLAVOURS, "stripped")), *real_binaries()]
 
 
-def test_sections_have_readelfs_number_name_and_address(built: Path) -> None:
+def test_sections_have_readelfs_number_name_and_address(built):
     for file in all_binaries(built):
         rows = sections_by_readelf(file)
         assert len(rows) > 8
@@ -85,7 +85,7 @@ def in_text(addresses: dict[int, set[str]], file: Path) -> np.ndarray:
     return np.array([address for address in sorted(addresses) if start <= address < start + size], "u8")
 
 
-def test_functions_agree_with_nm(built: Path) -> None:
+def test_functions_agree_with_nm(built):
     compared = held_back = 0
     for file in [*(built / flavour for flavour in FLAVOURS), *real_binaries()]:
         complete = bool(run("nm", file))
@@ -106,7 +106,7 @@ def test_functions_agree_with_nm(built: Path) -> None:
     assert held_back < compared / 200
 
 
-def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
+def test_functions_agree_with_addr2line_inside_of_them(built):
     for flavour in FLAVOURS:
         file = built / flavour
         names = functions_by_nm(file)
@@ -120,7 +120,7 @@ def test_functions_agree_with_addr2line_inside_of_them(built: Path) -> None:
         assert same > 0.8 * len(pairs)  # of several names for one address each takes one
 
 
-def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
+def test_a_data_symbol_a_local_function_and_a_template(built):
     for flavour in ("pie", "fixed", "old_layout"):
         file = built / flavour
         lines = [line.split(" ", 2) for line in run("nm", "-C", file).splitlines() if line[0] != " "]
@@ -135,7 +135,7 @@ def test_a_data_symbol_a_local_function_and_a_template(built: Path) -> None:
         assert places[3].symbol == f"{flavour}!main+0x3"
 
 
-def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
+def test_the_last_page_of_data_holds_the_beginning_of_bss(built):
     file = built / "old_layout"
     data = max(sections_by_readelf(file), key=lambda row: row[2])
     (place,) = ImageResolver().resolve(MappedFile(str(file)), np.array([data[3] + data[4] + 64], "u8"))
@@ -143,14 +143,14 @@ def test_the_last_page_of_data_holds_the_beginning_of_bss(built: Path) -> None:
     assert place.number == data[0] + 1
 
 
-def test_a_stripped_library_keeps_its_exported_names(built: Path) -> None:
+def test_a_stripped_library_keeps_its_exported_names(built):
     main = next(a for a, names in functions_by_nm(built / "shared", "-D").items() if "main" in names)
     offset = offset_of(np.array([main + 2], "u8"), built / "stripped")
     (place,) = ImageResolver().resolve(MappedFile(str(built / "stripped")), offset)
     assert place.symbol == "stripped!main+0x2"
 
 
-def test_build_ids(built: Path) -> None:
+def test_build_ids(built):
     notes = run("readelf", "-n", built / "pie")
     build_id = re.search(r"Build ID: (\w+)", notes)[1]
     with ImageFile(str(built / "pie")) as file:
@@ -165,7 +165,7 @@ def test_build_ids(built: Path) -> None:
     assert resolver.resolve(MappedFile("/gone/pie", build_id=build_id), offset)[0].number
 
 
-def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_again(built, tmp_path):
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     shutil.copy(built / "pie", tmp_path / "it")
     assert resolver.resolve(MappedFile(str(tmp_path / "it")), offset)[0].number
@@ -175,27 +175,27 @@ def test_a_replaced_file_is_read_again(built: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["/nowhere/lib.so", "[heap]", "", "a\0b", "/dev/zero", "/proc/self", "C:\\x\\y.dll"])
-def test_what_cannot_be_read_keeps_its_name(file: str) -> None:
+def test_what_cannot_be_read_keeps_its_name(file):
     resolver = ImageResolver()
     places = resolver.resolve(MappedFile(file), np.array([5, 6], "u8"))
     assert [(p.module, p.number, p.function, p.address) for p in places] == [
         (module_name(file), 0, "", 5), (module_name(file), 0, "", 6)]  # fmt: skip
 
 
-def test_a_fifo_does_not_stop_the_reader(tmp_path: Path) -> None:
+def test_a_fifo_does_not_stop_the_reader(tmp_path):
     import os
 
     os.mkfifo(tmp_path / "fifo")
     assert not ImageResolver().resolve(MappedFile(str(tmp_path / "fifo")), np.array([0], "u8"))[0].number
 
 
-def test_base_names() -> None:
+def test_base_names():
     assert module_name("/usr/lib/libc.so.6 (deleted)") == "libc.so.6"
     assert module_name("C:\\Windows\\ntdll.dll") == "ntdll.dll"
     assert module_name("/odd/na\\me.so") == "na\\me.so"
 
 
-def test_a_file_that_only_the_name_space_of_its_process_has(built: Path) -> None:
+def test_a_file_that_only_the_name_space_of_its_process_has(built):
     """A container: the path exists in its mount name space alone."""
     import os
 

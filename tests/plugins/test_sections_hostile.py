@@ -24,7 +24,7 @@ OFFSETS = np.arange(0, 1 << 20, 4096, dtype="u8")
 
 
 @pytest.fixture(scope="module")
-def binary() -> bytes:
+def binary():
     small = min((p for p in Path("/usr/bin").iterdir() if p.is_file() and 10_000 < p.stat().st_size < 80_000
                  and p.read_bytes()[:4] == b"\x7fELF"), key=lambda p: p.stat().st_size)  # fmt: skip
     return small.read_bytes()
@@ -32,7 +32,7 @@ def binary() -> bytes:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_broken_elf_file_is_an_image_or_an_image_error(binary: bytes, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_broken_elf_file_is_an_image_or_an_image_error(binary, tmp_path, data):
     broken = bytearray(binary)
     end = len(broken)
     for _ in range(data.draw(st.integers(1, 8))):
@@ -49,7 +49,7 @@ def test_a_broken_elf_file_is_an_image_or_an_image_error(binary: bytes, tmp_path
     assert len(places) == len(OFFSETS)
 
 
-def test_a_file_that_is_cut_off_is_counted(binary: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_is_counted(binary, tmp_path):
     (tmp_path / "cut").write_bytes(binary[: len(binary) // 2])
     resolver = ImageResolver()
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_a_file_that_is_cut_off_is_counted(binary: bytes, tmp_path: Path) -> Non
     assert resolver.statistics()["not_an_image"] >= 1
 
 
-def test_a_table_that_says_it_is_huge_costs_nothing(binary: bytes, tmp_path: Path) -> None:
+def test_a_table_that_says_it_is_huge_costs_nothing(binary, tmp_path):
     huge = bytearray(binary)
     sections = int.from_bytes(huge[0x28:0x30], "little")
     for number in range(int.from_bytes(huge[0x3C:0x3E], "little")):
@@ -71,7 +71,7 @@ def test_a_table_that_says_it_is_huge_costs_nothing(binary: bytes, tmp_path: Pat
         tracemalloc.stop()
 
 
-def test_too_many_headers_are_refused_early(binary: bytes, tmp_path: Path) -> None:
+def test_too_many_headers_are_refused_early(binary, tmp_path):
     many = bytearray(binary)
     many[0x3C:0x3E] = b"\xf0\xff"
     (tmp_path / "many").write_bytes(many)
@@ -79,7 +79,7 @@ def test_too_many_headers_are_refused_early(binary: bytes, tmp_path: Path) -> No
         elf.read_image(file)
 
 
-def test_names_of_symbols_that_point_nowhere_are_left_out() -> None:
+def test_names_of_symbols_that_point_nowhere_are_left_out():
     raw = np.zeros(4, SYMBOL_ROW)
     raw["info"], raw["section"], raw["value"], raw["size"] = elf.STT_FUNC, 1, [16, 32, 48, 64], 8
     raw["name"] = [1, 6, 7, 0xFFFFFFFF]
@@ -88,7 +88,7 @@ def test_names_of_symbols_that_point_nowhere_are_left_out() -> None:
     assert rows["start"].tolist() == [16]
 
 
-def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one() -> None:
+def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one():
     strings = b"\0__write\0write\0label\0outer\0inner\0$x\0"
     at = {name: strings.index(name.encode()) for name in ("__write", "write", "label", "outer", "inner", "$x")}
     rows = [  # name, type, binding, value, size
@@ -115,7 +115,7 @@ def test_of_several_names_the_known_one_and_of_nested_symbols_the_inner_one() ->
     assert symbols.dtype == SYMBOL
 
 
-def test_an_image_without_anything_still_answers() -> None:
+def test_an_image_without_anything_still_answers():
     empty = Image(np.empty(0, "u8,u8,u8,u8"), np.empty(0, SECTION), (), np.empty(0, SYMBOL), b"")
     assert [str(place) for place in empty.places("m", np.array([0x1234], "u8"))] == ["m+0x1234"]
 
@@ -130,7 +130,7 @@ def exploding(levels: int) -> str:
     return "_Z1f1B1AIS_S_E" + "".join(f"S0_I{back(2 + n) * 2}E" for n in range(levels))
 
 
-def test_a_name_that_would_explode_or_hang_stays_mangled() -> None:
+def test_a_name_that_would_explode_or_hang_stays_mangled():
     assert len(demangle(exploding(5))) > 500
     for levels in (12, 30, 200):
         assert demangle(exploding(levels)) == exploding(levels)
@@ -161,7 +161,7 @@ def test_a_name_that_would_explode_or_hang_stays_mangled() -> None:
         ),
     ],
 )
-def test_names(mangled: str, readable: str) -> None:
+def test_names(mangled, readable):
     assert demangle(mangled) == readable
 
 
@@ -181,7 +181,7 @@ V0 = [  # the examples of the RFC and of rustc's documentation
 
 
 @pytest.mark.parametrize(("mangled", "readable"), V0)
-def test_rust_names_of_the_second_mangling(mangled: str, readable: str | None) -> None:
+def test_rust_names_of_the_second_mangling(mangled, readable):
     assert demangle(mangled) == (readable or mangled)
 
 
@@ -191,12 +191,12 @@ def test_rust_names_of_the_second_mangling(mangled: str, readable: str | None) -
     st.text("CNMXYIBsu_0123456789avhRQLKFDTASPOEGpn", max_size=60)
     | st.binary(max_size=40).map(lambda b: b.decode("latin-1"))
 )
-def test_whatever_is_no_rust_name_stays(tail: str) -> None:
+def test_whatever_is_no_rust_name_stays(tail):
     assert demangle("_R" + tail)
     assert demangle("_RNvC7mycrate3foo"[: len(tail)] + tail) or not tail
 
 
-def test_a_rust_name_that_repeats_itself_without_end_stays() -> None:
+def test_a_rust_name_that_repeats_itself_without_end_stays():
     # each tuple holds the one before it twice
     start = "INvC1a1b"
     name, at = start + "TuuE", len(start)
@@ -209,7 +209,7 @@ def test_a_rust_name_that_repeats_itself_without_end_stays() -> None:
     assert demangle(f"_R{name}E") == f"_R{name}E"
 
 
-def test_rust_names_as_binutils_reads_them() -> None:
+def test_rust_names_as_binutils_reads_them():
     golden = Path(__file__).resolve().parents[1] / "golden" / "rust_names.tsv"
     lines = [line for line in golden.read_text("utf-8").splitlines() if not line.startswith("#")]
     pairs = [tuple(line.split("\t")) for line in lines]

@@ -28,7 +28,7 @@ def inode_of(path: Path) -> dict[str, int]:
     return {"dev": status.st_dev, "ino": status.st_ino}
 
 
-def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Path) -> None:
+def test_another_file_of_the_same_name_is_not_believed(built, tmp_path):
     """Without a build-id the inode tells: a library that was renamed over during the run, a chroot's /bin/cat."""
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     lib = tmp_path / "lib"
@@ -48,7 +48,7 @@ def test_another_file_of_the_same_name_is_not_believed(built: Path, tmp_path: Pa
     assert resolver.statistics()["other_file"] == 2
 
 
-def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(built: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(built, tmp_path):
     """The same inode, and no build-id: the time of its last change tells."""
     resolver, offset = ImageResolver(), np.array([0x1000], "u8")
     lib = tmp_path / "lib"
@@ -65,14 +65,14 @@ def test_a_file_that_was_overwritten_in_place_after_the_trace_is_not_believed(bu
     assert resolver.statistics()["changed"] == 1
 
 
-def test_a_file_with_more_symbols_than_are_read_says_so(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_more_symbols_than_are_read_says_so(built, monkeypatch):
     monkeypatch.setattr(elf, "MAX_SYMBOLS", 3)
     places = ImageResolver().resolve(MappedFile(str(built / "pie")), np.arange(0x1000, 0x1100, 16, "u8"))
     assert {place.why for place in places if not place.function} == {"has more symbols than are read"}
     assert all(place.number for place in places)
 
 
-def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> None:
+def test_a_build_id_tells_more_than_an_inode(built, tmp_path):
     """The same build in another place, or on another machine, is the same code."""
     with ImageFile(str(built / "pie")) as file:
         build_id = read_image(file).build_id
@@ -82,7 +82,7 @@ def test_a_build_id_tells_more_than_an_inode(built: Path, tmp_path: Path) -> Non
     assert place.number
 
 
-def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -> None:
+def test_after_its_process_has_ended_a_name_alone_is_not_believed(built):
     with subprocess.Popen(["true"]) as ended:
         pass
     offset, file = np.array([0x1000], "u8"), built / "no_build_id"
@@ -90,7 +90,7 @@ def test_after_its_process_has_ended_a_name_alone_is_not_believed(built: Path) -
     assert ImageResolver().resolve(MappedFile(str(file), pid=ended.pid, **inode_of(file)), offset)[0].number
 
 
-def test_links_are_followed_in_the_root_of_the_process(tmp_path: Path) -> None:
+def test_links_are_followed_in_the_root_of_the_process(tmp_path):
     import os
 
     from wstrace_plugins.os.linux import named_file
@@ -117,7 +117,7 @@ def test_links_are_followed_in_the_root_of_the_process(tmp_path: Path) -> None:
         assert content(path) == "theirs"
 
 
-def test_what_maps_tells_of_a_file(built: Path) -> None:
+def test_what_maps_tells_of_a_file(built):
     from wstrace_plugins.os.linux.named_file import identity_in_maps
 
     with ImageFile(str(built / "pie")) as file:
@@ -129,7 +129,7 @@ def test_what_maps_tells_of_a_file(built: Path) -> None:
     [r"\\server\share\x.dll", "//server/share/x.dll", r"\\?\UNC\server\x.dll", r"\Device\Mup\server\share\x.dll",
      r"\Device\LanmanRedirector\;Z:0\server\x.dll", "/\\server\\x"],
 )  # fmt: skip
-def test_no_file_of_another_machine_is_opened(file: str, monkeypatch) -> None:
+def test_no_file_of_another_machine_is_opened(file, monkeypatch):
     """The name stands in a trace that anyone may have made: to open it would send the user's credentials there."""
     from wstrace_plugins.symbols import image
 
@@ -176,7 +176,7 @@ def trace_of(path: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["device", "fifo"])
-def test_what_a_trace_names_is_opened_by_no_command_unless_it_is_a_regular_file(kind: str, tmp_path: Path) -> None:
+def test_what_a_trace_names_is_opened_by_no_command_unless_it_is_a_regular_file(kind, tmp_path):
     """To open a device may have effects: /dev/watchdog reboots the machine."""
     import os
 
@@ -198,7 +198,7 @@ def test_what_a_trace_names_is_opened_by_no_command_unless_it_is_a_regular_file(
     assert named.name in wstrace("report", trace, "--by", "function").stdout
 
 
-def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path: Path) -> None:
+def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path):
     device = "/dev/loop-control" if Path("/dev/loop-control").exists() else "/dev/null"
     shutil.copy(shutil.which("sleep") or "", tmp_path / "program")
     script = f"mount --bind {tmp_path / 'program'} {device} && echo ready && exec {device} 1.5"
@@ -213,7 +213,7 @@ def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path: Pa
     assert not opened()
 
 
-def test_the_kernels_own_files_are_not_opened() -> None:
+def test_the_kernels_own_files_are_not_opened():
     from wstrace_plugins.os.linux.named_file import open_named
 
     for path in ("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"):

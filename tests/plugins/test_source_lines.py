@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +34,13 @@ pytest.importorskip("symbolic")
 
 
 @pytest.fixture(autouse=True)
-def own_helpers() -> Iterator[None]:
+def own_helpers():
     yield
     source_lines.forget()
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path):
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc (tests/install-peers)")
     (tmp_path / "code.c").write_text(CODE)
@@ -63,14 +62,14 @@ def lines_at(program: Path, offset: int, build_id: str = "") -> tuple[SourceLine
     return found
 
 
-def test_an_inlined_function_and_its_caller(program: Path) -> None:
+def test_an_inlined_function_and_its_caller(program):
     found = lines_at(program, offset_of_store(program))
     assert [(one.function, Path(one.file).name, one.line) for one in found] == [
         ("inlined", "code.c", 3), ("outer", "code.c", 6)
     ]  # fmt: skip
 
 
-def test_a_place_without_lines_costs_the_others_none(program: Path) -> None:
+def test_a_place_without_lines_costs_the_others_none(program):
     header = subprocess.run(["readelf", "-h", program], capture_output=True, text=True, check=True).stdout
     start = int(header.split("Entry point address:")[1].split()[0], 16)
     offsets = np.array([start, offset_of_store(program)], "<u8")
@@ -78,7 +77,7 @@ def test_a_place_without_lines_costs_the_others_none(program: Path) -> None:
     assert [[one.line for one in found] for found in lines] == [[], [3, 6]]
 
 
-def test_what_has_no_lines_gives_none(program: Path) -> None:
+def test_what_has_no_lines_gives_none(program):
     offset = offset_of_store(program)
     subprocess.run(["strip", "-g", program], check=True)
     assert lines_at(program, offset) == ()
@@ -86,7 +85,7 @@ def test_what_has_no_lines_gives_none(program: Path) -> None:
     assert lines_at(program, offset, build_id="00" * 20) == ()
 
 
-def test_a_separate_debug_file_by_build_id(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_separate_debug_file_by_build_id(program, monkeypatch):
     offset, folder = offset_of_store(program), program.parent
     subprocess.run(["objcopy", "--only-keep-debug", "program", "program.debug"], cwd=folder, check=True)
     subprocess.run(["strip", program], check=True)
@@ -98,7 +97,7 @@ def test_a_separate_debug_file_by_build_id(program: Path, monkeypatch: pytest.Mo
     assert lines_at(program, offset) == ()
 
 
-def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path) -> None:
+def test_a_file_cut_off_anywhere_gives_lines_or_none(program):
     offset, data = offset_of_store(program), program.read_bytes()
     cut = program.parent / "cut"
     for size in range(64, len(data), len(data) // 12):
@@ -107,7 +106,7 @@ def test_a_file_cut_off_anywhere_gives_lines_or_none(program: Path) -> None:
             assert len(source_lines.source_lines(file, [offset])) == 1
 
 
-def test_an_interpreter_that_has_read_lines_ends_without_a_word_and_leaves_no_process(program: Path) -> None:
+def test_an_interpreter_that_has_read_lines_ends_without_a_word_and_leaves_no_process(program):
     code = (
         "import sys, wstrace_plugins.symbols.image as image, wstrace_plugins.symbols.source_lines as lines\n"
         "with image.ImageFile(sys.argv[1]) as file: print(lines.source_lines(file, [int(sys.argv[2])])[0][0].line)"
@@ -132,7 +131,7 @@ def with_rows(program: Path, rows: int, step: int) -> Path:
     return folder / "bomb"
 
 
-def test_a_small_file_that_unpacks_to_a_huge_table_costs_lines_and_no_memory_of_ours(program: Path) -> None:
+def test_a_small_file_that_unpacks_to_a_huge_table_costs_lines_and_no_memory_of_ours(program):
     subprocess.run(["gcc", "-gdwarf-4", "-O1", "-Wl,--build-id=sha1", "-o", program, program.with_name("code.c")],
                    check=True)  # fmt: skip
     offset = offset_of_store(program)
@@ -150,7 +149,7 @@ def test_a_small_file_that_unpacks_to_a_huge_table_costs_lines_and_no_memory_of_
     assert time.monotonic() - begun < 40
 
 
-def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program: Path, monkeypatch) -> None:
+def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program, monkeypatch):
     offset, read = offset_of_store(program), ImageFile.read
     with program.open("ab") as file:
         file.truncate(4 << 20)
@@ -164,7 +163,7 @@ def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program: Path, mo
     assert lines_at(program, offset) == ()
 
 
-def test_a_reader_that_is_killed_costs_the_lines_of_its_file(program: Path) -> None:
+def test_a_reader_that_is_killed_costs_the_lines_of_its_file(program):
     offset, other = offset_of_store(program), program.with_name("other")
     shutil.copy(program, other)
     assert len(lines_at(program, offset)) == 2

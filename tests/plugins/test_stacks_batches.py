@@ -39,7 +39,7 @@ def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize(("waited_ns", "unwound"), [(-60 * 10**9, 3), (BEHIND_NS + 1, 0)])
-def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns: int, unwound: int) -> None:
+def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns, unwound):
     context = Context()
     enricher = NativeStacks()
     enricher.start(context)
@@ -73,11 +73,11 @@ class Held:
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+def held(monkeypatch):
     return Held(monkeypatch)
 
 
-def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None:
+def test_faults_that_wait_are_given_before_what_follows_them(held):
     held.samples()
     assert held.faults() == []
     mapping, snapshot = (Batch(schema, {}) for schema in (PROCESS, MARK))
@@ -87,7 +87,7 @@ def test_faults_that_wait_are_given_before_what_follows_them(held: Held) -> None
     assert last is snapshot
 
 
-def test_where_unwinding_fails_no_fault_is_lost(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_unwinding_fails_no_fault_is_lost(held, monkeypatch):
     def fail(worker: Worker, batch: Any) -> None:
         raise ValueError("a bug")
 
@@ -149,7 +149,7 @@ def test_two_samples_of_one_fault_are_one():
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
-def test_every_sample_gets_its_own_fault_and_the_weights_add_up(made: list[tuple[int, bool]], size: int):
+def test_every_sample_gets_its_own_fault_and_the_weights_add_up(made, size):
     """Against the plain statement: faults of three threads, cut into batches anywhere."""
     rows = [(10 * n + 5, tid, n) for n, (tid, _) in enumerate(made)]
     taken = [(10 * n, tid, n) for n, (tid, sampled) in enumerate(made) if sampled]

@@ -60,7 +60,7 @@ def test_what_is_not_real_is_not_kept():
 
 
 @pytest.mark.parametrize("junk", [8, 4096])
-def test_records_that_another_tracer_makes_longer_are_the_same(junk: int):
+def test_records_that_another_tracer_makes_longer_are_the_same(junk):
     mixed = given(taken(record(1, junk=junk), record(2), lost(5), record(3, words=128)))
     assert mixed[0]["time_ns"] == [1, 2, 3]
     assert mixed[0]["size"] == [512, 512, 1024]
@@ -93,7 +93,7 @@ def test_samples_wait_for_the_watermark():
     assert not dumps.holds
 
 
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_held_is_bounded(monkeypatch):
     monkeypatch.setattr(samples, "MOST_HELD", 2000)
     dumps = taken(record(1))
     for time_ns in range(2, 12):
@@ -103,7 +103,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_bytes_are_read_without_a_raise(seed: int):
+def test_any_bytes_are_read_without_a_raise(seed):
     dice = np.random.default_rng(seed)
     raw = bytearray(b"".join([record(1), record(2, words=8), lost(1), record(3)]))
     for at in dice.integers(0, len(raw), 12):

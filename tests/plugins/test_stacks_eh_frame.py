@@ -70,7 +70,7 @@ def leb(number: int) -> bytes:
 
 
 @pytest.mark.parametrize(("low", "offset"), [(0, 8), (10, 8), (11, 16), (15, 16)])
-def test_a_procedure_linkage_table_is_a_constant_at_a_known_address(low: int, offset: int):
+def test_a_procedure_linkage_table_is_a_constant_at_a_known_address(low, offset):
     """What ld writes: rsp + 8 + ((rip & 15) >= 11) * 8."""
     code = bytes([0x77, 8, 0x80, 0, 0x3F, 0x1A, 0x3B, 0x2A, 0x33, 0x24, 0x22])
     assert evaluate(code, 0x1020 + low) == Value(7, offset)
@@ -87,7 +87,7 @@ def test_a_procedure_linkage_table_is_a_constant_at_a_known_address(low: int, of
         b"\x80\x00",  # the program counter
     ],
 )
-def test_an_expression_that_is_no_rule_gives_none(code: bytes):
+def test_an_expression_that_is_no_rule_gives_none(code):
     body = bytes([0x0F]) + bytes([len(code) & 127 | 0x80, len(code) >> 7]) + code
     try:
         found = rule(body, 0x1000)
@@ -105,7 +105,7 @@ def test_numbers_of_any_length_end():
 
 
 @given(st.binary(max_size=64), st.binary(max_size=200), st.integers(0, 0x1000))
-def test_programs_of_any_bytes_give_a_rule_or_a_known_error(initial: bytes, body: bytes, at: int):
+def test_programs_of_any_bytes_give_a_rule_or_a_known_error(initial, body, at):
     try:
         found = rule(body, 0x1000 + at, initial=initial)
     except (IndexError, KeyError, struct.error, ValueError, OverflowError):
@@ -239,7 +239,7 @@ def test_the_tables_of_all_files_are_made_within_one_allowance():
 
 
 @given(st.binary(max_size=300))
-def test_a_section_of_any_bytes_gives_a_rule_or_none(frames: bytes):
+def test_a_section_of_any_bytes_gives_a_rule_or_none(frames):
     found = opened(elf_file_without_header(frames)).rule(0x1000)
     assert found is None or len(found) == len(rules.NO_RULE)
 
@@ -259,7 +259,7 @@ def test_a_static_program_has_rules_from_main_to_its_start(tmp_path):
 
 @pytest.mark.parametrize("whole", [elf_file(), elf_file_without_header()], ids=["table", "section"])
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_files_changed_where_it_hurts_give_a_rule_or_none_in_bounded_time(rounds: int, whole: bytearray):
+def test_files_changed_where_it_hurts_give_a_rule_or_none_in_bounded_time(rounds, whole):
     dice = random.Random(11)
     used = [at for at in range(len(whole)) if any(whole[max(at - 8, 0) : at + 8])]
     numbers = [0, 1, 7, 127, 128, 255, 0xFFFF, 1 << 20, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1]
@@ -282,7 +282,7 @@ def test_files_changed_where_it_hurts_give_a_rule_or_none_in_bounded_time(rounds
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", bytes(64), b"\x7fELF\2\1" + bytes(58)])
-def test_what_is_no_elf_file_is_refused(content: bytes):
+def test_what_is_no_elf_file_is_refused(content):
     with pytest.raises(ValueError, match="ELF"):
         opened(content)
 

@@ -31,7 +31,7 @@ from wstrace_plugins.stacks.linux.images import CodeMapping, Loop, _image, _vdso
 from wstrace_plugins.stacks.linux.known_code import KnownCode
 
 
-def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch):
     """In two containers `/usr/bin/python3` is not the same file."""
     strings = Dictionary()
     code = KnownCode(strings)
@@ -114,7 +114,7 @@ int _PyEval_EvalFrameDefault(int n) {
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc (tests/install-peers)")
-def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path: Path) -> None:
+def test_the_part_of_the_loop_that_is_put_elsewhere_is_the_loops(tmp_path):
     """`_PyEval_EvalFrameDefault.cold`: a frame there that is not known would show the frame of a caller."""
     library = tmp_path / "libpython.so"
     (tmp_path / "parted.c").write_text(PARTED)

@@ -21,7 +21,7 @@ from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
         ("native+python", Stacks(python=True, native=True)),
     ],
 )
-def test_the_words(text: str, expected: Stacks) -> None:
+def test_the_words(text, expected):
     assert parse_stacks(text) == expected
 
 
@@ -34,14 +34,14 @@ def test_the_words(text: str, expected: Stacks) -> None:
         ("none+native", "page_faults: stacks=none+native: 'none' stands alone", "write stacks=none"),
     ],
 )
-def test_what_is_no_word_is_refused(text: str, message: str, hint: str) -> None:
+def test_what_is_no_word_is_refused(text, message, hint):
     with pytest.raises(UsageError) as refused:
         parse_stacks(text)
     assert (refused.value.why, refused.value.remedy) == (message, hint)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the event is Linux's")
-def test_native_stacks_are_refused_on_another_machine_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_stacks_are_refused_on_another_machine_with_its_name(monkeypatch):
     from wstrace_plugins.page_faults.linux.events import StackRate, stack_attributes
 
     monkeypatch.setattr("platform.machine", lambda: "aarch64")

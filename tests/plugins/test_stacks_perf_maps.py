@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 
 
 @pytest.fixture
-def target() -> Iterator[subprocess.Popen[bytes]]:
+def target():
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     yield process
     process.kill()

@@ -24,7 +24,7 @@ class TwoProcesses:
         return np.where(rows == 1, known, 0)
 
 
-def test_a_sample_that_is_unwound_again_is_still_of_its_own_process() -> None:
+def test_a_sample_that_is_unwound_again_is_still_of_its_own_process():
     registers = np.zeros((2, len(REGISTER_ORDER) + 4), "<u8")
     registers[:, PROGRAM_COUNTER] = 0x1000
     registers[:, REGISTER_ORDER[rules.RSP]] = registers[:, REGISTER_ORDER[rules.RBX]] = 0x7000
@@ -123,7 +123,7 @@ def one_by_one(code, registers, dump, size, most=12):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_samples_that_are_unwound_together_have_the_stacks_that_each_has_alone(seed: int) -> None:
+def test_samples_that_are_unwound_together_have_the_stacks_that_each_has_alone(seed):
     dice = np.random.default_rng(seed)
     code = Scripted([some_rule(dice) for _ in range(12)] + [rules.END, rules.NO_RULE])
     n = 300

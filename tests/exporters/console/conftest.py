@@ -112,6 +112,6 @@ def lines_of(trace: Trace) -> list[Batch]:
 
 
 @pytest.fixture
-def kit() -> Any:
+def kit():
     """The names of this module: tests are not on the import path."""
     return types.SimpleNamespace(**{name: value for name, value in globals().items() if not name.startswith("_")})

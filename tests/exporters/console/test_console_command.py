@@ -23,7 +23,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def traced(tmp_path_factory):
     """What a run printed on stderr, and its file."""
     if not sys.platform.startswith("linux"):
         pytest.skip("runs a target: only on Linux")
@@ -34,7 +34,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return run.stderr, path
 
 
-def test_report_says_what_the_live_run_said(traced: tuple[str, Path]) -> None:
+def test_report_says_what_the_live_run_said(traced):
     live, path = traced
     shown, _, last = live.rstrip().rpartition("\n\n")
     assert last.startswith(f"saved {path}; next: wstrace report {path}")
@@ -44,7 +44,7 @@ def test_report_says_what_the_live_run_said(traced: tuple[str, Path]) -> None:
     assert "MiB at the " in shown.splitlines()[0]
 
 
-def test_line_1_is_the_same_in_every_output(traced: tuple[str, Path]) -> None:
+def test_line_1_is_the_same_in_every_output(traced):
     live, path = traced
     line = live.splitlines()[0]
     assert wstrace("report", str(path), "--by", "kind").stdout.splitlines()[0] == line
@@ -55,12 +55,12 @@ def test_line_1_is_the_same_in_every_output(traced: tuple[str, Path]) -> None:
     assert sum(row.values["resident"] for row in found.rows) == found.total["resident"]
 
 
-def test_the_next_command_works_as_printed(traced: tuple[str, Path]) -> None:
+def test_the_next_command_works_as_printed(traced):
     words = traced[0].rstrip().rpartition("next: wstrace ")[2].split()
     assert wstrace(*words).returncode == 0
 
 
-def test_json_counts_every_touched_page(traced: tuple[str, Path]) -> None:
+def test_json_counts_every_touched_page(traced):
     found = json.loads(wstrace("report", str(traced[1]), "--json").stdout)
     if found["facts"]["level"] == "counters":
         pytest.skip("the kernel refuses perf events here: no fault is recorded one by one")
@@ -71,7 +71,7 @@ def test_json_counts_every_touched_page(traced: tuple[str, Path]) -> None:
     assert all(start <= json.loads(line)["time_ns"] for line in lines)
 
 
-def test_a_reader_that_stops_reading_ends_report_quietly(traced: tuple[str, Path]) -> None:
+def test_a_reader_that_stops_reading_ends_report_quietly(traced):
     for form in ("summary", "lines", "jsonl"):
         command = [sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as report:
@@ -84,14 +84,14 @@ def test_a_reader_that_stops_reading_ends_report_quietly(traced: tuple[str, Path
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a full disk is /dev/full, only on Linux")
-def test_a_full_disk_is_one_line(traced: tuple[str, Path]) -> None:
+def test_a_full_disk_is_one_line(traced):
     with FULL.open("w") as full:
         report = subprocess.run([sys.executable, "-m", "wstrace", "report", str(traced[1])], stdout=full, text=True,
                                 stderr=subprocess.PIPE, check=False)  # fmt: skip
     assert (report.returncode, report.stderr) == (123, "wstrace: cannot write to stdout: No space left on device\n")
 
 
-def test_errors_are_one_line(tmp_path: Path) -> None:
+def test_errors_are_one_line(tmp_path):
     (tmp_path / "text.wst").write_text("this is no trace")
     for arguments in (["text.wst"], ["missing.wst"], ["text.wst", "--by", "fil"], ["text.wst", "--hard", "--soft"], []):
         report = wstrace("report", *(str(tmp_path / word) if word.endswith(".wst") else word for word in arguments))
@@ -102,9 +102,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["report", "unshared", "imports"])
-def test_a_file_that_may_not_be_overwritten_is_not_reported_as_the_answer(
-    traced: tuple[str, Path], command: str
-) -> None:
+def test_a_file_that_may_not_be_overwritten_is_not_reported_as_the_answer(traced, command):
     """GIVEN a trace of another run at the output's path THEN a command that did not run has no figures."""
     path = traced[1]
     before = path.read_bytes()

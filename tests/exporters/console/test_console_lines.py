@@ -20,7 +20,7 @@ LOADS = ("loads", "/usr/lib/python3.11/json/__init__.py", 346)
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
 
-def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
+def test_lines_name_owner_and_module_with_their_sections(kit):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines() == [
@@ -35,7 +35,7 @@ def test_lines_name_owner_and_module_with_their_sections(kit: Any) -> None:
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_lines_without_a_resolver_give_file_and_offset(kit: Any, broken: bool) -> None:
+def test_lines_without_a_resolver_give_file_and_offset(kit, broken):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections(broken=True)} if broken else {})
     assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines()[0] == (
@@ -43,14 +43,14 @@ def test_lines_without_a_resolver_give_file_and_offset(kit: Any, broken: bool) -
     )
 
 
-def test_a_report_does_not_look_into_processes_of_today(kit: Any) -> None:
+def test_a_report_does_not_look_into_processes_of_today(kit):
     trace = kit.Trace(live=False)
     trace.context = replace(trace.context, resolvers={"sections": (resolver := kit.KnownSections())})
     kit.printed(trace, kit.lines_of(trace), format="lines")
     assert {pid for _, _, pid in resolver.wanted} == {0}
 
 
-def test_jsonl_has_the_documented_keys(kit: Any) -> None:
+def test_jsonl_has_the_documented_keys(kit):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
     rows = [json.loads(line) for line in kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()]
@@ -92,7 +92,7 @@ def test_jsonl_has_the_documented_keys(kit: Any) -> None:
         assert f"`{key}`" in documented, key
 
 
-def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit: Any) -> None:
+def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit):
     trace = kit.Trace()
     new = (
         Column("cpu", "u16", "id"),
@@ -117,20 +117,20 @@ def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit: A
     assert kit.printed(trace, [batch], format="lines") == kit.printed(trace, [old], format="lines")
 
 
-def test_filter_holds_for_lines_too(kit: Any) -> None:
+def test_filter_holds_for_lines_too(kit):
     trace = kit.Trace()
     assert len(kit.printed(trace, kit.lines_of(trace), format="lines", hard=True).splitlines()) == 1
     assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl", file="libc*").splitlines()) == 3
 
 
-def test_loss_is_reported_beside_the_lines_not_among_them(kit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loss_is_reported_beside_the_lines_not_among_them(kit, capsys):
     trace = kit.Trace()
     trace.context.ledger.add("dropped_bus", 3, "page_fault")
     assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()) == 5
     assert "3  records dropped: the bus's queue was full (page_fault)" in capsys.readouterr().err
 
 
-def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
+def test_a_json_line_has_the_stack_or_the_reason_why_not(kit):
     trace = kit.Trace()
     faults = [
         Fault([LOADS, PARSE]),
@@ -157,7 +157,7 @@ def test_a_json_line_has_the_stack_or_the_reason_why_not(kit: Any) -> None:
         assert f"`{key}`" in documented, key
 
 
-def test_json_lines_go_on_when_further_call_sites_come(kit: Any) -> None:
+def test_json_lines_go_on_when_further_call_sites_come(kit):
     trace = kit.Trace()
     stacks = Stacks(trace.context.strings)
     parts = [
@@ -169,7 +169,7 @@ def test_json_lines_go_on_when_further_call_sites_come(kit: Any) -> None:
     ]  # fmt: skip
 
 
-def test_a_json_line_says_that_a_stack_was_cut_and_that_a_frame_is_not_certain(kit: Any) -> None:
+def test_a_json_line_says_that_a_stack_was_cut_and_that_a_frame_is_not_certain(kit):
     trace = kit.Trace()
     stacks = Stacks(trace.context.strings)
     ids = [stacks.python([PARSE], flags=FRAME_CUT), stacks.python([PARSE], flags=16)]

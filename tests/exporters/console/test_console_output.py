@@ -36,7 +36,7 @@ def shown(kit: Any, folder: Path, name: str, stream: Any = None) -> str:
     return str(kit.printed(trace, [], stream))
 
 
-def test_names_from_outside_only_print(kit: Any, tmp_path: Path) -> None:
+def test_names_from_outside_only_print(kit, tmp_path):
     text = shown(kit, tmp_path, HOSTILE)
     assert text.replace("\n", "").isprintable()
     assert "x1b" in text
@@ -45,14 +45,14 @@ def test_names_from_outside_only_print(kit: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["cp437", "cp1252", "ascii", "utf-16"])
-def test_every_encoding_takes_the_report(kit: Any, tmp_path: Path, encoding: str) -> None:
+def test_every_encoding_takes_the_report(kit, tmp_path, encoding):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
     text = shown(kit, tmp_path, "\u65e5\u672c-\u00e9", stream)
     assert ("\u2588" if encoding == "utf-16" else "######") in text
     assert ("\u65e5\u672c-\u00e9" if encoding == "utf-16" else "\\u65e5\\u672c-") in text
 
 
-def test_a_pipe_gets_plain_text_with_whole_names(kit: Any, tmp_path: Path) -> None:
+def test_a_pipe_gets_plain_text_with_whole_names(kit, tmp_path):
     text = shown(kit, tmp_path, "deep" * 60)
     assert "deep" * 60 in text
     assert "\x1b" not in text
@@ -60,9 +60,7 @@ def test_a_pipe_gets_plain_text_with_whole_names(kit: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 120])
-def test_on_a_terminal_lines_keep_to_its_width(
-    kit: Any, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_lines_keep_to_its_width(kit, tmp_path, width, monkeypatch):
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -74,15 +72,13 @@ def test_on_a_terminal_lines_keep_to_its_width(
 
 
 @pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("NO_COLOR", "1")])
-def test_no_color_is_respected(
-    kit: Any, tmp_path: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_color_is_respected(kit, tmp_path, name, value, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
     assert "\x1b[3" not in shown(kit, tmp_path, "load", Screen())
 
 
-def test_the_last_line_says_where_the_trace_is(kit: Any) -> None:
+def test_the_last_line_says_where_the_trace_is(kit):
     for path, last in (("", "not saved: add -o FILE"), ("-", "saved to stdout")):
         trace = kit.Trace()
         trace.context.info.saved = path
@@ -91,9 +87,7 @@ def test_the_last_line_says_where_the_trace_is(kit: Any) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the words of another shell")
 @pytest.mark.parametrize("name", ["a $(id).wst", "a;id`id`.wst", 'a"b.wst', "a'b c.wst", "*.wst"])
-def test_a_shell_expands_nothing_of_the_next_command(
-    kit: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_expands_nothing_of_the_next_command(kit, tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script = Script()
     script.fault(10, ANON, APP)
@@ -106,7 +100,7 @@ def test_a_shell_expands_nothing_of_the_next_command(
     assert said.stdout == f"{name},--by,stack,"
 
 
-def test_quiet_prints_losses_and_nothing_else(kit: Any) -> None:
+def test_quiet_prints_losses_and_nothing_else(kit):
     trace = kit.Trace()
     trace.context.ledger.add("recorded", 5, "page_fault")
     assert kit.printed(trace, [], quiet=True) == ""
@@ -117,7 +111,7 @@ def test_quiet_prints_losses_and_nothing_else(kit: Any) -> None:
     )
 
 
-def test_path_is_a_new_file_or_one_clear_error(kit: Any, tmp_path: Path) -> None:
+def test_path_is_a_new_file_or_one_clear_error(kit, tmp_path):
     console = Console(path=str(tmp_path / "r.txt"))
     console.start(kit.Trace().context)
     console.close()
@@ -126,7 +120,7 @@ def test_path_is_a_new_file_or_one_clear_error(kit: Any, tmp_path: Path) -> None
         Console(path=str(tmp_path / "no" / "r.txt")).start(kit.Trace().context)
 
 
-def test_a_closed_stream_is_no_error(kit: Any) -> None:
+def test_a_closed_stream_is_no_error(kit):
     stream = io.StringIO()
     stream.close()
     console = Console(stream)
@@ -135,7 +129,7 @@ def test_a_closed_stream_is_no_error(kit: Any) -> None:
     assert console.broken
 
 
-def test_options_are_read_off_the_signature() -> None:
+def test_options_are_read_off_the_signature():
     options = options_of(Console)
     assert "stream" not in options
     assert options["live"].convert("none") is None
@@ -145,7 +139,7 @@ def test_options_are_read_off_the_signature() -> None:
         Console(hard=True, soft=True)
 
 
-def test_cancel_and_abandon_print_nothing(kit: Any) -> None:
+def test_cancel_and_abandon_print_nothing(kit):
     for end in (Console.cancel, Console.after_fork_in_child):
         stream = io.StringIO()
         console = Console(stream)
@@ -159,9 +153,7 @@ def test_cancel_and_abandon_print_nothing(kit: Any) -> None:
     ({"live": False}, False, Screen, False), ({"live": True}, False, io.StringIO, False),
     ({"live": True, "quiet": True}, False, Screen, False), ({"live": True, "format": "lines"}, False, Screen, False),
 ])  # fmt: skip
-def test_live_only_on_a_terminal_that_the_target_does_not_share(
-    kit: Any, options: dict[str, Any], launched: bool, stream: Any, live: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_only_on_a_terminal_that_the_target_does_not_share(kit, options, launched, stream, live, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("wstrace_exporters.console.console._REDRAW_SECONDS", 0.0)
     trace, output = kit.Trace(), stream()
@@ -176,7 +168,7 @@ def test_live_only_on_a_terminal_that_the_target_does_not_share(
     assert ("0 lost" in drawn) == live
 
 
-def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_goes_away_costs_the_live_line_only(kit, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("wstrace_exporters.console.console._REDRAW_SECONDS", 0.0)
 
@@ -199,7 +191,7 @@ def test_a_terminal_that_goes_away_costs_the_live_line_only(kit: Any, monkeypatc
         console.close()
 
 
-def test_output_of_a_process_without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_a_process_without_streams(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     output = Output.standard("stderr")
     output.write("text")

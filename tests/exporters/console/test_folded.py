@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from kit.command_line import wstrace
@@ -12,7 +10,7 @@ from wstrace_exporters.msgpack.read.trace import open_trace
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """Python stacks, a sampled native one, a fault without any, and names that are made to harm."""
     script = Script()
     for n in range(5):

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -39,7 +38,7 @@ def test_it_needs_a_terminal():
         ("raise ImportError('libx.so: no\\nroom')", "is installed, and cannot be loaded: libx.so: no room"),
     ],
 )
-def test_without_textual_one_line_says_what_to_do(content: str, reported: str, tmp_path: Path) -> None:
+def test_without_textual_one_line_says_what_to_do(content, reported, tmp_path):
     (tmp_path / "textual.py").write_text(content)
     words = [sys.executable, "-m", "wstrace", "top", "1"]
     surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
