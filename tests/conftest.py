@@ -1,7 +1,5 @@
 """What all tests share: `--long`, skips that are loud, and an environment without variables of others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

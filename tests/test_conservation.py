@@ -1,7 +1,5 @@
 """One trace, one answer: every view tells the same faults and the same resident pages."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

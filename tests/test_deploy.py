@@ -1,7 +1,5 @@
 """examples/deploy: Kubernetes and systemd accept it, all of it gives the same rights, and the settings load."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What stands in the documents is true, and everything public says what it gives."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

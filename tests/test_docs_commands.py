@@ -6,8 +6,6 @@ differ; `...` stands for any text, alone on a line for any lines. `<!-- long -->
 `<!-- not run: REASON -->` leaves it out.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

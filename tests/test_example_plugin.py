@@ -1,7 +1,5 @@
 """The documents' example plugin, installed as an outsider does, found and run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The product's size is held at what was reached: whoever adds takes away, or argues for a larger figure here."""
 
-from __future__ import annotations
-
 import ast
 import io
 import subprocess

@@ -1,7 +1,5 @@
 """What a user's type checker sees of the wheel, built and installed elsewhere: no name of the API is `Any`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

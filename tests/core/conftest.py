@@ -1,7 +1,5 @@
 """What tests of outputs share: a folder in another user's hands."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The owner of each page, beside an obvious model that applies all events in order of time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings

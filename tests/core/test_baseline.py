@@ -1,7 +1,5 @@
 """Baselines: what is growth and what is chance, what is learned, and files that others have changed."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

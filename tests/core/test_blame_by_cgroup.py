@@ -1,7 +1,5 @@
 """Rows of blame by control group."""
 
-from __future__ import annotations
-
 from kit.blame_scripted import ANON, APP, PAGE, Script
 
 from wstrace.schema import PAGE_EXCLUSIVE

@@ -1,7 +1,5 @@
 """Two runs compared: rows that sum to the difference of both totals, names of two releases, what cannot be shown."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Compositions of one trace at several moments: what grew, by whom, and how fast."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

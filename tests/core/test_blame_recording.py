@@ -1,7 +1,5 @@
 """The first line of a recording: the size, what was gained before, whose it is, and what of that is not known."""
 
-from __future__ import annotations
-
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
 

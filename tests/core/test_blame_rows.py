@@ -1,7 +1,5 @@
 """Compositions of scripted traces: rows that sum to the total, whose bytes they are, and what they cannot tell."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

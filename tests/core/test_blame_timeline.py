@@ -1,7 +1,5 @@
 """The timeline of a composition: its figures are those of the rows, cut by the time of the arrival."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script

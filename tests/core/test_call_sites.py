@@ -1,7 +1,5 @@
 """The tree of call sites: against a dictionary of tuples, past its limit, with several threads, as a stream."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

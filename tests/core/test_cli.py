@@ -1,7 +1,5 @@
 """The command line: words, exit codes, one clear line for whatever goes wrong."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

@@ -1,7 +1,5 @@
 """Conditions of runs: what they change while something is started, and that nothing of it stays."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The contract classes find what they are there for: each of these plugins breaks one promise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

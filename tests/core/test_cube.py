@@ -1,7 +1,5 @@
 """The cube counts as counting by hand does, in bounded memory; dimensions name its cells, those of plugins too."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

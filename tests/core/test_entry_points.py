@@ -1,7 +1,5 @@
 """Entry points: read as importlib.metadata reads them, from folders that look like those that installers make."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

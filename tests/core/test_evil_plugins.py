@@ -1,7 +1,5 @@
 """Plugins that raise, exit, or give back garbage, at every hook and method: they are named, and the host lives."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

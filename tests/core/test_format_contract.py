@@ -1,7 +1,5 @@
 """Every built-in format keeps the contract of formats, so do an outsider's, and what breaks it does not pass."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import types

@@ -1,7 +1,5 @@
 """File formats: found by suffix, checked, held in check while they write."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -118,7 +116,7 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
 
 
 def test_a_format_with_options_that_cannot_be_read_is_reported(trace, theirs, tmp_path, plugins_with, capsys):
-    def write(trace, file, *, hard: "Nowhere" = None) -> int:  # noqa: F821, UP037
+    def write(trace, file, *, hard: "Nowhere" = None) -> int:  # noqa: F821
         return 0
 
     theirs.write = write

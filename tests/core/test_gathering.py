@@ -1,7 +1,5 @@
 """Exporters that may wait are given their batches in bulk, so that what is written slows down no burst."""
 
-from __future__ import annotations
-
 import threading
 import time
 

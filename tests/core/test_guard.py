@@ -1,7 +1,5 @@
 """What a user is shown a plugin's error: what failed, why, and what to do about it."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """Imports of scripted traces: to which module a fault belongs, in which tree, and sums that are those of the run."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Instructions are distinguished by their place in the file, not by that in a page, wherever the file is mapped."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A stream for enrichers only: no exporter gets it, what nobody takes is counted, and it costs no other row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A signal while wstrace is being imported, or while a trace starts: nothing has begun, or the trace is whole."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A signal at any instant of a command that writes a file: it is whole or not there, and nothing is beside it."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import signal

@@ -1,7 +1,5 @@
 """The ledger: which rows mean loss, and the words for them, those of plugins too."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

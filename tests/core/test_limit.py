@@ -1,7 +1,5 @@
 """Limit: a thread that other programs keep from a CPU has more time, one that hangs or spins has not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

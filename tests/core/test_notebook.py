@@ -1,7 +1,5 @@
 """What notebooks show of a trace, a report and a working set: markup that does nothing, is small and never fails."""
 
-from __future__ import annotations
-
 import os
 import re
 from html.parser import HTMLParser

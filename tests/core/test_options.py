@@ -1,7 +1,5 @@
 """Options as users type them."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Literal
 

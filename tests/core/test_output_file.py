@@ -1,7 +1,5 @@
 """Outputs in folders of others, as root and under sudo: nothing that somebody planted there is followed or written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Folders of outputs, as root: a symbolic link on the way leads nowhere that another user chose."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Plugins: found one by one, each guarded, switched on and off."""
 
-from __future__ import annotations
-
 import pytest
 from kit.plugin_entries import Entry, module
 

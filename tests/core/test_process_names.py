@@ -1,7 +1,5 @@
 """Processes by title and role, and tables of some kinds of memory or by two keys, of scripted traces."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved

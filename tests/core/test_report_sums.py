@@ -1,7 +1,5 @@
 """What several processes have together: each physical page once where that is known, and what the first line says."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved

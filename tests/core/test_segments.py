@@ -1,7 +1,5 @@
 """Segments: what is distinct among rows that come in runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

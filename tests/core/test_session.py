@@ -1,7 +1,5 @@
 """A session from start to stop with scripted ends: order, guards, bounds, loss."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Functions of C++ in short, and names that only look like one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which snapshot of resident pages counts, shown once for every view."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

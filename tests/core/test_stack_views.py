@@ -1,7 +1,5 @@
 """Faults shown by line, function, stack and package: each view holds the same faults; the own line is the right one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

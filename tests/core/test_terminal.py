@@ -1,7 +1,5 @@
 """The terminal room: names that are cut stay different, tables keep to their width, nothing from outside acts."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Names from outside only print: no escape, control, bidi mark or lone surrogate is left."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Trace: one type for what a session keeps in memory and for a file."""
 
-from __future__ import annotations
-
 import errno
 
 import kit.synthetic_trace as synthetic

@@ -1,7 +1,5 @@
 """What is known of a trace: to its plain values and back, whatever they hold; and the one clock."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

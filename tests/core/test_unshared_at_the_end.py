@@ -1,7 +1,5 @@
 """What processes un-shared while they ran, apart from what their interpreters copied as they ended."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved

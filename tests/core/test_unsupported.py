@@ -1,7 +1,5 @@
 """On a system that wstrace does not capture on (macOS), the rest works and capture says what would."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A source whose wait is long is woken when the session stops."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """`wstrace check`: a command is compared with its baseline and with limits; its own failure is passed on."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The console exporter, and the one of docs/write-an-exporter.md, keep the contract; report prints what run printed."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

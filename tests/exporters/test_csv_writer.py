@@ -1,7 +1,5 @@
 """CSV is, byte by byte, what one cell after the other gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The flight recorder: what it keeps, what it lets go and counts, and the trace files that it makes of that."""
 
-from __future__ import annotations
-
 import random
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands on trace files: what they print, what they write, how they fail."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

@@ -1,7 +1,5 @@
 """kill -9 at random moments: nothing that the writer had acknowledged is lost; and the same file is gone on with."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Damaged files: never an exception, never a wrong row, only the frames that were hit are lost."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections import Counter

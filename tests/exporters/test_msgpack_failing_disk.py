@@ -1,7 +1,5 @@
 """Disks that fail: system calls one by one in a process of its own, and a disk that is full and has room again."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """WSTF frames and columns: golden heads, round trips of every type and chain, and what a reader refuses."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 import zlib

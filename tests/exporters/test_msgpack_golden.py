@@ -3,8 +3,6 @@
 `python tests/exporters/test_msgpack_golden.py` writes a new one, for a new minor version beside the old ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

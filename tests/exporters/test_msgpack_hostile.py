@@ -1,7 +1,5 @@
 """Files that a stranger made: every frame is whole by its CRC, and what it says is odd."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """A trace is read by programs that know nothing of wstrace: msgpack-python, Node, DuckDB, pyarrow."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A file that lacks records says so in every view, and so does every file that is made of it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import threading

@@ -1,7 +1,5 @@
 """Where a trace can be written: files, locks, pipes, standard output; what must never be left behind."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

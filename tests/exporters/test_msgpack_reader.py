@@ -1,7 +1,5 @@
 """The reader: windows, projection, parts as one, Arrow."""
 
-from __future__ import annotations
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest

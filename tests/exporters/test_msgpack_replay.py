@@ -1,7 +1,5 @@
 """Replay of a recorded trace, and of one that still grows."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts: when a new one begins, and that each stands alone."""
 
-from __future__ import annotations
-
 import shutil
 import tracemalloc
 from pathlib import Path

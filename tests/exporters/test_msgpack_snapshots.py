@@ -1,7 +1,5 @@
 """Snapshots in a trace file: a part that is missing stays missing, however often the file is written anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kit.msgpack_scripted import started

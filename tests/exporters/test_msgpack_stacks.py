@@ -1,7 +1,5 @@
 """Stacks in a trace file: what went in comes out, through parts, merges, cut files and sessions that go on with one."""
 
-from __future__ import annotations
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Streams that are not ours: a file tells their schemas, so their columns read back by what they mean."""
 
-from __future__ import annotations
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 from kit.msgpack_scripted import started

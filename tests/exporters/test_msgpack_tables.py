@@ -1,7 +1,5 @@
 """A stream whose rows others name by id, as `stack` will be: every row's user finds it, through every way of a file."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kit.msgpack_scripted import started

@@ -1,7 +1,5 @@
 """Versions of the format: what becomes of files of 1.1, and of files of versions to come."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

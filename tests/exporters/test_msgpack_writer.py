@@ -1,7 +1,5 @@
 """The writer: its contract, and what stands in the file."""
 
-from __future__ import annotations
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest

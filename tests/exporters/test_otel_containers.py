@@ -1,7 +1,5 @@
 """The exporter otel_containers: what a receiver gets of the containers of a node."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Counting by columns, series for a backend, and sampling: all of it adds up to what was recorded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

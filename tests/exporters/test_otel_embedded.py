@@ -1,7 +1,5 @@
 """wstrace inside an application: its global providers are used and never set; forked workers count for themselves."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The exporter against a scripted receiver: what arrives."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """The exporter against a scripted receiver: what hostile, broken and absent ones cost, and what the variables set."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

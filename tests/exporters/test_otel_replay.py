@@ -1,7 +1,5 @@
 """An old trace into OpenTelemetry: everything in it carries the time at which it happened."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

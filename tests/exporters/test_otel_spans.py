@@ -1,7 +1,5 @@
 """Page faults on spans: exact counts, honest labels, forks, and an application that never breaks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import mmap

@@ -1,7 +1,5 @@
 """OpenTelemetry carries stacks only where they were requested; then each fault's, in its event."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A trace of a machine with larger pages, read on this one: the same pages are so many times the bytes, everywhere."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parquet as other programs read it: the same rows, few bytes a row, large groups, no unsigned numbers."""
 
-from __future__ import annotations
-
 import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest

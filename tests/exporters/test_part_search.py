@@ -1,7 +1,5 @@
 """Which parts a window needs: as looking at all of them tells, from few of them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """A trace for Perfetto holds what was recorded: its own trace processor answers by SQL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

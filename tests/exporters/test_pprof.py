@@ -1,7 +1,5 @@
 """A profile for pprof has blame's sums; Go's own tool reads it."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from pathlib import Path

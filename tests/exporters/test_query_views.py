@@ -1,7 +1,5 @@
 """The views of a query, and its list of tables: names and words for ids, codes and flags, a meaning for each column."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

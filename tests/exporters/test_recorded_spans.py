@@ -1,7 +1,5 @@
 """Spans of the program in a trace of itself: recorded once each, written to files, and drawn in lanes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Many parts of one trace in an object store: what is opened of them, counted at the server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Traces in object stores: what is requested, counted at the server, and what servers do wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

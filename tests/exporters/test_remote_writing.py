@@ -1,7 +1,5 @@
 """Traces written to object stores: parts are sent and removed; what cannot be sent stays, and is counted."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

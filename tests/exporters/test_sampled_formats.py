@@ -1,7 +1,5 @@
 """pprof, folded stacks and Perfetto of a sampled trace: a record counts for what it stands for, and it is said."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

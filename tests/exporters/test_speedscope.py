@@ -1,7 +1,5 @@
 """speedscope, from its npm bundle and in a browser, reads profiles for pprof and folded stacks."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

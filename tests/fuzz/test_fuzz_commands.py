@@ -1,7 +1,5 @@
 """The structure-aware fuzzer: a short slice that is the same every time, and with --long new files for two minutes."""
 
-from __future__ import annotations
-
 import random
 
 import fuzz_commands

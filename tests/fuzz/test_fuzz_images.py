@@ -1,7 +1,5 @@
 """ELF and PE files changed where it hurts: an Image, or an ImageError, within the bounds; `--long` tries many more."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import struct

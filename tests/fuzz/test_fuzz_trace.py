@@ -1,7 +1,5 @@
 """The fuzzer's corpus is replayed always; with --long it looks for new inputs too (pip install atheris)."""
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import shutil

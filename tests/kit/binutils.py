@@ -1,7 +1,5 @@
 """Programs whose answers are compared with ours, and the images that they are read."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

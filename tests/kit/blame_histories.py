@@ -1,7 +1,5 @@
 """Histories of scripted events, and who brought the pages of a process by them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

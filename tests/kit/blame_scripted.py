@@ -1,7 +1,5 @@
 """Scripted traces of faults, losses and snapshots whose composition is known."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Runs of pytest with the plugin, and what they shown."""
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from pathlib import Path

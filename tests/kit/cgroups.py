@@ -1,7 +1,5 @@
 """Control groups of this machine that a test makes, moves processes into and removes again, with all below them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -32,14 +30,14 @@ class MadeCgroup:
         files = " ".join(f"{folder}/cgroup.procs" for folder in {self.folder, self.memory} - {None})
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f"; done; exec "$@"', "sh"]
 
-    def make(self, name: str) -> MadeCgroup:
+    def make(self, name: str) -> "MadeCgroup":
         """A new one below it."""
         made = self.at(name)
         for folder in {made.folder, made.memory} - {None}:
             folder.mkdir()
         return made
 
-    def at(self, name: str) -> MadeCgroup:
+    def at(self, name: str) -> "MadeCgroup":
         """That of this name below it."""
         return MadeCgroup(
             f"{self.path}/{name}", self.folder / name, None if self.memory is None else self.memory / name

@@ -1,7 +1,5 @@
 """One Chromium without a window, for tests that open a page: clicks, values read back, requests, violations."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -42,7 +40,7 @@ class Chromium:
         )  # fmt: skip
         assert self._read() == {"ready": True}
 
-    def __enter__(self) -> Chromium:
+    def __enter__(self) -> "Chromium":
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -1,7 +1,5 @@
 """What the tests of the daemon share: a source that faults for ever, an exporter that fails, and a running daemon."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

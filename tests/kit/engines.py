@@ -1,7 +1,5 @@
 """Engines that read through the Spark data source: Sail in a process of its own, and Spark's cluster."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

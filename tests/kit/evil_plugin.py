@@ -1,7 +1,5 @@
 """A plugin that misbehaves: the module `evil`, and the distribution around it that makes wstrace find it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

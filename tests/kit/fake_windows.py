@@ -7,8 +7,6 @@ buffer a process, its capacity, the count of lost records in the terminator (1 o
 buffer too small refused with the records kept, rights checked, handles counted.
 """
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The part of the fake Windows that creates processes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kit.fake_windows_system import FakeSystem, at

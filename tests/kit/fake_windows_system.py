@@ -1,7 +1,5 @@
 """The part of the fake Windows that is not about one process's memory: listings, jobs, tokens, the system itself."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Programs that pass for a CPython, whose structures are their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from wstrace_plugins.os.linux.cpython import layouts

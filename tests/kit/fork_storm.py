@@ -1,7 +1,5 @@
 """A program whose orphans touch known pages while other processes come and go: each page is one fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

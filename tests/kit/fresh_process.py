@@ -1,7 +1,5 @@
 """A test that runs in a process of its own, where the size of the one that runs all tests would count."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Go's own tool for profiles, which it builds when it is first requested."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

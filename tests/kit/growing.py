@@ -1,7 +1,5 @@
 """A program that grows by known lines when it is shown to, and may do so in several processes."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A process that holds known memory: for the tests and the benchmark of snapshots."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import subprocess

@@ -3,8 +3,6 @@
 A program that waits for that file ends neither before it is held nor later than it must.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable

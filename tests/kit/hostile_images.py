@@ -1,7 +1,5 @@
 """ELF and PE files that lie: about sizes, counts and places. Large ones are sparse."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of the flight recorder wait for: that it has begun to trace."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers that a kernel may give, put in the place of those of the kernel at hand."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

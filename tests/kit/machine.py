@@ -4,8 +4,6 @@ Its own groups do not: they are suffixes of node ids, which pytest 9.2 makes ane
 puts every test anywhere, without a word).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 #: a file of tests, or one test of it

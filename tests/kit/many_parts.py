@@ -1,7 +1,5 @@
 """The parts of a trace that was rotated very often, each made when it is requested, as 100,000 files take minutes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path

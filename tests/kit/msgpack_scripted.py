@@ -1,7 +1,5 @@
 """What the tests of trace files share: an exporter that writes one, and what of a made-up trace is in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

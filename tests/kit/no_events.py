@@ -1,7 +1,5 @@
 """perf_event_open refused, as by the profile of Docker: TEXT is Python that refuses it to its process and children."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

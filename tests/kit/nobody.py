@@ -4,8 +4,6 @@ CI may build both below folders that only root may enter. Each folder of sys.pat
 therefore mounted at an open place for as long as it is needed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

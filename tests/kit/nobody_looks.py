@@ -3,8 +3,6 @@
 Figures are measured and judged as ever; who brought the memory is not known.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from wstrace_plugins.pytest.observer import Observer

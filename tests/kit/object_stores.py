@@ -3,8 +3,6 @@
 Each counts the requests that reach it. The S3 server is what the environment of the test says: AWS_ENDPOINT_URL.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """What this process holds open."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

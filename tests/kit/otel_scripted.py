@@ -1,7 +1,5 @@
 """What the tests of the otel exporter share: batches of one traced process, and a session that exports them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from receiver import Receiver

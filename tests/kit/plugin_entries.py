@@ -1,7 +1,5 @@
 """Entry points that are not installed: plugins made up by a test."""
 
-from __future__ import annotations
-
 import types
 
 from wstrace.hookspecs import hookimpl

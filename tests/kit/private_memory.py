@@ -1,7 +1,5 @@
 """The flags of private memory, for tests that are collected on Windows too."""
 
-from __future__ import annotations
-
 import mmap
 
 PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)

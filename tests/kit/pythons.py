@@ -1,7 +1,5 @@
 """The CPythons of this machine whose stacks are read: by label, where they are."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

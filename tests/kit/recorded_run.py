@@ -1,7 +1,5 @@
 """A command under `wstrace run`, and the page faults of the trace that it wrote."""
 
-from __future__ import annotations
-
 import mmap
 import shutil
 import subprocess

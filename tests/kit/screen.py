@@ -1,7 +1,5 @@
 """A terminal of paper."""
 
-from __future__ import annotations
-
 import io
 
 

@@ -3,8 +3,6 @@
 python tests/kit/seccomp.py PROFILE.json [--without SYSCALL] -- COMMAND...
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Records of perf_event's side band, packed by hand, and what a SideBand makes of them."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The memory of processes as an obvious model: events applied one by one, in order of time, to a dict of pages."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -53,7 +51,7 @@ class Memory:
         self.brought: set[int] = set()
         self._things = itertools.count(1)
 
-    def run(self, events: list[Event]) -> Memory:
+    def run(self, events: list[Event]) -> "Memory":
         for number, event in enumerate(events):
             if not event.what:
                 self._fault(event.pid, event.start, number)

@@ -1,7 +1,5 @@
 """Stacks of a trace as names, and the truth about them that a program prints: which function alone touches a region."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Made-up stacks: trees of call sites, faults that name them, and what a reader of the rows must find."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Processes that stop themselves once they hold known memory, and what the kernel counts of them."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Made-up traces with known content: for tests, fuzzing and benchmarks. The same seed gives the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

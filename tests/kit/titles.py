@@ -1,7 +1,5 @@
 """Programs that give themselves a title in place of their command line, as postgres and setproctitle do."""
 
-from __future__ import annotations
-
 #: Defines title(text) in a program: it writes over the arguments, and past them where the title is longer.
 TITLE = """
 def title(text):

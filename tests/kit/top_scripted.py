@@ -1,7 +1,5 @@
 """Looks of the live screen, of scripted traces."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from wstrace.analysis.dimensions import Label, Row

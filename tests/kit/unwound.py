@@ -1,7 +1,5 @@
 """Unwinds samples that others took, with mappings that they tell, without a trace."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Reads a trace with msgpack and zstd alone, by FORMAT.md: it knows nothing of wstrace's code."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tracing for the live tests: a launched or attached target, its batches, and programs that touch known pages."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A tracer whose address space is limited (RLIMIT_AS): it traces, or refuses at once and says what lifts the limit."""
 
-from __future__ import annotations
-
 import re
 import resource
 import subprocess

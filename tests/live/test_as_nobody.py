@@ -1,7 +1,5 @@
 """wstrace as a user without privilege, also under a seccomp filter: the reasons that it gives are the true ones."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

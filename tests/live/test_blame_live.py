@@ -1,7 +1,5 @@
 """Blame of real programs that bring known pages by known lines; totals as the kernel's of a stopped process."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Blame of programs that are not Python, with native stacks: the own line of what memset and the runtime brought."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Blame beside what programs see in their own pagemap: no page is another line's, and what is not known says so."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Blame of pages that arrive without a fault of the program's code: no function gets them by a guess."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Build-ids of what is executed: from the mapped file itself, be it deleted or replaced, as readelf tells them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Attaching on the real kernel: running threads, ourselves, another tracer beside us, refusals."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import mmap

@@ -1,7 +1,5 @@
 """Attaching that is refused, in whole or in part, or comes too late."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Another tracer on the same faults: `perf record` has the kernel write longer rows into our rings; none is lost."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Attaching by control group on the real kernel: what perf itself counts there, what comes, moves, goes and returns."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Attaching by control group while cgroups that were chosen are removed."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

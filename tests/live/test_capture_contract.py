@@ -1,7 +1,5 @@
 """The contract of every source, kept by page_faults on a process that faults."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A trace under hardship: a memory limit, a terminal that closes, a tracer that is stopped, a pid given out anew."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

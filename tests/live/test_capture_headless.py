@@ -1,7 +1,5 @@
 """A process whose first thread has ended by pthread_exit() and whose name has ends of lines in it: it goes on."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """What is left without privilege, on the real kernel: level user at paranoid 2, level counters where it refuses."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The peak of line 1 is that of the largest process, whoever started it, waits for it, or not; never a smaller one."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Why a trace has less than the system accounts: reasons that are proven, and privilege gained by exec."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

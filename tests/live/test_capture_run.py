@@ -1,7 +1,5 @@
 """A launched target on the real kernel: every page it touches, perf's counts, rusage, forks, threads, loss."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

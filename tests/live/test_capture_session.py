@@ -1,7 +1,5 @@
 """The whole path on the real kernel: Session on ourselves and on others, and the command line."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

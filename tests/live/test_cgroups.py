@@ -1,7 +1,5 @@
 """The control groups of this machine, read as they are."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -1,7 +1,5 @@
 """Commands that need page faults, where recording them is refused: why, what lifts it, and the exit code for that."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """What takes content away: a program that says what it did, against the rows of content_loss that were recorded."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The daemon on the real kernel: a cgroup is traced, and what is sampled stands for what the kernel counted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Each capability that the daemon asks for is needed: what it is for works with four, and not with the other three."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Storms that any user can make: the daemon keeps its limits, counts what it left out, and is back a minute later."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Descriptors whose last close waits in the kernel: it is the kernel that waits, not the tracer, and none is left."""
 
-from __future__ import annotations
-
 import _socket
 import os
 import select

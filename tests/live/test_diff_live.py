@@ -1,7 +1,5 @@
 """`wstrace diff` of real runs: lines whose sizes are known, totals as the kernel's, releases of a package."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line with an installed plugin that hangs, exits or runs out of memory."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

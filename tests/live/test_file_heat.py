@@ -1,7 +1,5 @@
 """`wstrace file`: exactly the pages that a process has of a file, and that the page cache has, by offset and part."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The pages of a launched target at its exit: held over its end, shown exactly, let go again."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

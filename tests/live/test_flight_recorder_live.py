@@ -1,7 +1,5 @@
 """`wstrace attach PID --keep --on` on a real process: the line, the recording, and what a reader has of it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

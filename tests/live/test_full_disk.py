@@ -1,7 +1,5 @@
 """A trace onto a disk that is full: nothing says that it was saved, and the file says what it lacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A program whose mapped files never answer delays itself, and nobody who traces it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Processes that ran before a trace of groups: what they have mapped is known from their first fault on."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

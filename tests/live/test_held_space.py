@@ -1,7 +1,5 @@
 """A process whose memory is held over its end: what can be read of it then, and what frees it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Huge pages of hugetlb, really reserved: what a snapshot, `empty` and a write watch say of them."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import sys

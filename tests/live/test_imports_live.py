@@ -1,7 +1,5 @@
 """Imports of a real program: what it measures of itself around them, and CPython's own tree of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The process that keeps memory, where the system gives it less than it needs."""
 
-from __future__ import annotations
-
 import os
 import sys
 

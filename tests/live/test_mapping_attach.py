@@ -1,7 +1,5 @@
 """What lies at an address of a process that ran before it was attached to."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

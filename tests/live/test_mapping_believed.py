@@ -1,7 +1,5 @@
 """Mappings that are believed: what calls that fail, shared address spaces and the heap do to the names of faults."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """What lies at an address: a program that says so itself, step by step, against what `wstrace run` recorded of it."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,7 +1,5 @@
 """What a program does without end takes no memory of the tracer without end: what finds no room is counted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The own line of native code: that of the program's source, where the compiler inlined a library's headers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

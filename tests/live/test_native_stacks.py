@@ -1,7 +1,5 @@
 """`stacks=native` from end to end: the right callers, nothing of the target's memory in a file, no record lost."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

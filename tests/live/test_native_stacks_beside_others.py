@@ -4,8 +4,6 @@ The kernel shares one perf_sample_data among the events of one config that a fau
 config of our samples, `minor-faults` that of our rows.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

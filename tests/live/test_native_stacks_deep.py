@@ -1,7 +1,5 @@
 """Native stacks of many frames: whole up to the limit, and past it cut, with a flag and a word in JSON."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Code without `.eh_frame`: JIT compilers with and without a perf map. Its callers are guesses, and marked."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Native stacks of a program whose file has no unwinding information: the reason is that, and not the dump."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

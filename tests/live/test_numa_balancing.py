@@ -1,7 +1,5 @@
 """Balancing between memory nodes takes access to resident pages away; the trace tells of its hint faults."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Where stat(2) and the mappings may name another device and inode (overlayfs, btrfs), names are given all the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`wstrace run --over-time` and `attach --over-time` on real programs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The source `peak_snapshot` on real processes: the largest look, its size against the kernel's peak, the start."""
 
-from __future__ import annotations
-
 import mmap
 import sys
 import time

@@ -1,7 +1,5 @@
 """Programs no one here wrote, as targets and as oracles: stress-ng, redis-server, pmap. See tests/README.md."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Processes by title and role, and threads by name, as the kernel and the processes themselves tell them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

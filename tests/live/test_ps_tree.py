@@ -1,7 +1,5 @@
 """`wstrace ps --tree` of stopped families: the kernel's own sums, with real programs that fork."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

@@ -1,7 +1,5 @@
 """The Python stack of every page fault, against targets that know which line touches which page."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

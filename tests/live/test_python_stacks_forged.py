@@ -1,7 +1,5 @@
 """A program that passes for a CPython and lies: no tracer, no kernel and no row of another process comes to harm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

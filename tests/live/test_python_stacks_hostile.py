@@ -1,7 +1,5 @@
 """Targets that lie about their frames, and a tracer that has few rights."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

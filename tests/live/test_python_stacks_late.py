@@ -1,7 +1,5 @@
 """A CPython that a program starts when it has long been running: its stacks come late, and cost no record."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

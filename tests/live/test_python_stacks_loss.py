@@ -1,7 +1,5 @@
 """Python stacks cost no record, and a loss, another tracer or a hostile target gives no fault a wrong stack."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

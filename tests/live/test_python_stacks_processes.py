@@ -1,7 +1,5 @@
 """Which process runs which CPython: attach, many threads, exec, forks, subinterpreters, namespaces, rights."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

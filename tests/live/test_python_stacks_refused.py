@@ -1,7 +1,5 @@
 """bpf(2) is refused by a filter of system calls: the trace goes on without Python stacks, and says why."""
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

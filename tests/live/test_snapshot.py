@@ -1,7 +1,5 @@
 """Snapshots of real processes against what the kernel itself counts: statm, smaps_rollup, VmPTE, known pages."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

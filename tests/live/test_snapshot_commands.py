@@ -1,7 +1,5 @@
 """The commands snapshot, ps, empty and diff on real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import mmap

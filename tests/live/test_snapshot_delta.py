@@ -1,7 +1,5 @@
 """wstrace.delta() and `wstrace delta PID`: faults, new pages and written pages of a block or a process."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

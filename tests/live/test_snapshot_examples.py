@@ -1,7 +1,5 @@
 """The examples of working set and write watch, the README's too, run as they stand and say what is so."""
 
-from __future__ import annotations
-
 import mmap
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The source `working_set` on real processes: parts, intervals, trees, budget, the end of a launched command."""
 
-from __future__ import annotations
-
 import mmap
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real programs, traced and shown: line 1 names the user's own line, and every view holds all recorded faults."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

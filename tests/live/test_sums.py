@@ -1,7 +1,5 @@
 """The sums of a forked family at its peak, against what its pages must be."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Pages that are swapped out, on real swap space: what a snapshot, `empty` and a write watch say of them."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import inspect

@@ -1,7 +1,5 @@
 """A tracer that runs out of memory: the target is not disturbed, and what was missed is counted as lost."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

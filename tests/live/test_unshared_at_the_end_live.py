@@ -1,7 +1,5 @@
 """What an interpreter copies as it ends, beside a child that reads the same and ends at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

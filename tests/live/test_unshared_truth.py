@@ -1,7 +1,5 @@
 """Un-shared beside the page frames of programs: what no fault of its own had brought before the fork is copied, too."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

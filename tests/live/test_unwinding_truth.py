@@ -1,7 +1,5 @@
 """The unwinder beside perf's own on the very same samples, and beside gdb in stopped processes."""
 
-from __future__ import annotations
-
 import collections
 import json
 import os

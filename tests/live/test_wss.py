@@ -1,7 +1,5 @@
 """`wstrace wss`: the pages that a program is known to use, second by second, and no others."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os
@@ -44,7 +42,7 @@ class Target:
         self._process.kill()
         self._process.communicate()
 
-    def __enter__(self) -> Target:
+    def __enter__(self) -> "Target":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """The programs that wstrace is tested against. Where one is absent the tests say so; WSTRACE_REQUIRE_PEERS=1 fails."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

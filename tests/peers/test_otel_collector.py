@@ -1,7 +1,5 @@
 """What the OpenTelemetry Collector received is what the trace file of the same run holds; every signal, by value."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The files of examples/observability work with the programs that they are for."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import json

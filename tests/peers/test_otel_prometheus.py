@@ -1,7 +1,5 @@
 """Prometheus scrapes the exporter, and answers through its API with what was recorded."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

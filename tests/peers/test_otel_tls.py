@@ -1,7 +1,5 @@
 """Mutual TLS with the OpenTelemetry Collector: certificates as the OTEL_* variables name them, refusals in words."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,7 +1,5 @@
 """The data source of Spark: the rows that DuckDB counts, from every engine that knows Spark's Python API."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import shutil

@@ -1,7 +1,5 @@
 """A trace to and from a real S3 server, versitygw: written, read, interrupted by an outage and by a crash."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

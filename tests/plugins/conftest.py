@@ -1,7 +1,5 @@
 """What tests of several files use: the enricher `mapped_files` driven row by row, and the need of a write watch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

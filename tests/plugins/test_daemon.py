@@ -1,7 +1,5 @@
 """The daemon's life with a scripted source: limits, reload, failures, and its end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

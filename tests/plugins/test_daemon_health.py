@@ -1,7 +1,5 @@
 """The health endpoint: what it answers, and that no client can keep it from answering another."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The limits: a model of a machine whose faults cost what they cost, and the CPU that the daemon then takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from wstrace_plugins.daemon.limits import Limits

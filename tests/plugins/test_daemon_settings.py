@@ -1,7 +1,5 @@
 """The daemon's file: every key is known, of its type and in its range, or one line names it."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

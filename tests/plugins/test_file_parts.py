@@ -1,7 +1,5 @@
 """Named parts of files: what safetensors and ELF files hold where, and nothing from a file that lies."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Images that lie cost a bound: of memory, of bytes read; each in a process of its own, whose peak the kernel tells."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

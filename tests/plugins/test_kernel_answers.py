@@ -4,8 +4,6 @@ Answers are injected: a kernel gives only some of them, and which ones has chang
 gone: nothing up to 6.17, ESRCH from 6.18 on).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """The enricher `mapped_files`: ids, late rows, what lay where and when."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

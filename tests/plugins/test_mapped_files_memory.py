@@ -1,7 +1,5 @@
 """The enricher `mapped_files`: its memory is flat over many processes."""
 
-from __future__ import annotations
-
 import gc
 import tracemalloc
 from typing import Any

@@ -1,7 +1,5 @@
 """The vectorised look-up against a naive model that keeps every row and asks them one by one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """wstrace.mapped_file(): the file at an address of this process and of another one, on Linux."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import subprocess

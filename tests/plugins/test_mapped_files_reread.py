@@ -1,7 +1,5 @@
 """The enricher `mapped_files`: when it asks the system, and what it believes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

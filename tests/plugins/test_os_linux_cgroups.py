@@ -1,7 +1,5 @@
 """Control groups: what mounts, paths and files of a tree say. The tree is made of plain folders, as seen by scandir."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program that holds a launched command: its machine code, and that a command's own counters do not show it."""
 
-from __future__ import annotations
-
 import os
 import platform as machine
 import re

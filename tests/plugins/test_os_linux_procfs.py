@@ -1,7 +1,5 @@
 """/proc as columns: golden text anywhere, and the running kernel with psutil's answers as the oracle."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Launching and attaching on a real Linux: what the target inherits, how it ends, what the system refuses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The functions that only the running kernel knows: its own, and those of its vdso; of another boot none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """content_loss of the Linux backend without a kernel: what took content away, in time order, if it succeeded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

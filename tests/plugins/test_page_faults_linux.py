@@ -1,7 +1,5 @@
 """The Linux half without a kernel: golden records, merging, loss."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct

@@ -1,7 +1,5 @@
 """The sizes of the kernel's buffers by the number of CPUs: the memory that they lock has a bound."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import mmap

@@ -1,7 +1,5 @@
 """The side band of the Linux backend without a kernel: processes, mappings, their moves, shared address spaces."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

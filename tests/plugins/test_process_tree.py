@@ -1,7 +1,5 @@
 """Titles of processes, and trees of made-up ones: who stands below whom, and sums that leave nothing out silently."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 

@@ -1,7 +1,5 @@
 """The pytest plugin: markers, isolation, what a test over its budget tells, and what other plugins see of it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

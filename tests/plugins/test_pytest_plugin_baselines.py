@@ -1,7 +1,5 @@
 """The pytest plugin: baselines are recorded, judged, learned from and, where they do not fit, shown."""
 
-from __future__ import annotations
-
 import json
 import sys
 

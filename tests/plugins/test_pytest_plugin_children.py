@@ -1,7 +1,5 @@
 """The pytest plugin: tests that run in a fork or in a pytest of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The parts of Python stacks that need no kernel: line tables, offsets, rows, finder of interpreters, decoder."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """What is known of mappings that munmap() and mremap() change, against a model that knows each page."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The resolver `sections` against binutils, on real binaries and on ones built here."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

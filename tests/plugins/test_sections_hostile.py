@@ -1,7 +1,5 @@
 """The resolver `sections` on files that lie, and names that explode."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Identity of files: another file that has the name, the inode or the place of the mapped one is not believed."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

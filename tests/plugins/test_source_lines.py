@@ -1,7 +1,5 @@
 """Source lines and inlined functions of native code, also from a separate debug file, and from files that lie."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

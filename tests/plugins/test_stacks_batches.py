@@ -4,8 +4,6 @@ Small batches of samples are unwound together, as a step of numpy costs as much 
 have waited for long are given up, so that the records behind them are not.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stack samples as the kernel writes them: fixed and mixed sizes, beside other tracers, late, cut, too many."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

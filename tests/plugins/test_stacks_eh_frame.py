@@ -1,7 +1,5 @@
 """Unwinding rules: what gcc, glibc and a PLT say, and files and programs that lie."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """What is known of code addresses."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

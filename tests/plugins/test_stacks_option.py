@@ -1,7 +1,5 @@
 """The option `stacks=` of page_faults."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

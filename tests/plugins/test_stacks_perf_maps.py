@@ -1,7 +1,5 @@
 """Perf maps: the later line wins, hostile lines cost nothing, and only the process's own map is believed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The loop that unwinds many samples together, with code whose rules are given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Triggers: how they are written, and when they fire, with scripted sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from wstrace.errors import UsageError

@@ -1,7 +1,5 @@
 """A watched cgroup with files of v2 as the kernel writes them: what fires, when a look is due, and what is refused."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

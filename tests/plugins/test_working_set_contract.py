@@ -1,7 +1,5 @@
 """The sources working_set and write_watch keep what every source keeps."""
 
-from __future__ import annotations
-
 import os
 import sys
 

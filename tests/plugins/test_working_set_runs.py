@@ -1,7 +1,5 @@
 """pagemap entries to runs: against a page-by-page decoding in plain Python, on any system."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

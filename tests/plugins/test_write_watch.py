@@ -1,7 +1,5 @@
 """Write watch against known writes: exactly the pages written, whoever wrote them."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

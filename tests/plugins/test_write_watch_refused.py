@@ -1,7 +1,5 @@
 """Write watches that are refused, end early or work only in part: each is shown, and nothing is freed too soon."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

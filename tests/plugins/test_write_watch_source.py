@@ -1,7 +1,5 @@
 """The source `write_watch`."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Small traces, scripted batch by batch, and what the console prints of them. The fixture `kit` is this module."""
 
-from __future__ import annotations
-
 import io
 import types
 from typing import Any

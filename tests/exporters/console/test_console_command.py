@@ -1,7 +1,5 @@
 """The command line as users meet it: what `run` prints is what `report` prints again from the file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One line a fault, with the image sections of page and instruction."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

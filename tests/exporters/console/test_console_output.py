@@ -1,7 +1,5 @@
 """Everything that can be wrong with an output, with names from outside, and with a terminal."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The format `.folded` is what `report --format folded` prints."""
 
-from __future__ import annotations
-
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 from kit.command_line import wstrace

@@ -1,7 +1,5 @@
 """What the report does with too much, with too little and with what is broken: it says so, and stays small."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

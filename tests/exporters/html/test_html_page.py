@@ -1,7 +1,5 @@
 """The report in Chromium: it shows what `report --json` and `blame --json` say, and asks nothing of a network."""
 
-from __future__ import annotations
-
 import json
 import re
 

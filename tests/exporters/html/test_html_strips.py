@@ -1,7 +1,5 @@
 """The strips of mappings in Chromium: a cell names its first page, whatever size the traced machine's pages have."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The screen of `top` in Textual: keys reach the model, and what the terminal shows is what the model says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`wstrace top`: what it refuses, in one line with its exit code, and a session on a real terminal."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

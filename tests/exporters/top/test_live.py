@@ -1,7 +1,5 @@
 """The exporter behind `top`: what it has let go changes no number that it shows, and its memory is bounded."""
 
-from __future__ import annotations
-
 import pytest
 from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 

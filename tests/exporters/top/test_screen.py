@@ -1,7 +1,5 @@
 """The screen of `top` as text: views, keys, hostile names and small terminals, without a terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
