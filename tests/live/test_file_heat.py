@@ -13,7 +13,7 @@ from kit.stopped_process import stopped
 
 from wstrace.cli import main
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.file_heat import Ranges
+from wstrace_plugins.working_set.file_heat import Ranges, n_bytes
 
 PAGE = mmap.PAGESIZE
 N = 600
@@ -46,7 +46,7 @@ def path(tmp_path):
 
 
 def pages(ranges: Ranges) -> list[int]:
-    return [page for start, end in zip(ranges.start.tolist(), ranges.end.tolist(), strict=True)
+    return [page for start, end in np.stack(ranges, axis=1).tolist()
             for page in range(start // PAGE, -(-end // PAGE))]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_a_process_has_the_pages_that_its_own_pagemap_says(path):
         assert {*range(100, 130), *range(135, 140), 128} <= expected
         assert holder.copied == 5 * PAGE
         assert pages(holder.mapped) == list(range(N))
-        assert heat.resident.bytes == len(expected) * PAGE
+        assert n_bytes(heat.resident) == len(expected) * PAGE
         assert heat.strip(heat.resident, 60)[10] > 0.9
         assert heat.strip(heat.mapped, 60).min() == 1
 
@@ -89,7 +89,7 @@ def test_the_last_page_counts_to_the_files_end(path):
     script = f"f = open({path!r}, 'rb')\nm = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)\nbytes(m)\nready('x')"
     with stopped(script):
         heat = backend().file_heat(path)
-    assert heat.resident.bytes == heat.mapped.bytes == len(held) == heat.cached.bytes
+    assert n_bytes(heat.resident) == n_bytes(heat.mapped) == len(held) == n_bytes(heat.cached)
 
 
 def test_the_command_tells_tensors(tmp_path, capsys):

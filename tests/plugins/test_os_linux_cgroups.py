@@ -223,7 +223,7 @@ def test_memory_of_v2(tree):
     )  # fmt: skip
 
 
-def test_memory_of_v1_has_the_words_of_v2(tree):
+def test_memory_of_v1_is_read_from_its_own_files(tree):
     unit = tree.at("/system.slice/nginx.service")
     (folder := tree.folder.parent / "memory/system.slice/nginx.service").mkdir(parents=True)
     files = {"memory.usage_in_bytes": "4096\n", "memory.limit_in_bytes": "9223372036854771712\n",
@@ -234,7 +234,7 @@ def test_memory_of_v1_has_the_words_of_v2(tree):
     fill(unit.folder, {"memory.pressure": PRESSURE})
     memory = tree.memory(unit)
     assert (memory.max(), memory.stat(), memory.events()) == (
-        None, {"anon": 7, "file": 8, "pgfault": 12}, {"max": 3, "oom_kill": 2}
+        None, {"rss": 7, "cache": 8, "pgfault": 12}, {"max": 3, "oom_kill": 2}
     )  # fmt: skip
     assert memory.pressure_file is not None
     (folder / "memory.limit_in_bytes").write_text("1048576\n")

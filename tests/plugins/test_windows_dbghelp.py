@@ -8,7 +8,7 @@ import pytest
 
 from wstrace.errors import Unavailable
 from wstrace.places import Place
-from wstrace_plugins.symbols import dbghelp, pe, resolver
+from wstrace_plugins.symbols import dbghelp, pe
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 
 GUID = bytes(range(16))
@@ -141,8 +141,8 @@ def test_a_crash_while_it_gives_back_ends_nothing_either(crashing, where):
 
 def test_a_name_at_which_dbghelp_crashes_stays_as_it_is(crashing):
     crashing("UnDecorateSymbolName")
-    (place,) = resolver._explained(image("?of@no@test").places("a.dll", np.array([0x1010], "u8")))
-    assert (place.function, place.displacement, place.why) == ("?of@no@test", 16, resolver.MANGLED)
+    (place,) = image("?of@no@test").places("a.dll", np.array([0x1010], "u8"))
+    assert (place.function, place.displacement) == ("?of@no@test", 16)
 
 
 def test_for_what_is_no_code_dbghelp_is_not_called(crashing):

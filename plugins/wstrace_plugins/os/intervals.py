@@ -30,6 +30,14 @@ def overlap(
     return below(end) - below(start)
 
 
+def union(start: NDArray[Any], end: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What any of these ranges (u64, in any order) covers: starts and ends, sorted, with touching ones joined."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.r_[True, start[1:] > end[:-1]][: len(start)]
+    return start[first], end[np.r_[first[1:], True][: len(end)]]
+
+
 def cut(
     start: NDArray[Any], end: NDArray[Any], borders: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:

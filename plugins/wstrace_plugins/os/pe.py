@@ -40,7 +40,7 @@ class Pe:
         read: gives bytes of the file, or of the image in memory.
 
     Attributes:
-        machine, stamp, symbols, symbol_count: of the COFF file header.
+        machine, stamp: of the COFF file header.
         base, size: ImageBase and SizeOfImage.
         directories: (RVA, bytes) of each.
 
@@ -53,9 +53,7 @@ class Pe:
         if read(0, 2) != b"MZ":
             raise ValueError("the file does not begin with MZ")
         (at,) = struct.unpack("<I", read(0x3C, 4))  # e_lfanew
-        signature, self.machine, self._count, self.stamp, self.symbols, self.symbol_count, optional_size, _ = (
-            struct.unpack("<4sHHIIIHH", read(at, 24))
-        )
+        signature, self.machine, self._count, self.stamp, optional_size = struct.unpack("<4sHHI8xH2x", read(at, 24))
         if signature != b"PE\0\0":
             raise ValueError("there is no PE signature")
         if not 0 < self._count <= _MAX_SECTIONS:

@@ -1,11 +1,12 @@
 """PE files as an Image: EXE, DLL, SYS; 32 or 64 bits.
 
-A mapping of a PE image counts RVAs as offsets, because Windows maps an image as a whole. Its functions are its exports,
-its COFF symbols (which mingw keeps) and, in code, what dbghelp.dll knows; the function table says where they end.
+A mapping of a PE image counts RVAs as offsets, because Windows maps an image as a whole. Its functions are its exports
+and, in code, what dbghelp.dll knows (PDB, DBG, and the COFF symbols that mingw keeps); the function table says where
+they end.
 Everything in the file is hostile input: each read is bounded and checked, each count is limited before it is used.
 
 Source: Microsoft Learn, "PE Format", "x64 exception handling" (RUNTIME_FUNCTION, UNWIND_INFO); winnt.h:
-IMAGE_EXPORT_DIRECTORY, IMAGE_SYMBOL.
+IMAGE_EXPORT_DIRECTORY.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, covering, demangle
 
 MAX_EXPORTS = 1 << 20
-MAX_COFF_SYMBOLS = 1 << 20
 MAX_NAMES = 32 << 20  # bytes
 MAX_FUNCTIONS = 1 << 20
 MAX_UNWIND = 32 << 20  # bytes
@@ -31,13 +31,6 @@ _AMD64, _ARM64 = 0x8664, 0xAA64  # IMAGE_FILE_MACHINE_*
 _EXECUTE = 0x2000_0000  # IMAGE_SCN_MEM_EXECUTE
 _CHAINED = 4 << 3  # UNW_FLAG_CHAININFO, above the three bits of UNWIND_INFO's version
 _NOWHERE = 0xFFFF_FFFF_FFFF_FFFF
-
-COFF_SYMBOL = np.dtype([
-    ("Zeroes", "<u4"), ("Offset", "<u4"), ("Value", "<u4"), ("SectionNumber", "<i2"), ("Type", "<u2"),
-    ("StorageClass", "u1"), ("NumberOfAuxSymbols", "u1"),
-])  # fmt: skip
-assert COFF_SYMBOL.itemsize == 18  # IMAGE_SYMBOL
-_FUNCTION, _EXTERNAL, _STATIC = 0x20, 2, 3
 
 
 def read_image(file: ImageFile) -> Image:
@@ -48,19 +41,14 @@ def read_image(file: ImageFile) -> Image:
     """
     try:
         pe = Pe(file.read)
-        strings = _string_table(pe)
-        rows, names = _section_rows(pe, strings)
+        rows, names = _section_rows(pe)
     except ValueError as error:
         raise ImageError(f"{file.path}: {error}") from error
     segments = np.array([(0, pe.size, pe.base, pe.size)], SEGMENT)
     exported, export_names = _exports(pe)
-    own, own_names = _coff_symbols(pe, strings)
-    own["name"] += len(export_names)
-    found = np.concatenate((own, exported))  # of two names for one address the first is kept
-    symbols = _with_ends(found, rows, pe, _function_table(pe))
-    complete = len(own) > 0
-    ask = None if complete else partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)])
-    return Image(segments, rows, names, symbols, export_names + own_names, pe.build_id, readable, complete, ask)
+    symbols = _with_ends(exported, rows, pe, _function_table(pe))
+    ask = partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)])
+    return Image(segments, rows, names, symbols, export_names, pe.build_id, readable, complete=False, ask=ask)
 
 
 @lru_cache(maxsize=65_536)
@@ -79,7 +67,7 @@ def _ask(
     return dbghelp.functions(path, identity, build_id, inside.tolist()) if len(inside) else {}
 
 
-def _section_rows(pe: Pe, strings: bytes) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _section_rows(pe: Pe) -> tuple[NDArray[Any], tuple[str, ...]]:
     """SECTION rows and names. A section ends where its larger size ends, or where the next one begins.
 
     The article tests `rva <= endRVA`, which gives the byte behind a section to it; here the end is exclusive.
@@ -93,15 +81,7 @@ def _section_rows(pe: Pe, strings: bytes) -> tuple[NDArray[Any], tuple[str, ...]
     rows = np.zeros(len(order), SECTION)
     rows["start"], rows["end"] = start + np.uint64(pe.base), np.maximum(end, start) + np.uint64(pe.base)
     rows["number"] = order + 1
-    return rows, tuple(_section_name(name, strings) for name in table["Name"][order].tolist())
-
-
-def _section_name(name: bytes, strings: bytes) -> str:
-    """The name of a section; a name of more than 8 bytes is `/123` in the table, and among the symbols' names."""
-    if name[:1] == b"/" and name[1:].isdigit():
-        at = int(name[1:])
-        name = strings[at : at + 256].partition(b"\0")[0] or name
-    return name.decode("utf-8", "backslashreplace")
+    return rows, tuple(name.decode("utf-8", "backslashreplace") for name in table["Name"][order].tolist())
 
 
 def _is_code(pe: Pe, rows: NDArray[Any]) -> NDArray[np.bool_]:
@@ -198,54 +178,6 @@ def _joined(parts: NDArray[Any], chained: NDArray[np.bool_]) -> NDArray[Any]:
     heads = np.flatnonzero(~goes_on)
     ends = parts[np.append(heads[1:], len(parts)) - 1, 1]
     return np.stack((parts[heads, 0], ends), axis=1)
-
-
-def _string_table(pe: Pe) -> bytes:
-    """The COFF string table with its 4-byte size, so that offsets are those in the file."""
-    if not pe.symbols or pe.symbol_count > MAX_COFF_SYMBOLS:
-        return b""
-    at = pe.symbols + pe.symbol_count * COFF_SYMBOL.itemsize
-    try:
-        size = struct.unpack("<I", pe.read(at, 4))[0]
-        return pe.read(at, min(size, MAX_NAMES))
-    except ValueError:
-        return b""
-
-
-def _coff_symbols(pe: Pe, strings: bytes) -> tuple[NDArray[Any], bytes]:
-    """The functions of the COFF symbol table, if the linker kept one (mingw without -s)."""
-    nothing = np.zeros(0, SYMBOL), b""
-    if not pe.symbols or not 0 < pe.symbol_count <= MAX_COFF_SYMBOLS:
-        return nothing
-    try:
-        raw = pe.read(pe.symbols, pe.symbol_count * COFF_SYMBOL.itemsize)
-    except ValueError:
-        return nothing
-    table = np.frombuffer(raw, COFF_SYMBOL)
-    number = table["SectionNumber"]
-    keep = (table["Type"] == _FUNCTION) & (number > 0) & (number <= len(pe.sections))
-    keep &= np.isin(table["StorageClass"], (_EXTERNAL, _STATIC)) & ~_auxiliary(table)
-    chosen = table[keep]
-    # a name of up to 8 bytes is in the record, a longer one in the string table
-    short = np.zeros((len(chosen), 9), "u1")
-    records = np.frombuffer(raw, "u1").reshape(-1, COFF_SYMBOL.itemsize)
-    short[:, :8] = records[keep][:, :8]
-    inline = chosen["Zeroes"] != 0
-    rows = np.zeros(len(chosen), SYMBOL)
-    section = pe.sections["VirtualAddress"][chosen["SectionNumber"] - 1].astype("<u8")
-    rows["start"] = section + chosen["Value"].astype("<u8") + np.uint64(pe.base)
-    rows["name"] = np.where(inline, np.arange(len(chosen)) * 9 + len(strings), chosen["Offset"])
-    known = inline | (chosen["Offset"] < len(strings))
-    return rows[known], strings + short.tobytes()
-
-
-def _auxiliary(table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the auxiliary records, which belong to the record before them (sizes, file names ...)."""
-    found = np.zeros(len(table), bool)
-    for row in np.flatnonzero(table["NumberOfAuxSymbols"]).tolist():
-        if not found[row]:
-            found[row + 1 : row + 1 + int(table["NumberOfAuxSymbols"][row])] = True
-    return found
 
 
 def _with_ends(symbols: NDArray[Any], rows: NDArray[Any], pe: Pe, functions: NDArray[Any]) -> NDArray[Any]:

@@ -29,7 +29,7 @@ DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
 #: Why a Place has no section or function: values of Place.why.
 OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
 CHANGED = "has no build-id and was changed after the trace"
-NO_IMAGE, MANGLED = "is no ELF or PE file that can be believed", "has C++ names that could not be demangled"
+NO_IMAGE = "is no ELF or PE file that can be believed"
 
 MAX_BOOTS = 16
 MAX_IMAGES = 4096
@@ -67,7 +67,7 @@ class ImageResolver(Resolver):
             image = self._image(file)
             if isinstance(image, str):
                 return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
-            places = _explained(image.places(module, offsets))
+            places = image.places(module, offsets)
             self._counts["with_section"] += sum(place.number > 0 for place in places)
             self._counts["with_function"] += sum(bool(place.function) for place in places)
         return places
@@ -181,15 +181,6 @@ class ImageResolver(Resolver):
             return image
         self._counts["debug_files"] += 1
         return replace(image, symbols=debug.symbols, names=debug.names, complete=True, why=debug.why)
-
-
-def _explained(places: list[Place]) -> list[Place]:
-    """The places, with the reason where a function has a name of Microsoft's C++, and dbghelp.dll has crashed."""
-    from wstrace_plugins.symbols import dbghelp
-
-    if not dbghelp.lost:
-        return places
-    return [one._replace(why=MANGLED) if one.function.startswith("?") else one for one in places]
 
 
 def read_image(file: ImageFile) -> Image:

@@ -8,7 +8,7 @@ Such a module has
   when it is refused or has no address space;
 * `make_keeper()`: what keeps the address space of one process beyond its end; Unavailable where the system has none;
 * `clear_referenced(pid)`: takes away the bit of each page that the processor sets when it is used; returns what reads
-  the Uses since;
+  of each mapping its name, kind, and bytes used since and resident;
 * `descendants(pid)`: its children and theirs; `listed()`: every process; `accounted(pid)`; `arguments(pid)`: its
   command line; `distinct(pids)`: bytes resident in these processes together, each page once;
 * `file_heat(path, pids)`, `watched_cgroups(...)`, and `faults()`: (minor, major) of the calling process so far.
@@ -18,12 +18,9 @@ What a system cannot do raises Unavailable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from wstrace.errors import Unavailable
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Totals(NamedTuple):
@@ -59,15 +56,6 @@ class Accounted(NamedTuple):
     large: int | None = None
     pss: int | None = None
     resident: int | None = None
-
-
-class Uses(NamedTuple):
-    """The mappings of a process: their names, kinds (schema.KINDS), and bytes referenced and resident, shape (n,)."""
-
-    names: list[str]
-    kind: NDArray[Any]
-    used: NDArray[Any]
-    resident: NDArray[Any]
 
 
 class KeeperFailed(Unavailable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import wstrace
 from wstrace.errors import Unavailable
-from wstrace.schema import KIND_SHIFT, KINDS
 from wstrace_plugins.os.intervals import cut, overlap, without
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.sections import sectioned
@@ -51,7 +50,7 @@ class Delta:
         self.major_faults: int | None = None
         self.watch_faults = self.new_bytes = self.gone_bytes = 0
         self.written_bytes: int | None = None
-        self.not_written = "" if written else "it was not asked for"
+        self.not_written = "" if written else "it was not requested"
         self._watch: Any = None
         if pid is None:  # warm up: run once so that our own pages are resident before the first snapshot
             backend().faults()
@@ -161,12 +160,7 @@ def _owners(taken: WorkingSet, ranges: Runs, what: DeltaBy) -> list[tuple[str, s
     low, high, _ = cut(*ranges, np.union1d(taken.mappings["start"], taken.mappings["end"]))
     row = taken.rows_at(low)
     low, high, row = (column[row >= 0] for column in (low, high, row))
-    kinds = (taken.mappings["flags"] >> KIND_SHIFT) & 15
-    keys = kinds if what == "kind" else taken.mappings["file"]
-    groups, first, inverse = np.unique(keys[row], return_index=True, return_inverse=True)
-    totals = np.bincount(inverse, (high - low).astype(np.float64), len(groups))
-    found = []
-    for at, total in zip(row[first].tolist(), totals.tolist(), strict=True):
-        kind = KINDS[min(int(kinds[at]), len(KINDS) - 1)]
-        found.append((kind if what == "kind" else taken.owner(at), kind, int(total)))
-    return found
+    pages = (high - low) // np.uint64(taken.page_size)
+    runs = {"start": low, "pages": pages, "flags": np.zeros(len(low), "<u2"), "row": row}
+    owners = replace(taken, runs=runs).by("kind" if what == "kind" else "module")
+    return [(owner.name, owner.kind, owner.resident) for owner in owners if owner.resident]

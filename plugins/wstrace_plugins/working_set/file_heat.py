@@ -4,52 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.places import MappedFile, Part
 from wstrace.plugins import default_plugins
-from wstrace_plugins.os.intervals import overlap
+from wstrace_plugins.os.intervals import overlap, union
+
+#: byte ranges of a file, sorted and disjoint: from start up to, not including, end; u64, shape (n,)
+Ranges = tuple[NDArray[Any], NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Byte ranges of a file, sorted and disjoint: from start up to, not including, end; u64, shape (n,)."""
-
-    start: NDArray[Any]
-    end: NDArray[Any]
-
-    @classmethod
-    def union(cls, start: NDArray[Any], end: NDArray[Any]) -> Ranges:
-        """What any of these ranges, in any order, covers."""
-        order = np.argsort(start, kind="stable")
-        start, end = start[order].astype("<u8"), np.maximum.accumulate(end[order].astype("<u8"))
-        first = np.ones(len(start), np.bool_)
-        first[1:] = start[1:] > end[:-1]
-        return cls(start[first], end[np.append(np.flatnonzero(first)[1:] - 1, len(end) - 1)] if len(end) else end)
-
-    @classmethod
-    def of(cls, several: Iterable[Ranges]) -> Ranges:
-        """What any of several covers."""
-        found = list(several)
-        empty = np.empty(0, "<u8")
-        return cls.union(np.concatenate([empty, *(one.start for one in found)]),
-                         np.concatenate([empty, *(one.end for one in found)]))  # fmt: skip
-
-    @property
-    def bytes(self) -> int:
-        """Their length together."""
-        return int((self.end - self.start).sum())
-
-    def within(self, start: NDArray[Any], end: NDArray[Any]) -> NDArray[np.int64]:
-        """The bytes of each range [start, end) that these cover, shape (n,)."""
-        return overlap(start, end, self.start, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """A process that maps the file: which ranges, which of their pages it has in memory; copied: bytes of its own
     copies of pages that it wrote (a private mapping), which are the file's no more.
     """
@@ -65,13 +33,12 @@ class Holder:
 class FileHeat:
     """What of a file is in memory.
 
-    cached: in the page cache; None where the kernel does not tell, with the reason in not_cached. refused: processes
-    whose mappings may not be read.
+    cached: in the page cache; None where the kernel does not say, with the reason in not_cached. refused: processes
+    of which the mappings may not be read.
     """
 
     path: str
     size: int
-    page_size: int
     holders: Sequence[Holder]
     cached: Ranges | None
     not_cached: str = ""
@@ -81,31 +48,37 @@ class FileHeat:
     @property
     def mapped(self) -> Ranges:
         """What any process maps, up to the file's end."""
-        return self._cut(Ranges.of(holder.mapped for holder in self.holders))
+        return self._together(holder.mapped for holder in self.holders)
 
     @property
     def resident(self) -> Ranges:
         """What any of the processes has in memory, up to the file's end."""
-        return self._cut(Ranges.of(holder.resident for holder in self.holders))
+        return self._together(holder.resident for holder in self.holders)
 
-    def _cut(self, ranges: Ranges) -> Ranges:
-        """A page may end after the file does."""
-        keep = ranges.start < self.size
-        return Ranges(ranges.start[keep], np.minimum(ranges.end[keep], np.uint64(self.size)))
+    def _together(self, several: Iterable[Ranges]) -> Ranges:
+        empty = np.empty(0, "<u8")
+        start, end = union(*(np.concatenate(column) for column in zip((empty, empty), *several, strict=True)))
+        keep = start < self.size  # a page may end after the file does
+        return start[keep], np.minimum(end[keep], np.uint64(self.size))
 
     def strip(self, ranges: Ranges, cells: int) -> NDArray[np.float64]:
         """How much of each cell the ranges cover, 0 to 1, from the file's begin to its end, shape (cells,)."""
         borders = np.linspace(0, self.size, cells + 1).astype("<u8")
         lengths = np.maximum((borders[1:] - borders[:-1]).astype(np.int64), 1)
-        covered: NDArray[np.float64] = ranges.within(borders[:-1], borders[1:]) / lengths
+        covered: NDArray[np.float64] = overlap(borders[:-1], borders[1:], *ranges) / lengths
         return covered
 
     def part_rows(self) -> list[tuple[Part, int, int | None]]:
         """Each named part with its bytes in memory of processes and in the page cache."""
         start, end = (np.array([getattr(part, name) for part in self.parts], "<u8") for name in ("start", "end"))
-        resident = self.resident.within(start, end).tolist()
-        cached = [None] * len(self.parts) if self.cached is None else self.cached.within(start, end).tolist()
+        resident = overlap(start, end, *self.resident).tolist()
+        cached = [None] * len(self.parts) if self.cached is None else overlap(start, end, *self.cached).tolist()
         return list(zip(self.parts, resident, cached, strict=True))
+
+
+def n_bytes(ranges: Ranges) -> int:
+    """The length of ranges together."""
+    return int((ranges[1] - ranges[0]).sum())
 
 
 def parts_of(path: str) -> Sequence[Part]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wstrace.errors import TargetExited
 from wstrace.interfaces import Target
 from wstrace.plugins import Plugins
 from wstrace.schema import KIND_FILE, KIND_SHARED, KINDS
-from wstrace_plugins.working_set.backend import Uses, backend
+from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.delta import Delta
 from wstrace_plugins.working_set.empty import Emptied, empty_working_set
 
@@ -39,7 +40,7 @@ class Used:
     emptied: bool = False
 
     def may_be_of_others(self, use: Use) -> bool:
-        """Whether other processes may have used these pages: a referenced bit does not tell by whom."""
+        """Whether other processes may have used these pages: a referenced bit does not say by which."""
         return not self.emptied and use.kind in _SHARED
 
     @property
@@ -65,8 +66,8 @@ def referenced(pid: int, seconds: float) -> Used:
     try:
         if target.wait(seconds) is not None:
             raise TargetExited(f"process {pid} ended while it was watched")
-        found = read()
-        return Used(time.perf_counter() - started, _summed(found))
+        found = _summed(read())
+        return Used(time.perf_counter() - started, found)
     finally:
         target.close()
 
@@ -110,12 +111,12 @@ def _attached(pid: int) -> Target:
     return Plugins.from_environment(third_party=False).platform.attach(pid)
 
 
-def _summed(found: Uses) -> tuple[Use, ...]:
+def _summed(found: Iterable[tuple[str, int, int, int]]) -> tuple[Use, ...]:
     """By name and kind, the largest use first."""
-    sums: dict[tuple[str, int], tuple[int, int]] = {}
-    columns = (found.kind.tolist(), found.used.tolist(), found.resident.tolist())
-    for name, kind, used, resident in zip(found.names, *columns, strict=True):
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for name, number, used, resident in found:
+        kind = KINDS[number if number < len(KINDS) else 0]
         before = sums.get((name, kind), (0, 0))
         sums[name, kind] = before[0] + used, before[1] + resident
-    uses = (Use(name, KINDS[kind if kind < len(KINDS) else 0], *both) for (name, kind), both in sums.items())
-    return tuple(sorted((use for use in uses if use.resident), key=lambda use: (-use.used, -use.resident, use.name)))
+    uses = (Use(*owner, *both) for owner, both in sums.items() if both[1])
+    return tuple(sorted(uses, key=lambda use: (-use.used, -use.resident, use.name)))

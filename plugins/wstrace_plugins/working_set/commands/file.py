@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import click
+import numpy as np
 
 from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.terminal.bar import has_blocks, shades
@@ -14,7 +15,7 @@ from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import printable, size
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.file_heat import FileHeat, Ranges
+from wstrace_plugins.working_set.file_heat import FileHeat, Ranges, n_bytes
 
 STRIP = 60
 
@@ -45,14 +46,14 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
     if heat.holders:
         columns = [Column("pid", spare=False), Column("mapped"), Column("resident"), Column("copied"),
                    Column("name", "name")]  # fmt: skip
-        rows = [[str(h.pid), size(h.mapped.bytes), size(h.resident.bytes), size(h.copied), h.name]
-                for h in sorted(heat.holders, key=lambda holder: -holder.resident.bytes)]  # fmt: skip
+        rows = [[str(h.pid), size(n_bytes(h.mapped)), size(n_bytes(h.resident)), size(h.copied), h.name]
+                for h in sorted(heat.holders, key=lambda holder: -n_bytes(holder.resident))]  # fmt: skip
         parts += ["", TextTable.of(columns, rows, top)]
     if heat.parts:
         columns = [Column("resident"), Column("page cache"), Column("size"), Column("part", "name")]
-        told = sorted(heat.part_rows(), key=lambda row: (-row[1], -(row[2] or 0), row[0].start))
+        parts_ = sorted(heat.part_rows(), key=lambda row: (-row[1], -(row[2] or 0), row[0].start))
         cells = [[size(resident), "-" if cached is None else size(cached), size(part.end - part.start), part.name]
-                 for part, resident, cached in told]  # fmt: skip
+                 for part, resident, cached in parts_]  # fmt: skip
         parts += ["", TextTable.of(columns, cells, top)]
     Output.standard("stdout").show(*parts)
     for note in _notes(heat):
@@ -61,9 +62,9 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
 
 def _headline(heat: FileHeat) -> str:
     holders = f"{len(heat.holders):,} process{'' if len(heat.holders) == 1 else 'es'}"
-    found = [f"{size(heat.resident.bytes)} of {size(heat.size)} resident in {holders}"]
+    found = [f"{size(n_bytes(heat.resident))} of {size(heat.size)} resident in {holders}"]
     if heat.cached is not None:
-        found.append(f"{size(heat.cached.bytes)} in the page cache")
+        found.append(f"{size(n_bytes(heat.cached))} in the page cache")
     return f"{printable(heat.path)}: {', '.join(found)}"
 
 
@@ -78,15 +79,13 @@ def _notes(heat: FileHeat) -> list[str]:
 
 def _plain(heat: FileHeat) -> dict[str, Any]:
     def ranges(found: Ranges | None) -> list[list[int]] | None:
-        return (
-            None if found is None else [[a, b] for a, b in zip(found.start.tolist(), found.end.tolist(), strict=True)]
-        )
+        return None if found is None else np.stack(found, axis=1).tolist()
 
     return {
         "schema": 1, "path": heat.path, "size": heat.size, "mapped": ranges(heat.mapped),
-        "resident": ranges(heat.resident), "cached": ranges(heat.cached), "resident_bytes": heat.resident.bytes,
-        "cached_bytes": None if heat.cached is None else heat.cached.bytes, "notes": _notes(heat),
-        "processes": [{"pid": h.pid, "name": h.name, "mapped": h.mapped.bytes, "resident": h.resident.bytes,
+        "resident": ranges(heat.resident), "cached": ranges(heat.cached), "resident_bytes": n_bytes(heat.resident),
+        "cached_bytes": None if heat.cached is None else n_bytes(heat.cached), "notes": _notes(heat),
+        "processes": [{"pid": h.pid, "name": h.name, "mapped": n_bytes(h.mapped), "resident": n_bytes(h.resident),
                        "copied": h.copied} for h in heat.holders],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}
                   for part, resident, cached in heat.part_rows()],

@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,13 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import NOT_RESIDENT, PAGE_FILE
 from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.os.linux.named_file import open_named
 from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, parts_of
 from wstrace_plugins.working_set.linux.space import Space
 
-_CHUNK = 1 << 30  # bytes of a file that one call is asked about
-#: the bytes of the largest file of which mincore() is asked: 8 s
-_MOST_ASKED = 1 << 40
+_CHUNK = 1 << 30  # bytes of a file that one call is about; it takes 8 ms
 
 _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -46,26 +46,22 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
         raise UsageError(f"cannot open {path}: {error.strerror}" if error.strerror else str(error)) from None
     try:
         status = os.fstat(fd)
-        found = cached_runs(fd, status)
+        cached = cached_runs(fd, status)
     finally:
         os.close(fd)
     real, holders, refused = os.path.realpath(path), [], 0
     for pid in pids or procfs.processes():
         try:
             holder = _holder(pid, real, status)
-        except TargetExited:
+        except Unavailable as error:
             if pids:
                 raise
-            continue
-        except Unavailable:
-            if pids:
-                raise
-            refused += not _kernel_thread(pid)
+            refused += not (isinstance(error, TargetExited) or _kernel_thread(pid))
             continue
         if holder is not None:
             holders.append(holder)
-    cached, why = (None, found) if isinstance(found, str) else (Ranges.union(*found), "")
-    return FileHeat(real, status.st_size, mmap.PAGESIZE, holders, cached, why, refused, parts_of(real))
+    known, why = (None, cached) if isinstance(cached, str) else (cached, "")
+    return FileHeat(real, status.st_size, holders, known, why, refused, parts_of(real))
 
 
 def _kernel_thread(pid: int) -> bool:
@@ -85,38 +81,30 @@ def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:
         runs = space.runs(mappings)
         rows = _rows(mappings, path, status, strings)
         base = mappings["offset"] - mappings["start"]  # wraps around, as the sum below does
-        mapped = Ranges.union((base + mappings["start"])[rows], (base + mappings["end"])[rows])
+        mapped = union((base + mappings["start"])[rows], (base + mappings["end"])[rows])
         ours = rows[runs["row"]] & ((runs["flags"] & NOT_RESIDENT) == 0)
         own = ours & ((runs["flags"] & PAGE_FILE) == 0)
         ours &= ~own
         start = runs["start"] + base[runs["row"]]
         end = start + runs["pages"].astype("<u8") * np.uint64(space.page_size)
         copied = int(runs["pages"][own].sum(dtype=np.int64)) * space.page_size
-        return Holder(pid, space.name, mapped, Ranges.union(start[ours], end[ours]), copied)
+        return Holder(pid, space.name, mapped, union(start[ours], end[ours]), copied)
 
 
 def _rows(
-    mappings: dict[str, np.ndarray[tuple[int], np.dtype[np.uint64]]],
-    path: str,
-    status: os.stat_result,
-    strings: Dictionary,
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    columns: dict[str, NDArray[Any]], path: str, status: os.stat_result, strings: Dictionary
+) -> NDArray[np.bool_]:
     """Mask of the mappings of the file: by inode and device, or path (a layered file system has another device)."""
-    code = strings.code(path)
-    named = (mappings["dev"] == np.uint64(status.st_dev)) | (mappings["file"] == code)
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = (mappings["ino"] == np.uint64(status.st_ino)) & named
+    named = (columns["dev"] == np.uint64(status.st_dev)) | (columns["file"] == strings.code(path))
+    mask: NDArray[np.bool_] = (columns["ino"] == np.uint64(status.st_ino)) & named
     return mask
 
 
-def cached_runs(fd: int, status: os.stat_result) -> tuple[NDArray[np.int64], NDArray[np.int64]] | str:
-    """The byte ranges of an open regular file in the page cache: (starts, ends), each (n,); or why it is not known."""
-    if not status.st_size:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+def cached_runs(fd: int, status: os.stat_result) -> Ranges | str:
+    """The byte ranges of an open regular file in the page cache; or why they are not known."""
     if not (os.geteuid() in (0, status.st_uid) or os.access(f"/proc/self/fd/{fd}", os.W_OK)):
         return "the kernel says which pages are in the page cache only of a file that one owns or may write"
-    if status.st_size > _MOST_ASKED:
-        return "which pages of so large a file are in the page cache is not asked: a TiB takes 8 s"
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    starts, ends = [np.empty(0, "<u8")], [np.empty(0, "<u8")]
     for begin in range(0, status.st_size, _CHUNK):
         length = min(_CHUNK, status.st_size - begin)
         try:
@@ -134,4 +122,4 @@ def cached_runs(fd: int, status: os.stat_result) -> tuple[NDArray[np.int64], NDA
         edges = np.flatnonzero(np.diff((found & 1).astype("i1"), prepend=0, append=0))
         starts.append(begin + edges[::2] * mmap.PAGESIZE)
         ends.append(np.minimum(begin + edges[1::2] * mmap.PAGESIZE, status.st_size))
-    return np.concatenate(starts), np.concatenate(ends)
+    return union(np.concatenate(starts).astype("<u8"), np.concatenate(ends).astype("<u8"))

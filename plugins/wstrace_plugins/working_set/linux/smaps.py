@@ -24,8 +24,9 @@ import numpy as np
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import KIND_SHIFT
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.working_set.backend import Uses
 
+#: of a mapping: its name, its kind (schema.KINDS), and its bytes referenced and resident
+Use = tuple[str, int, int, int]
 #: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
 _MAPPING = rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] "
 _KEPT = rb"(?m)^(?:[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] |(?:VmFlags|Referenced|Rss):.*$)"
@@ -87,7 +88,7 @@ def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
             yield start, line[len(name) :]
 
 
-def clear_referenced(pid: int) -> Callable[[], Uses]:
+def clear_referenced(pid: int) -> Callable[[], list[Use]]:
     """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile.
 
     Returns:
@@ -100,15 +101,14 @@ def clear_referenced(pid: int) -> Callable[[], Uses]:
     if not _works():
         raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
 
-    def used() -> Uses:
+    def used() -> list[Use]:
         maps, text = procfs.read_maps(pid), read(pid)
         if procfs.stat_with_memory(pid).image != before.image:
             raise TargetExited(f"process {pid} ({before.name}) executed another program while it was watched")
-        sums = [sizes(text, field) for field in (b"Referenced:", b"Rss:")]
-        referenced, resident = (np.array([found.get(start, 0) for start in maps.columns["start"].tolist()], np.int64)
-                                for found in sums)  # fmt: skip
-        kind = (maps.columns["flags"] >> KIND_SHIFT) & 15
-        return Uses([maps.files[file] for file in maps.columns["file"].tolist()], kind, referenced, resident)
+        referenced, resident = (sizes(text, field) for field in (b"Referenced:", b"Rss:"))
+        columns = (maps.columns[name].tolist() for name in ("start", "file", "flags"))
+        return [(maps.files[file], flags >> KIND_SHIFT & 15, referenced.get(start, 0), resident.get(start, 0))
+                for start, file, flags in zip(*columns, strict=True)]  # fmt: skip
 
     _clear(pid)
     return used

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
+from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
@@ -149,12 +150,9 @@ class Watcher:
 
 
 def _joined(found: list[Ranges]) -> Ranges:
-    """The ranges of several reads as one list, sorted, with touching and overlapping ones joined."""
+    """The ranges of several reads together."""
     start, end = (np.concatenate(column) for column in zip((_NONE, _NONE), *found, strict=True))
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    first = np.r_[True, start[1:] > end[:-1]][: len(start)]
-    return start[first], end[np.r_[first[1:], True][: len(end)]]
+    return union(start, end)
 
 
 def _refused(start: int, end: int, error: OSError) -> Unavailable:

@@ -13,15 +13,6 @@ from wstrace.errors import TargetExited, Unavailable
 
 #: From here on, a limit of v1 is none: the largest number of pages of a counter, in bytes (PAGE_COUNTER_MAX).
 _V1_NO_LIMIT = 1 << 62
-#: v1's words for sums over a cgroup and all below it (`total_` before them) where v2 has others for the same.
-_V1_STAT = {
-    "cache": "file",
-    "rss": "anon",
-    "rss_huge": "anon_thp",
-    "mapped_file": "file_mapped",
-    "dirty": "file_dirty",
-    "writeback": "file_writeback",
-}
 
 
 class MemoryFiles:
@@ -56,15 +47,15 @@ class MemoryFiles:
 
     def max(self) -> int | None:
         """The limit in bytes at which processes are killed; None = none of its own."""
-        return self._limit("memory.max" if self.unified else "memory.limit_in_bytes")
+        text = self._read("memory.max" if self.unified else "memory.limit_in_bytes").strip()
+        return None if text == "max" or int(text) >= _V1_NO_LIMIT else int(text)
 
     def stat(self) -> Mapping[str, int]:
-        """memory.stat by v2's names, of the cgroup and all below it: bytes, and counts as pgfault and pgmajfault."""
+        """memory.stat of the cgroup and all below it: bytes, and counts as pgfault and pgmajfault."""
         read = _numbers(self._read("memory.stat"))
         if self.unified:
             return read
-        totals = {name.removeprefix("total_"): n for name, n in read.items() if name.startswith("total_")}
-        return {_V1_STAT.get(name, name): n for name, n in totals.items()}
+        return {name.removeprefix("total_"): n for name, n in read.items() if name.startswith("total_")}
 
     def events(self) -> Mapping[str, int]:
         """How often, since it was made: v2 low, high, max, oom, oom_kill ...; v1 max and (Linux 4.13) oom_kill."""
@@ -73,10 +64,6 @@ class MemoryFiles:
         control = _numbers(self._read("memory.oom_control"))
         killed = {"oom_kill": control["oom_kill"]} if "oom_kill" in control else {}
         return {"max": int(self._read("memory.failcnt")), **killed}
-
-    def _limit(self, name: str) -> int | None:
-        text = self._read(name).strip()
-        return None if text == "max" or int(text) >= _V1_NO_LIMIT else int(text)
 
     def _read(self, name: str) -> str:
         try:
