@@ -27,6 +27,9 @@ _GROWING = 1.5
 #: the target's mappings meanwhile. It is counted in CPU time: on a busy machine a snapshot waits for a CPU before it
 #: begins, and would push the next one away.
 _MOST = 0.05
+#: CPU time that snapshots have besides, whenever the sum is larger by that factor: those of a share alone are too far
+#: apart to see the peak of a program that ends after 0.3 s.
+_FREE_SECONDS, _GROWN_MUCH = 0.03, 1.25
 #: The sums are read when the processes have not grown for so many seconds.
 _SETTLED = 0.1
 
@@ -35,10 +38,10 @@ class PeakSnapshotSource(Source):
     """Runs of resident pages of the largest snapshot, emitted at the end; of an attached process also at the start.
 
     The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a
-    snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each). A peak that is over
-    before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was read, and with the
-    peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes are added up: what
-    they share counts several times; their `pss` and `distinct` are read beside that snapshot.
+    snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each), and 30 ms besides. A
+    peak that is over before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was
+    read, and with the peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes
+    are added up: what they share counts several times; their `pss` and `distinct` are read beside that snapshot.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -56,6 +59,7 @@ class PeakSnapshotSource(Source):
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
         self._interval, self._apart = interval, 1 / max_cpu
         self._due = self._next = self._sums_due = 0.0
+        self._free = _FREE_SECONDS
         self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
         self._largest: list[WorkingSet] = []
         self._bytes, self._emitted = 0, False
@@ -119,7 +123,8 @@ class PeakSnapshotSource(Source):
         self._most = max(self._most, self._size)
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
         grown = _GROWING if self._size > before * _GROWN and before else _GROWN
-        if now < self._due or self._size <= self._bytes * grown:
+        free = self._free > 0 and self._size > self._bytes * _GROWN_MUCH
+        if not free and (now < self._due or self._size <= self._bytes * grown):
             return
         from wstrace_plugins.working_set.working_set import working_set  # not loaded for a command that ends at once
 
@@ -128,7 +133,10 @@ class PeakSnapshotSource(Source):
             with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
                 taken.append(working_set(pid, strings=self._context.strings))
         cost = sum(one.cost_seconds for one in taken)
-        self._due = time.monotonic() + self._apart * cost
+        if free:
+            self._free -= cost
+        else:
+            self._due = time.monotonic() + self._apart * cost
         self._counts["snapshots"] += 1
         self._counts["cpu_seconds"] += cost
         total = sum(one.total_bytes for one in taken)
