@@ -147,11 +147,13 @@ def test_an_ended_process_that_nobody_waited_for_has_no_arguments_and_no_account
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert procfs.arguments(child.pid) == ()
-    assert accounted(child.pid).ended
+    with pytest.raises(TargetExited):
+        accounted(child.pid)
     child.wait()
     assert procfs.arguments(child.pid) == ()
-    assert accounted(child.pid).ended
-    assert not accounted(os.getpid()).ended
+    with pytest.raises(TargetExited):
+        accounted(child.pid)
+    assert accounted(os.getpid()).private
 
 
 def test_the_platform_says_of_a_process_what_psutil_says():

@@ -59,7 +59,7 @@ def test_a_kill_has_the_last_snapshot_of_what_was_killed(monkeypatch, tmp_path, 
     script = Script(monkeypatch, tmp_path, "oom_kill", "rss=90MiB")
     script.fires(95)
     for seconds, seen in looks:
-        script.watched.looked(seconds * SECOND, 0.0, seen * MIB)
+        script.watched.note_snapshot(seconds * SECOND, 0.0, seen * MIB)
     killed, reached = parse_conditions(["oom_kill", "rss=90MiB"])
     assert script.watched.firing(killed, ()).last_look_ns == shown * SECOND
     assert script.watched.firing(reached, ()).last_look_ns == looks[-1][0] * SECOND

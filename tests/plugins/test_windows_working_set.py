@@ -291,8 +291,8 @@ def test_every_protection(protection, flags):
 def test_extended_attributes():
     valid = 1 | 5 << 1 | 0x20 << 4 | 1 << 15 | 33 << 16 | 1 << 22 | 1 << 23
     found = windows_blocks.attributes(np.array([valid, 1 << 15, 1 << 31, valid & ~1], "<u8"))
-    assert found.locked.tolist() == [True, False, False, False]  # of an invalid page only Shared and Bad mean anything
-    assert found.large.tolist() == [True, False, False, False]
+    assert found[0].tolist() == [True, False, False, False]  # of an invalid page only Shared and Bad mean anything
+    assert found[1].tolist() == [True, False, False, False]
 
 
 def brute_runs(blocks, borders):

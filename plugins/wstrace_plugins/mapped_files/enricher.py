@@ -164,6 +164,7 @@ class MappedFiles(Enricher):
     # -- records ---------------------------------------------------------------------------------------------------
 
     def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The columns that name the mappings and files of addresses and instructions."""
         n = len(batch)
         times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else np.full(n, batch.window[1], "<u8")
         groups = _by_pid(np.ascontiguousarray(batch["pid"]) if "pid" in batch else np.zeros(n, "<u4"))
@@ -176,6 +177,7 @@ class MappedFiles(Enricher):
         return columns
 
     def _pages(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The columns that name the mappings and files of runs of pages."""
         part = batch.snapshot or SnapshotPart(time_ns=batch.window[1])
         times = np.full(len(batch), part.time_ns, "<u8")
         return self._found([(part.pid, slice(None))], batch["start"], times, batch.schema.name)
@@ -183,6 +185,7 @@ class MappedFiles(Enricher):
     def _found(
         self, groups: list[tuple[int, Rows]], column: NDArray[Any], times: NDArray[Any], who: str
     ) -> dict[str, NDArray[Any]]:
+        """Mapping, file and kind of each address; those of live processes that lie nowhere are listed again."""
         addresses = np.ascontiguousarray(column, "<u8")
         found = self._look_up(groups, addresses, times)
         missing = found[0] == 0
@@ -261,6 +264,7 @@ class MappedFiles(Enricher):
         return self.system
 
     def _mappings(self, batch: Batch | None) -> Iterator[Batch]:
+        """A batch of the mappings that were added since the last one."""
         rows = self._spaces.taken()
         if rows:
             types = {column.name: DTYPES[column.type] for column in MAPPING.columns}

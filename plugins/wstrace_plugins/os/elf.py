@@ -218,6 +218,7 @@ class Elf:
         return content
 
     def _headers(self, form: np.dtype[Any], offset: int, count: int, step: int) -> list[tuple[int, ...]]:
+        """The rows of a table of headers. Raises ValueError."""
         if not count:
             return []
         if count > MAX_HEADERS or step != form.itemsize:

@@ -39,6 +39,7 @@ class Foreign:
         return self._function(*args)
 
     def _open(self) -> Any:
+        """The typed function. Raises Unavailable."""
         try:
             if self.file is not None and self.file.endswith(".dll"):
                 library: Any = ctypes.WinDLL(self.file, use_last_error=True)  # type: ignore[attr-defined, unused-ignore]

@@ -205,6 +205,7 @@ def _run(data: bytes, location: int, common: Common, state: _State, initial: _St
 
 
 def _restore(state: _State, initial: _State | None, register: int) -> None:
+    """Gives a register what it had at the begin of the function."""
     if initial is not None and register in initial.registers:
         state.registers[register] = initial.registers[register]
     else:
@@ -259,6 +260,7 @@ def _block(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _flat(state: _State, common: Common, pc: int) -> Rule:
+    """The state of a program as a rule."""
     flags = rules.SIGNAL if common.signal else 0
     if (found := state.registers.get(common.return_column)) is not None and found.kind == "undefined":
         return (*rules.END[: rules.FLAGS], flags, *rules.END[rules.FIRST_SAVED :])
@@ -280,6 +282,7 @@ def _flat(state: _State, common: Common, pc: int) -> Rule:
 
 
 def _place(state: _State, register: int, pc: int) -> tuple[int, int]:
+    """The kind and offset of a register in a rule."""
     where = state.registers.get(register)
     if where is None:
         return rules.SAME, 0

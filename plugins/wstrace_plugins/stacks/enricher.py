@@ -75,6 +75,7 @@ class NativeStacks(Enricher):
         return found
 
     def _hold(self, batch: Batch) -> None:
+        """Keeps samples until faults come; those for which there is no room are lost."""
         if self._worker is None:
             self._worker = backend("wstrace_plugins.stacks", "linux").Worker(self._context)
         if not len(batch):
@@ -132,6 +133,7 @@ class NativeStacks(Enricher):
         return [] if rows is None else [rows]
 
     def _with_stacks(self, worker: Any, batch: Batch) -> Batch:
+        """The faults with the stacks of the samples that belong to them."""
         missed = worker.join.without_row
         joined = worker.join.rows(batch)
         self._context.ledger.add("stacks_lost", worker.join.without_row - missed, "no row of that fault")

@@ -144,6 +144,7 @@ def _load(path: str, identity: Hashable, build_id: str) -> int:
 
 
 def _opened(path: str, build_id: str) -> int:
+    """The name in dbghelp of an image with symbols of this build; 0 = none."""
     folder = ntpath.dirname(path)
     if any(mark in folder for mark in ";*"):  # they have a meaning in a search path
         return 0
@@ -172,6 +173,7 @@ def _matches(info: bytes, build_id: str) -> bool:
 
 
 def _function(image: int, address: int) -> tuple[str, int] | None:
+    """The function at an address, and how far behind its begin that is; None = not known."""
     symbol = ctypes.create_string_buffer(_SYMBOL_BYTES + 2 * MAX_NAME)
     struct.pack_into("<I", symbol, 0, _SYMBOL_BYTES)
     struct.pack_into("<I", symbol, _MAX_NAME_LEN_AT, MAX_NAME)

@@ -41,6 +41,7 @@ def file_parts(file: ImageFile) -> list[Part]:
 
 
 def _safetensors(file: ImageFile) -> list[Part]:
+    """The tensors that the header of a safetensors file lists."""
     (length,) = struct.unpack("<Q", file.read(0, 8))
     if length > min(MAX_HEADER, file.size - 8):
         return []

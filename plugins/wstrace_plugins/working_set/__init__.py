@@ -1,4 +1,4 @@
-"""What is in memory and whose it is: four sources (working_set ...), commands (ps, snapshot ...) and API.
+"""What is in memory and what it belongs to: four sources (working_set ...), commands (ps, snapshot ...) and API.
 
 `backend.py` describes what it needs from the system.
 """

@@ -94,6 +94,7 @@ class Delta:
         self.major_faults = None if major is None or before is None else major - before
 
     def _compare(self, written: Runs | None) -> None:
+        """Computes the figures from both snapshots and the written pages."""
         old, new = _resident(self.before), _resident(self.after)
         self._new, self._gone = without(*new, *old)[:2], without(*old, *new)[:2]
         self.new_bytes, self.gone_bytes = _bytes(self._new), _bytes(self._gone)

@@ -56,6 +56,7 @@ class FileHeat:
         return self._together(holder.resident for holder in self.holders)
 
     def _together(self, several: Iterable[Ranges]) -> Ranges:
+        """What any of several ranges covers, up to the end of the file."""
         empty = np.empty(0, "<u8")
         start, end = union(*(np.concatenate(column) for column in zip((empty, empty), *several, strict=True)))
         keep = start < self.size  # a page may end after the file does

@@ -115,17 +115,20 @@ class FinalSnapshotSource(Source):
             before.close()
 
     def _give_up(self, why: str) -> None:
+        """Notes why the target has no snapshot, and lets it go."""
         self._counts["missed"] += 1
         self._context.info.lack(f"the resident pages at the exit: {why}")
         self._let_go()
 
     def _let_go(self) -> None:
+        """Closes the address space and its keeper."""
         for one in (self._space, self._keeper):
             if one is not None:
                 one.close()
         self._target = self._space = self._keeper = None
 
     def _taken(self, target: Target) -> Iterator[Batch]:
+        """The batches of the snapshot; without one it is noted why."""
         taken = None
         with contextlib.suppress(Unavailable):
             if self._space is not None and self._space.is_same():

@@ -183,6 +183,7 @@ class PeakSnapshotSource(Source):
         return None
 
     def _batches(self) -> Iterator[Batch]:
+        """The batches of the largest snapshot."""
         self._emitted = True
         for taken in self._largest:
             yield from taken.batches(int(self._counts["snapshots"]), self.name)

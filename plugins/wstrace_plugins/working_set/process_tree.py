@@ -47,7 +47,7 @@ class Sums:
 
     rss_sum: the sum of what is resident in each, where a shared page counts once for each that has it. pss: the sum of
     the proportional shares: a page that others have too counts for its part. distinct: every page once; None where the
-    system does not tell, with the reason in why. refused: processes whose pss may not be read, which it leaves out.
+    system does not say, with the reason in why. refused: processes whose pss may not be read, which it leaves out.
     """
 
     processes: int

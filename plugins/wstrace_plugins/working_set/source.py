@@ -27,7 +27,7 @@ class WorkingSetSource(Source):
     is the last one that the interval took; the fact `snapshot_age_ms` says how long before the end that was. The
     launched target itself is read at its exit by `final_snapshot`, where possible.
 
-    A mark (`session.mark()`) also asks for a snapshot, which `blame --at MARK` tells of; marks that follow each other
+    A mark (`session.mark()`) also asks for a snapshot, which `report --at MARK` is of; marks that follow each other
     sooner than max_cpu permits share one.
 
     Args:
@@ -99,7 +99,7 @@ class WorkingSetSource(Source):
             self._context.info.snapshot_age_ms = (now_ns() - self._last_ns) // 1_000_000
         few = FewNotes(self._context.info)
         for pid, why in self._refused.items():
-            few.add("processes whose memory was refused", f"the memory of process {pid}: {why}")
+            few.add("processes of which the memory was refused", f"the memory of process {pid}: {why}")
         few.end()
 
     @property

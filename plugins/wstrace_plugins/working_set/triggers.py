@@ -1,4 +1,4 @@
-"""The source `triggers`: looks at the memory of processes when a condition on it comes true, for flight recorders."""
+"""The source `triggers`: snapshots of processes when a condition on their memory comes true, for flight recorders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wstrace_plugins.working_set.working_set import working_set
 
 #: Readings of the sizes are so many times their own CPU time apart.
 _APART = 100
-#: Cgroups that match are looked for so often.
+#: Cgroups that match are searched for so often.
 _NEW_SECONDS = 5.0
 
 
@@ -61,8 +61,8 @@ class TriggersSource(Source):
     nine tenths of the limit, a growth when as much has been gained since; and none but `oom_kill` and `end` within
     `pause`. The exporter `flight_recorder` keeps the minutes before a firing.
 
-    Cgroups are also looked at when they come near their limit, from 90 % of it on with each 2 % more, as after a kill
-    there is nothing to look at. Linux only.
+    Of cgroups snapshots are also taken when they come near their limit, from 90 % of it on with each 2 % more, as after
+    a kill there is no memory left. Linux only.
 
     Args:
         on: the triggers. Of the targets and their children together: `rss=400MiB`, the resident size;
@@ -92,7 +92,7 @@ class TriggersSource(Source):
         self._patterns, self._interval, self._pause = cgroups, interval, pause
         self._due = self._new_due = 0.0
         self._watched: dict[str, Watched] = {}
-        self._counts: dict[str, int | float] = {"firings": 0, "looks": 0, "readings": 0, "cpu_seconds": 0.0}
+        self._counts: dict[str, int | float] = {"firings": 0, "snapshots": 0, "readings": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
@@ -126,7 +126,7 @@ class TriggersSource(Source):
             self._watched[one.name] = one
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The looks of what fires."""
+        """The snapshots of what fires."""
         until = time.monotonic() + timeout
         if (wait := min(self._due, until) - time.monotonic()) > 0:
             time.sleep(wait)
@@ -142,7 +142,7 @@ class TriggersSource(Source):
             self._new_due = time.monotonic() + _NEW_SECONDS
 
     def stop(self) -> Iterable[Batch]:
-        """The looks of what fires at the end."""
+        """The snapshots of what fires at the end."""
         for one in self._watched.values():
             one.ending = True
         yield from self._read()
@@ -150,47 +150,48 @@ class TriggersSource(Source):
             one.close()
 
     def _read(self) -> Iterator[Batch]:
+        """Reads all sizes; the snapshots and marks of what fires."""
         began = time.thread_time()
         fired = [(one, condition) for one in self._watched.values() for condition in one.read()]
         firing = {one.name for one, _ in fired}
-        near = [one for one in self._watched.values() if one.name not in firing and one.look_is_due()]
+        near = [one for one in self._watched.values() if one.name not in firing and one.is_near()]
         self._counts["readings"] += 1
         self._counts["cpu_seconds"] += time.thread_time() - began
         for one in near:
-            yield from self._look(one, [])
+            yield from self._taken(one, [])
         for one, condition in fired:
             yield from self._fire(one, condition)
         for name in [name for name, one in self._watched.items() if one.gone]:
             self._watched.pop(name).close()
 
-    def _look(self, one: Watched, looked: list[int]) -> Iterator[Batch]:
-        """Looks at the memory of its processes; adds to `looked` which they are."""
+    def _taken(self, one: Watched, read: list[int]) -> Iterator[Batch]:
+        """Snapshots of its processes; adds to `read` which they are."""
         cost, seen = 0.0, 0
         for pid in one.pids():
             with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
                 taken = working_set(pid, strings=self._context.strings)
-                self._counts["looks"] += 1
+                self._counts["snapshots"] += 1
                 cost += taken.cost_seconds
                 seen += taken.total_bytes
-                looked.append(pid)
-                yield from taken.batches(int(self._counts["looks"]), self.name)
-        if looked:
-            one.looked(now_ns(), cost, seen)
+                read.append(pid)
+                yield from taken.batches(int(self._counts["snapshots"]), self.name)
+        if read:
+            one.note_snapshot(now_ns(), cost, seen)
 
     def _fire(self, one: Watched, condition: Condition) -> Iterator[Batch]:
-        """Looks at the memory, but not of what a kill has left, and marks the moment behind these looks."""
+        """Takes snapshots, but not of what a kill has left, and marks the moment behind these."""
         self._counts["firings"] += 1
-        looked: list[int] = []
+        read: list[int] = []
         if condition.how != KILLED:
-            yield from self._look(one, looked)
+            yield from self._taken(one, read)
         # one alone is all that is recorded, also what came and went between two readings of its processes
         firing = one.firing(condition, one.members() if len(self._watched) > 1 else ())
         self._context.firings.append(firing)
-        pid = looked[0] if looked else os.getpid()
+        pid = read[0] if read else os.getpid()
         values = {"time_ns": firing.time_ns, "pid": pid, "tid": pid, "text": self._context.strings.code(firing.what)}
         columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
         yield Batch(MARK, columns, strings=self._context.strings, source=self.name)
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Firings, looks, readings of the sizes, CPU seconds."""
+        """Firings, snapshots, readings of the sizes, CPU seconds."""
         return dict(self._counts)

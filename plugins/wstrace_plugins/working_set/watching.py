@@ -23,7 +23,7 @@ _KNOWN = "known: rss=400MiB, growth=100MiB/30s, end; of cgroups psi=300ms/2s, oo
 REARM = 0.9
 #: Sizes are remembered for ten minutes, one a second; as often it is read which processes there are.
 _REMEMBERED, _SECOND = 600, 1_000_000_000
-#: Looks that nothing has fired for are so many times their own CPU time apart.
+#: Snapshots that nothing has fired for are so many times their own CPU time apart.
 _APART = 20
 
 
@@ -80,15 +80,14 @@ class Watched(abc.ABC):
     def __init__(self, name: str, who: str, conditions: Sequence[Condition], pause: float) -> None:
         self.name, self.who, self.conditions = name, who, conditions
         self.ending = self.gone = False
-        self.newest = (0, 0)  # when, in ns, and the size then
         self._pause_ns = pause * 1e9
         self._fired: dict[Condition, int] = {}
         self._waiting: set[Condition] = set()  # for the size to fall
-        self._read: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+        self._sizes: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # when, in ns, and the size then
         self._seen: dict[int, None] = {}  # processes, the newest last
         self._seen_due = 0
-        self.looks = ((0, 0), (0, 0))  # the last two: when, in ns, and the resident bytes that were seen
-        self.look_due = 0.0
+        self.snapshots = ((0, 0), (0, 0))  # the last two: when, in ns, and the resident bytes that were seen
+        self.snapshot_due = 0.0
 
     @abc.abstractmethod
     def pids(self) -> Sequence[int]:
@@ -102,8 +101,8 @@ class Watched(abc.ABC):
     def size(self) -> int:
         """Its size in bytes; 0 = not known."""
 
-    def look_is_due(self) -> bool:
-        """Whether the memory is to be looked at although nothing fires."""
+    def is_near(self) -> bool:
+        """Whether a snapshot is due although nothing fires."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most have none
@@ -125,9 +124,9 @@ class Watched(abc.ABC):
             self._seen_due = time_ns + _SECOND
         happened = self.happened()
         if not self.gone and (n_bytes := self.size()):
-            self.newest = time_ns, n_bytes
-            if not self._read or time_ns - self._read[-1][0] >= _SECOND:
-                self._read.append(self.newest)
+            if len(self._sizes) > 1 and time_ns - self._sizes[-2][0] < _SECOND:
+                self._sizes.pop()
+            self._sizes.append((time_ns, n_bytes))
         return [one for one in self.conditions if one in happened or self._reached(one)]
 
     def may(self, condition: Condition) -> bool:
@@ -147,23 +146,24 @@ class Watched(abc.ABC):
             true = n_bytes >= one.amount and one not in self._waiting
         else:
             since = max(time_ns - int(one.seconds * 1e9), self._fired.get(one, 0))
-            least = min((n for at, n in self.sizes() if at >= since), default=n_bytes)
+            least = min((n for at, n in self._sizes if at >= since), default=n_bytes)
             true = one.kind == "growth" and n_bytes - least >= one.amount
         if not true or not self.may(one):
             return False
         self._waiting.add(one)
         return True
 
-    def sizes(self) -> tuple[tuple[int, int], ...]:
-        """What was read, in order of time."""
-        return (*self._read, *(() if self._read and self._read[-1] == self.newest else (self.newest,)))
+    @property
+    def newest(self) -> tuple[int, int]:
+        """When the size was read last, in ns, and what it was."""
+        return self._sizes[-1] if self._sizes else (0, 0)
 
-    def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
-        """Notes a look at the memory that ended then, and how much was seen."""
-        self.looks = self.looks[1], (time_ns, n_bytes)
-        self.look_due = time.monotonic() + _APART * cpu_seconds
+    def note_snapshot(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
+        """Notes a snapshot of the memory that ended then, and how much was seen."""
+        self.snapshots = self.snapshots[1], (time_ns, n_bytes)
+        self.snapshot_due = time.monotonic() + _APART * cpu_seconds
 
     def firing(self, condition: Condition, pids: tuple[int, ...]) -> Firing:
         """Describes a firing now. For pids see Firing."""
         return Firing(now_ns(), condition.text, self.who, condition.how, self.newest[1], self.name, pids,
-                      self.looks[1][0], self.sizes())  # fmt: skip
+                      self.snapshots[1][0], tuple(self._sizes) or (self.newest,))  # fmt: skip

@@ -59,7 +59,7 @@ class WorkingSet:
     """The pages of one process at one moment.
 
     mappings: columns start, end, offset, file, dev, ino, flags (schema.ADDRESS_SPACE), sorted by start.
-    runs: columns start, pages, flags, row (index into mappings) and, where asked for, shares (schema.RESIDENT_PAGES),
+    runs: columns start, pages, flags, row (index into mappings) and, where requested, shares (schema.RESIDENT_PAGES),
         sorted by start. A run with a flag of schema.NOT_RESIDENT is not resident: no total counts it.
     time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading.
     """
@@ -116,7 +116,7 @@ class WorkingSet:
         """What no other process has: Private_Clean + Private_Dirty of smaps_rollup.
 
         The reading process is one of the others: what it has mapped itself (Python, libc, OpenSSL) counts as shared
-        while it looks.
+        while it reads.
         """
         return self.count(self.resident & ((self.runs["flags"] & PAGE_EXCLUSIVE) != 0))
 
@@ -186,6 +186,7 @@ class WorkingSet:
         return sorted(owners, key=lambda owner: (-owner.resident, owner.name))
 
     def _group_name(self, what: By, row: int) -> str:
+        """The name of the group that the mapping in that row is in."""
         if what == "kind":
             return KINDS[min(int(self.mappings["flags"][row]) >> KIND_SHIFT & 15, len(KINDS) - 1)]
         if what == "module":

@@ -84,6 +84,7 @@ class WriteWatchSource(Source):
         return {"reads": self._snap, "pages": self._pages}
 
     def _read(self) -> Iterator[Batch]:
+        """The mappings, then the runs written since the last read."""
         watcher = self._watcher
         if watcher is None:
             return

@@ -67,6 +67,7 @@ class WriteWatch:
 
     @classmethod
     def _over(cls, memory: Any, nbytes: int) -> Self:
+        """A watch over a buffer of that many bytes."""
         # in Python 3.11 only a ctypes array can offer a buffer over memory that another object owns
         array = ctypes.c_ubyte * nbytes
         metaclass: Any = type(array)

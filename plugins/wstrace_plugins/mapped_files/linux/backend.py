@@ -61,6 +61,7 @@ def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
 
 
 def _build_id_of(row: Row, name: str) -> str:
+    """The build-id of the file that a row maps, "" where it has none."""
     if not name.startswith("/"):
         return ""
     fd = open_mapped(row.pid, name, row.ino, lambda fd: is_mapped(fd, row.dev, row.ino), (row.start, row.end))

@@ -51,6 +51,7 @@ def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi
 
 
 def _build_id(row: Row, path: str, api: WindowsApi) -> str:
+    """The id of the image at that row, "" for none."""
     try:
         with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
             loaded = Pe(partial(_read_memory, api, handle, row.start)).stamp_id
@@ -71,6 +72,7 @@ def _build_id(row: Row, path: str, api: WindowsApi) -> str:
 
 
 def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int) -> bytes:
+    """Bytes of the headers of an image in a process. Raises ValueError."""
     if not 0 <= offset <= _HEADER_BYTES - size:
         raise ValueError("beyond the headers")
     buffer = np.zeros(size, "u1")
@@ -80,6 +82,7 @@ def _read_memory(api: WindowsApi, handle: int, base: int, offset: int, size: int
 
 
 def _read_file(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Exactly that many bytes of a file. Raises ValueError."""
     file.seek(offset)
     found = file.read(size)
     if len(found) != size:

@@ -155,13 +155,14 @@ class LinuxTarget(Target):
         return Usage(minor, major, self._peak, stat.cpu_seconds, True, self.pid if self._peak else None)
 
     def _from_rusage(self) -> Usage:
+        """The usage of a target that has ended, by its struct rusage."""
         r = self._rusage
         peak = r.ru_maxrss * 1024
         if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
             return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, True, self.pid)
         # The largest value of it and of the children that it has waited for; rusage does not say which.
-        whose = self.pid if (self._peak or 0) >= peak else None
-        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=whose)
+        owner = self.pid if (self._peak or 0) >= peak else None
+        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=owner)
 
     def _stat(self) -> procfs.Stat:
         """What the system accounts to the process; raises Unavailable when its pid is another process's by now."""
@@ -173,6 +174,7 @@ class LinuxTarget(Target):
         return stat
 
     def _proc(self) -> Usage:
+        """The usage by /proc, as far as the process is still there."""
         try:
             resident = procfs.resident(self.pid)
             stat = self._stat()
@@ -207,7 +209,7 @@ class LinuxTarget(Target):
             self.wait(5)
         if self.launched:
             if self.exit_code is None:
-                self._ended()  # its code, if it has ended since it was last asked: reaped, it has none
+                self._ended()  # its code, if it has ended since the last wait(): reaped, it has none
             self._reap()
         if self._pidfd is not None:
             os.close(self._pidfd)
@@ -365,6 +367,7 @@ def _rusage(pid: int) -> Any:
 
 
 def _pidfd(pid: int) -> int | None:
+    """A pidfd; None where there is none for this process. Raises TargetExited."""
     try:
         fd: int = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -377,6 +380,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _readable(fd: int, timeout: float) -> bool:
+    """Whether a descriptor can be read within that many seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while timeout > _LONGEST_POLL:
@@ -387,6 +391,7 @@ def _readable(fd: int, timeout: float) -> bool:
 
 
 def _waited(done: Callable[[], bool], timeout: float) -> bool:
+    """Whether something is true within that many seconds."""
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() >= deadline:

@@ -138,8 +138,8 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
             os._exit(126)
     os.close(go_read)
     os.close(answer_write)
-    told = os.read(answer_read, 2 * _U64.size)
-    pid, refused = _U64.unpack(told[: _U64.size])[0] if len(told) >= _U64.size else 0, told[_U64.size :]
+    said = os.read(answer_read, 2 * _U64.size)
+    pid, refused = _U64.unpack(said[: _U64.size])[0] if len(said) >= _U64.size else 0, said[_U64.size :]
     if pid != forked:  # The forked child has ended, and its sibling is now our child.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(forked, 0)

@@ -152,6 +152,7 @@ def has_scan() -> bool:
 
 
 def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
+    """The error for a scan that the kernel refuses."""
     why = f"PAGEMAP_SCAN: {os.strerror(number)}"
     if number == errno.EPERM and flags & PM_SCAN_CHECK_WPASYNC:
         return PermissionError(number, why)
@@ -159,6 +160,7 @@ def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
 
 
 def _open(pid: int) -> int:
+    """A descriptor of the pagemap of a process, 0 = ours. Raises TargetExited, Unavailable."""
     path = f"/proc/{procfs.memory_task(pid) if pid else 'self'}/pagemap"
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

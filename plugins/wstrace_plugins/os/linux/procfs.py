@@ -425,6 +425,7 @@ def content(path: str, most: int = _FILE_BYTES) -> bytes:
 
 
 def _numbers(pid: int, folder: str) -> Iterator[int]:
+    """The names of a folder that are numbers. Raises TargetExited, Unavailable."""
     try:
         yield from (int(name) for name in os.listdir(folder) if name.isdecimal())
     except OSError as error:
@@ -432,6 +433,7 @@ def _numbers(pid: int, folder: str) -> Iterator[int]:
 
 
 def _read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
+    """The first bytes of a file of a process. Raises TargetExited, Unavailable."""
     path = f"/proc/{pid}/{file}"
     try:
         return content(path, most)
@@ -440,6 +442,7 @@ def _read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
 
 
 def _refused(pid: int | str, path: str, error: OSError) -> Unavailable:
+    """The error for a file of a process that cannot be read."""
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return TargetExited(f"there is no process {pid}")
     full = error.errno in (errno.EMFILE, errno.ENFILE)

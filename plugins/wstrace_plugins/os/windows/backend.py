@@ -195,6 +195,7 @@ def platform() -> Platform:
 
 
 def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:
+    """The error for a command that Windows does not start."""
     if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND):
         return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
     remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""

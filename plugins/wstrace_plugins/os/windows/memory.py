@@ -242,6 +242,7 @@ class AddressSpace:
         return self._rows(events, now)
 
     def _recheck(self, start: int, events: list[tuple[int, Allocation]]) -> None:
+        """Queries a known allocation again, at most ten times a second; adds what has changed to the events."""
         now = time.perf_counter()
         if now - self._checked.get(start, now) < _RECHECK_SECONDS and start in self._checked:
             return
@@ -256,6 +257,7 @@ class AddressSpace:
         self._ask(start, events)
 
     def _ask(self, address: int, events: list[tuple[int, Allocation]]) -> None:
+        """Queries an address that no known allocation has; adds what is there to the events."""
         now = time.perf_counter()
         if address in self._hopeless or now - self._nothing.get(address, -_RECHECK_SECONDS) < _RECHECK_SECONDS:
             return
@@ -279,6 +281,7 @@ class AddressSpace:
         self._ends = np.array([self._known[start].end for start in starts], "<u8")
 
     def _rows(self, events: list[tuple[int, Allocation]], now: int) -> dict[str, NDArray[Any]]:
+        """The events as rows of ADDRESS_SPACE."""
         allocations = [allocation for _, allocation in events]
         rows = columns(allocations, self._strings)
         count = len(events)

@@ -196,6 +196,7 @@ class KnownCode:
         self._keys, self._numbers = merged[order], np.concatenate((self._numbers, numbers))[order]
 
     def _described(self, mapping: CodeMapping, inside: int) -> tuple[Rule, Frame]:
+        """The rule and the frame of a place in a mapping."""
         in_file = mapping.is_vdso or self._strings[mapping.file].startswith("/")
         offset = inside + (mapping.offset if in_file else mapping.start)
         native = Frame(FRAME_NATIVE, self._first_of_file(mapping) if in_file else mapping.id, offset, 0, 0)
@@ -236,6 +237,7 @@ class KnownCode:
         return self._files.setdefault(mapping.which_file, mapping.id)
 
     def _jit_name(self, mapping: CodeMapping, address: int) -> str | None:
+        """The name that a perf map has for an address; None where it has none."""
         known = self._perf_maps.get(mapping.pid)
         if known is None:
             if len(self._perf_maps) >= MOST_PERF_MAPS:

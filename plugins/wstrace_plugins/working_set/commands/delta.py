@@ -147,12 +147,14 @@ def _function_table(lines: list[Line], top: int) -> TextTable:
 
 
 def _address_table(lines: list[Line], top: int | None) -> TextTable:
+    """One line for each page and instruction."""
     columns = [Column("VA"), Column("PC"), Column("", "text"), Column("page via instruction", "name")]
     rows = [[f"{va:08x}", f"{pc:08x}", f"x{n}" if n > 1 else "", f"{at} via {via}"] for va, pc, n, at, via in lines]
     return TextTable.of(columns, rows, top)
 
 
 def _print(d: Delta, facts: dict[str, Any], faults: TextTable, top: int) -> None:
+    """Shows the tables and one line with the sums."""
     parts: list[str | TextTable] = []
     changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
     if changes:

@@ -19,7 +19,7 @@ from wstrace_plugins.working_set.empty import empty_working_set
 @json_option
 @debug_privilege
 def empty(pid: int, yes: bool, as_json: bool) -> None:
-    """Take a process's pages out of memory; tell what left, what stayed, and why.
+    """Take a process's pages out of memory; say what left, what stayed, and why.
 
     No data is lost: pages come back when they are used, which costs the process time.
     """
@@ -31,11 +31,11 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
                     "swap_out": done.swap_out, "stayed": dict(done.stayed)})  # fmt: skip
         return
     swap = f" ({size(done.swap_out)} to swap)" if done.swap_out else ""
-    told = (f"process {done.pid} {done.name}: {size(done.before)} before, {size(done.after)} after, "
+    line = (f"process {done.pid} {done.name}: {size(done.before)} before, {size(done.after)} after, "
             f"{size(max(done.left, 0))} left memory{swap}")  # fmt: skip
     stayed = sorted(done.stayed.items(), key=lambda item: -item[1])
     table = TextTable([Column("stayed"), Column("why", "name")], [[size(n), why] for why, n in stayed])
-    Output.standard("stdout").show(told, table)
+    Output.standard("stdout").show(line, table)
 
 
 def confirm(pid: int, command: str) -> None:
@@ -46,5 +46,5 @@ def confirm(pid: int, command: str) -> None:
         raise UsageError(f"{command} asks before it acts, and nobody is there to answer", "add --yes")
     with backend().Space(pid) as space:
         name, owned = printable(space.name), space.owned()
-    whose = "" if owned else " of another user"
-    click.confirm(f"Take the pages of process {pid} ({name}){whose} out of memory?", abort=True, err=True)
+    other = "" if owned else " of another user"
+    click.confirm(f"Take the pages of process {pid} ({name}){other} out of memory?", abort=True, err=True)

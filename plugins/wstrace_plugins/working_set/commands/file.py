@@ -61,6 +61,7 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
 
 
 def _headline(heat: FileHeat) -> str:
+    """The answer in a line."""
     holders = f"{len(heat.holders):,} process{'' if len(heat.holders) == 1 else 'es'}"
     found = [f"{size(n_bytes(heat.resident))} of {size(heat.size)} resident in {holders}"]
     if heat.cached is not None:
@@ -78,6 +79,8 @@ def _notes(heat: FileHeat) -> list[str]:
 
 
 def _plain(heat: FileHeat) -> dict[str, Any]:
+    """The values for JSON."""
+
     def ranges(found: Ranges | None) -> list[list[int]] | None:
         return None if found is None else np.stack(found, axis=1).tolist()
 

@@ -49,6 +49,7 @@ def ps(pids: tuple[int, ...], tree: bool, top: int | None, wide: bool, as_json: 
 
 
 def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
+    """One line for each process."""
     large = any(process.large for process in found)
     columns = [Column("pid", spare=False), Column("working set", spare=False), Column("private"), Column("shared"),
                Column("pss", spare=False), *[Column("large", spare=False)] * large, Column("user", "text"),
@@ -69,6 +70,7 @@ def _tree(found: list[Process], total: Sums, top: int | None, *, wide: bool, as_
 
 
 def _headline(total: Sums) -> str:
+    """The sums of all in a line."""
     of = f"{total.processes:,} process{'es' if total.processes != 1 else ''}"
     refused = f" (of {total.processes - total.refused} of them)" if total.refused and total.pss is not None else ""
     pss = "pss not known" if total.pss is None else f"{size(total.pss)} pss{refused}"

@@ -1,4 +1,4 @@
-"""`wstrace snapshot PID`: what is in a process's memory, and whose it is."""
+"""`wstrace snapshot PID`: what is in a process's memory, and what it belongs to."""
 
 from __future__ import annotations
 

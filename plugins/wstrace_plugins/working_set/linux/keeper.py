@@ -91,11 +91,11 @@ class Kept:
 def main() -> None:
     """Keeps what it receives until the sender has gone."""
     uffd, kept = create(int(sys.argv[1])), None
-    asked = _socket.socket(fileno=0)
-    asked.sendall(b"+")
+    requests = _socket.socket(fileno=0)
+    requests.sendall(b"+")
     while True:
         try:
-            word, sent, _, _ = asked.recvmsg(1, _socket.CMSG_LEN(4))
+            word, sent, _, _ = requests.recvmsg(1, _socket.CMSG_LEN(4))
         except ConnectionError:  # the sender was killed before it read the last answer
             word = b""
         if not word:
@@ -103,9 +103,9 @@ def main() -> None:
         try:
             before, kept = kept, Kept(uffd, int.from_bytes(sent[0][2], sys.byteorder))
         except RuntimeError:  # ulimit -u, or pids.max of the cgroup
-            asked.sendall(b"!")
+            requests.sendall(b"!")
             os._exit(0)
-        asked.sendall(b"+" if kept.stays else b"-")
+        requests.sendall(b"+" if kept.stays else b"-")
         if before is not None:
             before.end()
 

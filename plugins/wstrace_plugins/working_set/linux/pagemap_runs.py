@@ -124,9 +124,9 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
           *, shares: bool) -> Columns:  # fmt: skip
     """The runs of the spans whose entries start at these offsets."""
     top = _tops(entries)
-    told = {"top": top} | ({"shares": _shares(entries, top)} if shares else {})
+    known = {"top": top} | ({"shares": _shares(entries, top)} if shares else {})
     edge = np.zeros(len(top), bool)
-    for column in told.values():
+    for column in known.values():
         edge[1:] |= column[1:] != column[:-1]
     edge[offsets] = True
     if len(borders):
@@ -144,7 +144,7 @@ def _runs(entries: NDArray[Any], start: NDArray[Any], offsets: NDArray[Any], row
         "pages": pages.astype("<u4"),
         "row": row[span],
     }
-    return columns | {name: column[at] for name, column in told.items()}
+    return columns | {name: column[at] for name, column in known.items()}
 
 
 def _tops(entries: NDArray[Any]) -> NDArray[Any]:

@@ -81,6 +81,7 @@ def _ranges(runs: dict[str, NDArray[Any]]) -> NDArray[Any]:
 
 
 def _check(pid: int, refused: OSError) -> None:
+    """Raises the error for a refusal after which trying on makes no sense."""
     number = refused.errno
     if number == errno.ESRCH:
         raise TargetExited(f"process {pid} ended meanwhile")

@@ -80,6 +80,7 @@ def sizes(text: bytes, field: bytes) -> dict[int, int]:
 
 
 def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
+    """The start of each mapping with the words of that field."""
     start = None
     for line in text.split(b"\n"):
         if found := re.match(_MAPPING, line):

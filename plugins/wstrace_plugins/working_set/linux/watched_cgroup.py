@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from wstrace import cgroup_names as names
@@ -18,8 +18,8 @@ from wstrace_plugins.os.linux.cgroups.memory import MemoryFiles
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups, topmost
 from wstrace_plugins.working_set.watching import REARM, Condition, Watched
 
-#: From this part of the limit on the memory is looked at, and again for each such part of it that was gained since:
-#: after a kill there is nothing to look at any more.
+#: From this part of the limit on snapshots are taken, and again for each such part of it that was gained since: after
+#: a kill there is no memory left.
 NEAR, _STEP = 0.9, 0.02
 
 
@@ -37,7 +37,7 @@ class WatchedCgroup(Watched):
         super().__init__(cgroup.path, name_of(cgroup.path), conditions, pause)
         self._cgroup, self._files = cgroup, files
         self._events, self._limit = dict(files.events()), files.max()
-        self._looked_at = 0  # the size then, in bytes
+        self._seen_at = 0  # the size at the last snapshot, in bytes
         self._killed = (0, "")  # the size at the last kill, and what is said of it
         self._poll = select.poll()
         self._pressure: dict[int, Condition] = {}  # triggers of the kernel (psi.rst), by descriptor
@@ -97,23 +97,23 @@ class WatchedCgroup(Watched):
         except Unavailable:
             return 0
 
-    def look_is_due(self) -> bool:
+    def is_near(self) -> bool:
         """Whether a kill is near."""
         size = self.newest[1]
-        self._looked_at = min(self._looked_at, size)
+        self._seen_at = min(self._seen_at, size)
         return (not self.gone and self._limit is not None and size >= NEAR * self._limit
-                and size >= self._looked_at + _STEP * self._limit and time.monotonic() >= self.look_due)  # fmt: skip
+                and size >= self._seen_at + _STEP * self._limit and time.monotonic() >= self.snapshot_due)  # fmt: skip
 
-    def looked(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
-        """Notes a look at its memory that ended then, and how much was seen."""
-        super().looked(time_ns, cpu_seconds, n_bytes)
-        self._looked_at = self.newest[1]
+    def note_snapshot(self, time_ns: int, cpu_seconds: float, n_bytes: int = 0) -> None:
+        """Notes a snapshot of its memory that ended then, and how much was seen."""
+        super().note_snapshot(time_ns, cpu_seconds, n_bytes)
+        self._seen_at = self.newest[1]
 
     def firing(self, condition: Condition, pids: tuple[int, ...]) -> Firing:
-        """Describes a firing now; of a kill by the last look that saw what was killed."""
+        """Describes a firing now; of a kill by the last snapshot that saw what was killed."""
         firing = super().firing(condition, pids)
-        (before_ns, before), (_, last) = self.looks
-        # looks are made when the size has risen: one that saw clearly less came behind a kill
+        (before_ns, before), (_, last) = self.snapshots
+        # snapshots are taken when the size has risen: one that saw clearly less came behind a kill
         if condition.how in (KILLED, ENDED) and last < REARM * before:
             firing = replace(firing, last_look_ns=before_ns)
         if condition.how == KILLED:
@@ -128,31 +128,24 @@ class WatchedCgroup(Watched):
 
 
 def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float) -> list[WatchedCgroup]:
-    """The cgroups of these paths or globs; without any, those that are traced, or whose memory the targets' is.
+    """The cgroups of these paths or globs; without any, those that are traced or that account for the targets' memory.
 
-    Those that tell nothing of their memory are left out.
+    Those that say nothing of their memory are left out.
 
     Raises:
         Unavailable: there is none that tells of its memory. UsageError: all processes are traced.
     """
     cgroups = Cgroups.mounted()
-
-    def of_path(one: Cgroup) -> Callable[[], tuple[Cgroup, MemoryFiles]]:
-        return lambda: (one, cgroups.memory(one))
-
-    def of_process(pid: int) -> Callable[[], tuple[Cgroup, MemoryFiles]]:
-        return lambda: cgroups.memory_of_process(pid)
-
-    if patterns or of.groups:
-        chosen = [one for pattern in patterns for one in cgroups.matching(pattern)] if patterns else _traced(of)
-        asked = [of_path(one) for one in chosen]
-    else:
-        asked = [of_process(target.pid) for target in of.targets]
+    chosen: Sequence[Cgroup | int] = [target.pid for target in of.targets]
+    if patterns:
+        chosen = [one for pattern in patterns for one in cgroups.matching(pattern)]
+    elif of.groups:
+        chosen = _traced(of)
     found: dict[str, WatchedCgroup] = {}
     refused = None
-    for ask in asked:
+    for one in chosen:
         try:
-            cgroup, files = ask()
+            cgroup, files = cgroups.memory_of_process(one) if isinstance(one, int) else (one, cgroups.memory(one))
             if cgroup.path not in found:
                 found[cgroup.path] = WatchedCgroup(cgroup, files, conditions, pause)
         except Unavailable as why:

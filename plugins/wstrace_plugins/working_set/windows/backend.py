@@ -138,8 +138,6 @@ class Space:
             self._handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE)
         self.name = processes.name(api, self._handle, pid)
         self._blocks: NDArray[Any] = np.zeros(0, "<u8")
-        #: Whether locked pages are known; False when QueryWorkingSetEx refuses another process (Wine).
-        self.extended = True
 
     def mappings(self, strings: Dictionary) -> Columns:
         """The columns of its allocations, with a row for each range of pages outside of them, as in the kernel."""
@@ -180,8 +178,8 @@ class Space:
             needed = max(int(buffer[0]), entries)  # the working set may grow before the next call: add slack
             entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
 
-    def attributes(self, addresses: NDArray[Any]) -> windows_blocks.Attributes:
-        """The results of QueryWorkingSetEx for addresses of pages, u64, shape (n,).
+    def attributes(self, addresses: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Masks of the locked and of the large pages among those at addresses, u64, shape (n,).
 
         Raises:
             TargetExited: the process has ended.
@@ -215,17 +213,13 @@ class Space:
         """The blocks with LOCKED and LARGE from QueryWorkingSetEx, which is not called for kernel pages."""
         ours = ~self.of_kernel(blocks)
         try:
-            found = self.attributes(windows_blocks.addresses(blocks[ours]))
+            locked, large = self.attributes(windows_blocks.addresses(blocks[ours]))
         except TargetExited:
             raise
-        except Unavailable:
-            self.extended = False
+        except Unavailable:  # of another process, in Wine: locked pages are not known
             return blocks
-        if not found.locked.any() and not found.large.any():
-            return blocks
-        marks = found.locked * windows_blocks.LOCKED | found.large * windows_blocks.LARGE
         marked: NDArray[Any] = blocks.copy()
-        marked[ours] |= marks
+        marked[ours] |= locked * windows_blocks.LOCKED | large * windows_blocks.LARGE
         return marked
 
     def of_kernel(self, blocks: NDArray[Any]) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,15 +105,11 @@ def runs(blocks: NDArray[Any], starts: NDArray[Any]) -> tuple[NDArray[np.intp], 
     return index, np.diff(index, append=len(blocks)).astype("<u4")
 
 
-class Attributes(NamedTuple):
-    """Masks of the pages that are locked and that are large, shape (n,)."""
+def attributes(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks of the pages that are locked and that are large, by VirtualAttributes of QueryWorkingSetEx, u64 or u32.
 
-    locked: NDArray[np.bool_]
-    large: NDArray[np.bool_]
-
-
-def attributes(values: NDArray[Any]) -> Attributes:
-    """Decodes VirtualAttributes of QueryWorkingSetEx, u64 or u32: Valid is bit 0, Locked 22, LargePage 23."""
+    Valid is bit 0, Locked 22, LargePage 23.
+    """
     word = values.astype("<u8")
     valid = word & np.uint64(1) != 0
-    return Attributes(valid & (word & np.uint64(1 << 22) != 0), valid & (word & np.uint64(1 << 23) != 0))
+    return valid & (word & np.uint64(1 << 22) != 0), valid & (word & np.uint64(1 << 23) != 0)

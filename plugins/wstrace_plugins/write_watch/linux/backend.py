@@ -156,6 +156,7 @@ def _joined(found: list[Ranges]) -> Ranges:
 
 
 def _refused(start: int, end: int, error: OSError) -> Unavailable:
+    """The error for memory that cannot be watched."""
     what = f"cannot watch the memory at {start:#x}-{end:#x}"
     if error.errno == errno.EBUSY:
         return Unavailable(f"{what}: it is watched already", "close the other watch first")

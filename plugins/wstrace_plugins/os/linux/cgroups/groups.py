@@ -130,6 +130,7 @@ class ChosenCgroups(Group):
         self._in_all = self.usage()
 
     def _counted(self, one: Cgroup) -> Usage:
+        """The faults of a cgroup since begin()."""
         before, now = self._before.get(one.id, _UNKNOWN), self._memory(one)
         return _since(now.usage, before.usage) if now.memory == before.memory else Usage()
 
@@ -190,6 +191,7 @@ def group(kind: str, name: str) -> Group:
 
 
 def _processes(one: Cgroup) -> list[int]:
+    """The pids of a cgroup, none once it has been removed."""
     try:
         return one.processes()
     except Unavailable:  # it has been removed
@@ -197,6 +199,7 @@ def _processes(one: Cgroup) -> list[int]:
 
 
 def _since(now: Usage, before: Usage) -> Usage:
+    """The faults between two counts; not known where one of them is not."""
     if now.minor is None or before.minor is None:
         return Usage()
     return Usage(max(now.minor - before.minor, 0), max((now.major or 0) - (before.major or 0), 0))

@@ -21,7 +21,7 @@ class MemoryFiles:
     Args:
         folder: the cgroup's folder in the hierarchy of memory.
         unified: whether that is the v2 hierarchy.
-        pressure: its folder in the v2 hierarchy, where pressure is told; None = there is none.
+        pressure: its folder in the v2 hierarchy, where pressure is counted; None = there is none.
         path: the cgroup's path, for errors.
     """
 
@@ -66,6 +66,7 @@ class MemoryFiles:
         return {"max": int(self._read("memory.failcnt")), **killed}
 
     def _read(self, name: str) -> str:
+        """The text of one of its files. Raises TargetExited, Unavailable."""
         try:
             return (self.folder / name).read_text("ascii")
         except OSError as error:
@@ -80,4 +81,5 @@ class MemoryFiles:
 
 
 def _numbers(text: str) -> dict[str, int]:
+    """The numbers of a file of lines `name number`."""
     return {name: int(number) for name, number in (line.split(" ") for line in text.splitlines())}

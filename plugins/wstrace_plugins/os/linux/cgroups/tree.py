@@ -252,6 +252,7 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def _match(names_of: list[str], pattern: list[str]) -> bool:
+    """Whether the names of a path match those of a glob."""
     if not pattern:
         return not names_of
     if pattern[0] == "**":
@@ -287,6 +288,7 @@ def _walk(folder: Path, path: str) -> Iterator[tuple[Path, str]]:
 
 
 def _refused(path: str, error: OSError) -> Unavailable:
+    """The error for a cgroup that cannot be read."""
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
         return TargetExited(f"there is no cgroup {path}", "all are shown by: systemd-cgls, or ls /sys/fs/cgroup")
     return Unavailable(f"the cgroup {path} cannot be read: {error.strerror}", "run wstrace as root")
