@@ -7,13 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 
 class Reference(NamedTuple):
-    """A source or exporter that only some traces ask for: what a hook gives in place of a class whose import costs.
-
-    Such a class has no `default`: it would be imported at each start after all.
+    """A source or exporter that is imported when a trace uses it: what a hook gives in place of a class.
 
     name: that of the class, as users know it.
-    target: "module:class", imported when a trace asks for it.
-    takes_output: as the exporter's own, which every exporter answers when a session is built.
+    target: "module:class".
+    takes_output, default, reports: as the class's own, which decide whether a trace uses it.
     by_the_way: the options with which `wstrace run` adds the source where a trace is kept and no source was chosen;
         "" = it does not.
     """
@@ -22,6 +20,8 @@ class Reference(NamedTuple):
     target: str
     takes_output: bool = False
     by_the_way: str = ""
+    default: bool = False
+    reports: bool = False
 
 
 class Format(NamedTuple):

@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
@@ -33,13 +33,18 @@ class EntryPoint(NamedTuple):
 
 def entry_points(group: str) -> list[EntryPoint]:
     """The entry points of a group. Of two distributions with one name, only the first on sys.path counts."""
-    if not _only_folders():
-        from importlib import metadata
+    if _only_folders():
+        return _in_folders(group, tuple(sys.path))
+    from importlib import metadata
 
-        found = metadata.entry_points(group=group)
-        return [EntryPoint(e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ("", ""))) for e in found]
+    found = metadata.entry_points(group=group)
+    return [EntryPoint(e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ("", ""))) for e in found]
+
+
+@functools.cache
+def _in_folders(group: str, folders: Sequence[str]) -> list[EntryPoint]:
     entries, seen = [], set()
-    for folder in sys.path:
+    for folder in folders:
         for about in _distributions(folder or "."):
             name = os.path.basename(about).rpartition(".")[0].partition("-")[0].lower()
             normalized = name.replace("-", "_").replace(".", "_")

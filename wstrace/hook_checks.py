@@ -38,10 +38,9 @@ def is_class(role: str, cls: Any) -> None:
 def refers_to(reference: Reference, cls: Any, role: str) -> None:
     """Raises TypeError when what was imported for a Reference is not what that says."""
     is_class(role, cls)
-    declared = cls.name, getattr(cls, "default", False), getattr(cls, "takes_output", False)
-    if declared != (reference.name, False, reference.takes_output):
-        output = "with" if reference.takes_output else "without"
-        raise TypeError(f"{reference.target} is no {role} {reference.name!r} {output} takes_output that is not default")
+    for said in ("name", "takes_output", "default", "reports"):
+        if getattr(cls, said, False) != (wanted := getattr(reference, said)):
+            raise TypeError(f"{reference.target} is no {role} whose {said} is {wanted!r}, as its Reference says")
 
 
 def _classes_of(role: str, *, references: bool = False) -> Callable[[Any], Any]:

@@ -282,7 +282,7 @@ class Plugins:
 
     def defaults(self, role: str) -> list[str]:
         """The names of the sources or exporters that are used by default."""
-        return [name for name, (_, cls) in self._offered(role).items() if getattr(cls, "default", False)]
+        return self._marked(role, "default")
 
     def by_the_way(self) -> list[str]:
         """The specs of the sources that `wstrace run` adds where a trace is kept and no source was chosen."""
@@ -291,7 +291,15 @@ class Plugins:
 
     def taking_output(self) -> list[str]:
         """The names of the exporters that write the file of `-o`."""
-        return [name for name, (_, cls) in self._offered("exporter").items() if getattr(cls, "takes_output", False)]
+        return self._marked("exporter", "takes_output")
+
+    def reporting(self) -> list[str]:
+        """The names of the exporters that report at the end of the trace that was kept."""
+        return self._marked("exporter", "reports")
+
+    def _marked(self, role: str, attribute: str) -> list[str]:
+        """The names of the classes with an attribute, none of them imported for it."""
+        return [name for name, (_, offer) in self._offered(role).items() if getattr(offer, attribute, False)]
 
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.

@@ -136,6 +136,11 @@ def size(n_bytes: float) -> str:
     return f"{value:,.1f} {_UNITS[step]}" if step else f"{int(n_bytes)} B"
 
 
+def signed(n_bytes: int) -> str:
+    """A change in bytes: `+9.4 MiB`, `0 B`."""
+    return ("+" if n_bytes > 0 else "-" if n_bytes < 0 else "") + size(abs(n_bytes))
+
+
 def estimate_mark(n: int, doubtful: int, shown: Callable[[int], str] = size) -> str:
     """`~` before a figure that would be another one, as it is shown, without its doubtful part; else ""."""
     return "~" if doubtful and shown(n - doubtful) != shown(n) else ""

@@ -119,7 +119,7 @@ def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch)
     found = plugins(monkeypatch, Entry("referring", module(wstrace_exporters=lambda: offered)))
     assert found.taking_output() == ["taking", "output"]
     assert found.class_of("exporter", "taking") is TakingOutput
-    with pytest.raises(PluginError, match="no Exporter 'output' with takes_output"):
+    with pytest.raises(PluginError, match="no Exporter whose takes_output is True"):
         found.class_of("exporter", "output")
 
 
@@ -128,7 +128,7 @@ def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch)
     [
         ("output", "gone.for_good:OutputExporter", "No module named 'gone'"),
         ("output", "wstrace.options:Spec", "which is no Exporter class"),
-        ("other", "wstrace.testing:RecordingExporter", "is no Exporter 'other'"),
+        ("other", "wstrace.testing:RecordingExporter", "is no Exporter whose name is 'other'"),
         ("output", 5, "which is no Reference of two texts"),
     ],
 )

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.copies import Copies, Ends, Held, sharing
 from wstrace.analysis.faults import FORKS, OF_FILES, FaultRows, Faults, Numbers
 from wstrace.analysis.losses import Losses, LossRows, key_of, page_of, space_of
+from wstrace.analysis.tally import distinct
 from wstrace.schema import (
     KIND_FILE,
     KIND_STACK,
@@ -273,8 +274,8 @@ class History:
         self.losses, self._evicted = Losses(losses.take(~of_the_cache)), Losses(losses.take(of_the_cache))
         self.faults = Faults(rows, self.losses)
         held = [self._before(*before), *(self._seen(one) for one in seen)]
-        self._blocks = np.unique(np.concatenate([one.key >> np.uint64(size.table) for one in held]))
-        self._old_blocks = np.unique(before[0] >> np.uint64(size.table))
+        self._blocks = distinct(np.concatenate([one.key >> np.uint64(size.table) for one in held]))
+        self._old_blocks = distinct(before[0] >> np.uint64(size.table))
         self._unproven = list[Held]()
         held.append(self._at_forks())
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))

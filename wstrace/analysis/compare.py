@@ -19,7 +19,7 @@ from wstrace.analysis.report import Report, report
 from wstrace.analysis.versions import Versions
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
-from wstrace.text import base_name, duration, estimate_mark, printable, size, unit_of
+from wstrace.text import base_name, duration, estimate_mark, printable, signed, size, unit_of
 
 #: The dimensions of the page that shows two runs.
 VIEWS = ("package", "function", "line", "file", "module", "kind")
@@ -338,11 +338,6 @@ class Comparison:
         words = [f"{estimate_mark(phrases[one], estimated[one], shown)}{shown(phrases[one])} {one}" for one in named]
         more = ", ..." if any(phrases[phrase] for phrase in order if phrase not in named) else ""
         return f"{head}: {', '.join(words)}{more}"
-
-
-def signed(n_bytes: int) -> str:
-    """A change in bytes: `+9.4 MiB`, `0 B`."""
-    return ("+" if n_bytes > 0 else "-" if n_bytes < 0 else "") + size(abs(n_bytes))
 
 
 def _program(command: Sequence[str]) -> list[str]:

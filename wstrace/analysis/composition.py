@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis import tally
 from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
@@ -320,7 +321,7 @@ class Composition:
         cells = cube.count(keys, {})
         self.page_cells = np.full(len(owner), LEFT_OUT, np.uint32)
         self.page_cells[keep] = cells[which]
-        private, spaces, shares = np.where(exclusive[run], pages, 0), np.unique(runs["space"]), runs["shares"]
+        private, spaces, shares = np.where(exclusive[run], pages, 0), tally.distinct(runs["space"]), runs["shares"]
         pss = None
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]

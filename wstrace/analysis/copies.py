@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.faults import FORKS, Faults
 from wstrace.analysis.losses import Losses, page_of, space_of
 from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import distinct
 from wstrace.schema import (
     LOSS_EXECUTED,
     LOSS_PERHAPS,
@@ -87,7 +88,7 @@ def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: H
         children = losses.rows.space[losses.row[forks]]
         parents = losses.rows.other[losses.row[forks]]
         family = _families(np.concatenate((children, parents)), children, parents)
-        for own in np.unique(family[children]).tolist():
+        for own in distinct(family[children]).tolist():
             one = _Family(faults, losses, copyable, forks[family[children] == own], held, ends)
             parts = one.parts()
             if len(parts) * len(one.steps) > _MOST_STEPS:
@@ -137,7 +138,7 @@ class _Family:
         self.faults, self.losses, self.forks = faults, losses, forks
         rows = losses.row[forks]
         self.children, self.parents = losses.rows.space[rows], losses.rows.other[rows]
-        self.spaces = np.unique(np.concatenate((self.children, self.parents)))
+        self.spaces = distinct(np.concatenate((self.children, self.parents)))
         member = np.full(int(self.spaces.max()) + 2, -1)
         member[self.spaces] = np.arange(len(self.spaces))
         self.member = member
@@ -145,7 +146,7 @@ class _Family:
         self._page = page_of(faults.key[self._faults])
         asked = faults.forked | ~faults.brings | np.isin(losses.event(faults.life), _STAYS)
         there = np.isin(self._page, page_of(held.key[self._members(space_of(held.key)) >= 0]))
-        self._pages = np.unique(self._page[asked[self._faults] | there])
+        self._pages = distinct(self._page[asked[self._faults] | there])
         #: What happens to all pages of a process, in order of time: (time, member, its parent) of each fork; of each
         #: exec and end, which come behind a fork of the same time, the parent is -1.
         self.steps = self._steps(ends)

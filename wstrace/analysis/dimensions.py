@@ -159,7 +159,7 @@ def labels_of(dimension: Dimension, cube: Cube) -> Labels:
         of[0] = len(labels)
         labels.append(Label(OTHER))
     if dimension.owner:
-        for reason in np.unique(cube.key("reason")).tolist():
+        for reason in np.flatnonzero(np.bincount(cube.key("reason"))).tolist():
             if reason:
                 of[cube.key("reason") == reason] = len(labels)
                 why = REASONS[reason] if reason < len(REASONS) else REASONS[-1]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.losses import Losses, space_of
 from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import distinct
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_MAJOR,
@@ -78,7 +79,7 @@ class Faults:
         self.brings |= ~self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
         self.forks_of_parents = self._of_parents()
         forks = np.isin(losses.rows.event, FORKS)
-        self.family = np.union1d(losses.rows.space[forks], losses.rows.other[forks])
+        self.family = distinct(np.concatenate((losses.rows.space[forks], losses.rows.other[forks])))
         self._zeros_first()
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class Faults:
         other = self.place[second[at]] != self.place[self.first[at]]
         self.twice[second[at[~parted & other]]] = True
         self.twice[self.first[at[parted & other]]] = True
-        at = np.union1d(at[~parted], np.flatnonzero(read & (second < self.end) & ~self.forked[self.first]))
+        at = np.append(at[~parted], np.flatnonzero(read & (second < self.end) & ~self.forked[self.first]))
         self.brings[self.first[at]] = False
         self.brings[second[at]] = True
 

@@ -160,7 +160,7 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     _sharers(faults, losses)
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)
-    began = np.unique(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
+    began = tally.distinct(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
     whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import distinct
 from wstrace.schema import LOSS_MOVED
 
 #: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.
@@ -95,7 +96,7 @@ class Losses:
         return np.where(ranges > 0, self.rows.event[self.row[ranges]], np.uint8(0))
 
     def _build(self) -> None:
-        self._bounds = np.unique(np.concatenate((self.first, self.last)))
+        self._bounds = distinct(np.concatenate((self.first, self.last)))
         self._size = 1 << max(len(self._bounds) - 1, 1).bit_length()
         left = self._bounds.searchsorted(self.first).astype(np.int64) + self._size
         right = self._bounds.searchsorted(self.last).astype(np.int64) + self._size

@@ -169,8 +169,8 @@ class Recording:
     def answers(self) -> bool:
         """Whether the trace is kept for the report at its end alone."""
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        used = (self.plugins.class_of("exporter", name) for name in self.plugins.defaults("exporter"))
-        return not quiet and not self.kept and any(cls.reports for cls in used)
+        used = set(self.plugins.defaults("exporter")) & set(self.plugins.reporting())
+        return not quiet and not self.kept and bool(used)
 
     def _session(self, targets: Sequence[Target], command: Sequence[str], groups: Sequence[Group]) -> Session:
         """The session that the options ask for."""

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from wstrace.declarations import Format, Reference
 from wstrace.hookspecs import hookimpl
 
-if TYPE_CHECKING:
-    from wstrace.interfaces import Exporter
-
 
 @hookimpl
-def wstrace_exporters() -> Sequence[type[Exporter] | Reference]:
+def wstrace_exporters() -> Sequence[Reference]:
     """Returns the exporter `console`."""
-    from wstrace_exporters.console.console import Console
-
-    return [Console]
+    return [Reference("console", "wstrace_exporters.console.console:Console", default=True, reports=True)]
 
 
 @hookimpl

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from wstrace.analysis.compare import OverTime, signed
 from wstrace.analysis.dimensions import dimensions
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.report import Report
 from wstrace.terminal.bar import Bar
 from wstrace.terminal.table import Cell, Column, Styled, TextTable
-from wstrace.text import estimate_mark, size
+from wstrace.text import estimate_mark, signed, size
+
+if TYPE_CHECKING:
+    from wstrace.analysis.compare import OverTime
 
 #: The columns of the usual table, beside the measure that leads.
 _FIRST = ("resident", "faults", "first", "second", "at_the_end")

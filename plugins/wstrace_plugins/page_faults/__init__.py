@@ -6,24 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from wstrace.declarations import Reference
+from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
-
-if TYPE_CHECKING:
-    from wstrace.interfaces import Source
 
 
 @hookimpl
-def wstrace_sources() -> Sequence[type[Source]]:
-    """The source `page_faults`; on a system without capture, the Linux one, whose start() says so."""
-    from wstrace.errors import Unavailable
-    from wstrace_plugins.os import backend
+def wstrace_sources() -> Sequence[Reference]:
+    """The source `page_faults`; on a system without capture, the Linux one, which says so at its start."""
+    from wstrace_plugins.os import system
 
     try:
-        return [backend("wstrace_plugins.page_faults").PageFaults]
+        name = system()
     except Unavailable:
-        return [backend("wstrace_plugins.page_faults", "linux").PageFaults]
+        name = "linux"
+    return [Reference("page_faults", f"{__name__}.{name}.backend:PageFaults", default=True)]
 
 
 @hookimpl

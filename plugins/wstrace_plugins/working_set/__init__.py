@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from wstrace.declarations import Reference
 from wstrace.errors import Unavailable
 from wstrace.hookspecs import hookimpl
 
-if TYPE_CHECKING:
-    from wstrace.interfaces import Source
-
 
 @hookimpl
-def wstrace_sources() -> Sequence[type[Source] | Reference]:
+def wstrace_sources() -> Sequence[Reference]:
     """The sources `working_set`, `final_snapshot`, `peak_snapshot` and `triggers`."""
-    from wstrace_plugins.working_set.final import FinalSnapshotSource
-
     return [
         Reference("working_set", "wstrace_plugins.working_set.source:WorkingSetSource"),
-        FinalSnapshotSource,
+        Reference("final_snapshot", "wstrace_plugins.working_set.final:FinalSnapshotSource", default=True),
         Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_at_the_peak()),
         Reference("triggers", "wstrace_plugins.working_set.triggers:TriggersSource"),
     ]

@@ -11,6 +11,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS, TABLES
@@ -161,7 +162,9 @@ class OpenParts(Sequence[Part]):
                 raise TraceFileError(f"{part.path}: its ids do not fit behind those of the sessions before it",
                                      "read it alone")  # fmt: skip
             self._top[space] = max(self._top.get(space, 0), top)
-        given = {table: np.union1d(ids, found.given.get(table, ids)) for table, ids in found.rows.items()}
+        given = {
+            table: distinct(np.concatenate((ids, found.given.get(table, ids)))) for table, ids in found.rows.items()
+        }
         self._numbering = self._numbering._replace(given=given)
         return found
 

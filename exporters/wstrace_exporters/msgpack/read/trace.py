@@ -167,6 +167,7 @@ class TraceFile(Trace):
         self._processes: Batch | None = None
         self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
+        self._info: tuple[list[dict[str, int]], TraceInfo] | None = None  # with the damage found by then
 
     @property
     def name(self) -> str:
@@ -277,6 +278,13 @@ class TraceFile(Trace):
     @property
     def info(self) -> TraceInfo:
         """The description of the trace from its header, clock marks and facts, with what the file lacks."""
+        self._check()
+        damage = [part.damage.as_dict() for part in self.parts]
+        if self._info is None or self._info[0] != damage:
+            self._info = damage, self._described()
+        return self._info[1]
+
+    def _described(self) -> TraceInfo:
         info = self._description()
         state, ledger = self.state, self._written_ledger()
         unread = (
