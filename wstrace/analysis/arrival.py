@@ -364,6 +364,8 @@ class History:
         """
         faults, losses = self.faults, self.losses
         first = faults.first[faults.anonymous[faults.first]]
+        life = faults.life[first]
+        first = first[losses.arrived[life] | faults.forked[first] | np.isin(space_of(faults.key[first]), faults.family)]
         key, life, fault = faults.key[first], faults.life[first], first
         moved = losses.arrived[life]
         parents = faults.forks_of_parents

@@ -95,8 +95,7 @@ class Past:
         inputs, columns, trace = self.inputs[0], self.inputs[0].faults, self._trace
         # of its program: equal for faults with the same stack, or the same instruction where they have none
         place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
-        rows = FaultRows(key_of(columns["space"], columns["page"]), columns["time_ns"], columns["flags"], self._kind,
-                         place)  # fmt: skip
+        rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place)
         mapped = None
         if _unrecorded(trace) > _OF_EXECS * len(inputs.pids):
             mapped = np.where(self.mapping >= 0, of_mapping(inputs.mappings, "time_ns", np.maximum(self.mapping, 0)),

@@ -61,18 +61,20 @@ class Faults:
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:
         by_time = _sorted(rows.time)
-        self.order = by_time[np.argsort(rows.key[by_time], kind="stable")]
+        self.order = by_time[np.argsort(rows.key[by_time], kind="stable")].astype(np.int32)
         self.key, self.time, self.flags = rows.key[self.order], rows.time[self.order], rows.flags[self.order]
         self.kind, self.place = rows.kind[self.order], rows.place[self.order]
         self.losses = losses
-        self.life = losses.latest(self.key, losses.upto(self.time))
+        self.life = losses.latest(self.key, losses.upto(self.time)).astype(np.int32)
         self.brings = begins(self.key, self.life)
-        self.first = np.flatnonzero(self.brings)
+        self.first = np.flatnonzero(self.brings).astype(np.int32)
         new_page = begins(self.key[self.first])
         self._pages = self.key[self.first[new_page]]
-        page = np.cumsum(new_page) - 1
-        self._groups = page.astype(np.uint64) << np.uint64(32) | self.life[self.first].astype(np.uint64)
-        self.end = np.append(self.first[1:], len(self.key))
+        self._groups = np.cumsum(new_page, dtype=np.uint64)
+        self._groups -= 1
+        self._groups <<= 32
+        self._groups |= self.life[self.first].astype(np.uint64)
+        self.end = np.append(self.first[1:], np.int32(len(self.key)))
         self.forked = np.isin(losses.event(self.life), FORKS)
         self.anonymous = np.isin(self.kind, ANONYMOUS)
         self.swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)  # nothing else is read from a disk there
@@ -143,8 +145,8 @@ class Faults:
 
     def bringer(self, groups: Numbers, last: Numbers) -> Numbers:
         """The last fault of each group up to `last` that brought its page; -1 = none."""
-        brought = np.maximum.accumulate(np.where(self.brings, np.arange(len(self)), -1)) if len(self) else self.order
-        at = np.where(last >= 0, brought[last], -1)
+        brought = np.flatnonzero(self.brings)
+        at = np.append(brought, -1)[brought.searchsorted(last, "right") - 1]
         return np.where(at >= self.first[groups], at, -1)
 
     def earliest(

@@ -69,8 +69,8 @@ class Inputs:
         cgroups: of each space the code of the control group that it last faulted in, 0 = not known.
         names: what ids and codes stand for.
         faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have
-            `cell`, that of the cube, `chosen`, whether the filter lets it through, and sampled only where one of
-            several was recorded.
+            `key`, that of the page, `cell`, that of the cube, `chosen`, whether the filter lets it through, and
+            sampled only where one of several was recorded.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
@@ -149,15 +149,15 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     numbers = tally.distinct(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
                                              np.array(list(whose.values()), np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
-        columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.intp)
+        columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.int32)
     spaces = {one: int(numbers.searchsorted(np.uint64(number))) for one, number in whose.items()}
     page_size = trace.info.page_size or 4096
     shift = np.uint64(page_size.bit_length() - 1)
     cgroups = _cgroups(faults, len(numbers))
     losses = _losses(lost, numbers, shift)
-    faults["page"] = faults.pop("va") >> shift
     del faults["pid"]  # the space replaces it
     _sharers(faults, losses)
+    faults["key"] = key_of(faults["space"], faults.pop("va") >> shift)
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)
     began = tally.distinct(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
@@ -225,21 +225,28 @@ def _cgroups(faults: Columns, n: int) -> NDArray[np.uint32]:
 
 def _gather(batches: Iterable[Batch], wanted: dict[str, str], processes: Processes, *others: str) -> Columns:
     """The columns of a stream, each as one array; `process` = the numbers of the pids. Absent ones are 0."""
-    parts: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, kind)] for name, kind in wanted.items()}
-    parts["process"] = [np.zeros(0, np.uint64)]
+    found = {name: np.zeros(0, np.uint64 if name in others else kind) for name, kind in wanted.items()}
+    found["process"], n = np.zeros(0, np.uint64), 0
     for batch in batches:
         if "pid" in wanted and "pid" not in batch:
             continue  # of which process these rows are is not known
         hosts = batch.columns.get("host")
         for name, kind in wanted.items():
             column = batch[name] if name in batch else _without(batch, name, kind)
-            parts[name].append(processes.numbers(hosts, column) if name in others else column)
+            _put(found, name, n, processes.numbers(hosts, column) if name in others else column)
         if "pid" in wanted:
-            parts["process"].append(processes.numbers(hosts, batch["pid"]))
-    found = {}
-    for name in list(parts):
-        found[name] = np.concatenate(parts.pop(name))
-    return found
+            _put(found, "process", n, processes.numbers(hosts, batch["pid"]))
+        n += len(batch)
+    return {name: column[:n] for name, column in found.items()}
+
+
+def _put(columns: Columns, name: str, at: int, rows: NDArray[Any]) -> None:
+    """Puts rows into a column from `at` on; it grows by doubling: its parts would all be there twice while joined."""
+    held, end = columns[name], at + len(rows)
+    if end > len(held):
+        columns[name] = np.empty(max(2 * len(held), end), held.dtype)
+        columns[name][:at] = held[:at]
+    columns[name][at:end] = rows
 
 
 def _without(batch: Batch, name: str, kind: str) -> NDArray[Any]:

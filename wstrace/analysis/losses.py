@@ -79,6 +79,7 @@ class Losses:
         self.row = np.concatenate((np.full(1, -1), row)).astype(np.intp)
         self.arrived = np.concatenate((np.zeros(1, np.bool_), arrived))
         self.time = np.concatenate((np.zeros(1, np.uint64), rows.time[row]))
+        self._events = np.concatenate((np.zeros(1, np.uint8), rows.event[row]))
         self.first, self.last = key_of(rows.space[row], first), key_of(rows.space[row], last)
         self._build()
 
@@ -91,9 +92,7 @@ class Losses:
 
     def event(self, ranges: NDArray[np.intp]) -> NDArray[np.uint8]:
         """The event of each range; 0 of 0."""
-        if not len(self):
-            return np.zeros(len(ranges), np.uint8)
-        return np.where(ranges > 0, self.rows.event[self.row[ranges]], np.uint8(0))
+        return self._events[ranges]
 
     def _build(self) -> None:
         self._bounds = distinct(np.concatenate((self.first, self.last)))

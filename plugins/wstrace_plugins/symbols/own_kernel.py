@@ -66,7 +66,8 @@ def kernel_image(path: Path = _KALLSYMS) -> Image | None:
         starts = np.append(0, ends + 1)[: len(ends)]
         starts = starts[ends - starts > 19]
         starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
-        addresses = np.frombuffer(bytes.fromhex(text[starts[:, None] + np.arange(16)].tobytes().decode("ascii")), ">u8")
+        digits = np.lib.stride_tricks.sliding_window_view(text, 16)[starts].tobytes()
+        addresses = np.frombuffer(bytes.fromhex(digits.decode("ascii")), ">u8").astype("<u8")
     except (OSError, ValueError):
         return None
     if not addresses[:64].any():
@@ -78,4 +79,4 @@ def kernel_image(path: Path = _KALLSYMS) -> Image | None:
     symbols["start"], symbols["name"] = addresses[order], starts[order] + 19
     symbols["end"] = np.append(symbols["start"][1:], UNKNOWN)
     segments = np.array([(0, KERNEL_START, KERNEL_START, KERNEL_START)], SEGMENT)
-    return Image(segments, np.empty(0, SECTION), (), symbols, content.translate(bytes.maketrans(b"\n\t", b"\0 ")))
+    return Image(segments, np.empty(0, SECTION), (), symbols, content.replace(b"\n", b"\0").replace(b"\t", b" "))
