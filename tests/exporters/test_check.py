@@ -46,8 +46,9 @@ def test_a_command_that_takes_more_than_its_baseline(tmp_path):
     said, reported = check(tmp_path, 24, "--json", code=120)
     found = json.loads(said)
     assert not found["ok"]
-    assert found["measured"]["faults"] > found["limit"]["faults"] > entry["faults"]
-    assert found["grew"][0]["after"] - found["grew"][0]["before"] > 14 << 20
+    assert (found["schema"], f"wstrace: {found['answer']}") == (2, reported.splitlines()[-1])
+    assert found["total"]["faults"] > found["limit"]["faults"] > entry["faults"]
+    assert found["rows"][0]["second"] - found["rows"][0]["first"] == found["rows"][0]["change"] > 14 << 20
     assert "printed" in reported
 
 
@@ -64,6 +65,7 @@ def test_a_file_that_is_no_baseline_is_recorded_anew(tmp_path):
 def test_limits_and_the_failure_of_the_command(tmp_path):
     found = json.loads(check(tmp_path, 8, "--peak", "1GiB", "--faults", "1000000", "--json")[0])
     assert found["ok"]
+    assert found["answer"].startswith("within its budget: faults ")
     assert found["limit"] == {"peak": 1 << 30, "faults": 1_000_000}
     _, reported = check(tmp_path, 8, "--peak", "4MiB", "--faults", "10", code=120)
     assert "limit 4.0 MiB" in reported
@@ -83,4 +85,4 @@ def test_conditions_of_the_runs(tmp_path):
     options = ["--no-aslr", "--hash-seed", "3", "--runs", "1", "--json"]
     done = wstrace("check", "--baseline", str(tmp_path / "none"), *options, "-c", shown)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["measured"]["faults"] > 500
+    assert json.loads(done.stdout)["total"]["faults"] > 500

@@ -81,7 +81,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     elif missing and not options["require_baseline"]:
         warn(f"not judged by a baseline: {printable(missing)}; record one: wstrace check --update")
     if judgement.broken:
-        raise BudgetError(f"over its budget: {'; '.join(judgement.broken)}")
+        raise BudgetError(_over(judgement))
     return 0
 
 
@@ -113,14 +113,23 @@ def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> 
             judgement.broken.append(f"{figure} {told(figure, runs.least[figure])}, limit {told(figure, limit)}")
 
 
+def _over(judgement: Judgement) -> str:
+    """What is past its limit, in words; "" = nothing is."""
+    return f"over its budget: {'; '.join(judgement.broken)}" if judgement.broken else ""
+
+
 def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | None, *, as_json: bool) -> None:
     from wstrace.analysis.baseline import Entry, grew, told
 
     rows = grew(earlier or Entry({}, {}, 0, (), measured.level), measured) if judgement.broken else []
     if as_json:
-        print_json({"ok": not judgement.broken, "measured": runs.least, "limit": judgement.limit,
-                    "grew": [{"name": name, "before": was, "after": now} for name, was, now in rows],
-                    "spread": dict(measured.spread), "broken": judgement.broken, "notes": judgement.noisy})  # fmt: skip
+        figures = ", ".join(f"{name} {told(name, value)}" for name, value in runs.least.items())
+        within = f"within its budget: {figures}" if judgement.limit else f"no budget: {figures}"
+        print_json({"schema": 2, "ok": not judgement.broken, "answer": _over(judgement) or within,
+                    "notes": judgement.noisy, "total": runs.least,
+                    "rows": [{"label": name, "change": now - was, "first": was, "second": now}
+                             for name, was, now in rows],
+                    "limit": judgement.limit, "spread": dict(measured.spread), "broken": judgement.broken})  # fmt: skip
         return
     for name, value in runs.least.items():
         allowed = f"   allowed {told(name, judgement.limit[name])}" if name in judgement.limit else ""

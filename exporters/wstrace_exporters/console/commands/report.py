@@ -28,23 +28,23 @@ _CHOICE = ("kind", "pid", "tid", "hard", "soft")
     "--sort", default="", metavar="MEASURE", help="Order of the rows: resident, private, faults, from_disk ..."
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
+@click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
+@recording_options
+@click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
+              metavar="FORMAT", help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
+@click.option("--over-time", "step", type=Duration(), metavar="1s",
+              help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
 @click.option("--own", multiple=True, metavar="PATH", help="Files below PATH are the program's own; may be repeated.")
 @click.option("--not-own", multiple=True, metavar="PATH", help="Files below PATH are not; may be repeated.")
-@click.option("--hard", is_flag=True, help="Only faults that read from disk, and their pages.")
-@click.option("--soft", is_flag=True, help="Only faults that did not.")
 @click.option("--file", "glob", metavar="GLOB", default="", help="Only pages of '[heap]', libc.so.6, '*.so*'.")
 @click.option(
     "--kind", multiple=True, metavar="KIND", help="Only anon, heap, stack, file, shared ...; may be repeated."
 )
 @click.option("--pid", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @click.option("--tid", type=click.IntRange(0), multiple=True, help="Only faults of this thread; may be repeated.")
+@click.option("--hard", is_flag=True, help="Only faults that read from disk, and their pages.")
+@click.option("--soft", is_flag=True, help="Only faults that did not.")
 @time_window
-@click.option("--over-time", "step", type=Duration(), metavar="1s",
-              help="At moments that are so far apart, and what grew; a new trace is read so often.")  # fmt: skip
-@click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
-@click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
-              show_default=True, help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
-@recording_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
 @click.pass_context
 def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str | None, **options: Any) -> int:
