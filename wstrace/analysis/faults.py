@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,20 +61,20 @@ class Faults:
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:
         by_time = _sorted(rows.time)
-        self.order = by_time[np.argsort(rows.key[by_time], kind="stable")].astype(np.int32)
+        self.order: NDArray[Any] = by_time[np.argsort(rows.key[by_time], kind="stable")].astype(np.int32)
         self.key, self.time, self.flags = rows.key[self.order], rows.time[self.order], rows.flags[self.order]
         self.kind, self.place = rows.kind[self.order], rows.place[self.order]
         self.losses = losses
-        self.life = losses.latest(self.key, losses.upto(self.time)).astype(np.int32)
+        self.life: NDArray[Any] = losses.latest(self.key, losses.upto(self.time)).astype(np.int32)
         self.brings = begins(self.key, self.life)
-        self.first = np.flatnonzero(self.brings).astype(np.int32)
+        self.first: NDArray[Any] = np.flatnonzero(self.brings).astype(np.int32)
         new_page = begins(self.key[self.first])
         self._pages = self.key[self.first[new_page]]
         self._groups = np.cumsum(new_page, dtype=np.uint64)
         self._groups -= 1
         self._groups <<= 32
         self._groups |= self.life[self.first].astype(np.uint64)
-        self.end = np.append(self.first[1:], np.int32(len(self.key)))
+        self.end: NDArray[Any] = np.append(self.first[1:], np.int32(len(self.key)))
         self.forked = np.isin(losses.event(self.life), FORKS)
         self.anonymous = np.isin(self.kind, ANONYMOUS)
         self.swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)  # nothing else is read from a disk there

@@ -241,10 +241,10 @@ def _gather(batches: Iterable[Batch], wanted: dict[str, str], processes: Process
 
 
 def _put(columns: Columns, name: str, at: int, rows: NDArray[Any]) -> None:
-    """Puts rows into a column from `at` on; it grows by doubling: its parts would all be there twice while joined."""
+    """Puts rows into a column from `at` on; it grows fourfold: parts that are joined are there twice."""
     held, end = columns[name], at + len(rows)
     if end > len(held):
-        columns[name] = np.empty(max(2 * len(held), end), held.dtype)
+        columns[name] = np.empty(max(4 * len(held), end), held.dtype)
         columns[name][:at] = held[:at]
     columns[name][at:end] = rows
 
