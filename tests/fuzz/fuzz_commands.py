@@ -30,7 +30,8 @@ from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.layout import END, HEAD_BYTES, INDEX, SYNC, pack_frame, unpack_head
 from wstrace_exporters.msgpack.format.values import Body
 
-SEEDS = [*sorted((Path(__file__).parents[1] / "golden").glob("wstf-*.wst")), Path(__file__).parent / "corpus" / "whole"]
+HERE = Path(__file__).parent
+SEEDS = [HERE.parent / "golden" / "wstf-2.0.wst", HERE / "corpus" / "whole", HERE / "corpus" / "forks"]
 EDGES = [0, 1, -1, 2, 127, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 53,
          (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 31), -(1 << 63), 4096]  # fmt: skip
 TEXTS = ["", "\x1b]0;pwn\x07\x1b[31m", "a\nb", "x" * 300, "é", "page_fault", "process", "resident", "mapping", "mark",

@@ -7,9 +7,23 @@ from pathlib import Path
 
 import kit.synthetic_trace as synthetic
 import numpy as np
+from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, Script, saved
 
 from wstrace.interfaces import Context, Level
-from wstrace.schema import MARK
+from wstrace.schema import (
+    FAULT_MAJOR,
+    FAULT_WRITE,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    LOSS_MOVED,
+    LOSS_UNMAPPED,
+    MARK,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+)
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format import columns
 from wstrace_exporters.msgpack.format.layout import EVENTS, HEAD_BYTES, HEADER, pack_frame, unpack_head
@@ -37,11 +51,34 @@ def trace(folder: Path) -> bytes:
     return (folder / "x.wst").read_bytes()
 
 
+def forks(folder: Path) -> bytes:
+    """A trace of deep stacks, a chain of forks with what each of them copies, moves, and a snapshot after each."""
+    script = Script()
+    deep = [(f"f{depth}", f"/srv/app/{depth % 3}.py", depth) for depth in range(1100)]
+    for step, pid in enumerate(range(7, 12)):
+        time = 100 * (step + 1)
+        if step:
+            script.batches.append(script.process(time, pid, PROCESS_FORK, "app"))
+            script.lose(time, LOSS_FORKED, pid=pid, other=pid - 1)
+        for page in range(4):
+            script.fault(time + 1 + page, ANON + (page + step) * PAGE, APP, pid, FAULT_WRITE, cgroup=f"/box{step}")
+        script.fault(time + 10, ANON + 40 * PAGE, deep, pid, native=[(3, depth) for depth in range(120)])
+        script.fault(time + 11, FILE, IMPORT, pid, FAULT_MAJOR, cut=True)
+        script.snapshot(time + 20, (ANON, 4, PAGE_EXCLUSIVE), (FILE, 2, PAGE_FILE | PAGE_SHARED), pid=pid, number=step)
+    script.lose(700, LOSS_UNMAPPED, pid=8, start=ANON, end=ANON + PAGE)
+    script.lose(710, LOSS_MOVED, pid=9, start=ANON, end=ANON + PAGE, to=ANON + 64 * PAGE)
+    script.lose(720, LOSS_EXECUTED, pid=10)
+    script.batches.append(script.process(730, 11, PROCESS_EXIT, "app"))
+    saved(script.trace(), str(folder / "forks.wst"))
+    return (folder / "forks.wst").read_bytes()
+
+
 def main() -> None:
     CORPUS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         data = trace(Path(folder))
-    seeds = {"whole": data, "cut": data[: len(data) // 2], "no-header": data[unpack_head(data).frame_len :]}
+        seeds = {"forks": forks(Path(folder))}
+    seeds |= {"whole": data, "cut": data[: len(data) // 2], "no-header": data[unpack_head(data).frame_len :]}
     at = 0
     while at < len(data):
         head = unpack_head(data, at)

@@ -135,6 +135,8 @@ class Space:
         if self._in_order(time):
             self.log.append(change)
             if not self._stale:
+                if self._live is self._base:
+                    self._live = self._base.copy()
                 self._live.put(*change[1:3], mapping and (mapping, time if since is None else since))
         else:
             insort(self.log, change, key=_time)
@@ -167,7 +169,8 @@ class Space:
         insort(self.images, (time, early if inherited is None else 0))
         self._clear(time, NEVER, Layout())
         if inherited is not None and len(self.log) == 1:
-            self.log, self._base, self._live = [], inherited.copy(), inherited.copy()
+            self._base = self._live = inherited.copy()
+            self.log = []
         elif inherited is not None:  # the pid is used again
             at = bisect_right(self.log, time, key=_time)
             self.log[at:at] = [(time, start, end, mapping) for start, end, (mapping, _) in inherited.rows()]
@@ -287,7 +290,7 @@ class Space:
     @property
     def size(self) -> int:
         """The mappings and changes that it holds."""
-        return len(self._base) + len(self._live) + len(self.log)
+        return len(self._base) + len(self._live) * (self._live is not self._base) + len(self.log)
 
     def _in_order(self, time: int) -> bool:
         return not self.log or time >= self.log[-1][0]
@@ -360,7 +363,8 @@ class AddressSpaces:
     """
 
     MAX_PROCESSES = 8192
-    MAX_ENDED = 2048
+    #: of these, those of processes that have ended: 32 MB
+    MAX_ENDED = 1 << 16
     #: mappings and changes of all processes: 130 MB where no two are shared. Past it the longest unused processes are
     #: forgotten; those that live are listed again when they are met.
     MAX_HELD = 1 << 18
@@ -370,7 +374,8 @@ class AddressSpaces:
         self._keep_ns = keep_ns
         self._names = {kind: strings.code(name) for kind, name in _NAMES.items()}
         self._processes: OrderedDict[int, Space] = OrderedDict()
-        self._ended: deque[tuple[int, int]] = deque()
+        self._ended: deque[tuple[int, int, int]] = deque()  # when, which process, and its size
+        self._ended_size = 0
         self._horizon = 0
         self.mappings = self._counted_at = 0
         #: processes dropped for lack of room: a process that is met again may be one of them
@@ -399,8 +404,10 @@ class AddressSpaces:
         """Applies a row about a process, not about a thread. Only fork, exec and exit change an address space."""
         if event == PROCESS_EXIT:
             if pid in self._processes:
-                self._processes[pid].ended = time
-                self._ended.append((time, pid))
+                space = self._processes[pid]
+                space.ended = time
+                self._ended.append((time, pid, space.size))
+                self._ended_size += space.size
             return
         space = self.process(pid)
         if event == PROCESS_FORK:
@@ -480,8 +487,9 @@ class AddressSpaces:
             for one in reversed(self._processes.values()):
                 held, recent = held + one.size, recent + (held + one.size <= self.MAX_HELD)
             self._make_room(max(recent, 1))
-        while self._ended and (self._ended[0][0] < self._horizon or len(self._ended) > self.MAX_ENDED):
-            ended, pid = self._ended.popleft()
+        while self._ended and (self._ended[0][0] < self._horizon or self._ended_size > self.MAX_ENDED):
+            ended, pid, size = self._ended.popleft()
+            self._ended_size -= size
             space = self._processes.get(pid)
             if space is not None and space.ended <= ended:
                 del self._processes[pid]

@@ -182,7 +182,10 @@ class Decoder:
             most = (1 << 8 * np.dtype(DTYPES[column.type]).itemsize) - 1
             if type(value) is int and 0 <= value <= most:
                 columns[column.name] = np.array([value], DTYPES[column.type])
-        time = int(columns["time_ns"][0]) if "time_ns" in columns else 0
+        if "time_ns" not in columns:
+            self._part.damage.bad_frames += 1
+            return None
+        time = int(columns["time_ns"][0])
         start, end = self.selection.start, self.selection.end
         if (start is not None and time < start) or (end is not None and time >= end):
             return None

@@ -100,8 +100,10 @@ def ids_in(body: Any, table: str, limits: Limits) -> NDArray[Any]:
     ids = rows.columns.get(key, _NONE)
     if rows.stream != table or not np.can_cast(ids.dtype, "<u4"):
         return np.empty((2, 0), "<u4")
-    parents = rows.columns.get(_PARENT, np.zeros(len(ids), "<u4"))
-    return np.stack((ids, parents if np.can_cast(parents.dtype, "<u4") else np.zeros_like(ids))).astype("<u4")
+    parents = rows.columns.get(_PARENT, _NONE)
+    if len(parents) != len(ids) or not np.can_cast(parents.dtype, "<u4"):
+        parents = np.zeros_like(ids)
+    return np.stack((ids, parents)).astype("<u4")
 
 
 def first_of_each(found: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -311,7 +311,7 @@ def named_in(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[t
             roots.append(name)
 
 
-_MOST_PROCESSES, _MOST_PROGRAMS, _MOST_MAPPED_FILES = 1 << 16, 64, 1 << 14
+_MOST_PROCESSES, _MOST_PROGRAMS, _MOST_MAPPED_FILES = 1 << 14, 64, 1 << 14
 _COLUMNS = ("pid", "time_ns", "file", "dev", "ino")
 
 
@@ -370,13 +370,13 @@ class History:
         rows = (batch["pid"] == batch["tid"]) & np.isin(batch["event"], (PROCESS_EXEC, PROCESS_FORK))
         columns = (batch[name][rows].tolist() for name in ("event", "pid", "ppid", "time_ns"))
         for event, pid, ppid, time_ns in zip(*columns, strict=True):
+            if len(self._programs) >= _MOST_PROCESSES:
+                self._programs.clear()
             if event == PROCESS_FORK:
                 of_parent = self._programs.get(ppid)
                 self._programs[pid] = [_Since(time_ns, of_parent[-1].program)] if of_parent else []
                 self.others = True
                 continue
-            if len(self._programs) >= _MOST_PROCESSES:
-                self._programs.clear()
             programs = self._programs.setdefault(pid, [])
             self.others |= not programs or programs[-1].time_ns > 0
             programs.append(_Since(time_ns, _Program()))
