@@ -240,6 +240,82 @@ def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command)
     assert "bad frames" in done.stdout or command == "report", done.stdout[:500]
 
 
+# -- files of which the answer takes long, or much memory ------------------------------------------------------------
+
+CHAIN, FORKS, PAGES = 20_000, 60_000, 1 << 16
+START, BYTES = 0x1000_0000, PAGES * 4096
+
+
+def snapshot(pid: int, pages: int, runs: int = 1) -> tuple[int, Any]:
+    columns = {"start": START + (np.arange(runs, dtype="<u8") << np.uint64(34)), "pages": np.full(runs, pages, "<u4"),
+               "flags": np.full(runs, 3, "<u2"), "mapping": np.ones(runs, "<u4")}  # fmt: skip
+    packed = {name: col.encode(array) for name, array in columns.items()}
+    return 4, {"s": "resident", "snap": 0, "part": 0, "last": True, "pid": pid, "t": 10**9, "pages": pages * runs,
+               "n": runs, "c": packed}  # fmt: skip
+
+
+def forked(parents: np.ndarray) -> list[tuple[int, Any]]:
+    """As many children as parents are given, all of them after a fault on each of the pages."""
+    n = len(parents)
+    pids, times = np.arange(1000, 1000 + n, dtype="<u4"), np.arange(10**6, 10**6 + n, dtype="<u8")
+    process = {"time_ns": times, "pid": pids, "ppid": parents, "tid": pids, "event": np.full(n, 2, "|u1"),
+               "name": np.full(n, 1, "<u4")}  # fmt: skip
+    lost = {"time_ns": times, "pid": pids, "event": np.full(n, 6, "|u1"), "start": np.zeros(n, "<u8"),
+            "end": np.full(n, (1 << 64) - 1, "<u8"), "to": np.zeros(n, "<u8"), "other": parents}  # fmt: skip
+    later = touched(n, pid=pids, tid=pids, time_ns=times + np.uint64(10**6))
+    return [touched(PAGES), events("process", n, process), events("content_loss", n, lost), later]
+
+
+def touched(n: int, **more: np.ndarray) -> tuple[int, Any]:
+    """Writes to n pages, one after the other, by process 100."""
+    every = {"time_ns": np.arange(1000, 1000 + n, dtype="<u8"), "pid": np.full(n, 100, "<u4"),
+             "tid": np.full(n, 100, "<u4"), "pc": np.full(n, 1, "<u8"), "mapping": np.ones(n, "<u4"),
+             "va": START + np.arange(n, dtype="<u8") * np.uint64(4096), "flags": np.full(n, 20, "|u1")}  # fmt: skip
+    return events("page_fault", n, every | more)
+
+
+def bomb(what: str) -> list[tuple[int, Any]]:
+    """A small file that took gigabytes, or minutes."""
+    space = {"id": np.ones(1, "<u4"), "time_ns": np.ones(1, "<u8"), "pid": np.full(1, 100, "<u4"),
+             "start": np.full(1, START, "<u8"), "end": np.full(1, 1 << 46, "<u8"), "file": np.full(1, 2, "<u4"),
+             "flags": np.full(1, 3 | 3 << 8, "<u2")}  # fmt: skip
+    mapped = MAPPINGS, {"n": 1, "c": {name: col.encode(array) for name, array in space.items()}}
+    long = "/" + "b" * 60_000
+    first = [header(), strings(1, long if what == "names" else "name", "[heap]"), mapped]
+    if what in ("stacks", "names"):
+        ids = np.arange(1, (CHAIN if what == "stacks" else 200) + 1, dtype="<u4")
+        site = {"id": ids, "parent": ids - 1, **{name: np.ones(len(ids), kind) for name, kind in (
+            ("kind", "|u1"), ("mapping", "<u4"), ("offset", "<u8"), ("function", "<u4"), ("file", "<u4"))},
+            "line": ids, "flags": np.zeros(len(ids), "|u1")}  # fmt: skip
+        stacks = {"stack": ids, "stack_how": np.ones(len(ids), "|u1")}
+        return [*first, events("call_site", len(ids), site), touched(len(ids), **stacks), snapshot(100, len(ids))]
+    if what == "pages":
+        return [*first, touched(1000), snapshot(100, 1 << 20, 64)]
+    ids = np.arange(1000, 1000 + FORKS, dtype="<u4")
+    parents = np.where(ids == 1000, 100, ids - 1) if what == "chain of forks" else np.full(FORKS, 100)
+    return [*first, *forked(parents.astype("<u4")), snapshot(100 if what == "forks" else 999 + FORKS, PAGES)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: VmHWM")
+@pytest.mark.parametrize("what", ["stacks", "names", "pages", "forks", "chain of forks"])
+def test_a_small_file_is_answered_in_five_seconds_and_512_mib_by_every_command(tmp_path, what):
+    path = write(tmp_path / "x.wst", bomb(what))
+    outputs = [["convert", path, "-o", tmp_path / f"o.{one}"] for one in ("wst", "csv", "folded", "pb.gz", "pftrace")]
+    by = ("line", "stack", "process,line", "thread,line")
+    for words in (["info", path], *(["report", path, "--by", one] for one in by), ["report", path, "--over-time", "1s"],
+                  ["report", path, "--html", tmp_path / "r.html"], ["unshared", path], ["imports", path],
+                  ["diff", path, path], ["query", path, "select count(*) from pages"], *outputs):  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", COST, *words], capture_output=True, text=True)
+        said = done.stderr.splitlines()
+        code, seconds, mib = next(line.split()[1:] for line in said if line.startswith("cost "))
+        assert code in ("0", "125"), (words, done.stderr)
+        assert code == "0" or len(said) == 2, (words, "refused in one line", said)
+        assert float(seconds) < 5, (words, seconds)
+        assert int(mib) < 512, (words, mib)
+
+
 @pytest.mark.parametrize("size", [0, 4096, 65_536, 1 << 30])
 def test_pages_are_of_a_size_that_a_machine_has(tmp_path, size):
     with open_trace(write(tmp_path / "x.wst", [header(page_size=size), faults()])) as trace:

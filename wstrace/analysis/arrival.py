@@ -49,7 +49,7 @@ _PERHAPS = (LOSS_LAZILY_FREED, LOSS_PERHAPS, LOSS_PERHAPS_FORKED, LOSS_POPULATED
 #: What leaves the page cache: a later fault on a page of a file owns it anyway.
 _OF_THE_CACHE = (LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
 #: Moves and forks that are followed back.
-_MOST_STEPS = 128
+_MOST_STEPS = 64
 #: The bytes that a read fault maps around its page, unless the trace has what an administrator set.
 _AROUND = 1 << 16
 #: The name under which TraceInfo.extra has it.

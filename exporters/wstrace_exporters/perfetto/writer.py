@@ -11,8 +11,8 @@ from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.analysis.losses import page_of
+from wstrace.analysis.report import Report, why_no_pages
 from wstrace.analysis.report import report as report_of
-from wstrace.analysis.report import why_no_pages
 from wstrace.analysis.spans import Span, places, spans_of
 from wstrace.formats import Rows
 from wstrace.protobuf import data
@@ -91,14 +91,15 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
     Raises:
         UsageError: there is no such mark.
     """
-    told = Composition(trace, at)
+    report = report_of(trace, at=at)
+    told = report.of or Composition(trace, at)  # without pages: the faults alone
     times = told.inputs.faults["time_ns"]
     spans = spans_of(trace)
     begin = min(trace.begin_ns, int(times.min(initial=trace.begin_ns)), *(one.begin_ns for one in spans[:1]))
     packets = Packets(file, begin, trace.info.clock.wall(begin))
     shown = chosen(told.inputs.faults["flags"], max(most, 0))
     about = packets.track("wstrace")
-    for sentence in sentences(told, at, len(shown)):
+    for sentence in sentences(told, report, len(shown)):
         packets.instant(begin, about, sentence)
     _marks(trace, packets, max(trace.info.ended_ns, int(times.max(initial=0))))
     tracks, names = {}, told.inputs.names
@@ -129,13 +130,12 @@ def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
     return np.sort(found)
 
 
-def sentences(told: Composition, at: str, shown: int) -> list[str]:
-    """What the picture tells of, and what it cannot show."""
-    of, report = told, report_of(told.trace, at=at)
-    found = [report.answer, report.completeness, *report.notes, _shown(shown, told)]
+def sentences(of: Composition, report: Report, shown: int) -> list[str]:
+    """What the picture says, and what it cannot show."""
+    found = [report.answer, report.completeness, *report.notes, _shown(shown, of)]
     found += [note] if (note := estimates_note(of.past.sampled)) else []
-    if not told.rss:
-        found.append(why_no_pages(told.trace))
+    if not of.rss:
+        found.append(why_no_pages(of.trace))
         found.append("the counters are of what was brought")
     if not of.inputs.names.tree.ids().size:
         found.append("no stacks are in the trace (-s page_faults:stacks=python)")

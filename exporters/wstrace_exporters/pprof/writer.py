@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import Frame, to_the_root
+from wstrace.analysis.report import Report, why_no_pages
 from wstrace.analysis.report import report as report_of
-from wstrace.analysis.report import why_no_pages
 from wstrace.analysis.segments import distinct
 from wstrace.formats import Rows
 from wstrace.text import estimates_note, plural
@@ -40,7 +40,8 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
     Raises:
         UsageError: there is no such mark.
     """
-    told = Composition(trace, at)
+    report = report_of(trace, at=at)
+    told = report.of or Composition(trace, at)  # without pages: the faults alone
     numbers, sums = told.columns("stack", *LABELS)
     codes = [dict[Label, int]() for _ in range(1 + len(LABELS))]
     named = told.past.labels("stack", *LABELS).labels
@@ -54,7 +55,7 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", least: float = 0.1
     profile.time_ns = trace.info.clock.wall(trace.begin_ns)
     profile.duration_ns = max(trace.info.ended_ns - trace.begin_ns, 0)
     profile.default = "resident" if told.rss else "brought"
-    profile.comments = comments(told, at)
+    profile.comments = comments(told, report)
     if n := int(np.count_nonzero(stack != np.arange(len(stack)))):
         few = f"{plural(n, 'instruction')} without a name, of less than {least:g} % each"
         profile.comments.append(f"{few}: told by their files, as (others in ...); --option least=0 keeps them")
@@ -87,9 +88,8 @@ def _together(
     return number, [[Frame("", module=f"(others in {name})")] for name in together]
 
 
-def comments(told: Composition, at: str) -> list[str]:
+def comments(told: Composition, report: Report) -> list[str]:
     """What the profile tells of, and what it cannot show."""
-    report = report_of(told.trace, at=at)
     lines = (report.answer, report.completeness, *report.notes)
     found = [f"page faults of {told.info.name}, by wstrace", *lines]
     found += [note] if (note := estimates_note(told.past.sampled)) else []
