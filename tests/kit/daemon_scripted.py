@@ -166,4 +166,4 @@ def daemon(path: Path) -> Iterator[Running]:
         yield running
     finally:
         code = running.end()
-    assert (code, running.lines[-1]) == (0, "ended")
+    assert (code, running.lines[-1]) == (0, "ended"), running.lines
