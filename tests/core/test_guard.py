@@ -1,4 +1,4 @@
-"""What a user is shown a plugin's error: what failed, why, and what to do about it."""
+"""What a user sees of a plugin's error: what failed, why, and what to do about it."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Which snapshot of resident pages counts, shown once for every view."""
+"""Which snapshot of resident pages counts, once for every view."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Faults shown by line, function, stack and package: each view holds the same faults; the own line is the right one."""
+"""Faults by line, function, stack and package: each view holds the same faults; the own line is the right one."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A source whose wait is long is woken when the session stops."""
+"""A source that waits for long is woken when the session stops."""
 
 import threading
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Waiting(Source):
 
 
 def test_the_end_of_a_session_ends_a_long_wait():
-    """WHEN a source waits as long as it may THEN it has been shown how long, and stop() does not wait for that."""
+    """WHEN a source waits as long as it may THEN it knows how long, and stop() does not wait for that."""
     source = Waiting()
     with Session(sources=[source], exporters=[]):
         assert source.waits.wait(30)

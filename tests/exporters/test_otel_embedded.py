@@ -133,7 +133,7 @@ def work(pages):
 
 
 def kernel_counts(receiver: Receiver) -> dict[Any, list[int]]:
-    """service.instance.id -> minor faults, as shown one export after the other."""
+    """service.instance.id -> minor faults, one export after the other."""
     found: dict[Any, list[int]] = {}
     for message in receiver.messages("/v1/metrics"):
         for r in message.resource_metrics:
@@ -155,7 +155,7 @@ def flush():
 
 
 def assert_reported(shown: dict[Any, list[int]], flushed: list[Any]) -> None:
-    """Each worker shown one count for each export, between the kernel's before and after it: so does the sum."""
+    """Each worker sends one count for each export, between the kernel's before and after it: so does the sum."""
     for who, before, after in flushed:
         assert any(before <= count <= after for count in shown[who]), (before, shown[who], after)
 

@@ -48,7 +48,7 @@ def read_all(path: Path) -> None:
 
 
 def with_right_crcs(data: bytes) -> bytes:
-    """The same bytes with the length and CRC of every frame made right, as far as frames can be shown."""
+    """The same bytes with the length and CRC of every frame made right, as far as frames can be found."""
     fixed = bytearray(data)
     at = fixed.find(SYNC)
     while at >= 0:

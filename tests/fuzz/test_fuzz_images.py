@@ -96,7 +96,7 @@ def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path, monkeypatch):
 
 
 def wanted(path: Path) -> tuple[Image | None, str]:
-    """The image of a file after all of it was requested, or why there is none."""
+    """The image of a file after all of it was read, or why there is none."""
     with ImageFile(str(path)) as file:
         try:
             image = read_image(file)

@@ -1,4 +1,4 @@
-"""Programs whose answers are compared with ours, and the images that they are read."""
+"""Programs with answers that are compared with ours, and the images that both read."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs of pytest with the plugin, and what they shown."""
+"""Runs of pytest with the plugin, and what they printed."""
 
 import os
 import xml.etree.ElementTree as ET

@@ -26,7 +26,7 @@ from wstrace.schema import PAGE_FAULT
 
 
 class Faulting(Source):
-    """Faults so many times a drain; of them it records one out of as many as it is requested to.
+    """Faults so many times a drain; of them it records one out of as many as it was set to.
 
     Args:
         faults: a drain. fails: what start() says, or "". spins: CPU seconds of a drain. grows: MiB that a drain keeps.

@@ -13,7 +13,7 @@ BASES = {"source": Source, "exporter": Exporter, "enricher": Enricher, "resolver
 
 
 def misbehave(how: str) -> Any:
-    """Raises, exits, hangs, runs out of memory or gives back what nobody requested."""
+    """Raises, exits, hangs, runs out of memory or gives back what nobody wants."""
     if how == "raise":
         raise RuntimeError("boom")
     if how == "exit":

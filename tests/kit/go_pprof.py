@@ -1,4 +1,4 @@
-"""Go's own tool for profiles, which it builds when it is first requested."""
+"""Go's own tool for profiles, which it builds when it is first used."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""A program that grows by known lines when it is shown to, and may do so in several processes."""
+"""A program that grows by known lines on request, and may do so in several processes."""
 
 import subprocess
 from pathlib import Path

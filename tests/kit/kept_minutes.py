@@ -9,7 +9,7 @@ from wstrace.errors import TraceFileError
 
 
 def wait_until_traced(ring: Path, tracer: subprocess.Popen[str], seconds: float = 60.0) -> None:
-    """Waits until a ring has rows of processes, which are shown when these are armed; fails when its tracer ends."""
+    """Waits until a ring has rows of processes, which come when these are armed; fails when its tracer ends."""
     end = time.monotonic() + seconds
     while not _has_processes(ring):
         assert tracer.poll() is None, tracer.communicate()

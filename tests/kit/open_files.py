@@ -6,7 +6,7 @@ from pathlib import Path
 
 def descriptors() -> set[str]:
     """The numbers of this process's open file descriptors, as text."""
-    gc.collect()  # what earlier tests left to the collector is not closed between two looks
+    gc.collect()  # what earlier tests left to the collector is not closed between two counts
     return {path.name for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 

@@ -26,7 +26,7 @@ def touch(m, step=PAGE, start=0):
     for i in range(start, len(m), step):
         m[i] = 1
 def ready(*words):
-    # but for what requested huge pages: where they are for all memory, khugepaged fills it up in a stopped process, too
+    # but for huge pages: where they are for all memory, khugepaged fills it up in a stopped process, too
     libc = ctypes.CDLL(None)
     for mapping in re.split("(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", open("/proc/self/smaps").read())[1:]:
         start, end = (int(word, 16) for word in mapping.split()[0].split("-"))

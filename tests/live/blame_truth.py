@@ -1,4 +1,4 @@
-"""Brings known pages by known lines, then ends without freeing any: each function is shown for what it says."""
+"""Brings known pages by known lines, then ends without freeing any: each function has what it says."""
 
 import mmap
 import os

@@ -189,7 +189,7 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots, tmp_path):
 
 @needs_root
 def test_the_file_of_a_process_in_another_root(two_roots, strings):
-    """Alive or ended, requested by the name that the file has for it: its own file, or none."""
+    """Alive or ended, by the name that the file has for it: its own file, or none."""
     program, root, inside = two_roots
     with subprocess.Popen([str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

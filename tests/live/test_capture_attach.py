@@ -145,7 +145,7 @@ def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(child, attach, mo
     trace = attach(one.pid, stacks="none")
     one.say()
     trace.drain(lambda: one.pid in trace.faults().pid)
-    while not trace.source._grown:  # records have come between two looks, which are 250 ms apart at most
+    while not trace.source._grown:  # records have come between two reads, which are 250 ms apart at most
         faults = len(trace.faults())
         one.say()
         trace.drain(lambda n=faults: len(trace.faults()) > n)

@@ -88,7 +88,7 @@ def test_attach_to_nothing():
 
 
 def test_wait_children(touch, tmp_path):
-    """A daemon holds nothing up, unless it is requested."""
+    """A daemon holds nothing up, unless it shall."""
     script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
     began = time.monotonic()
     without = wstrace("run", "-P", "no:console", "--", "sh", "-c", script)

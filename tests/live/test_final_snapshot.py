@@ -1,4 +1,4 @@
-"""The pages of a launched target at its exit: held over its end, shown exactly, let go again."""
+"""The pages of a launched target at its exit: held over its end, reported exactly, let go again."""
 
 import json
 import mmap
@@ -102,7 +102,7 @@ def test_a_command_that_ends_at_once_has_its_pages(words, tmp_path):
 
 
 def test_a_target_that_outlives_the_trace(touches, tmp_path):
-    """It goes on until it was shown, however slow the tracer is."""
+    """It goes on until it was read, however slow the tracer is."""
     file, reported = tmp_path / "t.wst", tmp_path / "reported"
     options = ["-f", "-o", file, "--duration", "0.3s"]
     words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]

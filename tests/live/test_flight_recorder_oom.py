@@ -227,7 +227,7 @@ def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
         WatchedCgroup(made, files, parse_conditions(["psi=3s/2s"]), 1.0)
 
 
-#: Reads a file of more pages than it may have, again and again; begins when it is shown to.
+#: Reads a file of more pages than it may have, again and again; begins on request.
 READS = """
 import mmap, sys
 file = open(sys.argv[1], 'rb')

@@ -112,7 +112,7 @@ def test_what_was_mapped_since_is_newer_than_a_list_of_all(program, traced):
 
 
 def test_what_is_mapped_over_a_mapping_is_not_where_its_faults_were(program, traced, tmp_path):
-    """Twenty mappings of two files at one place, in less time than passes until the first one is requested."""
+    """Twenty mappings of two files at one place, in less time than passes until the first one is read."""
     files = [tmp_path / "one.bin", tmp_path / "other.bin"]
     for file in files:
         file.write_bytes(bytes(4096))

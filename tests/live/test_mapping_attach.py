@@ -31,7 +31,7 @@ sys.stdin.readline()
 
 
 def test_what_was_mapped_before_it_was_attached(tmp_path):
-    """A process that runs already: its old mappings are read from maps, its new ones are shown by the kernel."""
+    """A process that runs already: its old mappings are read from maps, its new ones come from the kernel."""
     from wstrace.testing import RecordingExporter
 
     file = tmp_path / "mapped"

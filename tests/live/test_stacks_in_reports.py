@@ -1,4 +1,4 @@
-"""Real programs, traced and shown: line 1 names the user's own line, and every view holds all recorded faults."""
+"""Real programs, traced and reported: line 1 names the user's own line, and every view holds all recorded faults."""
 
 import contextlib
 import io

@@ -20,7 +20,7 @@ PAGE, PAGES = mmap.PAGESIZE, 6000
 
 
 class Target:
-    """The program that uses what it is shown to use."""
+    """The program that uses what it is given to use."""
 
     def __init__(self, program: Path, file: Path, *lock: str) -> None:
         self.file = str(file)
@@ -78,7 +78,7 @@ def unlocked(program, file):
 
 
 def about(used: int, n: int) -> bool:
-    """Whether all that was used is shown, and nothing else.
+    """Whether all that was used is reported, and nothing else.
 
     The kernel clears a bit without a flush of the TLB, so a page whose translation stays in it may be missing. Of a
     program that is awake every 5 ms, 1 to 3 % lacked in one window of 0.5 s of six on a quiet machine, up to 11 % in

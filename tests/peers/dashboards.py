@@ -1,4 +1,4 @@
-"""A Collector with k8sattributes between wstrace and Prometheus, and every query of the dashboard requested there.
+"""A Collector with k8sattributes between wstrace and Prometheus, and every query of the dashboard answered there.
 
     python tests/peers/dashboards.py DIRECTORY    # Go and prometheus; builds the first time, four minutes of CPU
 

@@ -1,4 +1,4 @@
-"""A scripted OTLP/HTTP receiver for tests: keeps what it got, answers as it was shown."""
+"""A scripted OTLP/HTTP receiver for tests: keeps what it got, answers as it was set to."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 N = 20_000
-#: what engines are requested; `faults` has all rows of all files
+#: what engines answer; `faults` has all rows of all files
 QUERIES = {
     "by file": "select host, file, count(*) n from faults group by host, file order by n desc, host, file limit 10",
     "by time": "select time_ns div 10000000 part, count(*) n from faults group by time_ns div 10000000 order by part",

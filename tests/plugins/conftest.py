@@ -19,7 +19,7 @@ class DrivenEnricher:
     def __init__(self, backend: Any = None) -> None:
         from wstrace_plugins.mapped_files.enricher import MappedFiles
 
-        # a target that runs: the system may be requested
+        # a target that runs: the system may be read
         self.context = Context(targets=() if backend is None else (ScriptedTarget(),))
         self.enricher = MappedFiles()
         self.enricher.system = backend

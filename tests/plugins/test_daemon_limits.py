@@ -4,7 +4,7 @@ import pytest
 
 from wstrace_plugins.daemon.limits import Limits
 
-STEP = 0.1  # seconds between two looks at what was used
+STEP = 0.1  # seconds between two readings of what was used
 
 
 def simulate(limits: Limits, seconds: float, rate: float, *, idle: float = 0.003, side: float = 0.0):

@@ -45,7 +45,7 @@ def test_an_uncovered_address_is_requested(drive):
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     assert shown.fault((20, 0x7000), (30, 0x8000), (30, 0xF000)) == ["/moved", "/moved", ""]
     assert shown.fault((40, 0x7000)) == ["/moved"]
-    assert backend.wanted == 1  # and what it shown is kept
+    assert backend.wanted == 1  # and its answer is kept
     assert shown.context.ledger.get("unresolved", "va") == 1
 
 
@@ -84,7 +84,7 @@ def test_a_trace_without_targets_asks_nothing(drive):
 def test_nothing_is_read_of_the_past_or_of_strangers(drive):
     backend = Half((0x1000, 0x2000, "/a"))
     shown = drive(backend)
-    assert shown.fault((5, 0x1000), pid=99) == [""]  # no row ever shown that process
+    assert shown.fault((5, 0x1000), pid=99) == [""]  # no row ever named that process
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
     shown.space(SPACE_UNMAP, 20, (0x1000, 0x2000, ""))
     shown.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))

@@ -78,7 +78,7 @@ def test_a_command_that_measures_itself_does_not_see_us(tmp_path):
     assert usage.peak_resident_bytes is not None
     assert not usage.peak_sampled  # a peak of 5 MiB is shown exactly
     assert 1000 * 4096 <= usage.peak_resident_bytes <= (hwm + 1024) * 1024
-    assert 1000 <= (usage.minor or 0) <= faults + 40  # it writes its figures after it has requested them
+    assert 1000 <= (usage.minor or 0) <= faults + 40  # it writes its figures after it has read them
 
 
 def test_where_it_cannot_be_executed_a_fork_holds_the_command(monkeypatch):

@@ -120,7 +120,7 @@ def test_pages_given_back_count_as_written():
 
 
 def test_no_write_is_lost_between_two_reads():
-    """A thread writes all the time; what all looks saw together is what it wrote."""
+    """A thread writes all the time; what all reads saw together is what it wrote."""
     watch = wstrace.WriteWatch(2000 * PAGE)
     memory = np.frombuffer(watch, "u1")
     order = np.random.default_rng(3).permutation(2000)
@@ -136,7 +136,7 @@ def test_no_write_is_lost_between_two_reads():
         seen.append(watch.written())
     writer.join()
     seen.append(watch.written())
-    # a page whose fault is under way at a look may be shown at the next one too; none may be missing
+    # a page with its fault under way at a read may be shown at the next one too; none may be missing
     assert np.array_equal(np.unique(np.concatenate(seen)), np.arange(2000) * PAGE)
 
 

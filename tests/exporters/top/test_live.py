@@ -24,7 +24,7 @@ class TestLive(ExporterContract):
 
 
 class Told:
-    """A live view of a script that is shown bit by bit."""
+    """A live view of a script that comes bit by bit."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.live = script, Live()
@@ -95,7 +95,7 @@ def test_faults_are_those_since_the_look_before():
 def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
     script = Script()
     shown = Told(script)
-    grow(script, shown, 1)  # that look was taken now, long after the times of the script
+    grow(script, shown, 1)  # that snapshot was taken now, long after the times of the script
     for page in range(5):
         script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
     look = shown.look()
