@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = tuple(f"{ROOT / folder}{os.sep}" for folder in ("wstrace", "plugins", "exporters"))
@@ -20,7 +20,7 @@ def _nothing(frame: FrameType, event: str, _: object) -> None:
 
 def entered(words: list[str]) -> list[str]:
     """The files of the product that `wstrace WORDS` enters, sorted; what it writes to stdout goes to stderr."""
-    codes: set[CodeType] = set()
+    codes = set()
 
     def called(frame: FrameType, event: str, _: object) -> None:
         if event == "call":

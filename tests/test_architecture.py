@@ -170,7 +170,7 @@ def circles(edges: dict[str, set[str]]) -> list[set[str]]:
     """The groups of modules each of which imports, over whatever detour, all others of its group."""
 
     def reachable(module: str) -> set[str]:
-        seen: set[str] = set()
+        seen = set()
         waiting = [*edges[module]]
         while waiting:
             if (name := waiting.pop()) not in seen:

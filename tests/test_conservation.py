@@ -98,7 +98,7 @@ CUT = [
 
 def report_of(path: Path, by: str, *words: str) -> dict[str, Any]:
     """The JSON of `report --by BY`, of which the rows sum to the total."""
-    found: dict[str, Any] = json.loads(answer("report", path, "--by", by, "--json", *words))
+    found = json.loads(answer("report", path, "--by", by, "--json", *words))
     for name, total in found["total"].items():
         assert sum(row[name] for row in found["rows"]) == total, (by, name)
     return found
@@ -122,7 +122,7 @@ def counts(total: dict[str, int]) -> tuple[int, int]:
                          ids=list(SNAPSHOTS))  # fmt: skip
 def test_every_view_tells_the_same_pages_and_faults(tmp_path, snapshots, pages):
     path = trace(tmp_path, snapshots)
-    shown: dict[str, tuple[int, int]] = {}  # view -> (resident pages, faults)
+    shown = {}  # view -> (resident pages, faults)
     for by in BY:
         shown[f"report --by {by}"] = counts(report_of(path, by, "--at", "exit")["total"])
         with open_trace(str(path)) as opened:
@@ -162,7 +162,7 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path):
     with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[]) as session:
         session.wait(10)
     lines = {"work app.py:12": 5, "(package pandas)": 4, "(no Python frame)": 3, "(interpreter not known yet)": 2}
-    shown: dict[str, int] = {}
+    shown = {}
     for by in ("line", "function", "stack", "package"):
         found = report_of(path, by)
         shown[f"--by {by}"] = found["total"]["faults"]

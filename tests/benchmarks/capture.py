@@ -143,7 +143,7 @@ def rows(bench: Bench, threads: int, access: str, pairs: int) -> Iterator[dict[s
     for name in ways:
         runs = [one[name] for one in rounds]
         over = "perf -g" if name in ("perf -g", "wstrace, auto") else "perf"
-        row: dict[str, object] = {"threads": threads, "pages": access, "way": name}
+        row = {"threads": threads, "pages": access, "way": name}
         row["slowdown"] = statistics.median(one[name].seconds / one["untraced"].seconds for one in rounds)
         if over in ways:
             row[f"over {over}"] = statistics.median(one[name].seconds / one[over].seconds for one in rounds)

@@ -157,7 +157,7 @@ def run(words: Sequence[str], command: Sequence[str], folder: Path) -> Run:
 
 def programs(folder: Path, python: str) -> dict[str, Sequence[str]]:
     """Name -> command, to which the file that it writes is added."""
-    found: dict[str, Sequence[str]] = {}
+    found = {}
     for depth in (5, 20, 60):
         script = folder / f"loop{depth}.py"
         script.write_text(LOOP.replace("int(sys.argv[2])", str(depth)))
@@ -189,7 +189,7 @@ def variants(command: Sequence[str]) -> list[str]:
 def cost_table(folder: Path, python: str, rounds: int) -> None:
     """A row for each variant, a column for each program."""
     commands = programs(folder, python)
-    seen: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)
+    seen = collections.defaultdict(list)
     for _ in range(rounds):
         for name, command in commands.items():
             for variant in random.sample(mine := variants(command), len(mine)):
@@ -217,7 +217,7 @@ def start_table(python: str, rounds: int) -> None:
     ways = {name: [*WSTRACE[:4], "-q", "-s", f"page_faults:stacks={name}", "--"] for name in ("none", "auto")}
     print("\n| start and end of `wstrace run -q` | with `stacks=none` | Python stacks add |\n|---|---|---|")
     for name, command in commands.items():
-        seen: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        seen = {way: [] for way in ways}
         for _ in range(max(3 * rounds, 15)):
             for way in random.sample(list(ways), len(ways)):
                 seen[way].append(elapsed([*ways[way], *command]))

@@ -48,7 +48,7 @@ def commands(pythons: list[str], rounds: int) -> None:
     cases = [(python, name) for python in pythons for name in WAYS]
     for python, name in cases:  # so that all modules are compiled and in the page cache
         run(python, WAYS[name])
-    taken: dict[tuple[str, str], list[tuple[float, float]]] = {case: [] for case in cases}
+    taken = {case: [] for case in cases}
     for _ in range(rounds):
         for python, name in random.sample(cases, len(cases)):
             taken[python, name].append(run(python, WAYS[name]))
@@ -64,7 +64,7 @@ def commands(pythons: list[str], rounds: int) -> None:
 
 def modules(python: str, rounds: int) -> None:
     """Prints the ms of the modules' own bodies by package, and the largest modules."""
-    least: dict[str, int] = {}
+    least = {}
     for _ in range(rounds):
         words = [python, "-X", "importtime", *WAYS["wstrace run -- true"]]
         shown = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True).stderr
@@ -73,7 +73,7 @@ def modules(python: str, rounds: int) -> None:
             if line.startswith("import time:") and own.strip().isdigit():
                 module = name.rpartition("|")[2].strip()
                 least[module] = min(int(own), least.get(module, int(own)))
-    packages: Counter[str] = Counter()
+    packages = Counter()
     for module, microseconds in least.items():
         top = module.partition(".")[0]
         packages["standard library" if top in sys.stdlib_module_names else top] += microseconds

@@ -154,8 +154,8 @@ FORMATS: dict[str, tuple[Callable[[Data, Path], None], Callable[[Path], int]]] =
 
 def compare(data: Data, folder: Path, rounds: int) -> None:
     """Every format in turn, A B A B."""
-    write: dict[str, list[float]] = {name: [] for name in FORMATS}
-    read: dict[str, list[float]] = {name: [] for name in FORMATS}
+    write = {name: [] for name in FORMATS}
+    read = {name: [] for name in FORMATS}
     size = {}
     for _ in range(rounds):
         for name, (writer, reader) in FORMATS.items():

@@ -53,8 +53,8 @@ def text(code: int) -> str:
 @settings(max_examples=60, deadline=None)
 def test_rows_are_those_of_counting_by_hand(batches):
     strings, cube = dictionary(), Cube()
-    expected: dict[str, Counter[str]] = {by: Counter() for by in ("file", "module", "kind", "process")}
-    major: Counter[str] = Counter()
+    expected = {by: Counter() for by in ("file", "module", "kind", "process")}
+    major = Counter()
     for batch in batches:
         cube.add(faults(batch, strings))
         for pid, _, hard, file, pc_file, kind in batch:

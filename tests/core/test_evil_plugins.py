@@ -152,7 +152,7 @@ def test_a_probe_that_fails_is_a_level(how):
 def test_what_cannot_be_made_is_named(role, how):
     plugins = Plugins()
     plugins._offers[role] = {"bad": ("tests", evil(role, "__init__", how))}
-    arguments: dict[str, Any] = {"sources": [], "exporters": [], "enrichers": []}
+    arguments = {"sources": [], "exporters": [], "enrichers": []}
     arguments[role + "s"] = None if role == "enricher" else ["bad"]
     with pytest.raises(PluginError, match=f"{role} bad failed: "):
         Session(plugins=plugins, record=False, **arguments)

@@ -226,7 +226,7 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
     theirs.write = write
     found = plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
     monkeypatch.setattr(wstrace.formats, "SILENT_SECONDS", 0.01)
-    reported: list[str] = []
+    reported = []
 
     def waiting(text: str) -> None:
         reported.append(text)

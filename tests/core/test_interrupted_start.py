@@ -35,7 +35,6 @@ def interrupted(
     process = subprocess.Popen(
         [*words, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, **options
     )
-    assert process.stdout is not None
     assert process.stdout.read(len("importing")) == b"importing"
     process.send_signal(number)
     return process

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +62,7 @@ def test_an_exporter_that_works_on_a_busy_machine_finishes(share, monkeypatch):
     monkeypatch.setattr(WorkThread, "cpu_seconds", lambda _: time.monotonic() * share)
     with Session(sources=[ScriptedSource()], exporters=[Closes()], record=False, patience=0.5) as session:
         session.wait(10)
-    statistics: Any = session.statistics()
+    statistics = session.statistics()
     assert statistics["bus"]["lanes"]["recording"]["detached"] == ("" if share else "did not finish in 0.5 s")
 
 

@@ -29,9 +29,9 @@ class _Markup(HTMLParser):
 
     def __init__(self, markup: str) -> None:
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
+        self.tags = []
+        self.texts = []
+        self._open = []
         self.feed(markup)
         self.close()
         assert not self._open

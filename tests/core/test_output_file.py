@@ -71,7 +71,7 @@ def test_only_the_thread_that_opens_changes_its_rights(folder, sudo):
     fifo = folder / "fifo"
     os.mkfifo(fifo)
     os.chown(fifo, CALLER, CALLER)
-    opened: list[int] = []
+    opened = []
     waiting = threading.Thread(target=lambda: opened.append(open_output(str(fifo)).fd), daemon=True)
     waiting.start()
     for number in range(200):

@@ -360,7 +360,7 @@ def test_a_thread_that_the_system_refuses_is_said_and_nothing_is_left(started, m
             raise RuntimeError("can't start new thread")
         return begin(*given)
 
-    cancelled: list[Exporter] = []
+    cancelled = []
     monkeypatch.setattr(RecordingExporter, "cancel", lambda keep: cancelled.append(keep))
     keeps = [RecordingExporter(), RecordingExporter()]
     session = Session(sources=[ScriptedSource([])], exporters=keeps, enrichers=[], record=False)

@@ -50,8 +50,7 @@ class TestExporterOfTheReadme(ExporterContract):
         self.path = str(tmp_path / "hot.txt")
 
     def make(self) -> Exporter:
-        exporter: Exporter = readme_module().HotPages(path=self.path)
-        return exporter
+        return readme_module().HotPages(path=self.path)
 
     def test_it_finds_the_hot_pages(self):
         source = ScriptedSource([batch_of(PAGE_FAULT, va=[4096, 8192, 8200, 8192], pid=1, tid=1, flags=0)])

@@ -1,7 +1,5 @@
 """CSV is, byte by byte, what one cell after the other gives."""
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,9 +23,7 @@ def batch_of(rows: list[tuple[int, ...]]) -> Batch:
     for name in NAMES:
         strings.code(name)
     types = {"time_ns": "u8", "code": "i8", "name": "u4", "kind": "u1"}
-    columns: dict[str, Any] = {
-        name: np.array([row[at] for row in rows], dtype) for at, (name, dtype) in enumerate(types.items())
-    }
+    columns = {name: np.array([row[at] for row in rows], dtype) for at, (name, dtype) in enumerate(types.items())}
     return Batch(TABLE, columns, strings=strings)
 
 

@@ -42,7 +42,6 @@ def killed(path: Path, rng: random.Random, rows: int, how: str = "new", begin: i
     """Runs a writer, kills it at a random moment, gives the rows that it acknowledged."""
     command = [sys.executable, "-c", WRITER, str(path), str(rows), how, str(begin)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
         acknowledged = int(writer.stdout.readline())
         time.sleep(rng.random() * 0.05)
         writer.send_signal(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)

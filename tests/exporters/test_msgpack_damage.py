@@ -42,7 +42,7 @@ def write(path: Path, n: int = 400, rows: int = 50, **options: object) -> Path:
 
 def rows_of(trace: TraceFile) -> Counter[tuple[int, ...]]:
     """Every fault as a tuple of its stored columns."""
-    found: Counter[tuple[int, ...]] = Counter()
+    found = Counter()
     for batch in trace.batches("page_fault"):
         found.update(zip(*(batch[name].tolist() for name in STORED), strict=True))
     return found

@@ -20,7 +20,7 @@ TRACES = sorted(GOLDEN.glob("wstf-2*.wst"))
 def shown(path: Path) -> dict:
     """Everything of a trace as JSON has it: what `info` tells, and a digest of every column with names in clear."""
     with open_trace(str(path)) as trace:
-        columns: dict[str, str] = {}
+        columns = {}
         for stream in (*trace.streams, "mapping"):
             for column in trace.columns_of(stream):
                 batches = [batch[column.name] for batch in trace.batches(stream, [column.name])]

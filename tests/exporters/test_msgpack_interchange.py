@@ -39,7 +39,7 @@ def trace(tmp_path_factory):
 
 def counts(batches: list) -> Counter[str]:
     """What every other program must count: faults by file, from the batches as they were made."""
-    found: Counter[str] = Counter()
+    found = Counter()
     for batch in batches:
         for mapping, n in zip(*np.unique(batch["mapping"], return_counts=True), strict=True):
             found["[anon]" if (mapping - 1) % 4 == 3 else f"/usr/lib/lib{mapping}.so"] += int(n)

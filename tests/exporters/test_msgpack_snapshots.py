@@ -14,7 +14,7 @@ from wstrace_exporters.msgpack.write.copy import copy
 
 def whole(path: str) -> list[int]:
     """Pages of each whole snapshot of a file."""
-    last: LastSnapshots[list[int]] = LastSnapshots(list, lambda pages, part: pages.append(int(part["pages"].sum())))
+    last = LastSnapshots(list, lambda pages, part: pages.append(int(part["pages"].sum())))
     with open_trace(path) as trace:
         for batch in trace.batches("resident"):
             last.add(batch)

@@ -65,7 +65,7 @@ def written(path, prefix: str, *places: int, **options: object) -> str:
 
 def checked(batches: list[Batch]) -> int:
     """The visits, each of which was at the place that it expected; every place has one row, before its first visit."""
-    names: dict[int, str] = {}
+    names = {}
     visits = 0
     for batch in batches:
         if batch.schema.name == "place":

@@ -66,7 +66,7 @@ def several(tmp_path_factory):
     path = tmp_path_factory.mktemp("pids") / "x.wst"
     exporter, context = started(path)
     exporter.export(synthetic.mappings(context.strings))
-    expected: dict[int, list[int]] = {pid: [] for pid in PIDS}
+    expected = {pid: [] for pid in PIDS}
     for number, batch in enumerate(synthetic.faults(context.strings, 20_000, rows=500)):
         pids = np.where(np.arange(500) % 3 == 0, PIDS[number % 4], PIDS[number // 4 % 4]).astype("<u4")
         exporter.export(Batch(batch.schema, {**batch.columns, "pid": pids}, window=batch.window, strings=batch.strings))

@@ -20,7 +20,7 @@ PATHS = [f"{POD}/cri-containerd-{IDS[0]}.scope", f"/docker/{IDS[1]}", POD, "/sys
 
 
 def faults(paths: list[str], sampled: list[int] | None = None, file: str = "/lib/libc.so.6", major: int = 0) -> Batch:
-    more: dict[str, Any] = {} if sampled is None else {"sampled": sampled}
+    more = {} if sampled is None else {"sampled": sampled}
     n = len(paths)
     return batch_of(
         PAGE_FAULT, time_ns=list(range(1, n + 1)), pid=7, tid=7, pc=0, va=[4096 * i for i in range(n)], flags=major,
@@ -30,7 +30,7 @@ def faults(paths: list[str], sampled: list[int] | None = None, file: str = "/lib
 
 def received(receiver: Receiver) -> dict[tuple[str, str], dict[str, Any]]:
     """(container id or path, pod uid) -> the attributes of its Resource and the last value of each metric and type."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found = {}
     for message in receiver.messages("/v1/metrics"):
         for one in message.resource_metrics:
             resource = plain(one.resource.attributes)
@@ -90,7 +90,7 @@ def add(to: Containers, batch: Batch) -> None:
 
 def sums(metrics: list[Any]) -> dict[str, int]:
     """Role -> sum of the faults of all its resources."""
-    found: dict[str, int] = {}
+    found = {}
     for one in metrics:
         for metric in one.scope_metrics[0].metrics:
             if metric.name != "wstrace.page_faults":

@@ -29,8 +29,8 @@ def faults(values: list[tuple[int, int, int, int]], strings: Dictionary) -> Batc
 @given(st.lists(rows, max_size=5), st.integers(0, 4))
 def test_counts_are_those_of_a_loop_over_the_rows(batches, limit):
     processes = Processes(Dictionary(), limit=limit, modules=3)
-    expected: dict[tuple[int, int, int, int], int] = {}
-    own: list[int] = []
+    expected = {}
+    own = []
     for values in batches:
         processes.add_faults(faults(values, processes.strings))
         for pid, *place in sorted(values):
@@ -45,7 +45,7 @@ def test_counts_are_those_of_a_loop_over_the_rows(batches, limit):
 @given(st.lists(rows, max_size=8))
 def test_every_series_only_grows_and_together_they_are_all(batches):
     processes = Processes(Dictionary(), limit=1, modules=2)
-    before: dict[tuple[int, tuple[int, int, int]], int] = {}
+    before = {}
     total = 0
     for values in batches:
         processes.add_faults(faults(values, processes.strings))
@@ -120,8 +120,8 @@ def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up(
 def test_weights_add_up_to_what_was_recorded(batches, rate):
     now = [0.0]
     sampler = Sampler(TokenBucket(rate, lambda: now[0]))
-    recorded: dict[tuple[int, int], int] = {}
-    weighed: dict[tuple[int, int], int] = {}
+    recorded = {}
+    weighed = {}
     chosen = 0
 
     def take(batch: Batch, weights: np.ndarray) -> None:

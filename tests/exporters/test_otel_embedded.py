@@ -134,7 +134,7 @@ def work(pages):
 
 def kernel_counts(receiver: Receiver) -> dict[Any, list[int]]:
     """service.instance.id -> minor faults, one export after the other."""
-    found: dict[Any, list[int]] = {}
+    found = {}
     for message in receiver.messages("/v1/metrics"):
         for r in message.resource_metrics:
             for metric in (m for s in r.scope_metrics for m in s.metrics if m.name == "process.paging.faults"):
@@ -263,7 +263,7 @@ def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path):
         server = subprocess.Popen([sys.executable, "-m", *words], cwd=tmp_path, stderr=log,
                                   env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})  # fmt: skip
         try:
-            flushed: list[Any] = []
+            flushed = []
             until = time.monotonic() + 20
             while len({who for who, _, _ in flushed}) < 2 and time.monotonic() < until:
                 try:

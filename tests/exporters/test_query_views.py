@@ -140,7 +140,7 @@ def test_every_column_says_what_it_is():
 
 def test_the_schema_of_a_file_is_that_of_the_query(path):
     done = CliRunner().invoke(query, ["--schema", path, "--format", "json"], catch_exceptions=False)
-    shown: dict[str, list[str]] = {}
+    shown = {}
     for line in done.output.splitlines():
         row = json.loads(line)
         assert row["meaning"], row

@@ -48,7 +48,7 @@ class Store:
     """An S3 that keeps objects in memory, and fails on request."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+        self.objects = {}
         self.failing = 0  # the status of its answers; 0 = it works
         self.open = threading.Event()  # it answers no PUT before
         self.open.set()

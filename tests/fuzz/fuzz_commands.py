@@ -232,7 +232,7 @@ def fuzz(seed: int, *, files: int = 0, seconds: float = 0.0, each: int = 3) -> I
 
 def main() -> int:
     """Fuzzes for some seconds; says each new kind of failure once."""
-    known: set[str] = set()
+    known = set()
     folder = Path("found")
     for data, words, wrong in fuzz(int(sys.argv[1]), seconds=float(sys.argv[2])):
         kind = f"{words[0]}: {wrong[-160:]}"

@@ -34,7 +34,7 @@ def fuzz(seed: int, files: int) -> Iterator[tuple[bytes, str]]:
 
 def main() -> int:
     """Fuzzes so many files; says each new place that raised once."""
-    known: set[str] = set()
+    known = set()
     for data, raised in fuzz(int(sys.argv[1]), int(sys.argv[2])):
         kind = raised[-200:]
         if kind not in known:

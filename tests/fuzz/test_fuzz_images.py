@@ -68,7 +68,7 @@ def mutants(whole: bytearray, seed: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("whole", [elf_file, pe_file])
 def test_whatever_is_changed_in_an_image(whole, rounds, tmp_path, monkeypatch):
-    read: list[int] = []
+    read = []
     original = ImageFile.read
 
     def counted(self: ImageFile, offset: int, size: int) -> bytes:

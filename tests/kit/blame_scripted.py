@@ -45,10 +45,10 @@ class Script:
     def __init__(self) -> None:
         self.strings = Dictionary()
         self.stacks = Stacks(self.strings)
-        self.faults: list[tuple[int, ...]] = []
-        self.losses: list[tuple[int, ...]] = []
-        self._files: list[tuple[str, int]] = []
-        self.batches: list[Batch] = [
+        self.faults = []
+        self.losses = []
+        self._files = []
+        self.batches = [
             batch_of(MAPPING, self.strings, id=[1, 2, 3, 4, 5], time_ns=1, pid=7,
                      start=[ANON, FILE, CODE, OWN_CODE, OWN_CODE + (1 << 20)], offset=0,
                      end=[ANON + (1 << 30),

@@ -70,8 +70,7 @@ class Chromium:
 
     def events(self, name: str) -> list[Any]:
         """The parameters of all events of that name so far: `Network.requestWillBeSent`."""
-        found: list[Any] = self._ask({"events": name})
-        return found
+        return self._ask({"events": name})
 
     def open(self, url: str, ready: str, *, width: int = 1280, height: int = 1600, dark: bool = False) -> None:
         """Opens a page, and waits until this expression is true there."""
@@ -108,12 +107,11 @@ class Chromium:
 
     def place(self, selector: str) -> dict[str, float]:
         """left, top, width and height of an element, after it was scrolled into view."""
-        found: dict[str, float] = self.value(
+        return self.value(
             f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView("
             "{block: 'center'}); const {left, top, width, height} = one.getBoundingClientRect();"
             " return {left, top, width, height}; })()"
         )
-        return found
 
     def picture(self, path: Path, clip: dict[str, float] | None = None) -> None:
         """Writes what the window shows, or a part of the page, as PNG."""

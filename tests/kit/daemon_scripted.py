@@ -37,7 +37,7 @@ class Faulting(Source):
 
     def __init__(self, *, faults: int = 10, fails: str = "", spins: float = 0.0, grows: int = 0) -> None:
         self._faults, self._fails, self._spins, self._every, self._grows = faults, fails, spins, 1, grows
-        self._kept: list[Any] = []
+        self._kept = []
 
     def start(self, context: Context) -> None:
         if self._fails:
@@ -55,7 +55,7 @@ class Faulting(Source):
         self._kept.append(np.ones(self._grows << 20, np.uint8))
         time.sleep(0.01 if not self._grows else 0.1)
         rows = max(1, self._faults // self._every)
-        columns: dict[str, Any] = {name: np.full(rows, 7, np.uint32) for name in ("pid", "tid")}
+        columns = {name: np.full(rows, 7, np.uint32) for name in ("pid", "tid")}
         columns |= {name: np.arange(rows, dtype=np.uint64) for name in ("pc", "va")}
         columns |= {"time_ns": np.full(rows, now_ns(), np.uint64), "flags": np.zeros(rows, np.uint8)}
         if self._every > 1:
@@ -107,14 +107,13 @@ class Running:
             text=True,
             env={**os.environ, "PYTHONPATH": found, **environ},
         )
-        self.lines: list[str] = []
+        self.lines = []
         self._ready = threading.Event()
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
         assert self._ready.wait(120)
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.removeprefix("wstrace: ").rstrip("\n"))
             if "tracing" in line:
@@ -148,8 +147,7 @@ class Running:
             return answer.status, answer.read().decode()
 
     def facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ask()[1])
-        return found
+        return json.loads(self.ask()[1])
 
     def until(self, true: Callable[[], bool], seconds: float = 120) -> None:
         end = time.monotonic() + seconds

@@ -35,7 +35,7 @@ def evil(role: str, method: str, how: str) -> type[Any]:
     def act(*_: object, **__: object) -> Any:
         return misbehave(how)
 
-    namespace: dict[str, Any] = {"name": "bad", "default": False, "streams": () if role == "source" else None}
+    namespace = {"name": "bad", "default": False, "streams": () if role == "source" else None}
     base = BASES[role]
     for name in getattr(base, "__abstractmethods__", ()):
         namespace[name] = lambda self, *a, **k: ()

@@ -98,12 +98,12 @@ class FakeWindows(FakeCreation):
     def __init__(self, *, stub: bool = False) -> None:
         super().__init__()
         self.stub = stub
-        self.processes: dict[int, FakeProcess] = {}
-        self.handles: dict[int, tuple[int, int]] = {}
+        self.processes = {}
+        self.handles = {}
         self.opened = 0
-        self.calls: list[str] = []
+        self.calls = []
         self.small_code = winapi.ERROR_BAD_LENGTH
-        self._memory: dict[int, tuple[Any, bytearray | None]] = {}
+        self._memory = {}
 
     def process(self, pid: int, **attributes: object) -> FakeProcess:
         """A new process."""
@@ -330,7 +330,7 @@ class FakeWindows(FakeCreation):
             self._fail(winapi.ERROR_INVALID_PARAMETER)
             return 0xFFFFFFFF
         counter = at(count, "<u8", 1)
-        written: list[int] = []
+        written = []
         for page in range(start // PAGE * PAGE, start + size, PAGE):
             now, before = ctypes.string_at(page, PAGE), slice(page - base, page - base + PAGE)
             if now != shadow[before] and len(written) < int(counter[0]):

@@ -1,7 +1,5 @@
 """The part of the fake Windows that creates processes."""
 
-from typing import Any
-
 from kit.fake_windows_system import FakeSystem, at
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import PROCESS_INFORMATION, STARTUPINFOEXW
@@ -19,11 +17,11 @@ class FakeCreation(FakeSystem):
 
     def __init__(self) -> None:
         super().__init__()
-        self.created: list[tuple[str, str, int, str]] = []
+        self.created = []
         self.no_job_lists = False
         self.no_jobs_at_creation = 0
         self.missing = 0
-        self._lists: dict[int, int] = {}  # address -> job
+        self._lists = {}  # address -> job
 
     def _handle(self, of: int) -> int:
         self.opened += 4
@@ -65,7 +63,7 @@ class FakeCreation(FakeSystem):
         job = self._lists[int(given["lpAttributeList"])] if given["lpAttributeList"] else 0
         if self.missing or (job and self.no_jobs_at_creation):
             return self._fail(self.missing or self.no_jobs_at_creation)
-        born: Any = self.process(100 + len(self.created), parent=1)
+        born = self.process(100 + len(self.created), parent=1)
         self.created.append((path, _text(line, 1), flags, _text(environment, 2)))
         if job:
             self.jobs[job].members.add(born.pid)

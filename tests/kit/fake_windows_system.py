@@ -37,16 +37,16 @@ class FakeSystem:
     def __init__(self) -> None:
         self.build = 19045
         self.drives = {"C:": "\\Device\\HarddiskVolume3"}
-        self.wanted: list[str] = []
-        self.privileges: set[str] = set()  # switched on
+        self.wanted = []
+        self.privileges = set()  # switched on
         self.held = {"SeDebugPrivilege"}  # may be switched on
-        self.jobs: dict[int, FakeJob] = {}
+        self.jobs = {}
         self.no_listing = False
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
-        self.protection: dict[int, int] = {}
-        self.priorities: list[int] = []
-        self._tokens: dict[int, int] = {}
+        self.protection = {}
+        self.priorities = []
+        self._tokens = {}
         self._error = threading.local()
 
     def _fail(self, code: int) -> int:

@@ -30,7 +30,6 @@ def holder(size: int, step: int = mmap.PAGESIZE) -> list[str]:
 def holding(size: int, step: int = mmap.PAGESIZE) -> Iterator[subprocess.Popen[bytes]]:
     """The process of that command, once it has written all of them; killed in the end."""
     with subprocess.Popen(holder(size, step), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
-        assert target.stdout is not None
         target.stdout.readline()
         try:
             yield target

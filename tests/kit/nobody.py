@@ -37,7 +37,7 @@ def _entered_by_all(folder: Path) -> bool:
 def _open_to_all(folders: list[Path]) -> Iterator[list[Path]]:
     """The same folders, the closed ones at places that everybody may enter."""
     with contextlib.ExitStack() as stack:
-        mounted: dict[Path, Path] = {}
+        mounted = {}
         for folder in sorted(folders):  # a folder stands before what is in it
             if _entered_by_all(folder) or any(folder.is_relative_to(above) for above in mounted):
                 continue

@@ -59,8 +59,8 @@ def read(path: Path) -> tuple[list[Sample], list[Mapping]]:
     (kind,) = struct.unpack_from("<Q", data, attributes + 24)
     #: the fields of a record behind the time, where `sample_id_all` puts one: id, stream, CPU, identifier
     behind_time = 8 * (1 + sum(bool(kind & bit) for bit in (64, 512, 128, 1 << 16)))
-    samples: list[Sample] = []
-    mappings: list[tuple[int, Mapping]] = []
+    samples = []
+    mappings = []
     at = start
     while at < start + size:
         record, _, length = struct.unpack_from("<IHH", data, at)
@@ -102,8 +102,8 @@ def script(path: Path) -> dict[tuple[int, int], list[int]]:
         ["perf", "script", "-i", str(path), "-F", "pid,tid,time,ip", "--ns", "--no-inline", "--max-stack", "1024"],
         capture_output=True, text=True, check=True, timeout=300,
     ).stdout  # fmt: skip
-    found: dict[tuple[int, int], list[int]] = {}
-    stack: list[int] = []
+    found = {}
+    stack = []
     for line in text.splitlines():
         words = line.split()
         if len(words) == 2 and "/" in words[0]:

@@ -54,5 +54,4 @@ def query(trace: Path, *sql: str) -> list[list[list[Any]]]:
         ["node", "--liftoff-only", program, engine(), trace, *sql], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    found: list[list[list[Any]]] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)

@@ -36,7 +36,7 @@ class Installed:
 
 def installed() -> Sequence[Installed]:
     """Those of 3.11 to 3.14 that are here."""
-    found: dict[str, Installed] = {}
+    found = {}
     roots = [root for root in sorted(CHROOTS.glob("*")) if (root / "usr/bin").is_dir()] if CHROOTS.is_dir() else []
     for minor in range(11, 15):
         for path in sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}")):

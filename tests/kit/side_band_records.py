@@ -40,7 +40,7 @@ def band(*raw: bytes, watermark: int = 10**9, children: bool = True, **tracepoin
 
 def given(side: SideBand, watermark: int) -> dict[str, list[tuple[Any, ...]]]:
     """The rows that a SideBand gives, by stream."""
-    rows: dict[str, list[tuple[Any, ...]]] = {"process": [], "address_space": [], "content_loss": []}
+    rows = {"process": [], "address_space": [], "content_loss": []}
     for batch in side.give(watermark, "test"):
         columns = [batch[c.name].tolist() for c in batch.schema.columns]
         rows[batch.schema.name] += zip(*columns, strict=True)

@@ -44,11 +44,11 @@ class Memory:
     """All processes. After run(), `pages` says what each holds, `copies` which faults copied a shared page."""
 
     def __init__(self) -> None:
-        self.pages: dict[tuple[int, int], Page] = {}
-        self.life: dict[tuple[int, int], int] = {}  # the loss with which the life of a page began
-        self.forks: dict[int, int] = {}
-        self.copies: list[int] = []
-        self.brought: set[int] = set()
+        self.pages = {}
+        self.life = {}  # the loss with which the life of a page began
+        self.forks = {}
+        self.copies = []
+        self.brought = set()
         self._things = itertools.count(1)
 
     def run(self, events: list[Event]) -> "Memory":

@@ -40,7 +40,7 @@ class StackNames:
         self._strings = strings
         self._file = {int(i): strings[int(f)] for i, f in zip(mappings["id"], mappings["file"], strict=True)}
         self._resolver = ImageResolver()
-        self._known: dict[int, tuple[str, ...]] = {}
+        self._known = {}
 
     def frames(self, stack: int) -> tuple[str, ...]:
         """Innermost first; `[kernel]` for the kernel's without a name, `module` for code without a symbol."""

@@ -86,7 +86,7 @@ def stacks_of(batches: Iterable[Batch], column: str = "stack") -> list[tuple[tup
 
     A mapping is known by its file: another trace gives it another id.
     """
-    rows: dict[int, dict[str, object]] = {}
+    rows = {}
     files = {0: ""}
     found = []
     for batch in batches:

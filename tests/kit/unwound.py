@@ -32,7 +32,7 @@ def _around(old: Mapping, new: Mapping) -> list[Mapping]:
 
 def code_of(pid: int, mappings: Sequence[Mapping]) -> KnownCode:
     """What is known of the code of a process; of two mappings of an address the later one holds."""
-    live: list[Mapping] = []
+    live = []
     for new in mappings:
         if new.protection & 4 or new.name == "//anon":
             live = [rest for one in live for rest in _around(one, new)] + [new]

@@ -167,7 +167,7 @@ def attach():
     from wstrace_plugins.os.linux.backend import platform
     from wstrace_plugins.page_faults.linux.backend import PageFaults
 
-    made: list[Trace] = []
+    made = []
 
     def start(pid: int, *, own_threads: Collection[int] = (), **options: Any) -> Trace:
         context = Context(targets=(platform().attach(pid),))
@@ -225,7 +225,7 @@ class Child:
 
 @pytest.fixture
 def child():
-    made: list[Child] = []
+    made = []
 
     def start(code: str, **options: Any) -> Child:
         made.append(Child(code, **options))

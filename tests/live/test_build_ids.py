@@ -65,7 +65,6 @@ def waiting(tmp_path):
     """A copy of a program that has written its memory and waits."""
     program = shutil.copy(compiled(tmp_path, "fill"), tmp_path / "running")
     with subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield Path(program), process
         process.kill()
@@ -192,7 +191,6 @@ def test_the_file_of_a_process_in_another_root(two_roots, strings):
     """Alive or ended, by the name that the file has for it: its own file, or none."""
     program, root, inside = two_roots
     with subprocess.Popen([str(program), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         own = [row._replace(file=strings.code(str(program))) for row in mappings(process.pid, strings)
                if strings[row.file] == str(inside)]  # fmt: skip

@@ -149,7 +149,7 @@ def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(child, attach, mo
         faults = len(trace.faults())
         one.say()
         trace.drain(lambda n=faults: len(trace.faults()) > n)
-    drained: list[None] = []
+    drained = []
     monkeypatch.setattr(trace.source, "_quiet", lambda: True)  # no more come, not even of births of other processes
     trace.drain(lambda: not trace.source._grown or drained.append(None) or len(drained) > 1_000)
     assert not trace.source._grown

@@ -89,8 +89,6 @@ def test_every_fault_has_its_row(attach, tmp_path, options, first):
     (tmp_path / "touch.c").write_text(TOUCH_ON_WORD)
     subprocess.run(["gcc", "-O1", "-o", program, tmp_path / "touch.c"], check=True)
     with subprocess.Popen([program, str(PAGES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         trace = attach(process.pid) if first == "wstrace" else None
         with perf_record(process.pid, tmp_path, options):
             trace = trace or attach(process.pid)

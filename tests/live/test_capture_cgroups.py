@@ -44,11 +44,9 @@ class Touching:
         assert self._answer() == "ready"
 
     def _answer(self) -> str:
-        assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def say(self, word: str, n: int) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{word} {n}\n")
         self.process.stdin.flush()
         assert self._answer() == "done"
@@ -60,7 +58,7 @@ class Touching:
 
 @pytest.fixture
 def touching():
-    made: list[Touching] = []
+    made = []
 
     def start(joining: list[str] | None = None) -> Touching:
         made.append(Touching(joining))

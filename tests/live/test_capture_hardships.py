@@ -55,7 +55,7 @@ def touches():
 @pytest.fixture
 def limited():
     """limited(mib): the file `cgroup.procs` of a group whose processes may have that much memory, and no swap."""
-    made: list[Path] = []
+    made = []
 
     def make(mib: int) -> Path:
         old = next((line.split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()
@@ -108,8 +108,7 @@ def throttled():
 
 def figures(path: Path) -> dict[str, Any]:
     """What `info` tells of a file."""
-    found: dict[str, Any] = json.loads(wstrace("info", path, "--json").stdout)
-    return found
+    return json.loads(wstrace("info", path, "--json").stdout)
 
 
 def assert_nothing_is_lost_without_count(ledger: dict[str, int], rows: int) -> None:
@@ -312,11 +311,9 @@ def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(touches, tmp_path, throt
     command = [sys.executable, "-m", "wstrace", "run", "-s", "page_faults:ring_bytes=524288", "-o", path, "--"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, "sh", "-c", target], text=True, **pipes) as tracer:
-        assert tracer.stdout is not None
         assert tracer.stdout.readline() == "ready\n"
         group, limit = throttled
         group.write_text(str(tracer.pid))
-        assert tracer.stdin is not None
         tracer.stdin.write("go\n")
         tracer.stdin.flush()
         assert [tracer.stdout.readline(), tracer.stdout.readline()] == ["up\n", "2000000\n"]

@@ -51,7 +51,6 @@ def headless(tmp_path):
 def waiting(headless):
     command = [headless, str(PAGES), "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process
         process.kill()
@@ -67,8 +66,6 @@ def test_it_is_traced_to_its_end(trace, headless, capfd):
 
 
 def test_it_can_be_attached(attach, waiting):
-    assert waiting.stdin is not None
-    assert waiting.stdout is not None
     assert not procfs.stat(waiting.pid).gone
     assert procfs.memory_task(waiting.pid) != waiting.pid
     trace = attach(waiting.pid)

@@ -71,7 +71,6 @@ def test_what_an_attached_process_had_before_is_no_peak_of_the_trace():
     )
     with subprocess.Popen([sys.executable, "-c", f"{code}; sys.stdin.read()"], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE) as target:  # fmt: skip
-        assert target.stdout is not None
         target.stdout.readline()
         with Session(target.pid) as session:
             time.sleep(0.5)

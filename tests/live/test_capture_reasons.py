@@ -70,8 +70,6 @@ def test_what_came_while_it_was_attached_is_distinguished(attach):
     code = "print(flush=True); input(); b = bytearray(8 << 20); print(flush=True); input()"
     command = [sys.executable, "-S", "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdout.readline()
         from wstrace_plugins.page_faults.linux.events import PerfEvents
 
@@ -99,7 +97,6 @@ def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach):
     """Of a process that goes on the system's account goes on, too."""
     code = "print(flush=True)\nwhile True: bytearray(1 << 20)"
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         trace = attach(process.pid)
         end = time.monotonic() + 0.3

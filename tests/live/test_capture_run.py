@@ -100,7 +100,7 @@ def coverage(traced: Any) -> tuple[int, int]:
     faults = traced.faults()
     rows = [(time_ns, 0, *rest) for time_ns, *rest in zip(*spaces, strict=True)]
     rows += [(time_ns, 1, 0, va, 0) for time_ns, va in zip(faults.time_ns.tolist(), faults.va.tolist(), strict=True)]
-    mapped: list[tuple[int, int]] = []
+    mapped = []
     known = unknown = 0
     for _, is_fault, event, start, end in sorted(rows, key=lambda row: row[:2]):
         if is_fault:

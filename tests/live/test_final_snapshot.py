@@ -71,7 +71,7 @@ def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[
 
 def pages(file: Path, start: int, size: int) -> set[int]:
     """The resident pages of a trace file's last snapshot within these addresses."""
-    found: set[int] = set()
+    found = set()
     with wstrace.open_trace(str(file)) as trace:
         for batch in trace.batches("resident"):
             for at, n in zip(batch["start"].tolist(), batch["pages"].tolist(), strict=True):
@@ -108,7 +108,6 @@ def test_a_target_that_outlives_the_trace(touches, tmp_path):
     words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(reported)}, **pipes) as tracer:
-        assert tracer.stderr is not None
         shown = ""
         while "trace ended" not in shown and (line := tracer.stderr.readline()):
             shown += line

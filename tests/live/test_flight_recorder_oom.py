@@ -260,7 +260,6 @@ def waiting(tmp_path, cgroup):
 
 def begin(program: subprocess.Popen[bytes]) -> None:
     """Lets it read."""
-    assert program.stdin is not None
     program.stdin.write(b"\n")
     program.stdin.flush()
 

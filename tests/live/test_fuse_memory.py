@@ -30,7 +30,6 @@ def waiting(tmp_path):
         folder.chmod(0o755)
     words = [sys.executable, HERE / "fuse_hang.py", slow, str(USER), program, slow]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         pid = int(server.stdout.readline() or 0)
         try:
             if not pid:

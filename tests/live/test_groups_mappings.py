@@ -42,12 +42,9 @@ class Program:
         self.file = file
         command = [*cgroup.joining(), sys.executable, "-S", "-c", PROGRAM, str(file)]
         self.process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
     def do(self, line: str) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"

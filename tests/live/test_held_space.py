@@ -33,10 +33,9 @@ class Held:
         from wstrace_plugins.working_set.linux import backend as linux
 
         self.target = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.target.stdout is not None
         self.target.stdout.readline()
-        self.keeper: Any = linux.make_keeper()
-        self.space: Any = self.keeper.hold(self.target.pid)
+        self.keeper = linux.make_keeper()
+        self.space = self.keeper.hold(self.target.pid)
         self.rollup = os.open(f"/proc/{self.target.pid}/smaps_rollup", os.O_RDONLY)
 
     def end(self) -> None:
@@ -59,7 +58,7 @@ class Held:
 
 @pytest.fixture
 def held():
-    made: list[Held] = []
+    made = []
 
     def hold(code: str) -> Held:
         made.append(Held(code))
@@ -132,7 +131,6 @@ def tracer(one: Held) -> Iterator[tuple[Any, int]]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     # a group of its own: SIGTSTP does not stop an orphaned one, which that of the tests is below nohup
     with subprocess.Popen([sys.executable, "-c", code], process_group=0, **pipes) as process:
-        assert process.stdout is not None
         yield process, int(process.stdout.readline())
         process.kill()
 

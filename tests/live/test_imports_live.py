@@ -155,8 +155,8 @@ def test_parents_are_those_of_importtime(program, shown):
     """import_module and reload do not come by the way that importtime counts: their modules are at the left there."""
     done = subprocess.run([sys.executable, "-X", "importtime", "program.py"], cwd=program, capture_output=True,
                           text=True, check=True, timeout=60)  # fmt: skip
-    parents: dict[str, str] = {}
-    waiting: dict[int, list[str]] = {}
+    parents = {}
+    waiting = {}
     for line in done.stderr.splitlines():  # each module stands behind those that it imported
         if match := re.match(r"import time:\s+\d+ \|\s+\d+ \|( +)(\S+)$", line):
             depth = len(match[1]) // 2

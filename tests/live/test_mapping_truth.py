@@ -184,7 +184,7 @@ def test_resident_pages_have_the_file_and_kind_that_smaps_has(tmp_path):
     command = [sys.executable, "-S", "-c", RESIDENT, file, tmp_path / "said"]
     with record(tmp_path, command, "-s", "working_set:interval=0.2,max_cpu=1") as trace:
         expected = _by_file(json.loads((tmp_path / "said").read_text()))
-        snapshots: dict[int, dict[tuple[str, str], int]] = {}
+        snapshots = {}
         for batch in trace.batches("resident"):
             assert (batch["mapping"] != 0).all()
             sums = snapshots.setdefault(batch.snapshot.number, {})
@@ -206,7 +206,7 @@ def _by_file(smaps: str) -> dict[tuple[str, str], int]:
     """(file, kind) -> KiB resident, as smaps names them."""
     from wstrace_plugins.os.linux.procfs import label
 
-    sums: dict[tuple[str, str], int] = {}
+    sums = {}
     name = ("", "")
     for line in smaps.splitlines():
         words = line.split(None, 5)

@@ -45,7 +45,7 @@ def test_a_stack_is_whole_up_to_the_limit_and_says_where_it_is_cut(tmp_path):
     began = {int(begin, 16): int(depth) for begin, depth in map(str.split, done.stdout.splitlines())}
     report = [*wstrace, "report", "--format", "jsonl", str(tmp_path / "deep.wst")]
     rows = map(json.loads, subprocess.run(report, capture_output=True, check=True, timeout=100).stdout.splitlines())
-    found: dict[int, set[tuple[int, bool]]] = {depth: set() for depth in depths}
+    found = {depth: set() for depth in depths}
     for row in rows:
         for begin, depth in began.items():
             if row["stack"] and begin <= int(row["va"], 16) < begin + PAGES * 4096:

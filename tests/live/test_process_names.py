@@ -55,8 +55,7 @@ def path(tmp_path_factory):
 def top(path: str, by: str) -> list[dict[str, object]]:
     done = wstrace("report", "--json", "--by", by, path)
     assert done.returncode == 0, done.stderr
-    rows: list[dict[str, object]] = json.loads(done.stdout)["rows"]
-    return rows
+    return json.loads(done.stdout)["rows"]
 
 
 def test_processes_are_reported_by_title_and_role(path):
@@ -82,7 +81,6 @@ def test_arguments_of_processes_are_in_no_file_but_those_of_the_command(path):
 def test_threads_that_are_there_already_have_names(tmp_path):
     path, code = str(tmp_path / "x.wst"), f"{NAMED}\nprint(flush=True); input(); bytearray(1 << 20)"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         assert wstrace("attach", "-q", "-o", path, "--duration", "0.2s", str(child.pid)).returncode == 0
         child.communicate(b"\n")
@@ -110,7 +108,6 @@ def evil(tmp_path_factory):
     subprocess.run(["gcc", "-O1", "-o", program, Path(__file__).with_name("evil_args.c")], check=True)
     program.parent.chmod(0o755)
     with subprocess.Popen([program, "2"], user=65534, group=65534, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         if child.stdout.readline() != b"ok\n":
             pytest.skip("this kernel lets no process move its command line (CONFIG_CHECKPOINT_RESTORE)")
         yield child.pid

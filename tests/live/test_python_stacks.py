@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
 @pytest.fixture
 def place():
     """place(python): a folder that it can reach, by our name and by its own."""
-    made: list[str] = []
+    made = []
 
     def make(python: Installed) -> tuple[Path, Path]:
         made.append(tempfile.mkdtemp(dir=python.root + "/tmp" if python.root else None))
@@ -42,7 +42,7 @@ def place():
 def wrong(trace: Any, regions: list[dict[str, Any]]) -> tuple[Counter[Any], int]:
     """(what was named instead of what touched a page, how often; the pages of all regions)."""
     sites, faults = named(trace)
-    found: Counter[Any] = Counter()
+    found = Counter()
     for region in regions:
         inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
         mine = faults[inside & (faults.pid == region["pid"])]

@@ -96,8 +96,8 @@ left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.envir
     known = {"exact", "no Python frame", "before Python's first frame", "frames not readable"}
     if library:
         columns = (traced.column("page_fault", name).tolist() for name in ("time_ns", "pid", "stack_how"))
-        known_now: dict[int, bool] = {}
-        forgotten: Counter[int] = Counter()
+        known_now = {}
+        forgotten = Counter()
         for _, pid, how in sorted(zip(*columns, strict=True)):
             forgotten[pid] += known_now.get(pid, False) and STACK_HOW[how] not in known
             if STACK_HOW[how] in ("exact", "no Python frame", "interpreter not known yet"):

@@ -220,7 +220,7 @@ touch(m)
 
 
 def test_what_comes_before_pythons_first_frame_says_so(trace):
-    hows: Counter[str] = Counter()
+    hows = Counter()
     for _ in range(5):  # on a busy machine the interpreter is there before it was looked for: nothing is proven then
         traced = trace([OURS[0].program, "-c", "0"])
         hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())

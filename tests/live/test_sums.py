@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path):
     path = str(tmp_path / "x.wst")
-    for seconds in (2, 20, 50):  # snapshots are 20 times their own time apart: on a slow machine the next one comes late
+    for seconds in (2, 20, 50):  # snapshots are 20 times their time apart: on a slow machine the next one is late
         Path(path).unlink(missing_ok=True)
         done = wstrace("report", "-o", path, "--json", "--", sys.executable, "-c", FAMILY, seconds)
         shown = json.loads(done.stdout)

@@ -73,8 +73,8 @@ def compared(data: Path) -> tuple[dict[str, float], collections.Counter[str]]:
     pid, samples, mappings = in_main_process(data)
     truth = perf_data.script(data)
     assert len(samples) > 500
-    counts: collections.Counter[str] = collections.Counter()
-    examples: collections.Counter[str] = collections.Counter()
+    counts = collections.Counter()
+    examples = collections.Counter()
     for sample, ours in zip(samples, stacks(samples, code_of(pid, mappings)), strict=True):
         perf = truth.get((sample.tid, sample.time))
         if perf is None:

@@ -178,7 +178,7 @@ def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(path)) as trace:
-        faults: dict[int, int] = {}
+        faults = {}
         for batch in trace.batches("page_fault"):
             for pid, n in zip(*np.unique(batch["pid"], return_counts=True), strict=True):
                 faults[int(pid)] = faults.get(int(pid), 0) + int(n)

@@ -30,12 +30,10 @@ class Target:
         self._answer("ready")
 
     def use(self, first: int, n: int) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(f"{first} {n}\n")
         self._answer("using")
 
     def _answer(self, word: str) -> None:
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == f"{word}\n"
 
     def end(self) -> None:

@@ -82,7 +82,7 @@ class Collector:
     def __init__(self, directory: Path, *, http: int = 0, grpc: int = 0, tls: Path | None = None) -> None:
         self.directory, self.tls = directory, tls
         self.http_port, self.grpc_port = http or free_port(), grpc or free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
 
     @property
     def http(self) -> str:

@@ -15,7 +15,6 @@ import sys
 import time
 import urllib.parse
 from pathlib import Path
-from typing import Any
 
 from collector import free_port, wait_http
 
@@ -36,7 +35,7 @@ class Prometheus:
 
     def __init__(self, directory: Path, scraped: str, port: int = 0) -> None:
         self.directory, self.scraped, self.port = directory, scraped, port or free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
 
     def __enter__(self) -> Prometheus:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -67,7 +66,7 @@ class Prometheus:
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """(labels, value) of every series that the expression gives now, by its HTTP API."""
         quoted = urllib.parse.quote(expression)
-        answer: Any = json.loads(wait_http(f"http://127.0.0.1:{self.port}/api/v1/query?query={quoted}"))
+        answer = json.loads(wait_http(f"http://127.0.0.1:{self.port}/api/v1/query?query={quoted}"))
         return [(row["metric"], float(row["value"][1])) for row in answer["data"]["result"]]
 
     def wait_for(self, expression: str, seconds: float = 20.0) -> list[tuple[dict[str, str], float]]:

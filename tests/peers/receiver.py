@@ -25,8 +25,8 @@ class Receiver:
 
     def __init__(self, answers: list[tuple[int, dict[str, str], bytes, float]] | None = None) -> None:
         self.answers = answers or []
-        self.seen: list[tuple[str, dict[str, str], bytes]] = []
-        self.times: list[float] = []
+        self.seen = []
+        self.times = []
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -54,7 +54,7 @@ def run(tmp_path: Path, collector: Collector, protocol: str, *options: str, **en
 
 def faults_of(file: Path) -> Counter[tuple[int, str]]:
     """(pid, type) -> page faults in the file."""
-    found: Counter[tuple[int, str]] = Counter()
+    found = Counter()
     with wstrace.open_trace(str(file)) as trace:
         for batch in trace.batches("page_fault"):
             for pid, flags in zip(batch["pid"].tolist(), batch["flags"].tolist(), strict=True):
@@ -64,7 +64,7 @@ def faults_of(file: Path) -> Counter[tuple[int, str]]:
 
 def last_values(collector: Collector, metric: str) -> dict[tuple[int, tuple[tuple[str, Any], ...]], float]:
     """(process.pid, attributes) -> the last value of a metric."""
-    found: dict[tuple[int, tuple[tuple[str, Any], ...]], float] = {}
+    found = {}
     for about, record in records(collector.received("metrics"), "metrics"):
         if record["name"] == metric and about["wstrace.role"] != "tracer":
             for point in record["sum"]["dataPoints"]:
@@ -87,18 +87,18 @@ def test_every_signal_holds_what_the_file_holds(tmp_path, collector, protocol):
     assert held[int(child), "minor"] >= 300
 
     # metrics: the breakdown is what was recorded, and with what was lost it is what the kernel counted
-    by_type: Counter[tuple[int, str]] = Counter()
+    by_type = Counter()
     for (of, labels), value in last_values(collector, "wstrace.page_faults").items():
         by_type[of, dict(labels)[TYPE]] += int(value)
     assert {k: n for k, n in by_type.items() if n} == dict(held)
-    kernel: Counter[str] = Counter()
+    kernel = Counter()
     for (_, labels), value in last_values(collector, "process.paging.faults").items():
         kernel[dict(labels)[TYPE]] += int(value)
     if lost == 0 and counted["minor"]:
         assert dict(kernel) == counted
 
     # events: their weights add up to the file, for each process and type
-    weights: Counter[tuple[int, str]] = Counter()
+    weights = Counter()
     logs = list(records(collector.received("logs"), "logs"))
     for about, record in logs:
         if record["eventName"] == "wstrace.page_fault":

@@ -112,7 +112,7 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(exported)))
     monkeypatch.setattr(service, "tracer", provider.get_tracer("test"))
-    sent: list[dict[str, Any]] = []
+    sent = []
 
     async def send(event: dict[str, Any]) -> None:
         sent.append(event)

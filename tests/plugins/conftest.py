@@ -24,7 +24,7 @@ class DrivenEnricher:
         self.enricher = MappedFiles()
         self.enricher.system = backend
         self.enricher.start(self.context)
-        self.mappings: list[dict[str, int]] = []
+        self.mappings = []
 
     def give(self, batch: Batch) -> list[Batch]:
         out = list(self.enricher.enrich(batch))

@@ -19,7 +19,7 @@ from wstrace_plugins.symbols.resolver import ImageResolver
 
 
 def safetensors(tensors: dict[str, int], **wrong: object) -> bytes:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, size in tensors.items():
         header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}

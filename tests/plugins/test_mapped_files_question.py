@@ -23,7 +23,6 @@ def test_every_line_of_maps():
     """GIVEN a process that waits WHEN each of its mappings is requested THEN the answer is its line in maps."""
     code = "import sys, mmap; m = mmap.mmap(-1, 1 << 20); print('x', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         files = 0
         for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():

@@ -95,7 +95,6 @@ def test_processes_and_counters():
         "subprocess.run([sys.executable, '-c', 'print(flush=True); input()'])"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         family = [p.pid for p in psutil.Process(child.pid).children(recursive=True)]
         assert procfs.descendants(child.pid) == procfs.living_descendants(child.pid) == family
@@ -136,7 +135,6 @@ def test_processes_and_counters():
 def test_a_title_is_what_a_process_wrote_over_its_command_line(words, text, shown):
     code = f"{TITLE}\nif {text!r}: title({text!r})\nprint(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         assert procfs.title(child.pid) == shown
         child.communicate(b"\n")

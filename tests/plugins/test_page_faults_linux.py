@@ -185,7 +185,7 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings, marks):
     all_samples = [RingSamples(major=bool(i % 2)) for i in range(len(rings))]
     for number, (samples, times) in enumerate(zip(all_samples, rings, strict=True)):
         take(samples, *(sample(t, tid=number, va=i) for i, t in enumerate(times)))
-    got: list[tuple[int, ...]] = []
+    got = []
     for mark in [*marks, 1 << 63]:
         columns = merge(all_samples, mark)
         assert all(t <= mark for t in columns["time_ns"].tolist())

@@ -24,8 +24,8 @@ class Kernel:
 
     def __init__(self, allowed: int) -> None:
         self.allowed, self.mapped, self.most = allowed, dict[int, int](), 0
-        self.opened: list[int] = []
-        self._rooms: list[ctypes.Array[ctypes.c_char]] = []
+        self.opened = []
+        self._rooms = []
 
     def perf_event_open(self, *_: object) -> int:
         self.opened.append(_DESCRIPTOR)

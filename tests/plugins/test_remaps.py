@@ -33,7 +33,7 @@ class Machine:
 
     def __init__(self, seed: int) -> None:
         self.random, self.spaces, self.time = random.Random(seed), AddressSpaces(Dictionary()), 0
-        self.truth: dict[int, Known] = {}
+        self.truth = {}
 
     def span(self) -> tuple[int, int]:
         start = self.random.randrange(PAGES - 1)

@@ -60,7 +60,7 @@ def spelled(name: str) -> str:
 
 
 def functions_by_nm(file: Path, *options: str) -> dict[int, set[str]]:
-    names: dict[int, set[str]] = {}
+    names = {}
     for line in run("nm", "-n", "-C", *options, file).splitlines():
         address, _, rest = line.partition(" ")
         if address and rest[0] in "TtWwiu":

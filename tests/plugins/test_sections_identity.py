@@ -131,7 +131,7 @@ def test_no_file_of_another_machine_is_opened(file, monkeypatch):
     """The name stands in a trace that anyone may have made: to open it would send the user's credentials there."""
     from wstrace_plugins.symbols import image
 
-    opened: list[str] = []
+    opened = []
     monkeypatch.setattr(image.os, "open", lambda path, *_: opened.append(path) or (_ for _ in ()).throw(OSError()))
     assert not ImageResolver().resolve(MappedFile(file), np.array([0x1000], "u8"))[0].number
     assert opened == []

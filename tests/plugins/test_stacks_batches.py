@@ -28,7 +28,7 @@ from wstrace_plugins.stacks.linux.backend import Worker
 
 def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
     number = begin + np.arange(n)
-    columns: dict[str, Any] = {name: number.astype("<u4") for name in ("pid", "tid", "size")}
+    columns = {name: number.astype("<u4") for name in ("pid", "tid", "size")}
     columns |= {name: number.astype("<u8") for name in ("pc", "va")}
     columns["time_ns"] = np.full(n, time_ns, "<u8")
     columns["registers"] = number[:, None].astype("<u8") * np.ones(17, "<u8")

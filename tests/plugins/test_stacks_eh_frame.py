@@ -185,7 +185,7 @@ def test_a_section_that_is_loaded_from_elsewhere_is_not_believed():
 
 def largest_read(content: bytearray) -> int:
     """The bytes that are read of a hostile file at once, at most, for an address without a rule."""
-    sizes: list[int] = []
+    sizes = []
 
     def read(offset: int, size: int) -> bytes:
         sizes.append(size)

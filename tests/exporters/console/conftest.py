@@ -52,9 +52,7 @@ class Trace:
     def mappings(self, rows: list[tuple[int, int, int, int, str]], pid: int = 700) -> Batch:
         """Rows of (id, start, end, offset, file)."""
         names = [("id", "u4"), ("start", "u8"), ("end", "u8"), ("offset", "u8")]
-        columns: dict[str, Any] = {
-            name: np.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(names)
-        }
+        columns = {name: np.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(names)}
         columns |= {"pid": np.full(len(rows), pid, "u4"), "file": np.array([self.code(row[4]) for row in rows], "u4")}
         return Batch(MAPPING, columns, strings=self.context.strings)
 
@@ -78,7 +76,7 @@ class KnownSections:
     """A resolver of known answers."""
 
     def __init__(self, *, broken: bool = False) -> None:
-        self.wanted: list[tuple[str, list[int], int]] = []
+        self.wanted = []
         self.broken = broken
         self.name = "sections"
 

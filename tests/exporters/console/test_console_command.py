@@ -73,8 +73,6 @@ def test_a_reader_that_stops_reading_ends_report_quietly(traced):
     for form in ("summary", "lines", "jsonl"):
         command = [sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as report:
-            assert report.stdout is not None
-            assert report.stderr is not None
             report.stdout.read(1)
             report.stdout.close()
             assert report.stderr.read() == b""

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def test_lines_name_owner_and_module_with_their_sections(kit):
         "7f1000003000 7f0000001234 [heap] via python3.11!.text(14)",
         "7f1000004000 7f0000001234 [unknown] via [kernel]",
     ]
-    resolver: Any = trace.context.resolvers["sections"]
+    resolver = trace.context.resolvers["sections"]
     assert (PYTHON, [0x1234], 700) in resolver.wanted  # a distinct address is requested once
 
 

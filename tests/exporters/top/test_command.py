@@ -65,7 +65,6 @@ def test_it_refuses_the_terminal_of_the_process_that_it_shows():
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=subprocess.PIPE) as target:
         try:
-            assert target.stdout is not None
             target.stdout.readline()
             with pytest.raises(UsageError, match=rf"process {target.pid} has this terminal.*another terminal"):
                 command.refuse_shared_terminal([target.pid], os.ttyname(theirs))

@@ -31,12 +31,12 @@ class Told:
         context = Context(strings=script.strings)
         context.info.page_size, context.info.content_losses = PAGE, LOSS_EVENTS[1:]
         self.live.start(context)
-        self._reported: dict[str, int] = {}
+        self._reported = {}
 
     def look(self):
         """Tells what the script has beyond what was shown, and takes a look."""
         self.live._due = float("inf")
-        found: dict[str, int] = {}
+        found = {}
         for batch in self.script.trace().read(Selection()):
             stream = batch.schema.name
             if batch.snapshot is not None:
