@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from wstrace.declarations import Format, Reference
-from wstrace.errors import UsageError
-
-#: Earlier name of a method -> its present name.
-RENAMED = {"abandon": "after_fork_in_child"}
-
-
-def current(cls: type) -> None:
-    """Raises UsageError for a class with the name or the signature that a method had in an earlier version."""
-    from wstrace.interfaces import Exporter, Resolver, Source
-
-    if issubclass(cls, Resolver) and "build_id" in inspect.signature(cls.resolve).parameters:
-        raise UsageError(f"{cls.__name__}.resolve() takes (file, offsets) now", "take the rest from file, a MappedFile")
-    for old, new in RENAMED.items():
-        if issubclass(cls, Source | Exporter) and hasattr(cls, old):
-            raise UsageError(f"{cls.__name__}.{old}() is called {new}() now", "rename the method in the plugin")
 
 
 def is_class(role: str, cls: Any) -> None:
-    """Raises TypeError for what is no subclass of that class of `interfaces` with a name, and as current() does."""
+    """Raises TypeError for what is no subclass of that class of `interfaces` with a name."""
     from wstrace import interfaces
 
     base = getattr(interfaces, role)
     if not (isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)):
         raise TypeError(f"it gave {cls!r}, which is no {role} class with a name")
-    current(cls)
 
 
 def refers_to(reference: Reference, cls: Any, role: str) -> None:

@@ -38,10 +38,6 @@ NOT_INSTALLED = (
     f"wstrace's own plugins are not found: {_ROOT} is not installed for {sys.executable}",
     f"run: {sys.executable} -m pip install -e {_ROOT}",
 )
-#: Hook of an earlier version -> what a plugin does instead.
-GONE = {
-    "wstrace_api": "wstrace's own names are fixed: offer yours in your own package, and leave the hook out",
-}
 
 
 class Plugin:
@@ -126,7 +122,7 @@ class Plugins:
         if unknown:  # pluggy itself ignores a misspelt hook
             self._manager.unregister(module)
             known = [name for name in vars(wstrace.hookspecs) if name.startswith("wstrace_")]
-            raise UsageError(f"there is no hook {unknown[0]}", GONE.get(unknown[0]) or nearest(unknown[0], known))
+            raise UsageError(f"there is no hook {unknown[0]}", nearest(unknown[0], known))
         plugin.hooks = self._hooks(module)
 
     def _hooks(self, module: Any) -> list[str]:

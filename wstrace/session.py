@@ -19,7 +19,6 @@ from wstrace.clock import now_ns
 from wstrace.config import Config
 from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
 from wstrace.guard import counts, named, quietly, why
-from wstrace.hook_checks import current
 from wstrace.interfaces import Context, Enricher, Exporter, Group, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.limit import Limit, WorkThread
@@ -131,7 +130,6 @@ class Session:
         if isinstance(item, str):
             item = parse_spec(item)
         if not isinstance(item, Spec):
-            current(type(item))
             return item
         cls = self._plugins.class_of(role, item.name)
         with named(f"{role} {item.name}"):
