@@ -22,7 +22,7 @@ def entered(words: list[str]) -> list[str]:
     """The files of the product that `wstrace WORDS` enters, sorted; what it writes to stdout goes to stderr."""
     codes = set()
 
-    def called(frame: FrameType, event: str, _: object) -> None:
+    def called(frame, event, _):
         if event == "call":
             codes.add(frame.f_code)
 

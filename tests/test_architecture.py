@@ -169,7 +169,7 @@ def graph() -> dict[str, set[str]]:
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:
     """The groups of modules each of which imports, over whatever detour, all others of its group."""
 
-    def reachable(module: str) -> set[str]:
+    def reachable(module):
         seen = set()
         waiting = [*edges[module]]
         while waiting:

@@ -127,7 +127,7 @@ def test_trees_of_several_threads_share_no_id():
     ids, found = StackIds(20_000), []
     trees = [CallSites(ids, Dictionary()) for _ in range(4)]  # before others take all ids, without which none is made
 
-    def fill(sites: CallSites) -> None:
+    def fill(sites):
         for start in range(0, 8_000, 100):
             sites.add(0, kind=FRAME_PYTHON, line=np.arange(start, start + 100))
         batch = sites.new_rows()

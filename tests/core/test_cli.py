@@ -326,7 +326,7 @@ def test_a_plugin_s_classes_are_shown_with_their_options():
 
 @pytest.mark.parametrize(("number", "limit"), [(errno.EMFILE, "ulimit -n"), (errno.ENOMEM, "ulimit -v")])
 def test_a_limit_that_is_met_before_anything_begins_is_no_internal_error(number, limit, monkeypatch, capsys):
-    def refused(*_: object) -> None:
+    def refused(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("wstrace.cli.entry_points", refused)

@@ -108,7 +108,7 @@ def test_an_unknown_dimension_is_refused_with_those_that_are_known():
 
 
 def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch):
-    def causes(cube: Cube) -> Labels:
+    def causes(cube):
         return Labels(cube.key("cause").astype(np.intp), [Label("first touch"), Label("swap")])
 
     class Found:

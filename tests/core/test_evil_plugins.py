@@ -173,7 +173,7 @@ def test_a_resolver_that_cannot_be_made_is_left_out(how, monkeypatch):
 def found(monkeypatch):
     """found(load): what load() gives is found as the plugin `evil`, beside wstrace's own."""
 
-    def find(load: Any) -> Plugins:
+    def find(load):
         own = wstrace.plugins._entry_points()
         entry = SimpleNamespace(name="evil", distribution="evil", version="1.0", load=load)
         monkeypatch.setattr(wstrace.plugins, "_entry_points", lambda: [*own, entry])
@@ -194,7 +194,7 @@ GARBAGE = [5, [5], {"x": 5}, [type("Unnamed", (), {})], "text"]
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize("value", ["raise", "exit", "base", "generator", *GARBAGE], ids=str)
 def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(hook, value, found, capsys):
-    def implementation() -> object:
+    def implementation():
         return misbehave(value) if isinstance(value, str) and value != "text" else value
 
     implementation.__name__ = hook

@@ -20,7 +20,7 @@ from wstrace.declarations import Format
 from wstrace.entry_points import entry_points
 from wstrace.errors import OutputError, UsageError
 from wstrace.formats import save
-from wstrace.plugins import Plugins, default_plugins
+from wstrace.plugins import default_plugins
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.read.trace import open_trace
 
@@ -45,7 +45,7 @@ def plugins_with(monkeypatch):
     """Our plugins, and one beside them that has these formats, for all that asks for plugins."""
     own = entry_points("wstrace")
 
-    def installed(*formats: object) -> Plugins:
+    def installed(*formats):
         entry = Entry("their_plugin", module(wstrace_formats=lambda: list(formats)))
         monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [*own, entry])
         default_plugins.cache_clear()
@@ -87,7 +87,7 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
     plugins_with(Format("theirs", (".one", ".uno"), "a test of ours", "theirs:write"))
     out = tmp_path / "x.one"
 
-    def convert(*options: str) -> tuple[int, str]:
+    def convert(*options):
         given = [word for option in options for word in ("--option", option)]
         code = cli.main(["convert", trace.name, "-f", "-o", str(out), *given])
         return code, capsys.readouterr().err
@@ -207,7 +207,7 @@ def test_a_format_that_fails_is_one_line_that_names_its_plugin(
     ],
 )
 def test_a_disk_without_room_for_a_format_has_a_remedy(trace, theirs, tmp_path, plugins_with, capsys, error, remedy):
-    def write(trace, file) -> int:
+    def write(trace, file):
         raise OSError(error, os.strerror(error))
 
     theirs.write = write
@@ -219,7 +219,7 @@ def test_a_disk_without_room_for_a_format_has_a_remedy(trace, theirs, tmp_path, 
 def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_path, plugins_with, monkeypatch):
     release = threading.Event()
 
-    def write(trace, file) -> int:
+    def write(trace, file):
         release.wait(30)
         return 0
 
@@ -228,7 +228,7 @@ def test_a_format_that_hangs_is_named_and_can_be_interrupted(trace, theirs, tmp_
     monkeypatch.setattr(wstrace.formats, "SILENT_SECONDS", 0.01)
     reported = []
 
-    def waiting(text: str) -> None:
+    def waiting(text):
         reported.append(text)
         if len(reported) == 3:
             os.kill(os.getpid(), signal.SIGINT)

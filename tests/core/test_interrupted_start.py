@@ -72,7 +72,7 @@ def test_a_signal_at_any_moment_shows_no_line_of_ours(how):
 
 @pytest.mark.parametrize(("word", "recorded"), [("run", ": nothing was recorded"), ("doctor", "")])
 def test_a_signal_while_a_command_is_imported_says_that_nothing_was_recorded(word, recorded, monkeypatch, capfd):
-    def interrupted_import(target: str) -> object:
+    def interrupted_import(target):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("wstrace.entry_points.EntryPoint.load", interrupted_import)
@@ -87,7 +87,7 @@ def test_a_signal_before_the_command_runs_leaves_nothing_and_says_so(number, tmp
     """The signal arrives when the file has just been created, and no line has noted it yet."""
     create, path = os.open, tmp_path / "x.wst"
 
-    def interrupted_open(name: object, flags: int, *given: object, **options: object) -> int:
+    def interrupted_open(name, flags, *given, **options):
         descriptor = create(name, flags, *given, **options)
         if str(name) == str(path) and flags & os.O_EXCL:
             signal.raise_signal(number)
@@ -107,7 +107,7 @@ def test_a_signal_at_any_other_moment_is_reported_too(where, number, tmp_path, m
                    "its report": (Recording, "_exit_code")}[where]  # fmt: skip
     call = getattr(owner, name)
 
-    def then_interrupted(*given: object, **options: object) -> object:
+    def then_interrupted(*given, **options):
         signal.raise_signal(number)
         return call(*given, **options)
 
@@ -124,7 +124,7 @@ def test_a_signal_when_the_command_has_begun_ends_it_and_its_trace(number, tmp_p
     """The signal arrives when the command was let go, and the start has not returned yet."""
     go, path, launched = Launcher.go, tmp_path / "x.wst", []
 
-    def interrupted_go(launcher: Launcher) -> object:
+    def interrupted_go(launcher):
         usage = go(launcher)
         launched.append(launcher)
         signal.raise_signal(number)

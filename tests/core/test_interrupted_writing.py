@@ -74,7 +74,7 @@ def test_only_the_first_signal_breaks_off(number, monkeypatch):
     """A second one would break off what undoes the command."""
     seen = []
 
-    def command(*_: object, **__: object) -> None:
+    def command(*_, **__):
         try:
             signal.raise_signal(number)
         finally:

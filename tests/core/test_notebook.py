@@ -113,7 +113,7 @@ def test_the_largest_picture_is_small_enough(letter):
 
 
 def test_an_error_is_a_sentence(monkeypatch):
-    def fails() -> Picture:
+    def fails():
         raise ValueError("<b>no</b>")
 
     assert checked(shown(fails)).texts == ["it cannot be shown: ValueError: <b>no</b>"]

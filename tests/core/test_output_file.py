@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.another_user import CALLER
@@ -109,12 +108,12 @@ def test_a_hard_link_that_is_taken_away_meanwhile_is_not_written(folder, victim,
     link, opens, fstat = folder / "x.wst", os.open, os.fstat
     os.link(victim, link)
 
-    def attacked_open(path: str, *flags: int, **named: object) -> int:
+    def attacked_open(path, *flags, **named):
         fd = opens(path, *flags, **named)
         link.unlink()
         return fd
 
-    def attacked_fstat(fd: int) -> os.stat_result:
+    def attacked_fstat(fd):
         status = fstat(fd)
         if again and os.path.samestat(status, victim.stat()):
             os.link(victim, link)
@@ -164,7 +163,7 @@ def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder, victim
     stop = threading.Event()
     x, y = (str(folder / name).encode() for name in ("x.wst", "y"))
 
-    def swap() -> None:
+    def swap():
         while not stop.is_set():
             exchange(-100, x, -100, y, 2)
 
@@ -224,7 +223,7 @@ def test_a_whole_file_has_its_name_also_where_nameless_ones_get_none(folder, for
     """A sandbox may permit O_TMPFILE, and refuse the link by which such a file gets a name."""
     link = os.link
 
-    def refused(source: str, target: str, **named: Any) -> None:
+    def refused(source, target, **named):
         if "src_dir_fd" in named and source.isdigit():
             raise PermissionError(errno.EPERM, "Operation not permitted")
         link(source, target, **named)

@@ -205,7 +205,7 @@ def test_a_folder_that_is_exchanged_for_a_link_all_the_time_leads_nowhere_else(f
     planted(folder / "link", victim)
     stop, a, b = threading.Event(), os.fsencode(folder / "sub"), os.fsencode(folder / "link")
 
-    def swap() -> None:
+    def swap():
         while not stop.is_set():
             exchange(-100, a, -100, b, 2)
 

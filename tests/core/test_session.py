@@ -355,7 +355,7 @@ def test_a_thread_that_the_system_refuses_is_said_and_nothing_is_left(started, m
     begin, before = threading._start_new_thread, threading.active_count()
     left = iter(range(started))
 
-    def start(*given: object) -> object:
+    def start(*given):
         if next(left, None) is None:
             raise RuntimeError("can't start new thread")
         return begin(*given)
@@ -374,7 +374,7 @@ def test_a_thread_that_the_system_refuses_is_said_and_nothing_is_left(started, m
 
 @pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
 def test_without_room_for_a_thread_the_target_does_not_run(monkeypatch, tmp_path, capfd):
-    def refused(*_: object) -> None:
+    def refused(*_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading, "_start_new_thread", refused)

@@ -31,7 +31,7 @@ def by_hand(batch: Batch) -> bytes:
     """One cell after the other; the column pid is not known."""
     known = [*KINDS, *(f"kind {number}" for number in range(len(KINDS), 256))]
 
-    def quoted(text: str) -> str:
+    def quoted(text):
         return '"' + spreadsheet_text(well_formed(text)).replace('"', '""') + '"'
 
     text = ""

@@ -124,7 +124,7 @@ def test_weights_add_up_to_what_was_recorded(batches, rate):
     weighed = {}
     chosen = 0
 
-    def take(batch: Batch, weights: np.ndarray) -> None:
+    def take(batch, weights):
         assert len(batch) == len(weights)
         assert (weights > 0).all()
         for pid, flags, weight in zip(batch["pid"].tolist(), batch["flags"].tolist(), weights.tolist(), strict=True):

@@ -58,7 +58,7 @@ def toucher(pages: int) -> Callable[[], None]:
     with contextlib.suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
 
-    def touch() -> None:
+    def touch():
         for at in range(0, pages * PAGE, PAGE):
             memory[at] = 1
 
@@ -95,7 +95,7 @@ def test_a_span_includes_its_children_and_stays_exact(tracer, exported):
 
 
 def test_threads_count_for_themselves(tracer, exported):
-    def work(pages: int) -> None:
+    def work(pages):
         touch = toucher(pages)
         with tracer.start_as_current_span(f"t{pages}"):
             touch()
@@ -117,11 +117,11 @@ def test_a_span_that_ends_on_another_thread_has_no_number(tracer, exported):
 
 
 def test_interleaved_tasks_are_labelled(tracer, exported):
-    async def request(name: str) -> None:
+    async def request(name):
         with tracer.start_as_current_span(name):
             await asyncio.sleep(0.01)
 
-    async def main() -> None:
+    async def main():
         await asyncio.gather(request("a"), request("b"))
 
     asyncio.run(main())
@@ -144,7 +144,7 @@ def test_what_the_limits_dropped_stays_reported(exported):
 def test_a_counter_that_raises_costs_nothing_but_the_count(exported):
     span_intervals.forget()
 
-    def broken() -> tuple[int, int]:
+    def broken():
         raise OSError("no")
 
     provider = TracerProvider(shutdown_on_exit=False)

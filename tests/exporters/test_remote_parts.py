@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kit.many_parts import ManyParts
 from kit.msgpack_scripted import column, everything, started
-from kit.object_stores import Answer, listing, one_file, s3_environment, serving
+from kit.object_stores import listing, one_file, s3_environment, serving
 
 import wstrace
 from wstrace_exporters.msgpack.format.part_names import name_and_number
@@ -24,7 +24,7 @@ def many(parts: ManyParts, monkeypatch, other: Sequence[str] = ()):
     keys[len(keys) - len(other) :] = other
     listed = listing(keys, parts.size)
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def answer(method, path, headers, body):
         if "list-type" in path:
             return 200, {}, listed(path)
         number = len(parts) - 1 if path.endswith(tuple(other)) else name_and_number(path)[1]

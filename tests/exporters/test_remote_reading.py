@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kit.command_line import wstrace as command
 from kit.msgpack_scripted import column, recorded
-from kit.object_stores import BUCKET, SECRET, Answer, listing, moto, one_file, s3_environment, serving
+from kit.object_stores import BUCKET, SECRET, listing, moto, one_file, s3_environment, serving
 
 import wstrace
 from wstrace.errors import TraceFileError, Unavailable
@@ -55,7 +55,7 @@ def s3(server, monkeypatch):
     for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
         client.delete_object(Bucket=BUCKET, Key=one["Key"])
 
-    def put(key: str, data: bytes) -> None:
+    def put(key, data):
         client.put_object(Bucket=BUCKET, Key=key, Body=data)
         requests.clear()
 
@@ -171,7 +171,7 @@ def test_an_object_that_is_replaced_by_equal_bytes_is_one_line(scheme, large, mo
     objects, listed = one_file(data), listing(["x.wst"], len(data))
     now = ["1"]
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def answer(method, path, headers, body):
         if "list-type" in path:
             return 200, {}, listed(path)
         status, reported, sent = objects(method, path, headers, body)
@@ -225,7 +225,7 @@ def test_a_web_server_without_ranges_sends_the_whole_file_once(large, monkeypatc
 def _lying(data: bytes, how: str):
     honest = one_file(data)
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def answer(method, path, headers, body):
         status, reported, sent = honest(method, path, headers, body)
         if method == "HEAD":
             return status, reported, sent

@@ -36,7 +36,7 @@ def bucket(server, monkeypatch, tmp_path):
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
 
-    def keys() -> dict[str, int]:
+    def keys():
         return {one["Key"]: one["Size"] for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])}
 
     for key in keys():

@@ -28,7 +28,7 @@ def patience():
 def _longer(method: Any) -> Any:
     parameters = inspect.signature(method)
 
-    def waits(*positional: Any, **named: Any) -> Any:
+    def waits(*positional, **named):
         given = parameters.bind(*positional, **named)
         if given.arguments.get("timeout") is not None:
             given.arguments["timeout"] *= _FACTOR

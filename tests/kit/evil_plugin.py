@@ -32,7 +32,7 @@ def misbehave(how: str) -> Any:
 def evil(role: str, method: str, how: str) -> type[Any]:
     """A class of that role, named `bad`, whose method misbehaves and whose others do nothing."""
 
-    def act(*_: object, **__: object) -> Any:
+    def act(*_, **__):
         return misbehave(how)
 
     namespace = {"name": "bad", "default": False, "streams": () if role == "source" else None}

@@ -21,7 +21,7 @@ def telling(file: str, program: str) -> Callable[[FinalSnapshotSource], None]:
     """
     hold = FinalSnapshotSource._hold
 
-    def held(self: FinalSnapshotSource) -> None:
+    def held(self):
         before, target, executed = self._space, self._target, False
         if target is None:
             return

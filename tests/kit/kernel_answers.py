@@ -11,7 +11,7 @@ REFUSALS = ("EPERM", "ESRCH", "EIO", "EAGAIN", "ENOMEM", "EFAULT", "EINVAL", "EN
 def refuses(request: int, number: int, real: Callable[..., Any]) -> Callable[..., Any]:
     """ioctl(2) as a kernel does it that answers this request with this error."""
 
-    def ioctl(fd: int, wanted: int, argument: object) -> Any:
+    def ioctl(fd, wanted, argument):
         if wanted != request:
             return real(fd, wanted, argument)
         ctypes.set_errno(number)

@@ -79,7 +79,7 @@ def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer]) -> Iter
 def one_file(data: bytes, *, ranges: bool = True) -> Callable[[str, str, dict[str, str], bytes], Answer]:
     """The answers of a web server with one file, which sends parts of it or not."""
 
-    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def answer(method, path, headers, body):
         shown = {
             "ETag": '"1"',
             **CHANGED,
@@ -99,7 +99,7 @@ def one_file(data: bytes, *, ranges: bool = True) -> Callable[[str, str, dict[st
 def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], bytes]:
     """The pages that S3 gives of these keys, each of an object of that size, by the path of the request."""
 
-    def listed(path: str) -> bytes:
+    def listed(path):
         token = re.search(r"continuation-token=(\d+)", path)
         first = int(token[1]) if token else 0
         rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>\"1\"</ETag>"
@@ -141,7 +141,7 @@ def moto() -> Iterator[tuple[str, Requests]]:
 
     application, requests = server_module.DomainDispatcherApplication(server_module.create_backend_app), Requests()
 
-    def counted(environ: dict[str, str], start: Callable[..., object]) -> object:
+    def counted(environ, start):
         length = environ.get("HTTP_RANGE", "").removeprefix("bytes=")
         requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {length}".strip())
         return application(environ, start)

@@ -51,7 +51,7 @@ def code_of(pid: int, mappings: Sequence[Mapping]) -> KnownCode:
     )  # fmt: skip
     starts, ends = np.array([one.start for one in live], "<u8"), np.array([one.end for one in live], "<u8")
 
-    def mappings_at(rows: np.ndarray, addresses: np.ndarray) -> np.ndarray:
+    def mappings_at(rows, addresses):
         at = np.searchsorted(starts, addresses, side="right") - 1
         return np.where((at >= 0) & (addresses < ends[np.maximum(at, 0)]), at + 2, 0).astype("<u4")
 

@@ -227,7 +227,7 @@ class Child:
 def child():
     made = []
 
-    def start(code: str, **options: Any) -> Child:
+    def start(code, **options):
         made.append(Child(code, **options))
         return made[-1]
 

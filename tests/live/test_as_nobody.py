@@ -38,7 +38,7 @@ def nobody():
     """nobody(answer, *words): wstrace as the user nobody; nobody("-c", code): a Python of his."""
     with kit_nobody.nobody() as user:
 
-        def start(*arguments: object) -> subprocess.Popen[str]:
+        def start(*arguments):
             return subprocess.Popen(
                 [*user.command, "-c", LAUNCHER, *map(str, arguments)],
                 env=user.environment,

@@ -92,12 +92,12 @@ def test_what_goes_on_after_a_stop_is_stopped_again(child, attach, monkeypatch):
                 "    for i in range(100): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
     stops, disarm, so_far = list[int](), PerfEvents.disarm, Account.so_far
 
-    def stop(events: PerfEvents) -> None:
+    def stop(events):
         stops.append(len(events.threads))
         if len(stops) > 1:
             disarm(events)
 
-    def tell(account: Account, late: int) -> None:
+    def tell(account, late):
         so_far(account, late)
         if len(stops) == 1:  # the rings have been read
             one.say()
@@ -173,7 +173,7 @@ def test_ourselves(attach):
 
     done, own = threading.Event(), threading.Event()
 
-    def tracer() -> None:
+    def tracer():
         own.wait()
         np.ones(1 << 20, np.uint8)
 
@@ -186,7 +186,7 @@ def test_ourselves(attach):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     base = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
 
-    def touch() -> None:
+    def touch():
         for i in range(100):
             memory[mmap.PAGESIZE * i] = 1
         done.set()
@@ -304,7 +304,7 @@ input()
     one.say()
     orphan = int(one.read())
 
-    def listed() -> bool:
+    def listed():
         pids, events = (trace.column("address_space", name) for name in ("pid", "event"))
         return bool(((pids == orphan) & (events == SPACE_REPLACE)).any())
 

@@ -60,7 +60,7 @@ class Touching:
 def touching():
     made = []
 
-    def start(joining: list[str] | None = None) -> Touching:
+    def start(joining=None):
         made.append(Touching(joining))
         return made[-1]
 

@@ -57,7 +57,7 @@ def limited():
     """limited(mib): the file `cgroup.procs` of a group whose processes may have that much memory, and no swap."""
     made = []
 
-    def make(mib: int) -> Path:
+    def make(mib):
         old = next((line.split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()
                     if line.split(":")[1] == "memory"), None)  # fmt: skip
         try:

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_what_came_while_it_was_attached_is_distinguished(attach):
 
         arm = PerfEvents.arm_process
 
-        def slowly(self: Any, *arguments: Any) -> None:
+        def slowly(self, *arguments):
             process.stdin.write("\n")  # it faults before it is armed
             process.stdin.flush()
             process.stdout.readline()

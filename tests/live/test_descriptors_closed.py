@@ -63,7 +63,7 @@ def test_nothing_is_left_open(number):
 
 
 def test_without_sockets_they_are_closed_all_the_same(monkeypatch):
-    def refused(*_: object) -> None:
+    def refused(*_):
         raise PermissionError(1, "socketpair")
 
     monkeypatch.setattr(_socket, "socketpair", refused)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from kit.daemon_scripted import daemon
@@ -19,7 +18,7 @@ def disk(tmp_path):
     """disk(kib): the folder of a file system of that size."""
     mounted = []
 
-    def mount(kib: int) -> Path:
+    def mount(kib):
         folder = tmp_path / f"{kib}"
         folder.mkdir()
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", folder], capture_output=True)

@@ -60,7 +60,7 @@ class Held:
 def held():
     made = []
 
-    def hold(code: str) -> Held:
+    def hold(code):
         made.append(Held(code))
         return made[-1]
 

@@ -6,13 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from kit import nobody
 from kit.recorded_run import compiled, faults
-from kit.stack_truth import PAGES, SOURCE, Region, StackNames, assert_right, of_region, regions
+from kit.stack_truth import PAGES, SOURCE, StackNames, assert_right, of_region, regions
 
 import wstrace
 from wstrace.schema import HOW_NOT_SAMPLED, STACK_DUMP, STREAMS
@@ -39,7 +38,7 @@ def recorded(tmp_path, program):
     """recorded(option, rounds): the trace, and the regions that the program printed; or another command, patiently."""
     with contextlib.ExitStack() as opened:
 
-        def run(options: str, rounds: int = 2, *command: str) -> tuple[Any, list[Region]]:
+        def run(options, rounds=2, *command):
             trace = tmp_path / "trace.wst"
             begin = [sys.executable, "-c", PATIENT] if command else [sys.executable, "-m", "wstrace"]
             words = [*begin, "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",

@@ -67,7 +67,7 @@ def test_names_are_given_where_maps_and_stat_differ(program, tmp_path):
     ran = wstrace("run", "-q", "-o", tmp_path / "x.wst", "--", program)
     assert ran.returncode == 0, ran.stderr
 
-    def functions() -> dict[str, int]:
+    def functions():
         shown = json.loads(wstrace("report", tmp_path / "x.wst", "--by", "function", "--json").stdout)
         return {row["label"]: row["faults"] for row in shown["rows"]}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.pythons import Installed, installed, named
+from kit.pythons import installed, named
 
 from wstrace.schema import STACK_HOW
 
@@ -28,7 +28,7 @@ def place():
     """place(python): a folder that it can reach, by our name and by its own."""
     made = []
 
-    def make(python: Installed) -> tuple[Path, Path]:
+    def make(python):
         made.append(tempfile.mkdtemp(dir=python.root + "/tmp" if python.root else None))
         for script in HERE.glob("python_*.py"):
             shutil.copy(script, made[-1])

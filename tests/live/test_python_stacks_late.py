@@ -50,7 +50,7 @@ def test_a_process_that_could_not_be_read_is_read_again(trace, tmp_path, monkeyp
     began, shown = tmp_path / "began", tmp_path / "shown"
     look, look_at_processes = PythonStacks.look, PythonStacks.look_at_processes
 
-    def looked(self: PythonStacks, pid: int) -> bool:
+    def looked(self, pid):
         done = look(self, pid)
         if self._processes.get(pid, (0, None))[1] is not None:
             shown.touch()

@@ -124,7 +124,7 @@ def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before
 
     look, ended = PythonStacks.look, tmp_path / "ended"
 
-    def late(self: Any, pid: int) -> bool:
+    def late(self, pid):
         while not ended.exists():
             time.sleep(0.001)
         return look(self, pid)

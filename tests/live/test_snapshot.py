@@ -118,7 +118,7 @@ def test_attributes_of_pages_one_by_one():
         if name.startswith("PAGE_") and isinstance(bit, int)
     }
 
-    def words(flags: int) -> set[str]:
+    def words(flags):
         return {name for name, bit in names.items() if flags & bit}
 
     with stopped(script) as (pid, addresses):

@@ -128,7 +128,7 @@ def watched_with_all_memory(memory: mmap.mmap):
 
     watch, first = wstrace.MemoryWatch(), np.frombuffer(memory, "u1").ctypes.data // PAGE
 
-    def written() -> list[int]:
+    def written():
         runs = zip(*(column.tolist() for column in watch.written()), strict=True)
         pages = [at // PAGE - first + i for at, n in runs for i in range(n)]
         return [page for page in pages if 0 <= page < len(memory) // PAGE]

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from collector import free_port
@@ -55,7 +54,7 @@ def test_every_panel_of_the_dashboard_has_data(prometheus_binary, tmp_path, monk
     session.start()
     mine = {"pid": [sys.modules["os"].getpid()]}
 
-    def give(batch: Batch, **header: Any) -> None:
+    def give(batch, **header):
         moved = batch.recode(session.context.strings)
         exporter.export(
             Batch(
@@ -114,7 +113,7 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch):
     monkeypatch.setattr(service, "tracer", provider.get_tracer("test"))
     sent = []
 
-    async def send(event: dict[str, Any]) -> None:
+    async def send(event):
         sent.append(event)
 
     asyncio.run(service.app({"type": "http", "method": "GET", "path": "/8"}, None, send))

@@ -21,7 +21,7 @@ HEALTH = '[daemon]\nhealth = "127.0.0.1:0"\nmax_cpu = 64\nmax_memory = "64GiB"\n
 def settings(tmp_path):
     path = tmp_path / "wstrace.toml"
 
-    def write(text: str):
+    def write(text):
         path.write_text(text)
         return path
 

@@ -68,7 +68,7 @@ def test_a_scan_that_is_refused_is_reported_in_a_sentence(look, number, monkeypa
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_pagemap_that_is_refused_is_reported_in_a_sentence(number, monkeypatch):
-    def pread(*_: int) -> bytes:
+    def pread(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(pagemap, "_pread", pread)
@@ -92,7 +92,7 @@ def test_a_userfaultfd_that_is_refused_is_reported_in_a_sentence(request_, numbe
 def test_pages_that_may_not_be_taken_out_are_reported_in_a_sentence(number, monkeypatch):
     """process_madvise() refuses single ranges too (device memory): then the rescan tells what stayed."""
 
-    def refused(*_: object) -> int:
+    def refused(*_):
         ctypes.set_errno(number)
         return -1
 
@@ -108,7 +108,7 @@ def test_pages_that_may_not_be_taken_out_are_reported_in_a_sentence(number, monk
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE, errno.EPERM])
 def test_a_process_that_cannot_be_referred_to_is_not_emptied(number, monkeypatch):
-    def refused(pid: int) -> int:
+    def refused(pid):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(pageout.os, "pidfd_open", refused)

@@ -86,15 +86,15 @@ def test_every_fault_has_the_file_that_lay_there_at_its_time(script, one_batch):
     code = context.strings.code
     spaces, processes, faults, expected, given_out = [], [], [], [], []
 
-    def space(event: int, time: int, pid: int, first: int, n: int, file: str = "", offset: int = 0) -> None:
+    def space(event, time, pid, first, n, file="", offset=0):
         spaces.append({"time_ns": time, "pid": pid, "event": event, "start": first * PAGE, "end": (first + n) * PAGE,
                        "offset": offset, "file": code(file), "dev": 1, "ino": len(file),
                        "flags": FILE if file else 0})  # fmt: skip
 
-    def process(event: int, time: int, pid: int, ppid: int = 0) -> None:
+    def process(event, time, pid, ppid=0):
         processes.append({"time_ns": time, "pid": pid, "ppid": ppid, "tid": pid, "event": event, "name": 0, "code": 0})
 
-    def drain() -> None:
+    def drain():
         for schema, rows in ((PROCESS, processes), (ADDRESS_SPACE, spaces), (PAGE_FAULT, faults)):
             if rows:
                 given_out.extend(enricher.enrich(batch(schema, context.strings, rows)))

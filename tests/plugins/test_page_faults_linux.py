@@ -123,7 +123,7 @@ def test_longer_rows_are_those_of_ours_with_more_behind():
     """Another tracer's call chains make our rows longer; what is behind them is old bytes, old headers among them."""
     samples = RingSamples(major=False)
 
-    def more(time_ns: int, junk: bytes) -> bytes:
+    def more(time_ns, junk):
         row = sample(time_ns, va=time_ns * 4096)
         return row[:6] + struct.pack("<H", 40 + len(junk)) + row[8:] + junk
 

@@ -48,7 +48,7 @@ class Kernel:
 def kernel(monkeypatch):
     close = os.close
 
-    def make(allowed: int = 1 << 40) -> Kernel:
+    def make(allowed=1 << 40):
         made = Kernel(allowed)
         monkeypatch.setattr(perf_event, "perf_event_open", made.perf_event_open)
         monkeypatch.setattr(os, "close", lambda fd: made.opened.remove(fd) if fd == _DESCRIPTOR else close(fd))

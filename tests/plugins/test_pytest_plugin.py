@@ -248,7 +248,7 @@ def test_memory_that_earlier_tests_have_left_is_not_found(left):
         print(meter.figures["faults"], meter.figures["peak"])
     """
 
-    def figures(text: str) -> list[int]:
+    def figures(text):
         words = [sys.executable, "-c", program, text]
         done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
         return [int(word) for word in done.stdout.split()]

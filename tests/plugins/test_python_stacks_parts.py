@@ -101,7 +101,7 @@ def test_the_offsets_are_those_of_the_headers(tmp_path, python):
 
 
 def test_what_has_no_layout_says_why():
-    def header(version: int, free_threaded: int) -> bytes:
+    def header(version, free_threaded):
         return b"xdebugpy" + version.to_bytes(8, "little") + free_threaded.to_bytes(8, "little")
 
     for version, runtime, why in (
@@ -180,7 +180,7 @@ def test_records_of_a_hostile_target_are_bounded():
     strings = Dictionary()
     decoder = Decoder(CallSites(StackIds(), strings), strings)
 
-    def u64(*numbers: int) -> bytes:
+    def u64(*numbers):
         return b"".join(number.to_bytes(8, "little") for number in numbers)
 
     code = b"\x02\xb8" + bytes(6) + u64(77) + b"\xff" * 24 + b"\xff" * 800

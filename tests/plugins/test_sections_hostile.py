@@ -122,7 +122,7 @@ def exploding(levels: int) -> str:
     """A name of a template whose arguments are, level by level, two of the level before."""
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-    def back(n: int) -> str:
+    def back(n):
         return f"S{digits[(n - 1) // 36] if n > 36 else ''}{digits[(n - 1) % 36]}_" if n else "S_"
 
     return "_Z1f1B1AIS_S_E" + "".join(f"S0_I{back(2 + n) * 2}E" for n in range(levels))

@@ -101,7 +101,7 @@ def test_links_are_followed_in_the_root_of_the_process(tmp_path):
     (root / "inside").symlink_to("/lib/there")
     (root / "folder").symlink_to("/lib")
 
-    def content(path: str) -> str:
+    def content(path):
         fd = named_file.open_named(path, str(root))
         assert not os.get_inheritable(fd)
         with os.fdopen(fd) as file:

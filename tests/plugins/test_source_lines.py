@@ -152,7 +152,7 @@ def test_a_file_that_is_truncated_while_it_is_read_costs_lines(program, monkeypa
     with program.open("ab") as file:
         file.truncate(4 << 20)
 
-    def shrinking(self: ImageFile, at: int, size: int) -> bytes:
+    def shrinking(self, at, size):
         if at >= 1 << 20:
             os.truncate(program, 8192)
         return read(self, at, size)

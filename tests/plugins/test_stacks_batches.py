@@ -5,7 +5,6 @@ have waited for long are given up, so that the records behind them are not.
 """
 
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +85,7 @@ def test_faults_that_wait_are_given_before_what_follows_them(held):
 
 
 def test_where_unwinding_fails_no_fault_is_lost(held, monkeypatch):
-    def fail(worker: Worker, batch: Any) -> None:
+    def fail(worker, batch):
         raise ValueError("a bug")
 
     held.samples()

@@ -51,7 +51,7 @@ def test_without_return_address_the_stack_ends():
 def test_a_signal_frame_is_one_with_its_registers_where_the_kernel_put_them():
     """As in glibc's __restore_rt: the CFA is loaded from rsp+160, rip is at rsp+168, rbp at rsp+120."""
 
-    def at(register: int, offset: int) -> bytes:
+    def at(register, offset):
         expression = bytes([0x77]) + leb(offset)
         return bytes([0x10, register, len(expression)]) + expression
 
@@ -187,7 +187,7 @@ def largest_read(content: bytearray) -> int:
     """The bytes that are read of a hostile file at once, at most, for an address without a rule."""
     sizes = []
 
-    def read(offset: int, size: int) -> bytes:
+    def read(offset, size):
         sizes.append(size)
         return bytes(content[offset : offset + size])
 

@@ -2,7 +2,6 @@
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ import pytest
 
 from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.linux.images import CodeMapping, Loop, _image, _vdso
+from wstrace_plugins.stacks.linux.images import Loop, _image, _vdso
 from wstrace_plugins.stacks.linux.known_code import KnownCode
 
 
@@ -41,7 +40,7 @@ def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch):
     )  # fmt: skip
     loops = {11: (0x100, 0x100), 12: (0x300, 0x100)}
 
-    def image(mapping: CodeMapping) -> Any:
+    def image(mapping):
         rule = {"rule": lambda address: rules.FRAME_POINTER, "first_rule": lambda address: rules.FRAME_POINTER}
         elf = SimpleNamespace(address_of=lambda offset: offset, symbol=lambda name, kinds: loops[mapping.ino])
         return SimpleNamespace(elf=elf, **rule)

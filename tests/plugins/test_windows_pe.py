@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wstrace.places import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
 from wstrace_plugins.symbols import dbghelp
-from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+from wstrace_plugins.symbols.image import ImageError, ImageFile
 from wstrace_plugins.symbols.pe import read_image, readable
 from wstrace_plugins.symbols.resolver import ImageResolver
 
@@ -81,7 +81,7 @@ def pe(sections=CWDLL32, *, base=0x10100000, wide=False, size=0x99000, export=No
 
 @pytest.fixture
 def image(tmp_path):
-    def read(content) -> Image:
+    def read(content):
         path = tmp_path / "CWDLL32.DLL"
         path.write_bytes(content)
         with ImageFile(str(path)) as file:

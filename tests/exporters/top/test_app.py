@@ -22,15 +22,15 @@ def shown(steps: Callable[[Any, Callable[[Look], None], Callable[[], list[str]]]
     live = Live()
     app = Top(live, Screen("python3 app.py (7)"))
 
-    async def run() -> None:
+    async def run():
         async with app.run_test(size=size) as pilot:
 
-            def give(look: Look) -> None:
+            def give(look):
                 live.latest = look
                 live.fresh.set()
                 app.renew()
 
-            def text() -> list[str]:
+            def text():
                 lines = app.query_one(Lines)
                 return ["".join(segment.text for segment in lines.render_line(y)) for y in range(size[1])]
 
