@@ -129,27 +129,20 @@ class Frames(NamedTuple):
 
 
 class Where(NamedTuple):
-    """Where a register of the caller is: an operation of the program with its operand."""
+    """Where a register of the caller is: an operation of the program with its operand.
+
+    Of the CFA: kind "sum" (register + offset) or "expression".
+    """
 
     kind: str
     offset: int = 0
     expression: bytes = b""
+    register: int = 0
 
 
-class _State:
-    def __init__(self) -> None:
-        self.cfa: Where | None = None  # kind "sum" (register, offset) or "expression"
-        self.cfa_register = 0
-        self.registers: dict[int, Where] = {}
-
-    def put(self, register: int, where: Where) -> None:
-        if register < _MOST_REGISTERS:
-            self.registers[register] = where
-
-    def copy(self) -> _State:
-        made = _State()
-        made.cfa, made.cfa_register, made.registers = self.cfa, self.cfa_register, dict(self.registers)
-        return made
+#: what a program has set so far, by register; the CFA by a number that is none
+State = dict[int, Where]
+_CFA = -1
 
 
 def rule_at(frames: Frames, pc: int) -> Rule:
@@ -158,19 +151,15 @@ def rule_at(frames: Frames, pc: int) -> Rule:
     Raises:
         IndexError, struct.error, KeyError: the program contradicts itself.
     """
-    state = _State()
     common = frames.common
-    if _run(common.program, frames.start, common, state, None, pc) is None:
-        return rules.NO_RULE
-    initial = state.copy()
-    if _run(frames.program, frames.start, common, state, initial, pc) is None:
-        return rules.NO_RULE
-    return _flat(state, common, pc)
+    initial = _run(common.program, frames.start, common, {}, {}, pc)
+    state = None if initial is None else _run(frames.program, frames.start, common, dict(initial), initial, pc)
+    return rules.NO_RULE if state is None else _flat(state, common, pc)
 
 
-def _run(data: bytes, location: int, common: Common, state: _State, initial: _State | None, pc: int) -> int | None:
-    """Runs instructions until they pass pc; gives the location, None where one is not known."""
-    remembered: list[_State] = []
+def _run(data: bytes, location: int, common: Common, state: State, initial: State, pc: int) -> State | None:
+    """Runs instructions until they pass pc; gives the state, None where an instruction is not known."""
+    remembered: list[State] = []
     at = 0
     while at < len(data):
         code, low = data[at] & 0xC0, data[at] & 0x3F
@@ -179,9 +168,9 @@ def _run(data: bytes, location: int, common: Common, state: _State, initial: _St
             location += low * common.code_factor
         elif code == 0x80:  # DW_CFA_offset
             number, at = uleb(data, at)
-            state.put(low, Where("offset", number * common.data_factor))
+            _put(state, low, Where("offset", number * common.data_factor))
         elif code == 0xC0:  # DW_CFA_restore
-            _restore(state, initial, low)
+            _put(state, low, initial.get(low))
         elif low in (1, 2, 3, 4):  # DW_CFA_set_loc, DW_CFA_advance_loc1, 2, 4
             layout = {1: "<Q", 2: "<B", 3: "<H", 4: "<I"}[low]
             (number,) = struct.unpack_from(layout, data, at)
@@ -190,10 +179,9 @@ def _run(data: bytes, location: int, common: Common, state: _State, initial: _St
         elif low == 0x0A:  # DW_CFA_remember_state
             if len(remembered) == _MOST_REMEMBERED:
                 return None
-            remembered.append(state.copy())
+            remembered.append(dict(state))
         elif low == 0x0B:  # DW_CFA_restore_state
-            old = remembered.pop()
-            state.cfa, state.cfa_register, state.registers = old.cfa, old.cfa_register, old.registers
+            state = remembered.pop()
         elif low:
             after = _instruction(low, data, at, common, state, initial)
             if after is None:
@@ -201,52 +189,53 @@ def _run(data: bytes, location: int, common: Common, state: _State, initial: _St
             at = after
         if location > pc:
             break
-    return location
+    return state
 
 
-def _restore(state: _State, initial: _State | None, register: int) -> None:
-    """Gives a register what it had at the begin of the function."""
-    if initial is not None and register in initial.registers:
-        state.registers[register] = initial.registers[register]
-    else:
-        state.registers.pop(register, None)
+def _put(state: State, register: int, where: Where | None) -> None:
+    """Says where a register is; None = where it was."""
+    if where is None:
+        state.pop(register, None)
+    elif register < _MOST_REGISTERS:
+        state[register] = where
 
 
-def _instruction(code: int, data: bytes, at: int, common: Common, state: _State, initial: _State | None) -> int | None:
+def _instruction(code: int, data: bytes, at: int, common: Common, state: State, initial: State) -> int | None:
     """Applies one instruction with operands; gives the index behind it, None where it is not known."""
     if code in (0x0E, 0x13):  # DW_CFA_def_cfa_offset, _sf
         number, at = uleb(data, at) if code == 0x0E else sleb(data, at)
         factor = 1 if code == 0x0E else common.data_factor
-        state.cfa = Where("sum", number * factor) if state.cfa and state.cfa.kind == "sum" else None
+        known = state.get(_CFA)
+        _put(state, _CFA, known._replace(offset=number * factor) if known and known.kind == "sum" else None)
         return at
     if code == 0x0F:  # DW_CFA_def_cfa_expression
         expression, at = _block(data, at)
-        state.cfa = Where("expression", 0, expression)
+        _put(state, _CFA, Where("expression", 0, expression))
         return at
     if code == 0x2E:  # DW_CFA_GNU_args_size
         return uleb(data, at)[1]
     register, at = uleb(data, at)
     if code in (0x0C, 0x12):  # DW_CFA_def_cfa, _sf
         number, at = uleb(data, at) if code == 0x0C else sleb(data, at)
-        state.cfa = Where("sum", number if code == 0x0C else number * common.data_factor)
-        state.cfa_register = register
+        _put(state, _CFA, Where("sum", number if code == 0x0C else number * common.data_factor, register=register))
     elif code == 0x0D:  # DW_CFA_def_cfa_register
-        state.cfa_register = register
+        known = state.get(_CFA)
+        _put(state, _CFA, known and known._replace(register=register))
     elif code in (0x05, 0x11):  # DW_CFA_offset_extended, _sf
         number, at = uleb(data, at) if code == 0x05 else sleb(data, at)
-        state.put(register, Where("offset", number * common.data_factor))
+        _put(state, register, Where("offset", number * common.data_factor))
     elif code == 0x06:  # DW_CFA_restore_extended
-        _restore(state, initial, register)
+        _put(state, register, initial.get(register))
     elif code == 0x07:  # DW_CFA_undefined
-        state.put(register, Where("undefined"))
+        _put(state, register, Where("undefined"))
     elif code == 0x08:  # DW_CFA_same_value
-        state.registers.pop(register, None)
+        _put(state, register, None)
     elif code in (0x09, 0x14, 0x15):  # DW_CFA_register, DW_CFA_val_offset, _sf: no compiler makes them on x86-64
         _, at = (sleb if code == 0x15 else uleb)(data, at)
-        state.put(register, Where("other"))
+        _put(state, register, Where("other"))
     elif code in (0x10, 0x16):  # DW_CFA_expression, DW_CFA_val_expression
         expression, at = _block(data, at)
-        state.put(register, Where("expression" if code == 0x10 else "other", 0, expression))
+        _put(state, register, Where("expression" if code == 0x10 else "other", 0, expression))
     else:
         return None
     return at
@@ -259,17 +248,17 @@ def _block(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def _flat(state: _State, common: Common, pc: int) -> Rule:
+def _flat(state: State, common: Common, pc: int) -> Rule:
     """The state of a program as a rule."""
     flags = rules.SIGNAL if common.signal else 0
-    if (found := state.registers.get(common.return_column)) is not None and found.kind == "undefined":
+    if (found := state.get(common.return_column)) is not None and found.kind == "undefined":
         return (*rules.END[: rules.FLAGS], flags, *rules.END[rules.FIRST_SAVED :])
-    if state.cfa is None:
+    if (known := state.get(_CFA)) is None:
         return rules.NO_RULE
-    if state.cfa.kind == "sum":
-        cfa = (rules.CFA_SUM, state.cfa_register, state.cfa.offset)
+    if known.kind == "sum":
+        cfa = (rules.CFA_SUM, known.register, known.offset)
     else:
-        value = evaluate(state.cfa.expression, pc)
+        value = evaluate(known.expression, pc)
         if value is None:
             return rules.NO_RULE
         cfa = (rules.CFA_LOADED if value.loaded else rules.CFA_SUM, value.register, value.offset)
@@ -281,9 +270,9 @@ def _flat(state: _State, common: Common, pc: int) -> Rule:
     return row if all(-(1 << 62) < number < 1 << 62 for number in row) else rules.NO_RULE
 
 
-def _place(state: _State, register: int, pc: int) -> tuple[int, int]:
+def _place(state: State, register: int, pc: int) -> tuple[int, int]:
     """The kind and offset of a register in a rule."""
-    where = state.registers.get(register)
+    where = state.get(register)
     if where is None:
         return rules.SAME, 0
     if where.kind == "offset":
