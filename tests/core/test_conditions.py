@@ -43,5 +43,5 @@ def test_a_baseline_notes_them():
 @linux
 def test_a_kernel_that_refuses_is_reported(monkeypatch):
     monkeypatch.setattr(backend, "_personality", lambda wanted: 0 if wanted == 0xFFFFFFFF else -1)
-    with pytest.raises(Unavailable, match="ASLR cannot be switched off"), backend.without_aslr():
+    with pytest.raises(Unavailable, match="ASLR cannot be switched off"), backend.LinuxPlatform().without_aslr():
         pass

@@ -233,7 +233,7 @@ class LinuxPlatform(Platform):
             CommandNotFound, CannotExecute: there is no such program, or it is not executable.
             Unavailable: there is no such user, no right to become that user, or no room for a process or a trace.
         """
-        check_room()
+        self._check_room()
         pid, launcher = start(command, user)
         self.keep_freed_memory()
         return LinuxTarget(pid, os.path.basename(command[0]), launcher)
@@ -245,7 +245,7 @@ class LinuxPlatform(Platform):
             TargetExited: there is no such process, or it is a zombie.
             Unavailable: it is a kernel thread, or a limit of ours leaves no room for a trace.
         """
-        check_room()
+        self._check_room()
         stat = procfs.stat(pid)
         if stat.gone:
             raise TargetExited(f"process {pid} ({stat.name}) has ended; its parent has not taken note yet")
@@ -280,12 +280,41 @@ class LinuxPlatform(Platform):
         """The processes of control groups, or all."""
         from wstrace_plugins.os.linux.cgroups.groups import group
 
-        check_room()
+        self._check_room()
         return group(kind, name)
 
+    def _check_room(self) -> None:
+        """Returns if there is room for a trace. Raises Unavailable, as room()."""
+        self.room(_ROOM + _ROOM_PER_CPU * min(os.cpu_count() or 1, _CPUS), "a trace")
+
     def room(self, least: int, what: str) -> int | None:
-        """What RLIMIT_AS leaves, in bytes."""
-        return room(least, what)
+        """The bytes that may be mapped yet; None = no limit. Under one, malloc serves all threads from one arena.
+
+        Without that, glibc reserves 64 MiB for each thread; and when a new thread of CPython 3.11 finds no memory
+        before it has said that it runs, Thread.start() waits for ever.
+
+        Args:
+            least: bytes that are needed. what: for what.
+
+        Raises:
+            Unavailable: the limit leaves too little; the error names it, and the least one that suffices.
+        """
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        with contextlib.suppress(Unavailable):  # musl has no mallopt, and no arenas.
+            mallopt(_M_ARENA_MAX, 1)
+        used = int(procfs.content("/proc/self/statm").split()[0]) * mmap.PAGESIZE
+        try:
+            # Mapped without any right, which the limit counts, and neither memory nor vm.overcommit_memory does.
+            mmap.mmap(-1, least, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
+        except OSError:
+            enough = -(-(used + least) // 10_240_000) * 10_000
+            raise Unavailable(
+                f"this process may have {limit >> 10:,} KiB of address space (RLIMIT_AS), too little for {what}",
+                f"allow at least {enough:,} KiB: ulimit -v {enough}, or unlimited",
+            ) from None
+        return limit - used
 
     def environment(self) -> Mapping[str, str]:
         """The kernel, the machine, our privilege, and the settings that decide what may be traced."""
@@ -307,9 +336,17 @@ class LinuxPlatform(Platform):
         """Kernel, libc, transparent huge pages, processor."""
         return versions()
 
-    def without_aslr(self) -> AbstractContextManager[None]:
-        """By personality(2), which a child inherits."""
-        return without_aslr()
+    @contextmanager
+    def without_aslr(self) -> Iterator[None]:
+        """While entered, what is started has its memory at the same addresses each time. Raises Unavailable."""
+        before = _personality(_ASK)
+        if before < 0 or _personality(before | _ADDR_NO_RANDOMIZE) < 0:
+            why = f"ASLR cannot be switched off: personality(2) is refused ({last_error().strerror})"
+            raise Unavailable(why, "in a container: a seccomp profile that permits personality(0x40000)")
+        try:
+            yield
+        finally:
+            _personality(before)
 
     def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
         """Its type is known before it is opened."""
@@ -327,8 +364,26 @@ class LinuxPlatform(Platform):
             mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
     def remedies(self) -> Mapping[str, str]:
-        """How to gain CAP_PERFMON, or more of perf events without it, in each environment."""
-        return remedies()
+        """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
+        import shutil
+
+        python = os.path.realpath(sys.executable)
+        here = shutil.which("wstrace") or "wstrace"
+        return {
+            "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",
+            "sysctl": (
+                "sudo sysctl kernel.perf_event_paranoid=1       # your own processes; 2: user faults only\n"
+                "echo kernel.perf_event_paranoid=1 | sudo tee /etc/sysctl.d/60-wstrace.conf   # and after the next boot"
+            ),
+            "setcap": (
+                f"sudo setcap cap_perfmon,cap_sys_ptrace+ep {python}\n"
+                "# gives it to every script of that interpreter: use a copy of it, in a venv of its own"
+            ),
+            "Docker": "docker run --cap-add PERFMON --cap-add SYS_PTRACE ...   # seccomp then lets perf events pass",
+            "Kubernetes": "securityContext: {capabilities: {add: [PERFMON, SYS_PTRACE]}}   # of the container",
+            "systemd": "AmbientCapabilities=CAP_PERFMON CAP_SYS_PTRACE   # in the unit's [Service] section",
+            "Python stacks": "the same with cap_bpf, --cap-add BPF, BPF or CAP_BPF beside each perfmon",
+        }
 
     def output_owner(self) -> tuple[int, int] | None:
         """(uid, gid) of the user who called sudo, None without sudo."""
@@ -398,75 +453,3 @@ def _waited(done: Callable[[], bool], timeout: float) -> bool:
             return False
         time.sleep(_POLL_SECONDS)
     return True
-
-
-def remedies() -> Mapping[str, str]:
-    """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
-    import shutil
-
-    python = os.path.realpath(sys.executable)
-    here = shutil.which("wstrace") or "wstrace"
-    return {
-        "this shell": f"sudo {here} run -- COMMAND            # COMMAND still runs as you",
-        "sysctl": (
-            "sudo sysctl kernel.perf_event_paranoid=1       # your own processes; 2: user faults only\n"
-            "echo kernel.perf_event_paranoid=1 | sudo tee /etc/sysctl.d/60-wstrace.conf   # and after the next boot"
-        ),
-        "setcap": (
-            f"sudo setcap cap_perfmon,cap_sys_ptrace+ep {python}\n"
-            "# gives it to every script of that interpreter: use a copy of it, in a venv of its own"
-        ),
-        "Docker": "docker run --cap-add PERFMON --cap-add SYS_PTRACE ...   # seccomp then lets perf events pass",
-        "Kubernetes": "securityContext: {capabilities: {add: [PERFMON, SYS_PTRACE]}}   # of the container",
-        "systemd": "AmbientCapabilities=CAP_PERFMON CAP_SYS_PTRACE   # in the unit's [Service] section",
-        "Python stacks": "the same with cap_bpf, --cap-add BPF, BPF or CAP_BPF beside each perfmon",
-    }
-
-
-def check_room() -> None:
-    """Returns if there is room for a trace. Raises Unavailable, as room()."""
-    room(_ROOM + _ROOM_PER_CPU * min(os.cpu_count() or 1, _CPUS), "a trace")
-
-
-def room(least: int, what: str) -> int | None:
-    """The bytes that may be mapped yet; None = no limit. Under one, malloc serves all threads from one arena from then
-    on.
-
-    Without that, glibc reserves 64 MiB for each thread; and when a new thread of CPython 3.11 finds no memory before it
-    has said that it runs, Thread.start() waits for ever.
-
-    Args:
-        least: bytes that are needed. what: for what.
-
-    Raises:
-        Unavailable: the limit leaves too little; the error names it, and the least one that suffices.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return None
-    with contextlib.suppress(Unavailable):  # musl has no mallopt, and no arenas.
-        mallopt(_M_ARENA_MAX, 1)
-    used = int(procfs.content("/proc/self/statm").split()[0]) * mmap.PAGESIZE
-    try:
-        # Mapped without any right, which the limit counts, and neither memory nor vm.overcommit_memory does.
-        mmap.mmap(-1, least, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0).close()
-    except OSError:
-        enough = -(-(used + least) // 10_240_000) * 10_000
-        raise Unavailable(
-            f"this process may have {limit >> 10:,} KiB of address space (RLIMIT_AS), too little for {what}",
-            f"allow at least {enough:,} KiB: ulimit -v {enough}, or unlimited",
-        ) from None
-    return limit - used
-
-
-@contextmanager
-def without_aslr() -> Iterator[None]:
-    """While entered, what this process starts has its memory at the same addresses each time. Raises Unavailable."""
-    before = _personality(_ASK)
-    if before < 0 or _personality(before | _ADDR_NO_RANDOMIZE) < 0:
-        why = f"ASLR cannot be switched off: personality(2) is refused ({last_error().strerror})"
-        raise Unavailable(why, "in a container: a seccomp profile that permits personality(0x40000)")
-    try:
-        yield
-    finally:
-        _personality(before)
