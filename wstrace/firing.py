@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: What happened to a process or cgroup: it reached a size, some of it was killed for want of memory, or it ended.
 REACHED, KILLED, ENDED = "reached", "killed", "ended"
@@ -13,8 +13,7 @@ _LARGEST = (1 << 63) - 1
 MOST_PIDS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Firing:
+class Firing(NamedTuple):
     """One firing of a trigger. Times are ns of the records' clock, sizes bytes.
 
     what: the trigger as the user wrote it, `rss=400MiB`. who: the name of the process or cgroup. how: REACHED, KILLED,
@@ -31,7 +30,7 @@ class Firing:
     cgroup: str = ""
     pids: tuple[int, ...] = ()
     last_look_ns: int = 0
-    sizes: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def since(self, time_ns: int) -> tuple[int, int]:
         """The first time and size that was read from then on; the firing's own where none was."""
@@ -51,8 +50,7 @@ class Firing:
                 "asked_seconds": asked_seconds, "pids": list(self.pids[:MOST_PIDS])}  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """What a recording of a flight recorder tells of itself; see Firing.to_facts()."""
 
     time_ns: int

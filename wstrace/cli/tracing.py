@@ -22,7 +22,7 @@ from wstrace.ledger import Ledger
 from wstrace.logs import shape
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
 from wstrace.output_rights import temporary_folder
-from wstrace.plugins import Plugins
+from wstrace.plugins import Plugins, default_plugins
 from wstrace.targets import Group, Target
 from wstrace.text import base_name, number, printable
 from wstrace.trace_info import NOT_SAVED
@@ -110,7 +110,9 @@ class Recording:
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self.options = options
         self._error: WstraceError | None = None  # the error of a source or enricher
-        self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
+        self.plugins = default_plugins()
+        if words or options.no_plugins:
+            self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
         self.config = Config.load(options.config, project=not is_administrator())
         self._left_out, self._temporary = words, False
 

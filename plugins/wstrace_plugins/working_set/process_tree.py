@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from wstrace.errors import TargetExited, Unavailable
@@ -12,8 +11,7 @@ from wstrace.interfaces import Context
 from wstrace.text import base_name
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process of a tree; sizes in bytes, None where they may not be read.
 
     depth: 0 of a root. title: what it calls itself or was started as. pss: its private pages and its part of those that
@@ -41,8 +39,7 @@ class Held(NamedTuple):
     pss: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """The memory of several processes, in bytes.
 
     rss_sum: the sum of what is resident in each, where a shared page counts once for each that has it. pss: the sum of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from wstrace.errors import TraceFileError
@@ -36,8 +35,7 @@ END_BYTES = 4096
 LOST = "[lost]"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """The limits past which a reader calls a frame bad. In bytes unless noted; they can be raised for unusual files."""
 
     large_body: int = 16 << 20
@@ -69,7 +67,7 @@ class Limits:
 
     def without(self, **names: int) -> Limits:
         """The same limits with some of them changed."""
-        return replace(self, **names)
+        return self._replace(**names)
 
 
 LIMITS = Limits()

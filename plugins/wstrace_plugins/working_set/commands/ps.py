@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from wstrace.cli.common import json_option, print_json
@@ -43,7 +41,7 @@ def ps(pids: tuple[int, ...], tree: bool, top: int | None, wide: bool, as_json: 
     found = [process for process in found if not pids or process.pid in pids]
     found.sort(key=lambda process: (-process.resident, process.pid))
     if as_json:
-        print_json([asdict(process) for process in found[:top]])
+        print_json([process._asdict() for process in found[:top]])
         return
     Output.standard("stdout", width=_WIDTH).show(_table(found[:top], [p.name for p in found[:top]], wide=wide))
 
@@ -61,7 +59,7 @@ def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
 
 def _tree(found: list[Process], total: Sums, top: int | None, *, wide: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"schema": 1, "total": asdict(total), "processes": [asdict(p) for p in found]})
+        print_json({"schema": 1, "total": total._asdict(), "processes": [p._asdict() for p in found]})
         return
     names = ["  " * process.depth + process.title for process in found]
     parts: list[str | TextTable] = [_headline(total), *([f"distinct not known: {total.why}"] if total.why else []), "",

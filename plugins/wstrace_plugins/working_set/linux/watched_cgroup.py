@@ -6,7 +6,6 @@ import os
 import select
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from wstrace import cgroup_names as names
 from wstrace.errors import Unavailable, UsageError
@@ -115,9 +114,9 @@ class WatchedCgroup(Watched):
         (before_ns, before), (_, last) = self.snapshots
         # snapshots are taken when the size has risen: one that saw clearly less came behind a kill
         if condition.how in (KILLED, ENDED) and last < REARM * before:
-            firing = replace(firing, last_look_ns=before_ns)
+            firing = firing._replace(last_look_ns=before_ns)
         if condition.how == KILLED:
-            firing = replace(firing, n_bytes=self._killed[0], what=condition.text + self._killed[1])
+            firing = firing._replace(n_bytes=self._killed[0], what=condition.text + self._killed[1])
         return firing
 
     def close(self) -> None:
