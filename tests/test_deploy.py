@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from wstrace.config import Config
 from wstrace.plugins import default_plugins
-from wstrace_plugins.daemon.settings import checked, read
+from wstrace_plugins.daemon.settings import checked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 
@@ -89,7 +90,7 @@ def test_the_settings_load(where, tmp_path):
     else:
         (given,) = [one for one in manifests() if one["kind"] == "ConfigMap"]
         path.write_text(given["data"]["wstrace.toml"])
-    sources, exporters = checked(read(str(path)), default_plugins()).make()
+    sources, exporters = checked(Config.load(str(path), project=False), default_plugins()).make()
     assert [one.name for one in sources] == ["page_faults"]
     assert [one.name for one in exporters] == ["msgpack", "otel_containers"]
 
@@ -115,9 +116,9 @@ def test_the_image_has_the_paths_that_are_mounted_over():
 def test_under_the_profile_it_traces_and_answers_and_without_a_call_it_says_why(without, tmp_path):
     if shutil.which("setpriv") is None or not Path("/usr/lib/x86_64-linux-gnu/libseccomp.so.2").exists():
         pytest.skip("needs libseccomp")
-    code = f"""
+    code = """
 from wstrace_plugins.daemon.linux.health import Health, State
-Health({str(tmp_path / "health.sock")!r}, lambda: State(True, "tracing", {{}})).close()
+Health(("127.0.0.1", 0), lambda: State(True, "tracing", {})).close()
 from wstrace_plugins.page_faults.linux.levels import own_level
 print(own_level().name, own_level().why)
 """

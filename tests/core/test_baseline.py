@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.analysis.baseline import Bytes, Entry, grew
-from wstrace.analysis.baseline_file import Baseline, Machine
+from wstrace.analysis.baseline import Baseline, Bytes, Entry, Machine, grew
 from wstrace.errors import OutputError, UsageError
 
 PAGE = 4096

@@ -1,9 +1,6 @@
 """Two runs compared: rows that sum to the difference of both totals, names of two releases, what cannot be shown."""
 
 import json
-import os
-import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -198,48 +195,3 @@ def test_records_that_were_lost_are_a_doubt():
     lossy = run(*AFTER)
     lossy.ledger.add("lost_kernel", 7)
     assert any("7 lost" in doubt for doubt in run(*BEFORE).diff(lossy).doubts)
-
-
-def installed(folder: Path, name: str, version: str, package: str = "") -> str:
-    """A folder site-packages with a package, as an installer makes it."""
-    packages = folder / "lib" / "python3.12" / "site-packages"
-    package = package or name
-    (packages / package).mkdir(parents=True)
-    metadata = packages / f"{name}-{version}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nVersion: 9\n")
-    (metadata / "RECORD").write_text(f"{package}/__init__.py,sha256=a,1\n{metadata.name}/METADATA,,\n")
-    return str(packages)
-
-
-def releases(folder: Path, *names: tuple[str, str]) -> tuple[Trace, Trace]:
-    """Two runs that import pandas, each from its own environment."""
-    runs = []
-    for number, (name, version) in enumerate(names):
-        packages = installed(folder / str(number), name, version, "pandas")
-        runs.append(run((10 + 30 * number, importing("pandas", packages))))
-        runs[-1].info.created_ns = time.time_ns() + 1_000_000_000
-    return runs[0], runs[1]
-
-
-def test_the_release_of_a_package_is_reported(tmp_path):
-    first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
-    (row,) = [row for row in first.diff(second).rows("line") if row.of("package") == "pandas"]
-    assert (row.version_was, row.version) == ("2.2.3", "2.3.0")
-    assert first.diff(second).report().answer.endswith(": +120.0 import pandas 2.2.3 -> 2.3.0")
-    _, same = releases(tmp_path / "same", ("pandas", "2.3.0"), ("python_pandas", "2.3.0"))
-    assert second.diff(same).report().answer.startswith("no change")
-    assert first.diff(same).report().answer.endswith("import pandas 2.2.3 -> 2.3.0"), "by what it brought"
-
-
-def test_a_release_that_may_have_been_another_one_is_not_reported(tmp_path):
-    first, second = releases(tmp_path, ("pandas", "2.2.3"), ("pandas", "2.3.0"))
-    first.info.created_ns = 1_000  # it was installed after the first run
-    assert first.diff(second).report().answer.endswith("import pandas ? -> 2.3.0")
-    second.info.host = {"name": "another machine"}
-    assert first.diff(second).report().answer.endswith("import pandas")
-    metadata = tmp_path / "0/lib/python3.12/site-packages/pandas-2.2.3.dist-info/METADATA"
-    metadata.unlink()
-    os.mkfifo(metadata)
-    first.info.created_ns = time.time_ns() + 1_000_000_000
-    assert first.diff(second).report().answer.endswith("import pandas"), "a named pipe is not waited for"

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 from kit.blame_scripted import ANON, APP, PACKAGES, PAGE, Script, saved
 
-from wstrace.analysis.import_report import imports
-from wstrace.analysis.module_names import ModuleNames
+from wstrace.analysis.imports import ModuleNames, imports
 from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, PAGE_EXCLUSIVE
 from wstrace_exporters.console.commands.imports import imports as command

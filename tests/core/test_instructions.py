@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wstrace.analysis.instructions import Instructions
+from wstrace.analysis.symbols import Instructions
 from wstrace.schema import KIND_ANON, KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit.another_user import CALLER
 
-from wstrace.analysis.baseline_file import Baseline
+from wstrace.analysis.baseline import Baseline
 from wstrace.errors import OutputError
 from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
 from wstrace.output_folder import make_folders

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.moments import LastSnapshots
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import PAGE_GUARD, PAGE_SWAPPED, PAGE_ZERO, RESIDENT_PAGES
 

@@ -9,8 +9,7 @@ from kit.stacks_scripted import Fault, Stacks
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import rows as rows_of
-from wstrace.analysis.own import Origin, OwnRule, SourceFile, package_of
-from wstrace.analysis.own_native import jit_function, module_origin
+from wstrace.analysis.own import Origin, OwnRule, SourceFile, jit_function, module_origin, package_of
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
     CALL_SITE,

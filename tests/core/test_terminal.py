@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.terminal.bar import Bar
 from wstrace.terminal.elide import elide, width_of
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal.table import Bar, Column, TextTable
 from wstrace.text import printable
 
 HOSTILE = "/tmp/\x1b]0;owned\x07\x9b2J\u202egnp.so\n"
@@ -107,18 +106,3 @@ def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns():
     assert all(len(line) <= 80 for line in shown)
     assert len({line.split("KiB  ")[-1] for line in shown}) == 3
     assert all("relocate_object_" in line for line in shown)
-
-
-def test_a_remark_makes_room_for_the_name_that_it_follows():
-    """GIVEN names of blame that are too wide with what they were copied of THEN the remark goes before the line."""
-    names = [
-        "import pandas app.py:1 (copied: loaded by import gunicorn bin/gunicorn:5)",
-        "gunicorn (26859)  handle app.py:9 (copied: loaded by gunicorn (26611)  import pandas app.py:1)",
-        "libpython3.11.so.1.0!gc_collect_main (no line)",
-    ]
-    assert elide(names, 36) == [
-        "import pandas app.py:1", "gunicorn (26859)  handle app.py:9", "libpython3.11.so.1.0!gc_collect_main"
-    ]  # fmt: skip
-    assert elide(names, 100) == names
-    alike = [f"save app.py:9 (copied: loaded by load app.py:{n})" for n in range(2)]
-    assert len({*elide(alike, 30)}) == 2

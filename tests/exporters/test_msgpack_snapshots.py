@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kit.msgpack_scripted import started
 
-from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.moments import LastSnapshots
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.schema import RESIDENT_PAGES
 from wstrace_exporters.msgpack.format.layout import FRAME_ROWS

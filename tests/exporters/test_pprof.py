@@ -70,20 +70,13 @@ def test_code_without_a_name_keeps_its_file_build_id_and_address(tmp_path):
     assert re.search(r"^ +\d+: 0x400040 M=1 *$", raw, re.M)
 
 
-def test_instructions_without_a_name_that_are_few_each_are_reported_by_their_file(tmp_path):
+def test_each_instruction_without_a_name_keeps_its_address(tmp_path):
     script = Script()
     for n in range(3000):
         script.fault(10 + n, ANON + n * PAGE, pc=CODE + 64 + 16 * max(n - 1000, 0))
     path = saved(script.trace(), tmp_path / "x.pb.gz")
     assert totals(path) == {"faults": 3000, "brought": 3000 * PAGE, "resident": 0}
-    top = pprof("-top", "-sample_index=faults", path)
-    assert re.search(r"^ +1999 66\.63% .* \(others in tool\)$", top, re.M)
-    assert re.search(r"^ +\d+: 0x400040 M=1 *$", pprof("-raw", path), re.M), "one with many faults keeps its address"
-    assert "1,999 instructions without a name, of less than 0.1 % each" in pprof("-comments", path)
-    assert len(path.read_bytes()) < 2000
-    whole = saved(script.trace(), tmp_path / "y.pb.gz", least=0)
-    assert "others in" not in pprof("-top", "-sample_index=faults", whole)
-    assert len(re.findall(r": 0x[0-9a-f]+ M=1 *$", pprof("-raw", whole), re.M)) == 2000
+    assert len(re.findall(r": 0x[0-9a-f]+ M=1 *$", pprof("-raw", path), re.M)) == 2000
 
 
 def test_a_cut_stack_does_not_look_whole(tmp_path):

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import wstrace
 from wstrace import Session, open_trace
-from wstrace.analysis.spans import Place, Span, places, spans_of
+from wstrace.analysis.timeline import Place, Span, places, spans_of
 from wstrace.batch import Batch
 from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN

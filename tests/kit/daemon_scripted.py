@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -119,9 +118,6 @@ class Running:
             if "tracing" in line:
                 self._ready.set()
         self._ready.set()
-
-    def reload(self) -> None:
-        self.process.send_signal(signal.SIGHUP)
 
     @property
     def session(self) -> int:

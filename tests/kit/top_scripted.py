@@ -18,7 +18,7 @@ def first() -> Look:
     """Two lines, a process and a worker; two faults from disk."""
     owners = [owner("load_model app.py:31", 50 * MIB, faults=800, major=4), owner("(before the trace)", 12 * MIB)]
     workers = [owner("app (7)", 40 * MIB, private=10 * MIB, faults=500), owner("app (8)", 22 * MIB, faults=300)]
-    return Look(1_000_000_000, 2.0, owners=owners, workers=workers, majors=[("/srv/model.bin", 4)],
+    return Look(1_000_000_000, 2.0, owners=owners, workers=workers,
                 resident=62 * MIB, recent=800, faults=800, major=4,
                 completeness="complete: 800 faults, 0 lost")  # fmt: skip
 
@@ -28,5 +28,4 @@ def second() -> Look:
     owners = [owner("load_model app.py:31", 58 * MIB, faults=2000), owner("(before the trace)", 12 * MIB),
               owner("import pandas app.py:3", 3 * MIB, faults=700)]  # fmt: skip
     return replace(first(), time_ns=2_000_000_000, span=1.0, owners=owners, resident=73 * MIB, recent=2700, faults=3500,
-                   major=14,
-                   majors=[("/srv/model.bin", 12), ("/usr/lib/libbig.so", 2)])  # fmt: skip
+                   major=14)  # fmt: skip

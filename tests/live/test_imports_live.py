@@ -10,7 +10,7 @@ import zipfile
 import pytest
 from kit.recorded_run import record
 
-from wstrace.analysis.import_report import imports
+from wstrace.analysis.imports import imports
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives stacks"),

@@ -1,8 +1,7 @@
-"""The daemon's life with a scripted source: limits, reload, failures, and its end."""
+"""The daemon's life with a scripted source: limits, failures, and its end."""
 
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -101,48 +100,6 @@ def test_a_daemon_that_is_killed_leaves_no_session_behind(settings, tmp_path):
     running.until(lambda: not state.exists() or ") Z " in state.read_text())
 
 
-def test_a_reload_takes_new_settings(settings):
-    path = settings(f'sources = ["faulting"]\n{HEALTH}')
-    with daemon(path) as running:
-        running.until(lambda: running.facts()["recorded"] > 0)
-        settings(f'sources = ["faulting"]\n{HEALTH.replace("64", "32")}')
-        running.reload()
-        running.until(lambda: running.facts()["cpu"]["max"] == 32)
-        running.until(lambda: running.facts()["sessions"] == 2)
-        facts = running.facts()
-        assert facts["reload_refused"] == ""
-        before = facts["recorded"]
-        running.until(lambda: running.facts()["recorded"] > before)
-
-
-def test_a_reload_that_is_refused_is_a_line_and_the_old_settings_go_on(settings):
-    path = settings(f'sources = ["faulting"]\n{HEALTH}')
-    with daemon(path) as running, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for bad, why in [
-            ("[daemon", "is no TOML"),
-            ("[daemon]\nmax_cpus = 1", "no option 'max_cpus'"),
-            ('sources = ["nothing"]', "nothing"),
-            ('exporters = ["msgpack"]', "msgpack needs path"),
-            (f'sources = ["faulting"]\n[daemon]\nhealth = "{address}"\n', "cannot answer"),
-        ]:
-            settings(bad)
-            running.reload()
-            running.until(lambda why=why: why in running.facts()["reload_refused"])
-            facts = running.facts()
-            assert (facts["sessions"], facts["state"]) == (1, "tracing")
-            running.until(lambda facts=facts: running.facts()["recorded"] > facts["recorded"])
-        assert sum(line.startswith("reload refused, the old settings go on: ") for line in running.lines) == 5
-        settings(f'sources = ["faulting:fails=perf is refused here"]\n{HEALTH}')
-        running.reload()
-        running.until(lambda: running.facts()["reload_refused"] == "perf is refused here; mend it")
-        running.until(lambda: running.facts()["state"] == "tracing")
-        before = running.facts()["recorded"]
-        running.until(lambda: running.facts()["recorded"] > before)
-
-
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
@@ -161,7 +118,7 @@ def test_what_cannot_go_on_ends_it_with_a_line_and_a_code(text, code, said, sett
 def test_many_signals_at_once_do_not_block_it(settings):
     with daemon(settings(f'sources = ["faulting"]\n{HEALTH}')) as running:
         for _ in range(100):
-            running.reload()
+            running.process.send_signal(signal.SIGTERM)
 
 
 def test_each_capability_that_is_lacking_is_a_line(tmp_path):

@@ -316,8 +316,8 @@ class History:
         life = faults.life[fault]
         source = key_of(losses.rows.other[losses.row[life]], page_of(faults.key[fault]))
         order = np.argsort(source, kind="stable")
-        asked = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
-        loader = owners(asked, faults, losses, self._size, life[order] - 1)[0].fault
+        chosen = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
+        loader = owners(chosen, faults, losses, self._size, life[order] - 1)[0].fault
         return rows[order[loader >= 0]], loader[loader >= 0]
 
     def _behind_a_fork(self, mapped: NDArray[np.uint64]) -> Numbers:
@@ -349,11 +349,11 @@ class History:
         forked = np.full(int(losses.rows.other.max(initial=0)) + 1, np.iinfo(np.uint64).max, np.uint64)
         np.minimum.at(forked, losses.rows.other[losses.row[forks]], losses.time[forks])
         since = forked[space_of(keys).astype(np.intp)]
-        asked = np.flatnonzero(group >= 0)
-        first = faults.first[group[asked]]
-        late = faults.time[first] >= np.maximum(since, times)[asked]
+        chosen = np.flatnonzero(group >= 0)
+        first = faults.first[group[chosen]]
+        late = faults.time[first] >= np.maximum(since, times)[chosen]
         faults.brings[first[late]] = False
-        group[asked[~late]] = -1  # it may have arrived by that fault
+        group[chosen[~late]] = -1  # it may have arrived by that fault
         there = (life == 0) & ((group >= 0) | gone)
         return self._held(keys[there], life[there])
 
@@ -369,16 +369,16 @@ class History:
         key, life, fault = faults.key[first], faults.life[first], first
         moved = losses.arrived[life]
         parents = faults.forks_of_parents
-        whose = space_of(key) << np.uint64(32)
-        at = parents.searchsorted(whose | life.astype(np.uint64), "right")
+        process = space_of(key) << np.uint64(32)
+        at = parents.searchsorted(process | life.astype(np.uint64), "right")
         fork = np.append(parents, np.uint64((1 << 64) - 1))[at]
         range_of = (fork & np.uint64(0xFFFFFFFF)).astype(np.intp)
-        behind = (fork >> np.uint64(32) == whose >> np.uint64(32)) & ~faults.forked[first]
+        behind = (fork >> np.uint64(32) == process >> np.uint64(32)) & ~faults.forked[first]
         behind[behind] &= losses.time[range_of[behind]] <= faults.time[first[behind]]
         until = faults.time[first] - np.uint64(1)
         until[behind] = losses.time[range_of[behind]]
-        asked = moved | behind
-        found = [self._there(key[asked], life[asked], until[asked], fault[asked])]
+        chosen = moved | behind
+        found = [self._there(key[chosen], life[chosen], until[chosen], fault[chosen])]
         of_children = faults.forked[first]
         key, life, fault = key[of_children], life[of_children], fault[of_children]
         for _ in range(_MOST_STEPS):

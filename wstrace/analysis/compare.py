@@ -16,7 +16,6 @@ from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Recorded, Snapshot, Snapshots
 from wstrace.analysis.own import short_path
 from wstrace.analysis.report import Report, report
-from wstrace.analysis.versions import Versions
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, estimate_mark, printable, signed, size, unit_of
@@ -36,10 +35,9 @@ class Change(Row):
 
     Attributes:
         was: its file, package or label in the first run, where that is another one.
-        version, version_was: the release of its package in the second and in the first run, "" = not known.
     """
 
-    __slots__ = ("version", "version_was", "was")
+    __slots__ = ("was",)
 
     def __init__(self, label: Label, first: Sequence[Row], second: Sequence[Row], was: str = "") -> None:
         one, other = (sum(map(held, rows)) for rows in (first, second))
@@ -47,25 +45,16 @@ class Change(Row):
         super().__init__((label,), {"change": other - one, "first": one, "second": other, "private": private,
                                     "shared": other - one - private,
                                     "estimated": sum(row["estimated"] for row in (*first, *second))})  # fmt: skip
-        self.was, self.version, self.version_was = was, "", ""
+        self.was = was
 
     @property
     def imports(self) -> bool:
         """Whether it is a line that imports its package."""
         return self.label.startswith("import ")
 
-    @property
-    def release(self) -> str:
-        """` 2.2.3 -> 2.3.0` of a package that both runs have, ` 2.3.0` where it is the same; "" = not known."""
-        one, other = self.version_was, self.version
-        if self["first"] and self["second"] and one != other:
-            return f" {one or '?'} -> {other or '?'}"
-        return f" {other or one}" if other or one else ""
-
     def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, object]:
         """The keys of a row in JSON."""
-        more = {"was": self.was, "version": self.version, "version_was": self.version_was}
-        return super().as_dict(by, names) | {"estimated": self["estimated"]} | more
+        return super().as_dict(by, names) | {"estimated": self["estimated"], "was": self.was}
 
 
 def held(row: Row) -> int:
@@ -117,7 +106,7 @@ def _grouped(rows: Iterable[Row], by: str) -> list[_Group]:
 
 
 def _lines(first: list[Row], second: list[Row]) -> list[Change]:
-    """The lines of a function, each with the one that it was; one row where that cannot be told."""
+    """The lines of a function, each with the one that it was; one row where that is not known."""
     shift = shift_between([row.line for row in first], [row.line for row in second])
     if shift is None:
         before, after = (", ".join(str(n) for n in sorted({row.line for row in rows})[:9]) for rows in (first, second))
@@ -154,7 +143,7 @@ def _row(first: Sequence[Row], second: Sequence[Row]) -> Change:
 
 
 class Compared(Recorded, Protocol):
-    """What is asked of the trace of a run; wstrace.trace.Trace has it."""
+    """What is read of the trace of a run; wstrace.trace.Trace has it."""
 
     @property
     def name(self) -> str:
@@ -192,14 +181,6 @@ class Run:
         self.total = self.of.rss
         #: whether any fault has a Python stack
         self.stacked = bool(self.of.inputs.faults["stack"].any())
-
-    @cached_property
-    def versions(self) -> Versions:
-        """The releases of the packages whose code ran."""
-        tree, strings = self.of.inputs.names.tree, self.trace.strings
-        sources = [tree.text(code) for code in np.unique(tree.column("file")).tolist()]
-        mapped = [strings[code] for code in np.unique(self.of.inputs.mappings["file"]).tolist() if code < len(strings)]
-        return Versions(self.trace.info, [*sources, *mapped])
 
     @property
     def doubts(self) -> list[str]:
@@ -284,12 +265,7 @@ class Comparison:
         """
         if why := self.why_not(by):
             raise UsageError(f"not compared by {by}: {why}", "use --by file")
-        found = changes_between(self.first.of.rows(by), self.second.of.rows(by), by)
-        for row in found if by in ("package", "line") else ():
-            if (package := row.of("package")) and row["change"] and (by == "package" or row.imports):
-                row.version_was = self.first.versions.of(package) if row["first"] else ""
-                row.version = self.second.versions.of(package) if row["second"] else ""
-        return found
+        return changes_between(self.first.of.rows(by), self.second.of.rows(by), by)
 
     def report(self, by: str = "", *, everything: bool = False) -> Report:
         """The comparison as a report by a dimension; "" = package, or file where owners cannot be compared.
@@ -314,7 +290,7 @@ class Comparison:
         )
 
     def _answer(self, lines: list[Change]) -> str:
-        """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 import pandas 2.2.3 -> 2.3.0, ...`."""
+        """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 import pandas, ...`."""
         programs = "two different programs: " if self.programs else ""
         if not self.change and not any(row["change"] for row in lines):
             return f"{programs}no change: {size(self.second.total)} resident {self.moment}"
@@ -323,7 +299,7 @@ class Comparison:
         phrases: Counter[str] = Counter()
         estimated: Counter[str] = Counter()
         for row in lines:
-            imported = f"import {printable(row.of('package'), NAME_LIMIT)}{row.release}" if row.imports else ""
+            imported = f"import {printable(row.of('package'), NAME_LIMIT)}" if row.imports else ""
             phrase = imported or name_of(row.label)
             phrases[phrase] += row["change"]
             estimated[phrase] += row["estimated"]
@@ -363,7 +339,7 @@ def _program(command: Sequence[str]) -> list[str]:
 
 
 class Moment(NamedTuple):
-    """The resident pages at one moment. rows: by the view that was asked for; resident, private: bytes."""
+    """The resident pages at one moment. rows: by the view of the table; resident, private: bytes."""
 
     time_ns: int
     resident: int
@@ -383,7 +359,7 @@ class OverTime:
         pids: the processes that are wanted; () = all.
 
     Attributes:
-        moments: by time. step: seconds, wider than asked for where there would be more than MOST moments.
+        moments: by time. step: seconds, wider than given where there would be more than MOST moments.
 
     Raises:
         UsageError: step is not positive.
@@ -392,7 +368,7 @@ class OverTime:
     def __init__(self, trace: Recorded, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
         if step <= 0:
             raise UsageError(f"a step of {step} s", "give seconds above 0")
-        taken = [one for one in Snapshots(trace).taken if not pids or one.whose[1] in pids]
+        taken = [one for one in Snapshots(trace).taken if not pids or one.process[1] in pids]
         taken = _before_the_exit(trace, taken)
         times = np.array([one.time_ns for one in taken], np.float64)
         span = (times[-1] - times[0]) / 1e9 if len(times) else 0.0
@@ -400,9 +376,9 @@ class OverTime:
         # one moment is what was read until a quarter of a step after it, so that the first one is the beginning
         number = np.ceil((times - times[:1]) / (self.step * 1e9) - 0.25).astype(np.int64)
         last = np.flatnonzero(np.append(number[1:] != number[:-1], np.ones(min(len(times), 1), np.bool_)))
-        asked = [taken[at].time_ns for at in last.tolist()]
-        past = Past(trace, [(time, pids) for time in asked], by=(by,), chosen=Filter(pids=pids)) if asked else None
-        self.moments = [_moment(Composition(trace, time, past=past, number=at), by) for at, time in enumerate(asked)]
+        ends = [taken[at].time_ns for at in last.tolist()]
+        past = Past(trace, [(time, pids) for time in ends], by=(by,), chosen=Filter(pids=pids)) if ends else None
+        self.moments = [_moment(Composition(trace, time, past=past, number=at), by) for at, time in enumerate(ends)]
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:
         """What the rows of one moment have more at another, the largest change first; sizes in bytes."""
@@ -449,7 +425,7 @@ class OverTime:
 def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
     """Without the snapshot of a command that was taken after it had ended: it has freed what it held."""
     info = trace.info
-    at_exit = [at for at, one in enumerate(taken) if one.whose[1] == info.final_snapshot]
+    at_exit = [at for at, one in enumerate(taken) if one.process[1] == info.final_snapshot]
     if info.exit_code is None or len(at_exit) < 2:
         return taken
     return [*taken[: at_exit[-1]], *taken[at_exit[-1] + 1 :]]

@@ -51,7 +51,7 @@ _OF_EXECS = 16
 
 
 class Past:
-    """The faults of a trace, read once for all the moments that are asked for.
+    """The faults of a trace, read once for all the moments that are wanted.
 
     Args:
         trace: the trace. moments: see inputs.read_all().
@@ -122,8 +122,8 @@ class Past:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
         losses, runs = self.inputs[0].losses, self.inputs[0].before
         parents = losses.other[np.isin(losses.event, FORKS)]
-        asked = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
-        runs = {name: column[asked] for name, column in runs.items()}
+        wanted = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
+        runs = {name: column[wanted] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
 

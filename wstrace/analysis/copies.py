@@ -117,10 +117,10 @@ def _families(spaces: NDArray[np.intp], children: NDArray[np.intp], parents: NDA
 def _undone(found: NDArray[np.intp], faults: Faults, losses: Losses, forks: NDArray[np.intp]) -> NDArray[np.intp]:
     """The fork that each copy undid: the last one up to it that the process came from or had itself."""
     row = losses.row[forks]
-    whose = np.concatenate((losses.rows.space[row], losses.rows.other[row])).astype(np.uint64)
-    known = np.sort(whose << np.uint64(32) | np.concatenate((forks, forks)).astype(np.uint64))
-    asked = space_of(faults.key[found]) << np.uint64(32) | losses.upto(faults.time[found]).astype(np.uint64)
-    return (known[known.searchsorted(asked, "right") - 1] & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    spaces = np.concatenate((losses.rows.space[row], losses.rows.other[row])).astype(np.uint64)
+    known = np.sort(spaces << np.uint64(32) | np.concatenate((forks, forks)).astype(np.uint64))
+    wanted = space_of(faults.key[found]) << np.uint64(32) | losses.upto(faults.time[found]).astype(np.uint64)
+    return (known[known.searchsorted(wanted, "right") - 1] & np.uint64(0xFFFFFFFF)).astype(np.intp)
 
 
 class _Family:
@@ -144,9 +144,9 @@ class _Family:
         self.member = member
         self._faults = np.flatnonzero((self._members(space_of(faults.key)) >= 0) & copyable)
         self._page = page_of(faults.key[self._faults])
-        asked = faults.forked | ~faults.brings | np.isin(losses.event(faults.life), _STAYS)
+        wanted = faults.forked | ~faults.brings | np.isin(losses.event(faults.life), _STAYS)
         there = np.isin(self._page, page_of(held.key[self._members(space_of(held.key)) >= 0]))
-        self._pages = distinct(self._page[asked[self._faults] | there])
+        self._pages = distinct(self._page[wanted[self._faults] | there])
         #: What happens to all pages of a process, in order of time: (time, member, its parent) of each fork; of each
         #: exec and end, which come behind a fork of the same time, the parent is -1.
         self.steps = self._steps(ends)
@@ -215,8 +215,8 @@ class _Family:
     def _steps(self, ends: Ends) -> list[tuple[int, int, int]]:
         losses = self.losses
         executed = 1 + np.flatnonzero(losses.event(np.arange(1, len(losses) + 1)) == LOSS_EXECUTED)
-        whose = np.concatenate((losses.rows.space[losses.row[executed]], ends.space))
-        over = self._members(whose.astype(np.uint64))
+        spaces = np.concatenate((losses.rows.space[losses.row[executed]], ends.space))
+        over = self._members(spaces.astype(np.uint64))
         gone = over >= 0
         time = np.concatenate((losses.time[self.forks], np.concatenate((losses.time[executed], ends.time))[gone]))
         member = np.concatenate((self.member[self.children], over[gone]))

@@ -46,7 +46,7 @@ class Cube:
     of rare cells become lower bounds.
 
     Args:
-        by: the dimensions that will be asked for, where any needs more than KEYS; `report` can show all others, too.
+        by: the dimensions that will be wanted, where any needs more than KEYS; `report` can show all others, too.
         names: what the ids stand for; None = it learns that from the batches that are added.
         limit: the most cells.
 
@@ -285,9 +285,9 @@ def _sampled(
     same = tids[chosen] == tids
     of = np.empty(len(order), np.intp)
     of[order] = order[np.where(same, chosen, np.arange(len(order)))]
-    told = (stack == 0) & (own | (own[of] & needs))
+    stacked = (stack == 0) & (own | (own[of] & needs))
     of = np.where(needs, of, np.arange(len(order)))
     return (
-        np.where(told, native[of], stack),
-        np.where(own, native_how, np.where(told, HOW_NOT_SAMPLED, how)),
+        np.where(stacked, native[of], stack),
+        np.where(own, native_how, np.where(stacked, HOW_NOT_SAMPLED, how)),
     )

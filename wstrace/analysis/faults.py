@@ -156,10 +156,10 @@ class Faults:
         fork; -1 = none. since, until: times, both inclusive. Neighbours that ask the same are searched once.
         """
         new = begins(low, high, since, until)
-        which, asked = np.cumsum(new) - 1, np.flatnonzero(new)
-        found, alone = np.full(len(asked), -1), np.zeros(len(asked), np.bool_)
-        for at in range(0, len(asked), _AT_ONCE):
-            part = asked[at : at + _AT_ONCE]
+        which, first_of = np.cumsum(new) - 1, np.flatnonzero(new)
+        found, alone = np.full(len(first_of), -1), np.zeros(len(first_of), np.bool_)
+        for at in range(0, len(first_of), _AT_ONCE):
+            part = first_of[at : at + _AT_ONCE]
             of = slice(at, at + _AT_ONCE)
             found[of], alone[of] = self._earliest(low[part], high[part], since[part], until[part])
         return found[which], alone[which]

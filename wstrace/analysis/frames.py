@@ -10,8 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, SourceFile, shared_folder, short_path
-from wstrace.analysis.own_native import JitFunction, is_own, jit_function, module_origin
+from wstrace.analysis.own import (
+    JitFunction,
+    Origin,
+    OwnRule,
+    SourceFile,
+    is_own,
+    jit_function,
+    module_origin,
+    shared_folder,
+    short_path,
+)
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.places import Place, SourceLine
@@ -24,6 +33,9 @@ from wstrace.schema import (
     FRAME_NONE,
     FRAME_PYTHON,
     FRAME_UNCHECKED,
+    HOW_EXACT,
+    HOW_OWN,
+    STACK_HOW,
 )
 
 #: the name of the frame that stands for those that a cut stack lacks
@@ -348,3 +360,15 @@ class Frames:
             number: (places[at], build_id)
             for number, at, build_id in zip(native.tolist(), index.tolist(), build_ids, strict=True)
         }
+
+
+def reason(how: int) -> str:
+    """Why a fault has no stack, as tables show it: `(no Python frame)`."""
+    return f"({stack_reason(how)})"
+
+
+def stack_reason(how: int) -> str:
+    """Why a fault has no stack, by the value of its column `stack_how` or `native_how`."""
+    if how in (HOW_EXACT, HOW_OWN):
+        return "the frames of its stack are not in the trace"
+    return (STACK_HOW[how] if how < len(STACK_HOW) else "") or "no stack, for an unknown reason"

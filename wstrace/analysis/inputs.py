@@ -15,8 +15,7 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.losses import Losses, LossRows, key_of
 from wstrace.analysis.moments import LAST, Moment, Recorded, Snapshot, Snapshots
-from wstrace.analysis.names import Names
-from wstrace.analysis.processes import Processes
+from wstrace.analysis.names import Names, Processes
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import (
@@ -53,7 +52,7 @@ _MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "
 _PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1"}
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
              "kind": "|u1"}  # fmt: skip
-#: Losses of all that a process has: they tell whose memory its faults are in.
+#: Losses of all that a process has: they say in which memory its faults are.
 _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 _SHARERS = 8  # processes in a row that run in each other's memory
 _NEVER = np.uint64((1 << 64) - 1)
@@ -75,7 +74,7 @@ class Inputs:
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
         before: such runs of the first snapshot of each process that was there before the trace.
-        swapped: pages. time_ns: the latest of the snapshots. moment: what was asked for, in words.
+        swapped: pages. time_ns: the latest of the snapshots. moment: which it is, in words.
         of_peak: the most that was resident, in bytes, where the moment is the peak.
         unseen: the spaces of processes that ran at the moment, of which there is no snapshot.
     """
@@ -142,15 +141,15 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     if (faults["until"] == faults["time_ns"]).all():
         del faults["until"]
     snapshots = Snapshots(trace)
-    asked = [snapshots.at(*moment) for moment in moments]
-    first = snapshots.first(max(moment.until for moment in asked))
-    parts = snapshots.parts(trace, {*first, *(one for moment in asked for one in moment.snapshots)}, _RESIDENT)
-    whose = {one: processes.number(*one.whose) for one in parts}
+    wanted_at = [snapshots.at(*moment) for moment in moments]
+    first = snapshots.first(max(moment.until for moment in wanted_at))
+    parts = snapshots.parts(trace, {*first, *(one for moment in wanted_at for one in moment.snapshots)}, _RESIDENT)
+    number_of = {one: processes.number(*one.process) for one in parts}
     numbers = tally.distinct(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
-                                             np.array(list(whose.values()), np.uint64)]))  # fmt: skip
+                                             np.array(list(number_of.values()), np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
         columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.int32)
-    spaces = {one: int(numbers.searchsorted(np.uint64(number))) for one, number in whose.items()}
+    spaces = {one: int(numbers.searchsorted(np.uint64(number))) for one, number in number_of.items()}
     page_size = trace.info.page_size or 4096
     shift = np.uint64(page_size.bit_length() - 1)
     cgroups = _cgroups(faults, len(numbers))
@@ -166,7 +165,7 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)
     ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
     found = []
-    for (_, pids), moment in zip(moments, asked, strict=True):
+    for (_, pids), moment in zip(moments, wanted_at, strict=True):
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
         found.append(Inputs(
             page_size,

@@ -132,11 +132,11 @@ class Losses:
             parts = range(0, len(keys), _AT_ONCE)
             return np.concatenate([self.latest(keys[at : at + _AT_ONCE], limits[at : at + _AT_ONCE]) for at in parts])
         cell = self._bounds.searchsorted(keys, "right") - 1
-        new = begins(cell, limits)  # neighbours that ask the same are asked for once
-        asked = np.flatnonzero(new)
-        if 2 * len(asked) > len(keys):
+        new = begins(cell, limits)  # equal neighbours are searched once
+        first_of = np.flatnonzero(new)
+        if 2 * len(first_of) > len(keys):
             return self._latest(cell, limits)
-        return self._latest(cell[asked], limits[asked]).repeat(np.diff(asked, append=len(keys)))
+        return self._latest(cell[first_of], limits[first_of]).repeat(np.diff(first_of, append=len(keys)))
 
     def _latest(self, cell: NDArray[np.intp], limits: NDArray[np.intp]) -> NDArray[np.intp]:
         """The last range up to each limit that covers each cell."""

@@ -2,19 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.snapshots import resident_rows
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
-from wstrace.schema import MARK, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
+from wstrace.schema import MARK, NOT_RESIDENT, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
 from wstrace.trace_info import TraceInfo
+
+T = TypeVar("T")
+
+#: The number of processes process snapshots are held; past it, the one that was seen first is forgotten.
+MAX_PROCESSES = 4096
+#: The number of forgotten processes that are distinguished, so that each is counted once.
+_MOST_FORGOTTEN = 1 << 16
+#: The snapshots of one process process parts may interleave: each source takes its own.
+_AT_ONCE = 4
+
+
+def resident_rows(batch: Batch) -> Batch:
+    """The runs that count as resident: those without a flag of schema.NOT_RESIDENT (swapped out, zero page ...)."""
+    if "flags" not in batch:
+        return batch
+    keep = (batch["flags"] & NOT_RESIDENT) == 0
+    return batch if keep.all() else batch.take(keep)
+
+
+class LastSnapshots(Generic[T]):
+    """The last whole snapshot of each process, in the form that its user counts in. Only one thread at a time may add.
+
+    A snapshot is whole once its parts 0, 1 ... up to the last one have come. A snapshot that is cut (the trace ended,
+    or a part was lost) never counts; the whole one before it does. The last one has the greatest time, and of equal
+    times it is the one that came last. Iterating gives (pid, counted) for each; equal pids of several hosts are
+    several.
+
+    Args:
+        empty: makes an empty counter for one snapshot.
+        count: adds the resident rows of one part to the counter.
+        limit: the number of processes that are held; past it, the one that was seen first is forgotten.
+    """
+
+    def __init__(
+        self, empty: Callable[[], T], count: Callable[[T, Batch], None], *, limit: int = MAX_PROCESSES
+    ) -> None:
+        self._empty, self._count, self._limit = empty, count, limit
+        self._processes: dict[tuple[int, int], _Process[T]] = {}  # Keyed by (host, pid).
+        self._forgotten: set[tuple[int, int]] = set()
+
+    def add(self, batch: Batch) -> None:
+        """Takes one part of a snapshot; batches of other streams are ignored."""
+        if batch.schema.name != RESIDENT_PAGES.name:
+            return
+        one = batch.snapshot or SnapshotPart()
+        owner = one.host, one.pid
+        if owner not in self._processes and len(self._processes) >= self._limit:
+            first = next(iter(self._processes))
+            del self._processes[first]
+            if len(self._forgotten) < _MOST_FORGOTTEN:
+                self._forgotten.add(first)
+        self._forgotten.discard(owner)
+        process = self._processes.setdefault(owner, _Process())
+        key = one.time_ns, one.number
+        parts = process.unfinished.get(key)
+        if one.part == 0:
+            parts = process.unfinished[key] = _Parts(self._empty())
+            while len(process.unfinished) > _AT_ONCE:
+                del process.unfinished[next(iter(process.unfinished))]
+        if parts is None or one.part != parts.next:  # A part is missing, so this snapshot will never be whole.
+            process.unfinished.pop(key, None)
+            return
+        self._count(parts.counted, resident_rows(batch))
+        parts.next += 1
+        if one.last:
+            del process.unfinished[key]
+            if process.whole is None or process.whole[0] <= key[0]:
+                process.whole = key[0], parts.counted
+
+    def __iter__(self) -> Iterator[tuple[int, T]]:
+        for _, pid, counted in self.by_host():
+            yield pid, counted
+
+    def by_host(self) -> Iterator[tuple[int, int, T]]:
+        """(host, pid, counted) for each process; the host is 0 if the trace has only one."""
+        for (host, pid), process in list(self._processes.items()):
+            if process.whole is not None:
+                yield host, pid, process.whole[1]
+
+    def whole(self, host: int, pid: int) -> tuple[int, T] | None:
+        """(time, counted) of the last whole snapshot of a process; None without one."""
+        process = self._processes.get((host, pid))
+        return None if process is None else process.whole
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that have a whole snapshot."""
+        return [pid for pid, _ in self]
+
+    @property
+    def forgotten(self) -> int:
+        """The number of processes process snapshots came and are not held any more; at most 65,536."""
+        return len(self._forgotten)
+
+    @property
+    def cut(self) -> list[int]:
+        """The processes with parts but no whole snapshot: what they had in memory is not known."""
+        return [pid for (_, pid), process in self._processes.items() if process.whole is None]
+
+
+class _Parts(Generic[T]):
+    """A snapshot process parts are arriving: the counter so far, and the number of the next part."""
+
+    def __init__(self, counted: T) -> None:
+        self.counted, self.next = counted, 0
+
+
+class _Process(Generic[T]):
+    """A process: its unfinished snapshots by (time, number), and the last whole one as (time, counted)."""
+
+    def __init__(self) -> None:
+        self.unfinished: dict[tuple[int, int], _Parts[T]] = {}
+        self.whole: tuple[int, T] | None = None
+
 
 #: Moments that are the last snapshot of each process, at its own end.
 LAST = ("exit", "last look", "now", "end")
@@ -28,7 +141,7 @@ _MOST_PROCESSES = 1 << 16
 
 
 class Recorded(Protocol):
-    """What is asked of a trace; wstrace.trace.Trace has it."""
+    """What is read of a trace; wstrace.trace.Trace has it."""
 
     strings: Dictionary
 
@@ -47,11 +160,11 @@ class Recorded(Protocol):
 class Snapshot(NamedTuple):
     """A whole snapshot of a process.
 
-    whose: (host, pid). number: as its source counts them. pages, swapped: how many are resident, and swapped out.
+    process: (host, pid). number: as its source counts them. pages, swapped: how many are resident, and swapped out.
     """
 
     time_ns: int
-    whose: tuple[int, int]
+    process: tuple[int, int]
     number: int
     pages: int
     swapped: int
@@ -125,10 +238,10 @@ class Snapshots:
             UsageError: there is no such mark.
         """
         until, words = self._until(at)
-        held = {one.whose: one for one in self.taken if one.time_ns <= until}
+        held = {one.process: one for one in self.taken if one.time_ns <= until}
         if at not in LAST:
-            held = {whose: one for whose, one in held.items() if not self._gone(one, until)}
-        found = [one for one in held.values() if not pids or one.whose[1] in pids]
+            held = {process: one for process, one in held.items() if not self._gone(one, until)}
+        found = [one for one in held.values() if not pids or one.process[1] in pids]
         if at == "exit" and not self._of_the_exit(found):
             words = "last look"
         return Moment(found, until, words, self._peak() if at == "peak" else None)
@@ -136,7 +249,7 @@ class Snapshots:
     def _of_the_exit(self, held: Sequence[Snapshot]) -> bool:
         """Whether these are the pages of a command at its exit; of its children the last look is left."""
         info = self.info
-        return info.exit_code is not None and [one.whose[1] for one in held] == [info.final_snapshot]
+        return info.exit_code is not None and [one.process[1] for one in held] == [info.final_snapshot]
 
     def _peak(self) -> int | None:
         """The most that was resident, in bytes: of one process, as the system accounts it, or of all, as was read."""
@@ -146,13 +259,13 @@ class Snapshots:
 
     def first(self, until: int) -> list[Snapshot]:
         """The first snapshot of each process up to a time."""
-        return list({one.whose: one for one in reversed(self.taken) if one.time_ns <= until}.values())
+        return list({one.process: one for one in reversed(self.taken) if one.time_ns <= until}.values())
 
     def parts(
         self, trace: Recorded, wanted: Collection[Snapshot], columns: Iterable[str]
     ) -> dict[Snapshot, list[Batch]]:
         """The resident rows of snapshots."""
-        known = {(one.time_ns, one.whose, one.number): one for one in wanted}
+        known = {(one.time_ns, one.process, one.number): one for one in wanted}
         found: dict[Snapshot, list[Batch]] = {one: [] for one in wanted}
         for batch in trace.batches(RESIDENT_PAGES.name, tuple(columns)):
             part = batch.snapshot
@@ -198,14 +311,14 @@ class Snapshots:
         held: dict[tuple[int, int], Snapshot] = {}
         found: list[tuple[int, int]] = []
         for one in self.taken:
-            held[one.whose] = one
-            held = {whose: last for whose, last in held.items() if not self._gone(last, one.time_ns)}
+            held[one.process] = one
+            held = {process: last for process, last in held.items() if not self._gone(last, one.time_ns)}
             found.append((sum(last.pages for last in held.values()), one.time_ns))
         return found
 
     def _gone(self, one: Snapshot, time: int) -> bool:
         """Whether a process has ended since a snapshot and up to a time. One taken after its end is of its exit."""
-        return one.time_ns <= self.ends.get(one.whose, -1) <= time
+        return one.time_ns <= self.ends.get(one.process, -1) <= time
 
 
 def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
@@ -260,8 +373,8 @@ def read_sums(info: TraceInfo) -> ReadSums | None:
     if begin is None or end is None or rss_sum is None or not 0 < len(pids) <= _MOST_PROCESSES:
         return None
     why = noted.get("why")
-    told = Sums(len(pids), rss_sum, pss, distinct, why if isinstance(why, str) else "")
-    return ReadSums(told, frozenset(pid for pid in pids if type(pid) is int), begin, end)
+    sums = Sums(len(pids), rss_sum, pss, distinct, why if isinstance(why, str) else "")
+    return ReadSums(sums, frozenset(pid for pid in pids if type(pid) is int), begin, end)
 
 
 def sums_at(

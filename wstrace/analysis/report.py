@@ -1,4 +1,4 @@
-"""Reports: the rows of a trace by what was asked for, one first line, and how complete they are; for every output."""
+"""Reports: the rows of a trace by dimensions, one first line, and how complete they are; for every output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wstrace.analysis.moments import Recorded
 from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.errors import UsageError
 from wstrace.firing import Recording
-from wstrace.text import json_safe, number, plural, printable, printable_words, size, unit_of
+from wstrace.text import estimates_note, json_safe, number, plural, printable, printable_words, size, unit_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,6 +238,16 @@ def why_no_pages(trace: Recorded) -> str:
     if trace.info.incomplete:
         return "no resident pages are in what is left of the trace"
     return "no resident pages are in the trace: record with -s peak_snapshot, which reads them while it runs"
+
+
+def sentences(of: Composition, report: Report) -> list[str]:
+    """What a picture or profile of these pages and faults shows, and what it cannot, for files that hold no report."""
+    lines = [report.answer, report.completeness, *report.notes]
+    lines += [note] if (note := estimates_note(of.past.sampled)) else []
+    lines += [] if of.rss else [why_no_pages(of.trace)]
+    if not of.inputs.names.tree.ids().size:
+        lines.append("no stacks are in the trace (-s page_faults:stacks=python)")
+    return lines
 
 
 def _peak(trace: Recorded) -> str:

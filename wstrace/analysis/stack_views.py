@@ -1,8 +1,8 @@
-"""The labels by which tables group stacks: own line, innermost function, whole stack, package."""
+"""The labels by which tables group stacks: own line, innermost function, whole stack, package; stacks as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -12,7 +12,8 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, package_of
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.schema import FRAME_CUT
+from wstrace.batch import Batch, Dictionary
+from wstrace.schema import FRAME_CUT, FRAME_KINDS, Column, Schema
 from wstrace.text import base_name
 
 if TYPE_CHECKING:
@@ -26,6 +27,26 @@ IMPORT_SYSTEM = "<frozen importlib"
 StackBy = Literal["line", "function", "stack", "package"]
 LIBRARY = "(standard library)"
 CALLED_BY = " < "
+
+
+STACKS = Schema(
+    "stacks",
+    (
+        Column("id", "u32", "stack", "what `stack` and `native_stack` of page_fault name"),
+        Column("parent", "u32", "stack", "its caller, 0 = none"),
+        Column("depth", "u32", "count", "frames of the stack"),
+        Column("kind", "u8", "id", "what the code of the innermost frame is", words=FRAME_KINDS),
+        Column("function", "u32", "str", "of the innermost frame"),
+        Column("file", "u32", "str", "its source file, where known"),
+        Column("line", "u32", "count", "in that file, from 1; 0 = not known"),
+        Column("module", "u32", "str", "of native code"),
+        Column("offset", "u64", "count", "in the file of the module"),
+        Column("own", "u8", "count", "1 = the frame is the program's own"),
+        Column("own_line", "u32", "str", "the label of `report --by line`"),
+        Column("package", "u32", "str", "the label of `report --by package`"),
+        Column("folded", "u32", "str", "the whole stack, outermost;...;innermost"),
+    ),
+)
 
 
 class Label(NamedTuple):
@@ -58,7 +79,7 @@ class StackViews:
         self._of_lines: tuple[NDArray[np.intp], list[Label]] = np.zeros(0, np.intp), []
 
     def labels(self, by: StackBy) -> Callable[[NDArray[np.intp]], list[Label]]:
-        """A function that labels stacks, whose innermost call sites it takes."""
+        """A function that labels stacks, by their innermost call sites."""
         if by == "stack":
             return self._stacks
         if by == "function":
@@ -68,13 +89,13 @@ class StackViews:
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
         origins = self._frames.line_origins()
-        chosen, whose = leaves.copy(), np.zeros(len(leaves), np.uint8)
+        chosen, found = leaves.copy(), np.zeros(len(leaves), np.uint8)
         open_ = np.arange(len(leaves))
         for origin in sorted(Origin, reverse=True)[:-1]:
             at = self._tree.first_above(leaves[open_], origins == origin)
-            chosen[open_[at != 0]], whose[open_[at != 0]] = at[at != 0], origin
+            chosen[open_[at != 0]], found[open_[at != 0]] = at[at != 0], origin
             open_ = open_[at == 0]
-        return chosen, whose
+        return chosen, found
 
     def _lines(self, leaves: NDArray[np.intp]) -> list[Label]:
         if not np.array_equal(leaves, self._of_lines[0]):  # several tables of a trace are by its lines
@@ -82,14 +103,14 @@ class StackViews:
         return self._of_lines[1]
 
     def _named_lines(self, leaves: NDArray[np.intp]) -> list[Label]:
-        nodes, whose = self.attributed(leaves)
+        nodes, origins = self.attributed(leaves)
         # The own line may be among the frames that are missing.
         cut = self._tree.first_above(leaves, self._tree.column("flags") & FRAME_CUT != 0) != 0
         imports = imported(self._tree, leaves, nodes)
         frames, which = self._frames.of_lines(nodes)
         labels: dict[tuple[int, int, bool, str], Label] = {}  # many call sites have the same
         found: list[Label] = []
-        for node, *key in zip(nodes.tolist(), which.tolist(), whose.tolist(), cut.tolist(), imports, strict=True):
+        for node, *key in zip(nodes.tolist(), which.tolist(), origins.tolist(), cut.tolist(), imports, strict=True):
             number, origin, is_cut, name = place = tuple(key)
             if place not in labels:
                 labels[place] = self._line(node, frames[number], origin, name, is_cut=is_cut)
@@ -98,8 +119,8 @@ class StackViews:
 
     def _line(self, node: int, frame: Frame, origin: int, name: str, *, is_cut: bool) -> Label:
         if origin in (Origin.PACKAGE, Origin.LIBRARY):
-            whose = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
-            return Label(f"{whose[:-1]}, stack cut)" if is_cut else whose)
+            name = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
+            return Label(f"{name[:-1]}, stack cut)" if is_cut else name)
         if name and frame.file:
             return Label(f"import {name} {frame.shown or frame.file}:{frame.line}", (frame,), name)
         return Label(str(frame), (frame,))
@@ -192,3 +213,54 @@ def _module_name(file: str) -> str:
         return package
     folder, _, name = file.replace("\\", "/").rpartition("/")
     return base_name(folder) if name.startswith("__init__.") else name.partition(".")[0]
+
+
+def stack_rows(
+    tree: CallTree, strings: Dictionary, wanted: Iterable[str], symbolizer: Symbolizer | None = None
+) -> Batch:
+    """All call sites of a tree, with some of the columns of STACKS.
+
+    Args:
+        tree: the call sites.
+        strings: the dictionary that the texts go into.
+        wanted: the names of these columns.
+        symbolizer: names native frames.
+    """
+    from wstrace.analysis.frames import Frames
+
+    ids, names, code = tree.ids(), set(wanted), strings.code
+    columns = {}
+    if "id" in names:
+        columns["id"] = ids.astype("<u4")
+    columns |= {name: tree.column(name)[ids] for name in ("parent", "kind", "line", "offset") if name in names}
+    if "depth" in names:
+        columns["depth"] = _depths(tree)[ids]
+    frames = Frames(tree, OwnRule(), symbolizer)
+    if of_frame := names & {"function", "file", "module", "own"}:
+        found = frames.of(ids.tolist())
+        columns |= {
+            name: np.array([code(getattr(frame, name)) for frame in found], "<u4") for name in of_frame if name != "own"
+        }
+        if "own" in of_frame:
+            columns["own"] = np.array([frame.own is True for frame in found], "|u1")
+    views = StackViews(tree, OwnRule(), symbolizer)
+    for name, by in (("own_line", "line"), ("package", "package")):
+        if name in names:
+            labels = views.labels(by)(ids)  # type: ignore[arg-type]
+            columns[name] = np.array([code(label.text) for label in labels], "<u4")
+    if "folded" in names:
+        folded = (";".join(str(frame).replace(";", ",") for frame in reversed(frames.stack(i))) for i in ids.tolist())
+        columns["folded"] = np.fromiter(map(code, folded), "<u4", len(ids))
+    return Batch(STACKS, columns, strings=strings, rows=len(ids))
+
+
+def _depths(tree: CallTree) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """The number of frames of each stack, by id."""
+    parent = tree.column("parent").astype(np.intp)
+    depths = np.zeros(len(parent), "<u4")
+    at = np.arange(len(parent))
+    at[np.setdiff1d(at, tree.ids())] = 0
+    while at.any():
+        depths += at != 0
+        at = parent[at]
+    return depths

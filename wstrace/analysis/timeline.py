@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -11,8 +13,9 @@ from numpy.typing import NDArray
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Row
 from wstrace.analysis.inputs import LEFT_OUT
+from wstrace.analysis.moments import Recorded
 from wstrace.analysis.segments import distinct
-from wstrace.schema import FAULT_MAJOR
+from wstrace.schema import FAULT_MAJOR, SPAN, SPAN_OPEN
 
 Figures = NDArray[np.float64]
 #: cells, times, and how many there are of both
@@ -85,27 +88,27 @@ class Timeline:
 
     def by(self, *views: str) -> Over:
         """The figures by these dimensions together; the rows are in no order, and have no sums."""
-        told, size = self.of.past.labels(*views), self.of.page_size
-        n = len(told.labels)
+        named, size = self.of.past.labels(*views), self.of.page_size
+        n = len(named.labels)
         cell, time, count = self._faults
-        label = told.of[cell]
+        label = named.of[cell]
         faults, from_disk, gone = (self._placed(label, time, amount, n)[:, :-1]
                                    for amount in (count, self._major, self._gone))  # fmt: skip
         cell, time, count = self._pages
-        resident = self._placed(told.of[cell], time, count, n) * size
-        rows = [Row(label, {}) for label in told.labels]
+        resident = self._placed(named.of[cell], time, count, n) * size
+        rows = [Row(label, {}) for label in named.labels]
         return Over(rows, faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
 
     def arrivals(self, *views: str) -> Arrivals:
         """The figures by these dimensions together, where there are any: by() has them for few labels."""
-        told = self.of.past.labels(*views)
+        named = self.of.past.labels(*views)
         cell, time, _ = self._faults
-        keys = [told.of[cell] * self.n + time]
+        keys = [named.of[cell] * self.n + time]
         amounts = [np.stack((np.zeros(len(cell)), self._gone, self._major))]
         cell, time, pages = self._pages
         timed = time >= 0
         cell, pages = cell[timed], pages[timed]
-        keys.append(told.of[cell] * self.n + time[timed])
+        keys.append(named.of[cell] * self.n + time[timed])
         amounts.append(np.stack((pages, pages, np.zeros(len(cell)))))
         found, which = np.unique(np.concatenate(keys), return_inverse=True)
         amount = np.concatenate(amounts, axis=1)
@@ -118,3 +121,76 @@ class Timeline:
         width = self.n + 1
         found = np.bincount(label * width + np.where(time < 0, self.n, time), amount, n * width)
         return found.reshape(n, width).astype(np.float64)
+
+
+class Span(NamedTuple):
+    """A span: its start and end in ns on the records' clock, its thread and name; open: the trace ended before it."""
+
+    begin_ns: int
+    end_ns: int
+    pid: int
+    tid: int
+    name: str
+    open: bool
+
+
+class Place(NamedTuple):
+    """Where a span is drawn: its row among those of its thread, and how many spans of that row it lies within."""
+
+    row: int
+    depth: int
+
+
+def spans_of(trace: Recorded) -> list[Span]:
+    """The spans of a trace by their start, the longer one first."""
+    found, names = [], ("time_ns", "end_ns", "pid", "tid", "name", "flags")
+    for batch in trace.batches(SPAN.name):
+        if not set(names) <= set(batch):  # of another version of wstrace
+            continue
+        columns = (batch[name].tolist() for name in names)
+        found += [Span(begin, max(begin, end), pid, tid, batch.strings[name], bool(flags & SPAN_OPEN))
+                  for begin, end, pid, tid, name, flags in zip(*columns, strict=True)]  # fmt: skip
+    return sorted(found, key=lambda one: (one.begin_ns, -one.end_ns))
+
+
+def places(spans: list[Span]) -> list[Place]:
+    """Where each span is drawn, of spans as spans_of() gives them: in a row each lies within another one or beside it.
+
+    The spans of a thread lie within each other, but for those of tasks that take turns on it: these need more rows.
+    A span lies within the one that ends first of those that it can lie within, else in the first row that is free.
+    """
+    threads: dict[tuple[int, int], _Rows] = {}
+    return [threads.setdefault((one.pid, one.tid), _Rows()).place(one) for one in spans]
+
+
+class _Rows:
+    """The rows of a thread. As many tasks may take turns, a row is found without a look at each."""
+
+    def __init__(self) -> None:
+        self._open: list[list[int]] = []  # of each row the ends of the spans that are open there
+        self._inner: list[tuple[int, int]] = []  # the end of each row's innermost one and its row, in order
+        self._free: list[int] = []  # a heap
+
+    def place(self, one: Span) -> Place:
+        """Where the next span by its begin is drawn."""
+        while self._inner and self._inner[0][0] <= one.begin_ns:
+            row = self._inner.pop(0)[1]
+            ends = self._open[row]
+            while ends and ends[-1] <= one.begin_ns:
+                ends.pop()
+            if ends:
+                bisect.insort(self._inner, (ends[-1], row))
+            else:
+                heapq.heappush(self._free, row)
+        around = bisect.bisect_left(self._inner, (one.end_ns, 0))
+        if around < len(self._inner):
+            row = self._inner.pop(around)[1]
+        elif self._free:
+            row = heapq.heappop(self._free)
+        else:
+            row = len(self._open)
+            self._open.append([])
+        ends = self._open[row]
+        ends.append(one.end_ns)
+        bisect.insort(self._inner, (one.end_ns, row))
+        return Place(row, len(ends) - 1)

@@ -1,4 +1,4 @@
-"""Unshared: the pages that processes copied, which they had shared since a fork, and whose writes did it."""
+"""Unshared: the pages that processes copied, which they had shared since a fork, and which writes did it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Unshared:
 
     @property
     def forked(self) -> int:
-        """The number of forks whose memory was copied; vfork and threads share theirs and are none."""
+        """The number of forks of which memory was copied; vfork and threads share theirs and are none."""
         events: NDArray[np.intp] = np.unique(self._fork)
         return len(events)
 
@@ -156,8 +156,8 @@ class Unshared:
         rows = losses.row[forks]
         of_child, of_parent = losses.rows.space[rows], losses.rows.other[rows]
         parents = np.setdiff1d(of_parent, np.concatenate((inputs.began, of_child)))
-        asked = self.of.past.copyable[faults.order]
-        asked[self.copies] = False
+        wanted = self.of.past.copyable[faults.order]
+        wanted[self.copies] = False
         space = space_of(faults.key).astype(np.intp)
         found = []
         for parent in parents.tolist():
@@ -165,7 +165,7 @@ class Unshared:
             seen = inputs.before["time"][inputs.before["space"] == parent].min(initial=_NEVER)
             own = (space == parent) & (faults.life == 0) & (faults.time >= since) & (faults.time < seen)
             of_children = np.isin(space, of_child[of_parent == parent]) & faults.forked & (seen == _NEVER)
-            found += [parent] * bool((asked & faults.brings & (own | of_children)).any())
+            found += [parent] * bool((wanted & faults.brings & (own | of_children)).any())
         return found
 
     @property
@@ -176,9 +176,9 @@ class Unshared:
     def answer(self, lines: Sequence[Row]) -> str:
         """`45.9 MiB un-shared after 2 forks: 34.4 search app.py:12, 11.5 search app.py:11`."""
         if self.unseen and not self.total:
-            whose = name_of(self.of.name_of(self.unseen[0]))
+            parent = name_of(self.of.name_of(self.unseen[0]))
             return (
-                f"what was un-shared is not known: no snapshot shows what {whose} had in memory before the trace; "
+                f"what was un-shared is not known: no snapshot shows what {parent} had in memory before the trace; "
                 "wstrace unshared PID takes one"
             )
         if self.earlier:
@@ -218,10 +218,10 @@ def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     found, none = np.zeros(len(faults["space"]), np.bool_), np.zeros(0, np.intp)
     forks = np.isin(losses.event, FORKS)
     family = np.union1d(losses.space[forks], losses.other[forks])
-    asked = np.intersect1d(family, inputs.ends.space)
-    if not len(asked):
+    wanted = np.intersect1d(family, inputs.ends.space)
+    if not len(wanted):
         return found, none
-    rows = np.flatnonzero(np.isin(faults["space"], asked) & (faults["tid"] == inputs.pids[faults["space"]]))
+    rows = np.flatnonzero(np.isin(faults["space"], wanted) & (faults["tid"] == inputs.pids[faults["space"]]))
     rows = rows[np.lexsort((faults["time_ns"][rows], faults["space"][rows]))]
     space, time = faults["space"][rows].astype(np.intp), faults["time_ns"][rows]
     outermost = _outermost(inputs.names.tree, faults["stack"][rows])
@@ -234,7 +234,7 @@ def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     last, last_unread = (np.zeros(len(inputs.pids), np.uint64) for _ in range(2))
     for times, of in ((last, np.isin(outermost, np.unique(outermost[first]))), (last_unread, unread)):
         times[space[of]] = time[of]  # in order of time: of several the last one stays
-    known = asked[last[asked] > last_unread[asked]]
+    known = wanted[last[wanted] > last_unread[wanted]]
     found[rows] = np.isin(space, known) & (time > last[space])
     return found, known
 

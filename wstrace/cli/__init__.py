@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import click
 
-from wstrace.cli.signals import before_the_trace, raised, told
+from wstrace.cli.signals import before_the_trace, interruption, raised
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import OutputError, Unavailable, UsageError, WstraceError
 from wstrace.guard import lifted_by, named, why
@@ -36,15 +36,15 @@ _HELP = {
     },
     "Inspect": {
         "report": "Show who brought the memory of a trace, command or process.",
-        "snapshot": "Show what is in a process's memory, and whose it is.",
+        "snapshot": "Show what is in a process's memory, and where it is from.",
         "check": "Fail when a command takes more memory than its baseline.",
         "delta": "Show what a process brings in between two moments.",
-        "diff": "Show what a second trace has more in memory, and whose.",
-        "empty": "Take a process's pages out of memory and tell what stayed.",
+        "diff": "Show what a second trace has more in memory, and by whom.",
+        "empty": "Take a process's pages out of memory and show what stayed.",
         "file": "Show what of a file is in memory, and which of its parts.",
         "imports": "Show what imported Python modules bring into memory.",
         "ps": "Show the processes with their working sets.",
-        "top": "Watch whose page faults and whose memory grow, live.",
+        "top": "Watch which page faults and which memory grow, live.",
         "unshared": "Show what forked processes copied of shared memory.",
         "wss": "Show what a process uses of its memory in a time.",
     },
@@ -190,7 +190,7 @@ def _complain(error: Exception) -> int:
 
 def _interrupted(stopped: BaseException | None) -> int:
     """The exit code for the signal; says on stderr what was interrupted, as nothing else tells it of a lone process."""
-    _say(told(stopped))
+    _say(interruption(stopped))
     return int(getattr(stopped, "exit_code", INTERRUPTED))
 
 

@@ -41,24 +41,6 @@ class Size(_Parsed):
     name, parse = "size", staticmethod(parse_size)
 
 
-class Between(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.4
-    """Two durations with a comma between them, such as `1.5s,2m`, converted to seconds."""
-
-    name = "durations"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
-        """The two. Raises click.BadParameter."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        try:
-            begin, end = (parse_duration(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not two times with a comma between them, such as 1.5s,2s", param, ctx)
-        if end <= begin:
-            self.fail(f"{value!r}: the second time is not after the first", param, ctx)
-        return begin, end
-
-
 def time_window(command: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator that gives a click command --start and --end, in seconds of the trace; None where not given."""
     start = click.option(

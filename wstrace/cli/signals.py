@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-def told(stopped: BaseException | None) -> str:
+def interruption(stopped: BaseException | None) -> str:
     """What was interrupted, where that is known, or by which signal: `interrupted by SIGTERM`."""
     if stopped is not None and stopped.args:
         return str(stopped)
@@ -36,7 +36,7 @@ def before_the_trace() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stopped:
-        stopped.args = (f"{told(stopped)} before the trace began: nothing was recorded",)
+        stopped.args = (f"{interruption(stopped)} before the trace began: nothing was recorded",)
         raise
 
 

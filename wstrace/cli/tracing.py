@@ -70,7 +70,7 @@ _OPTIONS = [
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE (- for stdout)."),
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
     click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time."),
-    click.option("--over-time", type=Duration(), metavar="1s", help="Tell what grew, how fast, and by whom."),
+    click.option("--over-time", type=Duration(), metavar="1s", help="Show what grew, how fast, and by whom."),
     click.option("--html", "pictures", metavar="FILE", help="Write a report with pictures at the end."),
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
@@ -189,7 +189,7 @@ class Recording:
         return Session(
             targets=targets,
             groups=groups,
-            sources=self._specs("source", [*_looks(options), *options.sources]),
+            sources=self._specs("source", [*_snapshots(options), *options.sources]),
             exporters=self._specs("exporter", options.exporters) + _pictures(options),
             command=command,
             children=children,
@@ -283,10 +283,10 @@ class Recording:
 
 
 def _outlive(session: Session, ending: Ending, plugins: Plugins) -> None:
-    """Waits for a launched command that outlives the trace, as its exit code becomes ours; tells what outlives it."""
+    """Waits for a launched command that outlives the trace, as its exit code becomes ours; says what outlives it."""
     if session.wait(0):
-        if told := _left_behind(session.info, plugins.platform):
-            warn(told)
+        if left := _left_behind(session.info, plugins.platform):
+            warn(left)
         return
     alive = [target for target in session.context.targets if target.exit_code is None]
     names = ", ".join(f"{printable(base_name(target.name))} ({target.pid})" for target in alive)
@@ -298,8 +298,8 @@ def _outlive(session: Session, ending: Ending, plugins: Plugins) -> None:
 def _left_behind(info: TraceInfo, platform: Platform) -> str:
     """Names those processes that still run, with what traces them; "" where all have ended.
 
-    A source tells of a process that ends a little after the command, as a helper does that waits for its end. So they
-    are asked once more, when all records are written.
+    A source reports a process that ends a little after the command, as a helper does that waits for its end. So they
+    are tried once more, when all records are written.
 
     Args:
         info: of the trace that has ended. platform: opens the processes.
@@ -385,8 +385,8 @@ def _from_terminal() -> bool:
     return False
 
 
-def _looks(options: Tracing) -> list[str]:
-    """What --over-time asks for: looks, so rarely that they, which hold the lock of the target's mappings, take 1 % of
+def _snapshots(options: Tracing) -> list[str]:
+    """The source of --over-time: snapshots so rare that they, which hold the lock of the target's mappings, take 1 % of
     the time at most.
     """
     return [f"working_set:interval={options.over_time:g},max_cpu=0.01"] if options.over_time else []

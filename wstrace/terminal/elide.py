@@ -10,9 +10,6 @@ from wstrace.signatures import without_parameters
 #: Tags of a compiler or interpreter, which do not help to identify a file.
 _NOISE = r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]"
 
-#: What blame says of a line behind it; a column, or the missing line number, says most of it, too.
-_REMARK = r" \((?:copied: loaded by .+|no line)\)$"
-
 #: What tables are drawn with: the ellipsis, lines and blocks.
 _NARROW = re.compile("[ -~\u2026\u2500-\u259f]*")
 #: between the names of a table by two keys, and of `file  by  module`
@@ -34,9 +31,8 @@ def width_of(text: str) -> int:
 def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]:
     """Each name shortened to at most `room` cells.
 
-    A name that is too wide loses a remark behind it first (`(copied: loaded by ...)`), then the parameters and return
-    types of C++ functions, then tags such as `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look
-    the same are cut elsewhere, or numbered.
+    A name that is too wide loses the parameters and return types of C++ functions first, then tags such as
+    `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are cut elsewhere, or numbered.
 
     Args:
         names: printable names; equal names get equal results.
@@ -63,8 +59,8 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
 
 
 def _shorter(name: str, room: int) -> str:
-    """The name without a remark, then without C++ signatures and then without tags, as far as it is too wide."""
-    for spare in (lambda text: re.sub(_REMARK, "", text), _without_signature, lambda text: re.sub(_NOISE, "", text)):
+    """The name without C++ signatures and then without tags, as far as it is too wide."""
+    for spare in (_without_signature, lambda text: re.sub(_NOISE, "", text)):
         if width_of(name) > room:
             name = spare(name)
     return name

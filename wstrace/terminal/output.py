@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output
-from wstrace.terminal.bar import has_blocks
-from wstrace.terminal.table import Styled, TextTable
+from wstrace.terminal.table import Styled, TextTable, has_blocks
 from wstrace.text import encodable, printable
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from wstrace.trace_info import NOT_SAVED, TraceInfo
 if TYPE_CHECKING:
     from wstrace.terminal.table import Styled, TextTable
     from wstrace.trace import Trace
-    from wstrace_exporters.console.json_stacks import Stacks
+    from wstrace_exporters.console.lines import Stacks
 
 _REDRAW_SECONDS = 0.5
 
@@ -135,8 +135,7 @@ class Console(Exporter):
 
     def _print(self, batch: Batch) -> None:
         from wstrace.analysis.frames import Frames
-        from wstrace_exporters.console.json_stacks import Stacks
-        from wstrace_exporters.console.lines import json_lines, text_lines
+        from wstrace_exporters.console.lines import Stacks, json_lines, text_lines
 
         output = self._output
         if output is None or output.broken:
@@ -175,14 +174,14 @@ class Console(Exporter):
             return
         try:
             if self._quiet or self._format != "summary":
-                told = Output.standard("stderr") if self._format != "summary" else output
-                told.write("".join(f"{line}\n" for line, lost in self._context.ledger.sentences() if lost))
+                lines = Output.standard("stderr") if self._format != "summary" else output
+                lines.write("".join(f"{line}\n" for line, lost in self._context.ledger.sentences() if lost))
             else:
-                self._tell(output)
+                self._show(output)
         finally:
             output.close()
 
-    def _tell(self, output: Output) -> None:
+    def _show(self, output: Output) -> None:
         """Prints what `report FILE` prints."""
         from wstrace import open_trace
         from wstrace_exporters.console.report_table import usual

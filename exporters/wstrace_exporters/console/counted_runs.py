@@ -72,9 +72,9 @@ class Runs:
             with streams(UNSEEN), self._conditions.held(self._platform):
                 trace, _ = stack.enter_context(trace_of(tuple(self._command), options, literal=True))
             by_line = bool(trace.rows.get("page_fault"))
-            told = trace.report(by="line" if by_line else "file", at="peak").rows
+            rows = trace.report(by="line" if by_line else "file", at="peak").rows
         lead = "brought" if by_line else "resident"
-        by = [Bytes(row.label, row[lead]) for row in told if row["faults"] or not by_line]
+        by = [Bytes(row.label, row[lead]) for row in rows if row["faults"] or not by_line]
         by.sort(key=lambda row: (-row.bytes, row.label))
         counted = self.entry() if self.figures else Entry({}, {}, 0)
         return replace(counted, by=tuple(by[:NAMES]), level="line" if by_line else "file")

@@ -55,7 +55,7 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
         options: of the command: output, force, duration, sources.
 
     Raises:
-        OutputError: the trace lacks records; after what is there was told, if there is any.
+        OutputError: the trace lacks records; after the report of what is there, if there is any.
     """
     import wstrace
 
@@ -73,7 +73,7 @@ def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool)
         code = 0
         try:
             code = _record(target, options, path, literal=literal)
-        except OutputError as error:  # what is there is told, then what it lacks
+        except OutputError as error:  # what is there is shown, then what it lacks
             if _identity(path) == before:  # none was made: an older one tells of another run
                 raise
             failed = error

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from wstrace.analysis.dimensions import dimensions
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.report import Report
-from wstrace.terminal.bar import Bar
-from wstrace.terminal.table import Cell, Column, Styled, TextTable
+from wstrace.terminal.table import Bar, Cell, Column, Styled, TextTable
 from wstrace.text import estimate_mark, signed, size
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _SIGNED = ("grown", "change", "private", "shared")
 
 
 def usual(report: Report, top: int = 10) -> list[str | Styled | TextTable]:
-    """What is shown of a report where no table was asked for: few columns."""
+    """What is shown of a report without --by: few columns."""
     return parts(report, top=top, names=_FIRST)
 
 
@@ -66,20 +65,20 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     return TextTable([*heads, Column(title, "name")], cells, len(cells), strong)
 
 
-def over_time(told: OverTime, top: int) -> list[str | Styled | TextTable]:
+def over_time(found: OverTime, top: int) -> list[str | Styled | TextTable]:
     """What grew and how fast, a row for each moment with what changed most since the one before, and all that grew."""
-    report = told.report()
+    report = found.report()
     lines = parts(report, top=top, names=_FIRST)
-    most = max((moment.resident for moment in told.moments), default=0)
+    most = max((moment.resident for moment in found.moments), default=0)
     cells: list[list[Cell]] = []
-    for at, moment in enumerate(told.moments):
-        changes = told.growth(at - 1, at) if at else []
-        change = moment.resident - told.moments[at - 1].resident if at else 0
+    for at, moment in enumerate(found.moments):
+        changes = found.growth(at - 1, at) if at else []
+        change = moment.resident - found.moments[at - 1].resident if at else 0
         best = next((row for row in changes if row["change"]), None)
-        cells.append([f"{told.seconds(at):.1f} s", size(moment.resident), size(moment.private),
+        cells.append([f"{found.seconds(at):.1f} s", size(moment.resident), size(moment.private),
                       signed(change) if at else "", Bar(moment.resident, most),
                       f"{signed(best['change'])} {best.label}" if best else ""])  # fmt: skip
-    title = f"largest change of one {dimensions()[told.by].title}"
+    title = f"largest change of one {dimensions()[found.by].title}"
     columns = [Column("time", spare=False), Column("resident", spare=False), Column("private"), Column("change"),
                Column("", "bar"), Column(title, "name")]  # fmt: skip
     head = 2 if report.rows else 0  # an empty line, and the table of what grew

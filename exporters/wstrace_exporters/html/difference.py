@@ -17,9 +17,9 @@ from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name, others
 from wstrace_exporters.html.pictures.icicle import Tree, add_paths
 
-#: The owners of a view that are told one by one.
+#: The owners of a view that are shown one by one.
 _MOST = 30
-_PAGE = 2048  # half of the smallest page: bytes of two candidates are told exactly
+_PAGE = 2048  # half of the smallest page: bytes of two candidates are exact
 
 
 def write(first: Trace, second: Trace, file: IO[bytes], at: str | None) -> int:
@@ -52,10 +52,10 @@ def _view(found: Comparison, view: str) -> dict[str, Any]:
     if why := found.why_not(view):
         return {"why": printable(why, 400), "rows": []}
     rows = [row for row in found.rows(view) if row["first"] or row["second"]]
-    told = [[name(row.label), row["first"], row["second"]] for row in rows[:_MOST]]
+    shown = [[name(row.label), row["first"], row["second"]] for row in rows[:_MOST]]
     if rest := rows[_MOST:]:
-        told.append([others(len(rest)), *(sum(_amounts(row)[run] for row in rest) for run in (0, 1))])
-    return {"why": "", "rows": told}
+        shown.append([others(len(rest)), *(sum(_amounts(row)[run] for row in rest) for run in (0, 1))])
+    return {"why": "", "rows": shown}
 
 
 def _amounts(row: Change) -> Sequence[int]:
@@ -67,11 +67,11 @@ def _tree(found: Comparison) -> dict[str, Any]:
     if why := found.why_not("function"):
         return {"why": printable(why, 400)}
     tree = Tree("all", 2)
-    whose = {"whose": False, "lines": False}  # processes have other numbers, and lines move
-    add_paths(tree, found.first.of, ("resident",), lambda amount: (amount[0], 0), **whose)
-    add_paths(tree, found.second.of, ("resident",), lambda amount: (0, amount[0]), **whose)
-    told = tree.packed((_PAGE,) * 4, _grown)
-    return {"why": "", **told}
+    alike = {"heads": False, "lines": False}  # processes have other numbers, and lines move
+    add_paths(tree, found.first.of, ("resident",), lambda amount: (amount[0], 0), **alike)
+    add_paths(tree, found.second.of, ("resident",), lambda amount: (0, amount[0]), **alike)
+    shown = tree.packed((_PAGE,) * 4, _grown)
+    return {"why": "", **shown}
 
 
 def _grown(own: NDArray[np.float64]) -> NDArray[np.float64]:

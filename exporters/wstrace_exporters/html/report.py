@@ -62,10 +62,10 @@ def _headline(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]
     info = trace.info
     lines = [found.answer, found.completeness]
     state = trace.state
-    told = trace.ledger.sentences()
-    lost = [text for text, is_loss in told if is_loss] + ([_STATES[state]] if state in _STATES else [])
+    sentences = trace.ledger.sentences()
+    lost = [text for text, is_loss in sentences if is_loss] + ([_STATES[state]] if state in _STATES else [])
     # the page itself writes `note: ` before each of them
-    notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in told if not is_loss)]
+    notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in sentences if not is_loss)]
     command = printable(" ".join(info.command), 400)
     about = [command, f"pages of {size(blame.page_size)}", moment_words(blame.inputs.moment)]
     return {"headline": lines, "losses": lost, "notes": notes,
@@ -77,7 +77,7 @@ def _why(trace: Trace, blame: Composition, times: Times, time: dict[str, Any]) -
     faults = len(blame.history.faults)
     none = "the trace holds no faults"
     if trace.info.level_name == "counters":
-        none = "the system told only how many faults there were"
+        none = "the system gave only how many faults there were"
     timeline_ = []
     if time["windows"]:
         timeline_.append(

@@ -31,7 +31,7 @@ _ONE_SCREEN = "wstrace attach shows a summary at the end"
 @click.argument("pids", nargs=-1, type=int)
 def top(more: tuple[int, ...], names: tuple[str, ...], sources: tuple[str, ...], children: bool,
         pids: tuple[int, ...]) -> int:  # fmt: skip
-    """Watch whose page faults and whose memory grow in running processes; they go on.
+    """Watch which page faults and which memory grow in running processes; they go on.
 
     \b
     wstrace top 4711

@@ -6,13 +6,14 @@ import time
 from dataclasses import replace
 from threading import Event
 
-from wstrace.analysis.cube import Cube
+import numpy as np
+
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace.recorder import Recorder
-from wstrace.schema import PAGE_FAULT
+from wstrace.schema import FAULT_MAJOR, PAGE_FAULT
 from wstrace.session_trace import SessionTrace
 from wstrace.trace_info import Usage
 from wstrace_exporters.live_screen.look import OWNERS, Look, take_look
@@ -38,7 +39,7 @@ class Live(Exporter):
 
     def __init__(self) -> None:
         self.latest, self.by, self.fresh = Look(), OWNERS[0], Event()
-        self._recorder, self._cube = Recorder(keep_bytes=_KEEP_BYTES), Cube()
+        self._recorder, self._faults = Recorder(keep_bytes=_KEEP_BYTES), [0, 0]
         self._due = 0.0
         self._until = 0  # the time of the last fault, in ns
 
@@ -53,7 +54,9 @@ class Live(Exporter):
         """Keeps a batch, and takes the look that is due."""
         if batch.schema == PAGE_FAULT:
             self._until = max(self._until, batch.window[1])
-            self._cube.add(batch)
+            each = batch.columns.get("sampled", np.ones(len(batch), np.uint32))
+            for at, some in enumerate((each, each[(batch["flags"] & FAULT_MAJOR) != 0])):
+                self._faults[at] += int(some.sum())
         self._recorder.export(batch)
         self.tick()
 
@@ -72,11 +75,12 @@ class Live(Exporter):
         before = self.latest if self.latest.time_ns else Look(info.started_ns)
         self._recorder.thin(lambda batch: batch)  # a look reads few long batches in half of the time of many short ones
         try:
-            look, chosen = take_look(self._trace, self._cube, self.by, before, self._until)
+            look, chosen = take_look(self._trace, self.by, before, self._until)
         except UsageError as error:  # no look at any process has come yet, or none can be taken
             look = Look(before.time_ns, until_ns=before.until_ns, completeness=str(error), by=self.by)
         else:
             self._recorder.thin(chosen)
+            look = replace(look, faults=self._faults[0], major=self._faults[1])
         if info.level is not None and info.level.name != "full":
             level = "; ".join(filter(None, (f"level {info.level.name}: {info.level.why}", info.level.remedy)))
             look = replace(look, level=level, counted=info.level.name == "counters")

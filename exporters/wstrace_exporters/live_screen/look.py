@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition, keys_of
-from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import Row, rows
+from wstrace.analysis.dimensions import Row
 from wstrace.analysis.losses import key_of, page_of
 from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.report import completeness
@@ -48,7 +47,7 @@ class Look:
     time_ns: when it was taken; span: seconds since the look before. by: what the owners are.
     owners, workers: rows of blame by that and by process; their faults and major ones are those that were recorded
     since the look before, and recent is how many these are. until_ns: the time of the last fault that it knows.
-    majors: files by faults from disk since the start. resident: of all processes. faults, major: since the start.
+    resident: of all processes. faults, major: since the start.
     lost: records that the trace lacks. counted: whether faults are counted only, without addresses; level: its
     name and why it is not a better one, "" = full. completeness: a sentence. cost: seconds of CPU time. ended: whether
     all targets have. others: rows by the other OWNERS, of the first look at pages alone, which later ones are compared
@@ -61,7 +60,6 @@ class Look:
     by: str = OWNERS[0]
     owners: list[Row] = field(default_factory=list)
     workers: list[Row] = field(default_factory=list)
-    majors: list[tuple[str, int]] = field(default_factory=list)
     resident: int = 0
     recent: int = 0
     faults: int = 0
@@ -79,14 +77,11 @@ class Look:
         return self.owners if by == self.by else self.others.get(by)
 
 
-def take_look(
-    trace: Trace, cube: Cube, by: str, before: Look, until_ns: int = 0
-) -> tuple[Look, Callable[[Batch], Batch | None]]:
+def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[Look, Callable[[Batch], Batch | None]]:
     """The look at what is kept of a trace, and what chooses the rows of a batch that the next one needs.
 
     Args:
-        trace: the records. cube: the counts of all faults, those that are not kept any more included.
-        by: one of OWNERS. before: the look before.
+        trace: the records. by: one of OWNERS. before: the look before.
         until_ns: the time of the last fault that has come. What has been resident since then may be of faults that have
             not come yet: of the pages, the last snapshot before it is shown, or before LATE_NS ago.
     """
@@ -102,12 +97,9 @@ def take_look(
         by,
         owners,
         _of_span(found, "process", before.until_ns),
-        [(row.label, n) for row in rows(cube, ("file",), sort="from_disk") if (n := row["from_disk"])],
         found.rss,
         sum(row["faults"] for row in owners),
-        cube.total("faults"),
-        cube.total("from_disk"),
-        sum(n for _, _, n in trace.ledger.losses()),
+        lost=sum(n for _, _, n in trace.ledger.losses()),
         completeness=completeness(trace, found.past, found, found.sums),
     )
     if found.rss and not before.resident:
@@ -150,7 +142,7 @@ def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], 
     why = _told_by_losses(of)
     seen = of.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
     held = snapshots.at(moment).snapshots
-    whole = {(one.time_ns, one.whose, one.number) for one in (*held, *snapshots.first(moment))}
+    whole = {(one.time_ns, one.process, one.number) for one in (*held, *snapshots.first(moment))}
     last = max((time for time, *_ in whole), default=0)
     mappings = [of.inputs.runs["mapping"]]
 

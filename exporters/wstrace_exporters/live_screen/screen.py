@@ -9,11 +9,11 @@ from typing import NamedTuple
 from wstrace.analysis.compare import held
 from wstrace.analysis.dimensions import Row as Owner
 from wstrace.terminal.elide import elide, start_of, width_of
-from wstrace.text import duration, estimate_mark, number, printable, size
+from wstrace.text import duration, estimate_mark, number, printable, signed, size
 from wstrace_exporters.live_screen.look import OWNERS, Look
 
 #: key -> view
-VIEWS = {"n": "now", "b": "big", "w": "workers", "j": "majors"}
+VIEWS = {"n": "now", "b": "big", "w": "workers"}
 #: Columns are left out from the right until a name has so many characters.
 _LEAST_NAME = 20
 _LONGEST_NAME, _LONGEST_FILTER = 300, 60
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def change(self) -> int:
-        """What is resident more than then; in the view `majors` faults more than then."""
+        """What is resident more than then."""
         return self.resident - self.before
 
 
@@ -64,7 +64,6 @@ class Screen:
         self.frozen = self.diff = self.done = self.typing = False
         self.filter = ""
         self._look = self._first = Look()
-        self._before: Look | None = None  # the look before the latest one: for rates
         self._mark: Look | None = None
         self._offset = 0
         self._shown = 1
@@ -75,7 +74,6 @@ class Screen:
             return
         if not self._first.resident:  # nothing can have grown since before a look at pages
             self._first = look
-        self._before = self._look if self._look.time_ns else None
         self._look = look
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -124,37 +122,29 @@ class Screen:
 
     @property
     def base(self) -> Look:
-        """The look that changes are told from: the mark, or the first one where no mark knows these owners."""
-        mark, owned = self._mark, self.view in ("now", "big")
+        """The look that changes are counted from: the mark, or the first one where no mark knows these owners."""
+        mark, owned = self._mark, self.view != "workers"
         return self._first if mark is None or (owned and mark.owned(self._look.by) is None) else mark
 
     def rows(self) -> list[Row]:
         """The rows of the view, in order, without those that the filter leaves out."""
-        rows = self._majors() if self.view == "majors" else self._owners()
+        rows = self._owners()
         if self.filter:
             rows = [row for row in rows if self.filter.lower() in row.name.lower()]
         if self.diff:
             return sorted((row for row in rows if row.change), key=lambda row: (-abs(row.change), row.name))
-        by = {"now": lambda row: (-row.faults, -abs(row.change), row.name),
-              "majors": lambda row: (-row.resident, row.name)}.get(self.view)  # fmt: skip
-        return sorted(rows, key=by or (lambda row: (-row.resident, row.name)))
+        if self.view == "now":
+            return sorted(rows, key=lambda row: (-row.faults, -abs(row.change), row.name))
+        return sorted(rows, key=lambda row: (-row.resident, row.name))
 
     def _owners(self) -> list[Row]:
         look, base = self._look, self.base
-        told, then = (one.workers if self.view == "workers" else one.owned(look.by) or [] for one in (look, base))
+        rows_now, then = (one.workers if self.view == "workers" else one.owned(look.by) or [] for one in (look, base))
         before = {row.whole: row for row in then}
-        rows = [_row(row, before.pop(row.whole, None), look.span) for row in told]
+        rows = [_row(row, before.pop(row.whole, None), look.span) for row in rows_now]
         gone = [_row(Owner(row.labels, {}), row, 1.0) for row in before.values() if row["resident"]]
         rows = [row for row in (*rows, *gone) if row.resident or row.faults or row.change]
         return [row for row in rows if row.faults or row.change] if self.view == "now" and not look.counted else rows
-
-    def _majors(self) -> list[Row]:
-        """Files; `resident` and `before` count faults from disk here."""
-        before = dict(self.base.majors)
-        last = dict((self._before or self._look).majors)
-        span = max(self._look.span, 1e-9)
-        return [Row(file, n, before=before.get(file, 0), major=(n - last.get(file, 0)) / span)
-                for file, n in self._look.majors]  # fmt: skip
 
     # -- text --------------------------------------------------------------------------------------------------------
 
@@ -196,13 +186,10 @@ class Screen:
         rate = Column("FAULTS/S", lambda row: number(round(row.faults)))
         major = Column("DISK/S", lambda row: number(round(row.major)))
         held = Column("RESIDENT", lambda row: estimate_mark(row.resident, row.estimated) + size(row.resident))
-        change = Column(f"SINCE {since}", lambda row: _signed(row.change))
+        change = Column(f"SINCE {since}", lambda row: signed(row.change))
         private = Column("PRIVATE", lambda row: size(row.private))
         pss = Column("PSS", lambda row: "" if row.pss is None else size(row.pss))
         shared = Column("SHARED", lambda row: f"{1 - row.private / row.resident:.0%}" if row.resident else "")
-        if self.view == "majors":
-            reads = Column("FROM DISK", lambda row: number(row.resident))
-            return [reads, major, Column(f"SINCE {since}", lambda row: f"{row.change:+,}")]
         known = [] if self._look.counted else [rate, major]
         found = {"now": [*known, change, held], "big": [held, change, private, *known[:1]],
                  "workers": [held, shared, change, private, *known[:1], pss]}[self.view]  # fmt: skip
@@ -211,8 +198,8 @@ class Screen:
         return [change, *(one for one in found if one is not change)] if self.diff else found
 
     def _title(self) -> str:
-        whose = {"workers": "PROCESS", "majors": "FILE"}.get(self.view, self.by.upper())
-        return f"{whose}  (filter: {printable(self.filter)})" if self.filter or self.typing else whose
+        owners = "PROCESS" if self.view == "workers" else self.by.upper()
+        return f"{owners}  (filter: {printable(self.filter)})" if self.filter or self.typing else owners
 
     def _first_line(self) -> str:
         look = self._look
@@ -224,7 +211,7 @@ class Screen:
     def _state(self) -> str:
         look = self._look
         if look.level:
-            lacks = "whose faults these are is not known; " if look.counted else ""
+            lacks = "who took these faults is not known; " if look.counted else ""
             return printable(f"{lacks}{look.level}", _LONGEST_NAME)
         every = f" (a look every {duration(look.span)})" if look.span > 2 else ""
         return printable(look.completeness, _LONGEST_NAME) + every
@@ -236,17 +223,13 @@ class Screen:
             return "no row has the filter's text; Esc clears it"
         if self.diff:
             return f"nothing has changed since the {'mark' if self.base is self._mark else 'start'}"
-        if self.view == "majors" and self._look.counted:
-            return f"{number(self._look.major)} faults from disk; of which files is not known at this level"
-        return {"now": "no fault and no growth", "majors": "no fault was read from disk"}.get(
-            self.view, "no page is known"
-        )
+        return "no fault and no growth" if self.view == "now" else "no page is known"
 
     def _keys(self, width: int) -> str:
         if self.typing:
             return f"filter: {printable(self.filter)}_   Enter keeps it, Esc clears it"
-        long = "n now  b big  w workers  j majors  o owners  space freeze  m mark  d diff  / filter  q quit"
-        short = "n b w j o views  space m d / q"
+        long = "n now  b big  w workers  o owners  space freeze  m mark  d diff  / filter  q quit"
+        short = "n b w o views  space m d / q"
         return (
             long if width >= len(long) else long.replace("  ", " ").replace(" owners", "wner") if width >= 80 else short
         )
@@ -270,10 +253,6 @@ def _total(rows: Sequence[Row]) -> Row:
         total.faults, total.major = total.faults + row.faults, total.major + row.major
         total.pss = total.pss if row.pss is None else (total.pss or 0) + row.pss
     return total
-
-
-def _signed(n: int) -> str:
-    return f"{'+' if n > 0 else '-' if n < 0 else ''}{size(abs(n))}"
 
 
 def _short(text: str, width: int) -> str:

@@ -19,7 +19,6 @@ from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS
 from wstrace_exporters.otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
-    from wstrace_exporters.otel.export.stacks import EventStacks
     from wstrace_exporters.otel.transport.providers import OwnProviders
 
 
@@ -33,7 +32,6 @@ class OtelExporter(Exporter):
         metrics: send metrics.
         logs: send events.
         spans: send a span for each traced process.
-        stacks: send the stacks of faults with events; they tell functions and source files.
         events: minor faults that become events, per second; all major ones do.
         interval_s: seconds between two exports of metrics; 0 = OTEL_METRIC_EXPORT_INTERVAL.
         modules: files with a series of their own, per process; the rest is `other`.
@@ -45,9 +43,7 @@ class OtelExporter(Exporter):
     """
 
     name = "otel"
-    streams: ClassVar[frozenset[str] | None] = frozenset(
-        {"page_fault", "process", "mapping", "call_site", "resident", "written"}
-    )
+    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault", "process", "resident", "written"})
 
     def __init__(
         self,
@@ -57,7 +53,6 @@ class OtelExporter(Exporter):
         metrics: bool = True,
         logs: bool = True,
         spans: bool = True,
-        stacks: bool = False,
         events: float = 100.0,
         interval_s: float = 0.0,
         modules: int = 20,
@@ -74,8 +69,6 @@ class OtelExporter(Exporter):
         self._interval, self._arguments, self._pids = interval_s, arguments, pids
         self._modules, self._limit = modules, processes
         self._sampler = Sampler(TokenBucket(events))
-        self._stacks_wanted = stacks
-        self._stacks: EventStacks | None = None
         self._disabled = False
         self._own: OwnProviders | None = None
         self._reported: dict[tuple[str, str], int] = {}
@@ -95,10 +88,6 @@ class OtelExporter(Exporter):
                 "replay the trace of each host by itself",
             )
         self._context = context
-        if self._stacks_wanted:
-            from wstrace_exporters.otel.export.stacks import EventStacks
-
-            self._stacks = EventStacks()
         self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
         self._clock = context.info.clock
         self._global = self._uses_global(context)
@@ -124,8 +113,6 @@ class OtelExporter(Exporter):
             arguments=self._arguments,
         )
         self._events = self._life.events
-        if self._stacks_wanted:
-            self._events.stacks = self._stacks
         if self._global:
             embedded.add(self._processes, context.ledger)
         for pid in self._processes.roots:
@@ -167,16 +154,13 @@ class OtelExporter(Exporter):
     def export(self, batch: Batch) -> None:
         """Counts a batch by columns, and sends the rows that become events or records."""
         stream = batch.schema.name
-        if not self._disabled and stream != "mapping":
+        if not self._disabled:
             self._life.latest_ns = max(self._life.latest_ns, batch.window[1])
         if stream == "page_fault":
             self._take_faults(batch)
         elif stream == "process":
             if not self._disabled:
                 self._life.take(batch)
-        elif stream in ("call_site", "mapping"):
-            if self._stacks is not None:
-                self._stacks.learn(batch)
         elif batch.snapshot is not None:
             process = self._processes.get(batch.snapshot.pid)
             (process.add_resident if stream == "resident" else process.add_written)(batch)

@@ -28,9 +28,9 @@ class Counter(NamedTuple):
     values: NDArray[np.int64]
 
 
-def counters(told: Composition) -> Iterator[Counter]:
+def counters(of: Composition) -> Iterator[Counter]:
     """The counters of the largest owners, and one of all others: the last values sum to what is resident."""
-    of, faults = told, told.history.faults
+    faults = of.history.faults
     each = None
     cells = of.page_cells if of.rss else of.fault_cells
     labels = of.past.labels("line")

@@ -119,5 +119,5 @@ class Packets:
         """A stack at a time; its frames outermost first, as row() of FRAMES gave them. count: the faults up to it."""
         key = tuple(frames)
         stack = self.row(CALLSTACKS, key, lambda: b"".join(number(2, frame) for frame in key))
-        whose = number(2, pid) + number(3, tid) + number(4, stack) + number(5, _IN_USER_MODE)
-        self._put(time_ns, _USES + data(66, whose + number(6, count)))
+        process = number(2, pid) + number(3, tid) + number(4, stack) + number(5, _IN_USER_MODE)
+        self._put(time_ns, _USES + data(66, process + number(6, count)))

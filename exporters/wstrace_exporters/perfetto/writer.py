@@ -11,14 +11,14 @@ from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.analysis.losses import page_of
-from wstrace.analysis.report import Report, why_no_pages
+from wstrace.analysis.report import Report, sentences
 from wstrace.analysis.report import report as report_of
-from wstrace.analysis.spans import Span, places, spans_of
+from wstrace.analysis.timeline import Span, places, spans_of
 from wstrace.formats import Rows
 from wstrace.protobuf import data
 from wstrace.protobuf import number as field
 from wstrace.schema import FAULT_MAJOR, MARK
-from wstrace.text import base_name, estimates_note, number, printable
+from wstrace.text import base_name, number, printable
 from wstrace.trace import Trace
 from wstrace_exporters.perfetto.counters import counters
 from wstrace_exporters.perfetto.packets import BUILD_IDS, FRAMES, FUNCTIONS, LONGEST, MAPPINGS, PATHS, Packets
@@ -31,12 +31,12 @@ class Stacks:
     """Gives the frames of stacks out as rows.
 
     Args:
-        packets: whose tables they are. told: the composition.
+        packets: has their tables. blame: the composition.
     """
 
-    def __init__(self, packets: Packets, told: Composition) -> None:
+    def __init__(self, packets: Packets, blame: Composition) -> None:
         self._packets = packets
-        self._mappings, self._strings = told.inputs.names.symbolizer.mappings, told.strings
+        self._mappings, self._strings = blame.inputs.names.symbolizer.mappings, blame.strings
         self._stacks: dict[Label, list[int]] = {}
 
     def of(self, label: Label) -> list[int]:
@@ -85,38 +85,38 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
     Args:
         trace: the trace.
         file: the output.
-        at: the moment whose resident pages the counters tell: peak, exit, start or the text of a mark.
+        at: the moment whose resident pages the counters show: peak, exit, start or the text of a mark.
         most: the faults that are shown at most; of more, all from disk and a sample of the others.
 
     Raises:
         UsageError: there is no such mark.
     """
     report = report_of(trace, at=at)
-    told = report.of or Composition(trace, at)  # without pages: the faults alone
-    times = told.inputs.faults["time_ns"]
+    blame = report.of or Composition(trace, at)  # without pages: the faults alone
+    times = blame.inputs.faults["time_ns"]
     spans = spans_of(trace)
     begin = min(trace.begin_ns, int(times.min(initial=trace.begin_ns)), *(one.begin_ns for one in spans[:1]))
     packets = Packets(file, begin, trace.info.clock.wall(begin))
-    shown = chosen(told.inputs.faults["flags"], max(most, 0))
+    shown = chosen(blame.inputs.faults["flags"], max(most, 0))
     about = packets.track("wstrace")
-    for sentence in sentences(told, report, len(shown)):
+    for sentence in _about(blame, report, len(shown)):
         packets.instant(begin, about, sentence)
     _marks(trace, packets, max(trace.info.ended_ns, int(times.max(initial=0))))
-    tracks, names = {}, told.inputs.names
+    tracks, names = {}, blame.inputs.names
     roles = names.of_processes.roles(names.processes.pid)
-    for space in np.unique(np.concatenate((told.inputs.faults["space"], told.column("space")))).tolist():
-        role = roles.get(int(told.inputs.processes[space]))
-        name = told.program_of(space) + (f", {role}" if role else "")
-        tracks[space] = packets.process(int(told.inputs.pids[space]), name)
-    _spans(spans, packets, {int(told.inputs.pids[space]): track for space, track in tracks.items()})
-    for counter in counters(told):
+    for space in np.unique(np.concatenate((blame.inputs.faults["space"], blame.column("space")))).tolist():
+        role = roles.get(int(blame.inputs.processes[space]))
+        name = blame.program_of(space) + (f", {role}" if role else "")
+        tracks[space] = packets.process(int(blame.inputs.pids[space]), name)
+    _spans(spans, packets, {int(blame.inputs.pids[space]): track for space, track in tracks.items()})
+    for counter in counters(blame):
         track = packets.counter(counter.name, tracks.get(counter.space, 0))
         packets.count(begin, track, 0)
         for time, value in zip(counter.times.tolist(), counter.values.tolist(), strict=True):
             packets.count(time, track, value)
-    _faults(told, packets, tracks, shown)
-    faults = len(told.history.faults)
-    left_out = f"{_shown(len(shown), told)}, those from disk first; --option most={faults} shows all"
+    _faults(blame, packets, tracks, shown)
+    faults = len(blame.history.faults)
+    left_out = f"{_shown(len(shown), blame)}, those from disk first; --option most={faults} shows all"
     return Rows(len(shown), left_out if len(shown) < faults else "")
 
 
@@ -130,23 +130,19 @@ def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
     return np.sort(found)
 
 
-def sentences(of: Composition, report: Report, shown: int) -> list[str]:
-    """What the picture says, and what it cannot show."""
-    found = [report.answer, report.completeness, *report.notes, _shown(shown, of)]
-    found += [note] if (note := estimates_note(of.past.sampled)) else []
-    if not of.rss:
-        found.append(why_no_pages(of.trace))
+def _about(blame: Composition, report: Report, shown: int) -> list[str]:
+    """What the picture shows, and what it cannot."""
+    found = [*sentences(blame, report), _shown(shown, blame)]
+    if not blame.rss:
         found.append("the counters are of what was brought")
-    if not of.inputs.names.tree.ids().size:
-        found.append("no stacks are in the trace (-s page_faults:stacks=python)")
-    if "until" in of.inputs.faults:
+    if "until" in blame.inputs.faults:
         found.append("faults have no times of their own: each stands at the begin of the window in which it was read")
     return found
 
 
-def _shown(shown: int, told: Composition) -> str:
-    recorded = " recorded" * (told.past.sampled > 1)
-    return f"{number(shown)} of {number(len(told.history.faults))}{recorded} faults are shown"
+def _shown(shown: int, blame: Composition) -> str:
+    recorded = " recorded" * (blame.past.sampled > 1)
+    return f"{number(shown)} of {number(len(blame.history.faults))}{recorded} faults are shown"
 
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
@@ -167,22 +163,22 @@ def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
     if len(spans) < len(every):
         packets.instant(every[0].begin_ns, packets.track("spans"),
                         f"the longest {number(len(spans))} of {number(len(every))} spans are shown")  # fmt: skip
-    lanes: dict[tuple[int, int, int], int] = {}
+    tracks_of: dict[tuple[int, int, int], int] = {}
     for one, place in zip(spans, places(spans), strict=True):
-        key = one.pid, one.tid, place.lane
-        if key not in lanes:
-            lanes[key] = packets.track(f"spans of thread {one.tid}", parent=tracks.get(one.pid, 0))
-        packets.slice(one.begin_ns, one.end_ns, lanes[key], one.name + " (still open)" * one.open, "span")
+        key = one.pid, one.tid, place.row
+        if key not in tracks_of:
+            tracks_of[key] = packets.track(f"spans of thread {one.tid}", parent=tracks.get(one.pid, 0))
+        packets.slice(one.begin_ns, one.end_ns, tracks_of[key], one.name + " (still open)" * one.open, "span")
 
 
-def _faults(told: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
+def _faults(blame: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
     """The faults as instants of their threads, and their stacks."""
-    inputs, faults = told.inputs, told.history.faults
+    inputs, faults = blame.inputs, blame.history.faults
     page = np.zeros(len(faults), np.uint64)
-    page[faults.order] = page_of(faults.key) * np.uint64(told.page_size)
-    (file, files), (line, lines), (stack, stacks) = map(told.past.labels, ("file", "line", "stack"))
-    cells = told.fault_cells
-    frames = Stacks(packets, told) if inputs.names.tree.ids().size else None
+    page[faults.order] = page_of(faults.key) * np.uint64(blame.page_size)
+    (file, files), (line, lines), (stack, stacks) = map(blame.past.labels, ("file", "line", "stack"))
+    cells = blame.fault_cells
+    frames = Stacks(packets, blame) if inputs.names.tree.ids().size else None
     threads: dict[tuple[int, int], int] = {}
     given = (inputs.faults["time_ns"], inputs.faults["space"], inputs.faults["tid"], inputs.faults["flags"], page,
              file[cells], line[cells], stack[cells])  # fmt: skip
@@ -194,8 +190,8 @@ def _faults(told: Composition, packets: Packets, tracks: dict[int, int], shown: 
         if (space, tid) not in threads:
             name = inputs.names.name(int(inputs.processes[space]), tid)
             threads[space, tid] = packets.thread(pid, tid, name, tracks[space])
-        told_by = packets.address("page", address) + packets.text("by", lines[by][0].text)
+        arguments = packets.address("page", address) + packets.text("by", lines[by][0].text)
         category = "from disk" if flags & FAULT_MAJOR else "fault"
-        packets.instant(time, threads[space, tid], base_name(files[of][0].text), category, told_by)
+        packets.instant(time, threads[space, tid], base_name(files[of][0].text), category, arguments)
         if frames is not None:
             packets.sample(time, pid, tid, frames.of(stacks[leaf][0]), count)

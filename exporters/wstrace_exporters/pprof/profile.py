@@ -114,8 +114,8 @@ class Profile:
             parts.append(data(_MAPPING, number(1, at) + where + names + _NAMED * (at in self._named)))
         for (mapping, address, lines), at in self._locations.items():
             where = number(2, mapping) + number(3, address) if mapping else b""
-            told = b"".join(data(4, number(1, function) + number(2, line)) for function, line in lines)
-            parts.append(data(_LOCATION, number(1, at) + where + told))
+            lines_of = b"".join(data(4, number(1, function) + number(2, line)) for function, line in lines)
+            parts.append(data(_LOCATION, number(1, at) + where + lines_of))
         for (name, path), at in self._functions.items():
             parts.append(data(_FUNCTION, number(1, at) + number(2, string(name)) + number(4, string(path))))
         times = number(_TIME, self.time_ns) + number(_DURATION, self.duration_ns)

@@ -1,4 +1,4 @@
-"""`wstrace daemon`: traces the cgroups of a node until SIGTERM; SIGHUP reads its settings again."""
+"""`wstrace daemon`: traces the cgroups of a node until SIGTERM."""
 
 from __future__ import annotations
 
@@ -40,17 +40,16 @@ _ADMIN = 21  # CAP_SYS_ADMIN stands for CAP_PERFMON, as before Linux 5.8
 def daemon(config: str | None, check: bool) -> int:
     """Trace the page faults of a node's cgroups, within limits on CPU and memory, until SIGTERM.
 
-    SIGHUP reads FILE again: if it is refused, the old settings go on.
-
     \b
     wstrace daemon --config /etc/wstrace.toml --check
     wstrace daemon --config /etc/wstrace.toml
     """
     if check:
+        from wstrace.config import Config
         from wstrace.plugins import default_plugins
-        from wstrace_plugins.daemon.settings import checked, read
+        from wstrace_plugins.daemon.settings import checked
 
-        checked(read(config), default_plugins())
+        checked(Config.load(config, project=False), default_plugins())
         click.echo(f"{printable(config or 'the defaults')}: no error")
         return 0
     for line in missing():
@@ -71,18 +70,13 @@ def _ready(node: NodeDaemon) -> None:
 
 @contextmanager
 def _signals(node: NodeDaemon) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the daemon, SIGHUP makes it read its settings again."""
+    """SIGTERM, SIGHUP and Ctrl-C end the daemon."""
 
     def end(_number: int, _frame: object) -> None:
         node.end()
 
-    def reload(_number: int, _frame: object) -> None:
-        node.reload()
-
-    handlers = {"SIGTERM": end, "SIGINT": end, "SIGHUP": reload}
-    before = {
-        number: signal.signal(number, handlers[number.name]) for number in signal.Signals if number.name in handlers
-    }
+    ending = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP")]
+    before = {number: signal.signal(number, end) for number in ending}
     try:
         yield
     finally:

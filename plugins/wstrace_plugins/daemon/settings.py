@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from wstrace.config import Config
@@ -31,7 +30,7 @@ class Daemon:
             says for how many it stands; then records wait in the kernel, which drops and counts them.
         max_memory: at most so much resident memory ("160MiB"): past it the session ends, and faults are only counted
             until the daemon has rested.
-        health: where its state is asked for: "127.0.0.1:9465", "unix:/run/wstrace/health.sock", or "" for nowhere.
+        health: where it says its state: "127.0.0.1:9465", or "" for nowhere.
 
     Raises:
         UsageError: a value is out of its range.
@@ -60,27 +59,20 @@ class Daemon:
         self.health = address(health)
 
 
-def address(text: str) -> str | tuple[str, int] | None:
-    """Where the state is asked for: the path of a unix socket, or (host, port) on this machine; None = nowhere.
+def address(text: str) -> tuple[str, int] | None:
+    """Where the daemon says its state: (host, port) on this machine; None = nowhere.
 
     Raises:
         UsageError: the address is none, or one that other machines reach.
     """
     if not text:
         return None
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        if not path or "\0" in path:  # chmod("") would be of the working directory
-            raise UsageError(f"daemon: health is {text!r}", "name a socket: unix:/run/wstrace/health.sock")
-        return path
     host, _, port = text.rpartition(":")
     host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host.strip("[]"))
     try:
         local, number = ipaddress.ip_address(host).is_loopback, int(port)
     except ValueError:
-        raise UsageError(
-            f"daemon: health is {text!r}", "write 127.0.0.1:9465 or unix:/run/wstrace/health.sock"
-        ) from None
+        raise UsageError(f"daemon: health is {text!r}", "write 127.0.0.1:9465") from None
     if not local or not 0 <= number <= 65535:
         raise UsageError(
             f"daemon: health is {text!r}: it tells what runs on this machine",
@@ -116,17 +108,6 @@ class Settings:
         """The bytes that each queue may hold: what the daemon may hold beyond its own need, divided among them."""
         queues = 1 + len(self._exporters)
         return max(_LEAST_QUEUE, (self.own.max_memory - _LEAST_MEMORY) // (2 * queues))
-
-
-def read(path: str | None) -> Config:
-    """The file's values; None = the defaults.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    if path is not None and Path(path).exists() and not Path(path).is_file():  # of a FIFO, open() would wait
-        raise UsageError(f"{path} is no regular file, and it is read again at SIGHUP", "give --config a TOML file")
-    return Config.load(path, project=False)
 
 
 def checked(config: Config, plugins: Plugins) -> Settings:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wstrace_plugins.os
-from wstrace.analysis.baseline import Bytes, Entry, Judgement, grew
-from wstrace.analysis.baseline_file import PLACE, Baseline, Machine
+from wstrace.analysis.baseline import PLACE, Baseline, Bytes, Entry, Judgement, Machine, grew
 from wstrace.errors import OutputError, UsageError
 from wstrace.text import plural, size
 from wstrace_plugins.pytest.limits import Measured

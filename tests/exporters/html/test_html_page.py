@@ -41,7 +41,7 @@ def browser(tmp_path_factory):
         yield found
 
 
-_TOLD = "document.querySelector('#icicle .told').dataset"
+_TOLD = "document.querySelector('#icicle .said').dataset"
 
 
 @pytest.fixture(scope="module")
@@ -259,8 +259,8 @@ def test_the_processes_and_what_was_copied_are_those_of_the_reports(browser, tmp
     assert all_.pop("(2 others)") == 8 * PAGE
     assert set(all_.values()) == {4 * PAGE}
     bars = browser.value(
-        "Object.fromEntries([...document.querySelectorAll('.lane')].map(lane => [lane.querySelector('.label').title,"
-        " Number(lane.querySelector('.number').dataset.value)]))"
+        "Object.fromEntries([...document.querySelectorAll('.worker')].map(one => [one.querySelector('.label').title,"
+        " Number(one.querySelector('.number').dataset.value)]))"
     )
     found = as_json(report, trace, "--by", "process", "--json")
     assert bars == {row["process"]: 56 * PAGE for row in found["rows"]}
@@ -308,7 +308,7 @@ def test_what_is_resident_is_no_number_where_it_is_not_known(browser, tmp_path):
         "brought", "from_disk"]  # fmt: skip
     cells = browser.value("[...document.querySelectorAll('#window tr:last-child td')].map(one => one.textContent)")
     assert cells == ["not known", "400.0 KiB", "100", "0", "Total"]
-    assert "resident" not in browser.value("document.querySelector('#icicle .told').textContent")
+    assert "resident" not in browser.value("document.querySelector('#icicle .said').textContent")
     notes = browser.value("[...document.querySelectorAll('.note')].map(one => one.textContent)")
     assert "1 span not drawn: outside of the time from the first fault to the last one" in notes
     assert not [note for note in notes if "longest" in note]

@@ -27,6 +27,6 @@ def test_a_cell_names_its_first_page(page, tmp_path):
         browser.value("document.querySelector('#strips .strip canvas').focus()")
         for cell in range(1, 8):
             browser.press("ArrowRight")
-            said = browser.value("document.querySelector('#strips .told').textContent")
+            said = browser.value("document.querySelector('#strips .said').textContent")
             (address,) = re.findall(r"0x([0-9a-f]+)", said)
             assert int(address, 16) == ANON + -(-cell * pages // CELLS) * page, (cell, said)

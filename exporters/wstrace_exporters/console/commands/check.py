@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wstrace.analysis.baseline_file import PLACE
+from wstrace.analysis.baseline import PLACE
 from wstrace.cli.common import Size, print_json
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.cli.tracing import warn
@@ -15,8 +15,7 @@ from wstrace.errors import BudgetError, Unavailable, UsageError
 from wstrace.text import base_name, plural, printable, size
 
 if TYPE_CHECKING:
-    from wstrace.analysis.baseline import Entry, Judgement
-    from wstrace.analysis.baseline_file import Baseline
+    from wstrace.analysis.baseline import Baseline, Entry, Judgement
     from wstrace_exporters.console.counted_runs import Runs
 
 _GREW = 10
@@ -47,8 +46,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     wstrace check -- python3 -c "import numpy"            in CI
     wstrace check --peak 200MiB --faults 30000 -- node app.js
     """
-    from wstrace.analysis.baseline import Judgement
-    from wstrace.analysis.baseline_file import Machine
+    from wstrace.analysis.baseline import Judgement, Machine
     from wstrace.conditions import Conditions
     from wstrace.plugins import default_plugins
     from wstrace_exporters.console.counted_runs import Runs
@@ -87,7 +85,7 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
 
 def _loaded(path: str, *, anew: bool) -> Baseline:
     """The file; `anew` takes the place of one that is no baseline."""
-    from wstrace.analysis.baseline_file import Baseline
+    from wstrace.analysis.baseline import Baseline
 
     try:
         return Baseline.load(path)
@@ -100,7 +98,7 @@ def _loaded(path: str, *, anew: bool) -> Baseline:
 
 def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> None:
     """Adds the limits of the command line, each of which a figure that cannot be had breaks."""
-    from wstrace.analysis.baseline import told
+    from wstrace.analysis.baseline import written
 
     for figure in ("faults", "major", "peak"):
         limit = options[figure]
@@ -110,7 +108,7 @@ def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> 
             raise Unavailable(f"the system does not say {figure} of this command", f"leave out --{figure}")
         judgement.limit[figure] = min(limit, judgement.limit.get(figure, limit))
         if runs.least[figure] > limit:
-            judgement.broken.append(f"{figure} {told(figure, runs.least[figure])}, limit {told(figure, limit)}")
+            judgement.broken.append(f"{figure} {written(figure, runs.least[figure])}, limit {written(figure, limit)}")
 
 
 def _over(judgement: Judgement) -> str:
@@ -119,11 +117,11 @@ def _over(judgement: Judgement) -> str:
 
 
 def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | None, *, as_json: bool) -> None:
-    from wstrace.analysis.baseline import Entry, grew, told
+    from wstrace.analysis.baseline import Entry, grew, written
 
     rows = grew(earlier or Entry({}, {}, 0, (), measured.level), measured) if judgement.broken else []
     if as_json:
-        figures = ", ".join(f"{name} {told(name, value)}" for name, value in runs.least.items())
+        figures = ", ".join(f"{name} {written(name, value)}" for name, value in runs.least.items())
         within = f"within its budget: {figures}" if judgement.limit else f"no budget: {figures}"
         print_json({"schema": 2, "ok": not judgement.broken, "answer": _over(judgement) or within,
                     "notes": judgement.noisy, "total": runs.least,
@@ -132,9 +130,9 @@ def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | No
                     "limit": judgement.limit, "spread": dict(measured.spread), "broken": judgement.broken})  # fmt: skip
         return
     for name, value in runs.least.items():
-        allowed = f"   allowed {told(name, judgement.limit[name])}" if name in judgement.limit else ""
-        spread = f"   spread {told(name, measured.spread[name])}" if name in measured.spread else ""
-        click.echo(f"{name:<7} {told(name, value):>12}{spread}{allowed}")
+        allowed = f"   allowed {written(name, judgement.limit[name])}" if name in judgement.limit else ""
+        spread = f"   spread {written(name, measured.spread[name])}" if name in measured.spread else ""
+        click.echo(f"{name:<7} {written(name, value):>12}{spread}{allowed}")
     for note in judgement.noisy:
         click.echo(note)
     if rows:

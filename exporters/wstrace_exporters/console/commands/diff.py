@@ -1,4 +1,4 @@
-"""`wstrace diff A.wst B.wst`: what the second run has more or less in memory than the first, and whose it is."""
+"""`wstrace diff A.wst B.wst`: what the second run has more or less in memory than the first, and by whom it is."""
 
 from __future__ import annotations
 

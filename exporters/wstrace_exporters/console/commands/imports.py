@@ -14,24 +14,11 @@ from wstrace.text import number, plural, size
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
-    from wstrace.analysis.import_report import ImportRow, Imports
+    from wstrace.analysis.imports import ImportRow, Imports
 
 #: Modules below this share of all are left out of the tree, where no other size was asked for.
 _LEAST = 0.01
 _INDENT = "  "
-
-EXPLAIN = """\
-A page fault belongs to the innermost module that was being imported: while its own code ran, and before, while it was
-found and read. A module that another one imports is below that; one that a function imports later, below the module
-that was being imported then, or at the left. A package is below its module where that was imported first, as in
-`python -X importtime`.
-  self       resident bytes that came while it was the innermost module being imported
-  all        the same, and those of what it imported: what it costs not to import it, unless others need that, too
-  private    of these, what no other process has
-  faults     page faults; from disk: those of them that read from disk
-(not importing) is the rest of the run. (imported at FILE:LINE) are modules whose own code took no page fault, or that
-have none: built-in ones, namespace packages. What such a module took is counted with the next one where one line
-imports both. Other rows in parentheses say why no more is known. The sums are those of `wstrace report`."""
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,25 +27,20 @@ imports both. Other rows in parentheses say why no more is known. The sums are t
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
 @click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @recording_options
-@click.option("--explain", is_flag=True, help="Say what the columns and rows mean.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
 @click.pass_context
-def imports(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **options: Any) -> int:
+def imports(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> int:
     """Show what imported Python modules bring into memory.
 
     \b
     wstrace imports -- python3 app.py   at its peak
     wstrace imports x.wst --min 1MiB    of a recorded trace
     """
-    if explain:
-        click.echo(EXPLAIN)
-        if not target:
-            return 0
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
-        from wstrace.analysis.import_report import imports as told
+        from wstrace.analysis.imports import imports as imports_of
         from wstrace.terminal.output import Output
 
-        found = told(trace, options["at"], options["pids"])
+        found = imports_of(trace, options["at"], options["pids"])
         if options["as_json"]:
             print_json(found.report().as_dict())
         else:
@@ -66,27 +48,27 @@ def imports(ctx: click.Context, /, target: tuple[str, ...], *, explain: bool, **
     return code
 
 
-def parts(told: Imports, top: int, least: int | None) -> list[str | Styled | TextTable]:
+def parts(found: Imports, top: int, least: int | None) -> list[str | Styled | TextTable]:
     """The lines and tables to show."""
     from wstrace_exporters.console.report_table import parts as report_parts
 
-    report = told.report()
+    report = found.report()
     least = round(_LEAST * report.total["resident"]) if least is None else least
-    modules = replace(report, rows=sorted(told.modules(), key=lambda row: (-row["resident"], row.label)))
+    modules = replace(report, rows=sorted(found.modules(), key=lambda row: (-row["resident"], row.label)))
     lines = report_parts(modules, top=top)
-    return [*lines[:-1], _tree(told, least, report.total), *(["", lines[-1]] if top else [])]
+    return [*lines[:-1], _tree(found, least, report.total), *(["", lines[-1]] if top else [])]
 
 
-def _tree(told: Imports, least: int, total: dict[str, int]) -> TextTable:
+def _tree(found: Imports, least: int, total: dict[str, int]) -> TextTable:
     """The imports within each other; what is smaller is shown as a number of modules."""
-    mark = "~" * told.estimated
+    mark = "~" * found.estimated
 
     def figures(own: dict[str, int], together: dict[str, int], name: str) -> list[Cell]:
         sizes = (own["resident"], together["resident"], own["private"])
         counts = (own["faults"], own["from_disk"])
         return [*(mark + size(n) for n in sizes), *(mark + number(n) for n in counts), name]
 
-    rows = list(_shown(told.top, least))
+    rows = list(_shown(found.top, least))
     cells = [figures(row.values, row.all, _INDENT * depth + text) for row, depth, text in rows]
     cells.append(figures(total, total, "Total"))
     columns = [Column("self", spare=False), Column("all", spare=False), Column("private"), Column("faults"),
@@ -102,7 +84,7 @@ def _shown(rows: Sequence[ImportRow], least: int, depth: int = 0) -> Iterator[tu
             yield row, depth, row.label
             yield from _shown(row.children, least, depth + 1)
     if small:
-        from wstrace.analysis.import_report import ImportRow
+        from wstrace.analysis.imports import ImportRow
 
         sums = {name: sum(row.all[name] for row in small) for name in small[0].all}
         one = ImportRow(("(smaller)",), tuple(sums.values()))

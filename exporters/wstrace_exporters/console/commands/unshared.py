@@ -27,13 +27,13 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
     wstrace unshared -- gunicorn --preload app:app
     wstrace unshared x.wst --by function
     """
-    from wstrace.analysis.unshared import unshared as told
+    from wstrace.analysis.unshared import unshared as unshared_of
     from wstrace.terminal.output import Output
     from wstrace_exporters.console.report_table import parts
 
     by = tuple(word for word in options["by"].split(",") if word) or ("line",)
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
-        found = told(trace, by)
+        found = unshared_of(trace, by)
         if options["as_json"]:
             print_json(found.as_dict())
         else:

@@ -66,7 +66,7 @@ function variable(name) { return getComputedStyle(document.documentElement).getP
 function colour(n) { return variable(`--c${n % PATTERNS}`); }
 
 const tiles = [];
-/** A colour with lines or dots on it, so that it is told from the others without seeing colours. */
+/** A colour with lines or dots on it, so that it is said from the others without seeing colours. */
 function pattern(context, n) { return context.createPattern(tiles[n % PATTERNS], 'repeat'); }
 
 function tileOf(n) {
@@ -115,7 +115,7 @@ function sharp(height, draw, attributes = {}) {
 }
 
 /** The line in which what the pointer or the keyboard is at is read. */
-function reader() { return el('p', {class: 'told', 'aria-live': 'polite'}, ' '); }
+function reader() { return el('p', {class: 'said', 'aria-live': 'polite'}, ' '); }
 
 // -- what pictures follow -----------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ function weightsOf(times, nodes, from, to) {
  * what is said of it. mark(nodes, at): what stands before its name.
  */
 function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
-  const nodes = unpacked(tree), told = reader();
+  const nodes = unpacked(tree), said = reader();
   let root = 0, at = 0, found = '', boxes = [];
   const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': label + '; arrow keys move, Enter goes in, Escape goes out'});
   const find = el('input', {type: 'search', placeholder: 'find', 'aria-label': 'Find frames', oninput: event => {
@@ -59,7 +59,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
     say(at);
   }});
   const out = el('button', {type: 'button', onclick: () => zoom(0)}, 'whole');
-  body.append(el('p', {}, find, ' ', out), told, el('div', {class: 'deep'}, canvas));
+  body.append(el('p', {}, find, ' ', out), said, el('div', {class: 'deep'}, canvas));
 
   function text(node) {
     const line = nodes.line[node];
@@ -131,9 +131,9 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
       }
       more = ` — found: ${share(sum, weight[0])}`;
     }
-    told.textContent = `${text(node)}: ${words(nodes, node)}${more}`;
-    told.dataset.node = nodes.names[nodes.name[node]];
-    nodes.weight.forEach((column, k) => { told.dataset['weight' + k] = column[node]; });
+    said.textContent = `${text(node)}: ${words(nodes, node)}${more}`;
+    said.dataset.node = nodes.names[nodes.name[node]];
+    nodes.weight.forEach((column, k) => { said.dataset['weight' + k] = column[node]; });
   }
 
   function zoom(node) {

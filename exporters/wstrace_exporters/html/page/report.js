@@ -56,7 +56,7 @@ function workers(all) {
       if (state.from !== null) g.strokeRect(at(state.from), 0.5, Math.max(at(state.to) - at(state.from), 1), tall - 1);
     }, {role: 'img', 'aria-label': bar.name});
     const words = bar.resident ? `${bytes(bar.private)} of ${bytes(bar.resident)} private` : 'no snapshot';
-    body.append(el('div', {class: 'lane'}, el('span', {class: 'label', title: bar.name}, bar.name),
+    body.append(el('div', {class: 'worker'}, el('span', {class: 'label', title: bar.name}, bar.name),
       el('span', {class: 'number', 'data-value': bar.resident}, words + (bar.copied ? `, ${bytes(bar.copied)} copied` : '')), canvas));
     follow(changed => { if (changed.includes('from')) canvas.redraw(); });
   }

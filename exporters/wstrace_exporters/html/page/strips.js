@@ -17,8 +17,8 @@ function strips(all) {
   if (!all.rows.length) return cannot(body, data.why.pages);
   if (all.more) body.append(el('p', {class: 'note'}, all.more));
   const legend = el('div', {class: 'legend'}, ...[[1, 0], [2, 1], [3, 6]].map(([kind, look]) => el('span', {}, swatch(look), ' ' + STATES[kind])));
-  const told = reader();
-  body.append(legend, told);
+  const said = reader();
+  body.append(legend, said);
   const canvases = all.rows.map(strip => {
     const cells = cellsOf(strip);
     let at = 0;
@@ -31,7 +31,7 @@ function strips(all) {
       const time = when && data.time.n ? ` at ${seconds(data.time.first + (when - 1) * data.time.width)} s` : '';
       const first = Math.ceil(at * (strip.size / all.page) / cells.length); // a page is in the cell of its number rounded down
       const address = BigInt(strip.start) + BigInt(first) * BigInt(all.page);
-      told.textContent = `${strip.name} 0x${address.toString(16)}: ${STATES[kind]}${share_}${who}${time}`;
+      said.textContent = `${strip.name} 0x${address.toString(16)}: ${STATES[kind]}${share_}${who}${time}`;
     };
     canvas.addEventListener('mousemove', event => {
       const frame = canvas.getBoundingClientRect();

@@ -171,12 +171,12 @@ function timeline(time) {
 /** The spans as bars below the plot, those of a thread within each other; a click or Enter chooses the time of one. */
 function spanRows(time) {
   const rows = el('div', {class: 'spans', role: 'group', 'aria-label': 'Spans of the program'});
-  const begin = time.first / 1e6, long = time.n * time.width / 1e6, told = reader();
+  const begin = time.first / 1e6, long = time.n * time.width / 1e6, said = reader();
   const column = at => (at - begin) / long * time.n;
   for (const [row, from, to, name, thread, open] of time.spans) {
     const left = Math.max(from, begin), right = Math.min(to, begin + long);
     const text = `${name}: ${seconds(Math.round((to - from) * 1e6))} s${open ? ', still open at the end' : ''}, thread ${thread}`;
-    const say = () => { told.textContent = text; };
+    const say = () => { said.textContent = text; };
     const bar = el('button', {type: 'button', class: 'span', title: text, 'aria-label': text, onmouseenter: say, onfocus: say,
       onclick: () => {
         const first = Math.min(Math.max(Math.floor(column(from)), 0), time.n - 1);
@@ -186,5 +186,5 @@ function spanRows(time) {
     rows.append(bar);
   }
   rows.style.height = 18 * (1 + Math.max(-1, ...time.spans.map(([row]) => row))) + 'px';
-  return time.spans.length ? el('div', {}, rows, told) : '';
+  return time.spans.length ? el('div', {}, rows, said) : '';
 }

@@ -20,7 +20,7 @@ from wstrace_exporters.html.document import varints
 SHARE = 0.001
 #: The bytes that nodes, and what arrived at them when, may take in the page.
 ROOM = 400_000
-#: The paths that are told one by one, and the longest name of a frame, in characters.
+#: The paths that are shown one by one, and the longest name of a frame, in characters.
 PATHS, NAME_LIMIT = 20_000, 120
 OTHERS = "(others)"
 
@@ -74,12 +74,12 @@ class Tree:
     def packed(
         self,
         units: Sequence[float],
-        told: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda own: own,
+        weighed: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda own: own,
     ) -> dict[str, Any]:
         """The tree for the page: varints of the distance to the parent, name, line and weights of each node.
 
         Args:
-            units: of each weight; the page has multiples of these. told: the weights of the page, of the sums of the
+            units: of each weight; the page has multiples of these. weighed: the weights of the page, of the sums of the
                 amounts at each node alone, (nodes, weights).
         """
         leaf, levels = np.zeros(len(self._paths), np.intp), [(np.zeros(1, np.intp), np.zeros(1, np.intp))]
@@ -88,7 +88,7 @@ class Tree:
             levels.append((above, step))
         parent, steps = (np.concatenate(columns) for columns in zip(*levels, strict=True))
         amounts = np.array(self._amounts, np.float64).reshape(-1, self._weights)
-        sums = told(np.stack([np.bincount(leaf, column, len(parent)) for column in amounts.T], axis=1))
+        sums = weighed(np.stack([np.bincount(leaf, column, len(parent)) for column in amounts.T], axis=1))
         end = len(parent)
         for above, _ in reversed(levels[1:]):
             begin, first = end - len(above), int(above[0])  # the parents, ascending, are all of the level above
@@ -141,7 +141,7 @@ def encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArr
 
 
 def add_paths(tree: Tree, blame: Composition, columns: Sequence[str], place: Callable[[list[float]], Sequence[float]],
-              *, whose: bool = True, lines: bool = True) -> NDArray[np.intp]:  # fmt: skip
+              *, heads: bool = True, lines: bool = True) -> NDArray[np.intp]:  # fmt: skip
     """Adds the paths of a composition with whole stacks to a tree; those past the first PATHS end at their thread.
 
     Returns:
@@ -149,21 +149,21 @@ def add_paths(tree: Tree, blame: Composition, columns: Sequence[str], place: Cal
 
     Args:
         columns: of the cells. place: the weights in the tree of a cell's columns.
-        whose: the process and the thread stand at the beginning. lines: frames differ by their lines.
+        heads: the process and the thread stand at the beginning. lines: frames differ by their lines.
     """
     numbers, sums = blame.columns("process", "thread", "stack")
     labels = blame.past.labels("process", "thread", "stack").labels
     amounts = np.stack([sums.get(column, np.zeros(len(numbers))) for column in columns], axis=1)
     whole = np.maximum(amounts.sum(axis=0), 1)
     order = np.argsort(-(amounts / whole).max(axis=1), kind="stable")
-    told = list(dict.fromkeys(labels[number][2] for number in numbers[order[:PATHS]].tolist()))
-    of_stack = dict(zip(told, _steps(tree, [to_the_root(label.frames) for label in told], lines=lines), strict=True))
-    heads: dict[tuple[str, str], list[int]] = {}
+    named = list(dict.fromkeys(labels[number][2] for number in numbers[order[:PATHS]].tolist()))
+    of_stack = dict(zip(named, _steps(tree, [to_the_root(label.frames) for label in named], lines=lines), strict=True))
+    head_of: dict[tuple[str, str], list[int]] = {}
     for at, (number_, amount) in enumerate(zip(numbers[order].tolist(), amounts[order].tolist(), strict=True)):
         process, thread, stack = labels[number_]
-        if (head := heads.get((process.unique, thread.unique))) is None:
-            texts = (process.text, thread.text) if whose else ()
-            head = heads[process.unique, thread.unique] = [tree.code(_named(text)) for text in texts]
+        if (head := head_of.get((process.unique, thread.unique))) is None:
+            texts = (process.text, thread.text) if heads else ()
+            head = head_of[process.unique, thread.unique] = [tree.code(_named(text)) for text in texts]
         if at >= PATHS:
             tree.add([*head, tree.code((OTHERS, 0))], place(amount))
             continue

@@ -1,4 +1,4 @@
-"""The strips: the pages of the largest mappings as they are at the counted moment, and whose they are."""
+"""The strips: the pages of the largest mappings as they are at the counted moment, and who brought them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def strips(blame: Composition, times: Times) -> dict[str, Any]:
     chosen = there[np.argsort(-held[there], kind="stable")][:ROWS]
     drawn = [_cells(blame, pages, int(first[at]), int(last[at]), int(row[first[at]])) for at in chosen.tolist()]
     owners, names = _owners(pages, [cells for _, cells in drawn])
-    found = [{**told, "cells": _packed(cells, owners)} for told, cells in drawn]
+    found = [{**about, "cells": _packed(cells, owners)} for about, cells in drawn]
     rest = len(first) - len(chosen)
     more = f"{number(len(chosen))} of {number(len(first))} mappings, those with the most pages." if rest else ""
     return {"rows": found, "owners": names, "more": more, "page": of.page_size}
@@ -68,7 +68,7 @@ def strips(blame: Composition, times: Times) -> dict[str, Any]:
 def _cells(
     blame: Composition, pages: _Pages, first: int, last: int, row: int
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """What is told of a mapping, and (state and share, owner, column) of its cells; first, last: its runs."""
+    """What is known of a mapping, and (state and share, owner, column) of its cells; first, last: its runs."""
     of = blame
     size, runs, mappings = of.page_size, pages.runs, of.inputs.mappings
     start, end = (int(of_mapping(mappings, column, np.array([row]))[0]) for column in ("start", "end"))
@@ -88,9 +88,9 @@ def _cells(
     found[cell[new], 1], found[cell[new], 2] = pages.owner[rows][new], pages.column[rows][new]
     code = int(of_mapping(mappings, "file", np.array([row]))[0])
     file = (of.strings[code] if code < len(of.strings) else "") or "[unknown]"
-    told = {"name": name(base_name(file) or file), "process": name(of.name_of(int(runs["space"][first]))),
+    about = {"name": name(base_name(file) or file), "process": name(of.name_of(int(runs["space"][first]))),
             "start": str(start), "size": whole * size, "resident": len(rows) * size}  # fmt: skip
-    return told, found
+    return about, found
 
 
 def _owners(pages: _Pages, drawn: list[NDArray[np.int64]]) -> tuple[dict[int, int], list[str]]:

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.moments import Snapshots
-from wstrace.analysis.spans import places, spans_of
-from wstrace.analysis.timeline import Over, Timeline
+from wstrace.analysis.timeline import Over, Timeline, places, spans_of
 from wstrace.schema import MARK
 from wstrace_exporters.html.document import name, varints
 
@@ -64,7 +63,7 @@ def timeline(line: Timeline, times: Times) -> dict[str, Any]:
 
 
 def _owners(over: Over, page: int) -> dict[str, Any]:
-    """The owners with the most, and the others together: varints, owner by owner. Bytes are told in halves of pages."""
+    """The owners with the most, and the others together: varints, owner by owner. Bytes are in halves of pages."""
     sums = {figure: getattr(over, figure).sum(axis=1) for figure in _FIGURES}
     sums["resident"] = sums["resident"] + over.untimed
     weight = sum(column / max(column.sum(), 1) for column in sums.values())
@@ -73,13 +72,13 @@ def _owners(over: Over, page: int) -> dict[str, Any]:
     first, rest = order[:OWNERS], order[OWNERS:]
     labels = [name(over.rows[at].label) for at in first.tolist()] + ["(others)"] * bool(len(rest))
 
-    def told(values: NDArray[np.float64], unit: float) -> str:
+    def written(values: NDArray[np.float64], unit: float) -> str:
         chosen = np.array([values[at] for at in first] + [values[rest].sum(axis=0)] * bool(len(rest)))
         return varints(np.round(chosen / unit).astype(np.int64).ravel())
 
     units = {"brought": page / 2, "resident": page / 2}
-    figures = {figure: told(getattr(over, figure), units.get(figure, 1)) for figure in _FIGURES}
-    return {"labels": labels, "unit": page / 2, **figures, "untimed": told(over.untimed, page / 2)}
+    figures = {figure: written(getattr(over, figure), units.get(figure, 1)) for figure in _FIGURES}
+    return {"labels": labels, "unit": page / 2, **figures, "untimed": written(over.untimed, page / 2)}
 
 
 def points(blame: Composition, times: Times) -> list[list[int]]:
@@ -97,7 +96,7 @@ def points(blame: Composition, times: Times) -> list[list[int]]:
     at = np.array([time for _, time in sizes], np.uint64)
     partial = np.zeros(len(at), np.bool_)
     for first in snapshots.first(int(at.max(initial=0))):
-        partial |= (at >= np.uint64(began.get(first.whose[1], first.time_ns))) & (at < np.uint64(first.time_ns))
+        partial |= (at >= np.uint64(began.get(first.process[1], first.time_ns))) & (at < np.uint64(first.time_ns))
     sizes = [size for size, is_partial in zip(sizes, partial.tolist(), strict=True) if not is_partial]
     columns = np.clip(times.at(np.array([time for _, time in sizes], np.uint64)) + 1, 0, times.n)
     last = {column: pages * blame.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
@@ -125,7 +124,7 @@ def spans(blame: Composition, times: Times) -> dict[str, Any]:
     drawn = sorted(longest, key=lambda one: (one.begin_ns, -one.end_ns))
     found, rows = [], dict[tuple[int, int, int, int], int]()
     for one, place in zip(drawn, places(drawn), strict=True):
-        row = rows.setdefault((one.pid, one.tid, place.lane, place.depth), len(rows))
+        row = rows.setdefault((one.pid, one.tid, place.row, place.depth), len(rows))
         if row < ROWS:
             found.append(
                 [row, times.seconds(one.begin_ns), times.seconds(one.end_ns), name(one.name), one.tid, one.open]

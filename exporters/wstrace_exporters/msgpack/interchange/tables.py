@@ -8,8 +8,8 @@ from typing import Any
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.snapshots import LastSnapshots
-from wstrace.analysis.stack_rows import STACKS, stack_rows
+from wstrace.analysis.moments import LastSnapshots
+from wstrace.analysis.stack_views import STACKS, stack_rows
 from wstrace.analysis.symbols import symbolizer_of
 from wstrace.arrow import Converter
 from wstrace.batch import Batch

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Past
-from wstrace.analysis.processes import Processes
-from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.moments import LastSnapshots
+from wstrace.analysis.names import Processes
 from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.batch import Batch
 from wstrace.schema import (

@@ -29,11 +29,9 @@ from wstrace_exporters.otel.propagation import TraceParent, context_of
 if TYPE_CHECKING:
     from opentelemetry._logs import Logger
 
-    from wstrace_exporters.otel.export.stacks import EventStacks
-
 
 #: Columns that are attributes of an event under other names, or that its record contains.
-_TOLD = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind", *STACK_COLUMNS))
+_NAMED = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind", *STACK_COLUMNS))
 
 
 def access(flags: int) -> str:
@@ -45,7 +43,7 @@ def access(flags: int) -> str:
 
 def other_columns(batch: Batch) -> list[Column]:
     """The columns of page faults that have no attribute above: numbers and names; ids mean nothing elsewhere."""
-    columns = (column for column in batch.schema.columns if column.name in batch and column.name not in _TOLD)
+    columns = (column for column in batch.schema.columns if column.name in batch and column.name not in _NAMED)
     return [column for column in columns if column.semantic == "str" or column.semantic not in ID_SPACES]
 
 
@@ -84,14 +82,10 @@ class Events:
     Args:
         logger: gives the logger of a process.
         clock: wall time of a record.
-
-    Attributes:
-        stacks: names the stacks of faults; None = events tell none.
     """
 
     def __init__(self, logger: Callable[[Process], Logger], clock: ClockAnchor) -> None:
         self._logger, self._clock = logger, clock
-        self.stacks: EventStacks | None = None
         self.emitted = 0
 
     def faults(self, batch: Batch, weights: NDArray[np.int64], process_of: Callable[[int], Process]) -> None:
@@ -104,10 +98,9 @@ class Events:
                      for p, t, n in zip(pids, batch["tid"].tolist(), times.tolist(), strict=True)]  # fmt: skip
         for row, pid in enumerate(pids):
             major = bool(batch["flags"][row] & FAULT_MAJOR)
-            told = self.stacks.attributes(batch, row) if self.stacks is not None else {}
             self._emit(
                 process_of(pid), names.EVENT_FAULT, "INFO" if major else "DEBUG", int(times[row]),
-                {**fault_attributes(batch, row, int(weights[row])), **told}, spans[row],
+                fault_attributes(batch, row, int(weights[row])), spans[row],
             )  # fmt: skip
 
     def started(self, process: Process) -> None:

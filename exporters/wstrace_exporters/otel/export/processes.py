@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.snapshots import LastSnapshots
+from wstrace.analysis.moments import LastSnapshots
 from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.plugins import own_platform

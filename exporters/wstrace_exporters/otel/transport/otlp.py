@@ -180,17 +180,17 @@ def _session(answers: Answers) -> Any:
             except Exception as error:
                 answers.error = f"{place}: {_reason(error)}"
                 raise
-            told = requests.Response()
-            told.status_code, told.headers["retry-after"] = got.status_code, got.headers.get("retry-after", "")
+            passed = requests.Response()
+            passed.status_code, passed.headers["retry-after"] = got.status_code, got.headers.get("retry-after", "")
             why = _status(got.status_code)
             if not why and (rejected := _rejected(body)) is not None:
                 answers.rejected += rejected
             elif not why:
-                why, told.status_code = "its answer is not OTLP", 400
+                why, passed.status_code = "its answer is not OTLP", 400
             elif got.status_code < 400:  # The SDK would take it for a success.
-                told.status_code = 400
+                passed.status_code = 400
             answers.error = f"{place}: {why}" if why else ""
-            return told
+            return passed
 
     return Session()
 

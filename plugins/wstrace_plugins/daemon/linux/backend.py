@@ -25,7 +25,7 @@ from wstrace.text import size
 from wstrace_plugins.daemon import BETWEEN
 from wstrace_plugins.daemon.limits import Limits
 from wstrace_plugins.daemon.linux.health import Health, State
-from wstrace_plugins.daemon.settings import Daemon, read
+from wstrace_plugins.daemon.settings import Daemon
 from wstrace_plugins.os.linux import vmstat
 
 _LOOK_SECONDS = 0.5
@@ -137,26 +137,20 @@ class NodeDaemon:
 
     def __init__(self, path: str | None, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
-        self._ending = self._reloading = False
+        self._ending = False
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # as a handler may take no lock
         self._child: Child | None = None
         self._health: Health | None = None
-        self._where: str | tuple[str, int] | None = None
         self._began = time.monotonic()
         self._before: Counter[str] = Counter()  # what earlier sessions have recorded and lost, added up
         self._resident = self._sessions = 0
         self._facts: dict[str, Any] = {"exporters": {}}
         self._ended_at: int | None = None  # the node's faults when the last session ended
-        self._refused, self._idle_until = "", 0.0
+        self._idle_until = 0.0
 
     def end(self) -> None:
         """Asks for the end; may be called by a signal handler."""
         self._ending = True
-        os.write(self._wake, b".")
-
-    def reload(self) -> None:
-        """Asks to read the settings again; may be called by a signal handler."""
-        self._reloading = True
         os.write(self._wake, b".")
 
     @property
@@ -175,17 +169,14 @@ class NodeDaemon:
         Raises:
             WstraceError: a session could not start or failed, or the last one did not end whole.
         """
-        self._config = read(self._path)
+        self._config = Config.load(self._path, project=False)
         try:
             self._own = own = self._load(child := Child(self._config))
             self._limits = Limits(own.max_cpu, own.max_memory)
-            self._serve(own)
+            self._health = Health(own.health, self._state) if own.health is not None else None
             self._go(child)
             ready()
             while not self._ending:
-                if self._reloading:
-                    self._reloading = False
-                    self._reload()
                 self._turn()
             if failed := self._stop(_END_SECONDS):
                 raise OutputError(failed)
@@ -237,49 +228,11 @@ class NodeDaemon:
         self._child = None
         return failed
 
-    def _reload(self) -> None:
-        """Takes the settings of the file; where these are refused, those in force go on.
-
-        Raises:
-            WstraceError: neither can be traced with.
-        """
-        try:
-            config = read(self._path)
-            own = self._load(child := Child(config))
-        except WstraceError as error:
-            self._refuse(error)
-            return
-        try:
-            self._serve(own)
-        except WstraceError as error:
-            child.end(0.0)
-            self._refuse(error)
-            return
-        if failed := self._stop(_END_SECONDS):
-            self._say(failed)
-        every, self._limits = self._limits.every, Limits(own.max_cpu, own.max_memory)
-        self._limits.every = every
-        try:
-            self._go(child)
-        except WstraceError as error:
-            self._stop(0.0)
-            self._refuse(error)
-            self._serve(self._own)
-            self._limits = Limits(self._own.max_cpu, self._own.max_memory)
-            self._begin()
-            return
-        self._config, self._own, self._refused = config, own, ""
-        self._say(f"{self._path or 'defaults'}: reloaded")
-
     def _begin(self) -> None:
         """Begins a session with the settings in force. Raises WstraceError."""
         child = Child(self._config)
         self._load(child)
         self._go(child)
-
-    def _refuse(self, error: WstraceError) -> None:
-        self._refused = str(error)
-        self._say(f"reload refused, the old settings go on: {error}")
 
     # -- limits -----------------------------------------------------------------------------------------------------
 
@@ -335,15 +288,6 @@ class NodeDaemon:
 
     # -- health -----------------------------------------------------------------------------------------------------
 
-    def _serve(self, own: Daemon) -> None:
-        """Opens the health endpoint of these settings, unless it is open already. Raises OutputError."""
-        if self._health is not None and self._where == own.health:
-            return
-        new = Health(own.health, self._state) if own.health is not None else None
-        if self._health is not None:
-            self._health.close()
-        self._health, self._where = new, own.health
-
     def _state(self) -> State:
         """The state now; called on the endpoint's threads."""
         child, limits, facts = self._child, self._limits, self._facts
@@ -362,7 +306,6 @@ class NodeDaemon:
             "state": word,
             "seconds": round(time.monotonic() - self._began, 1),
             "config": self._path or "",
-            "reload_refused": self._refused,
             "sessions": self._sessions,
             "recorded": counted.pop("recorded", 0),
             "lost": {stage: n for stage, n in sorted(counted.items()) if n},

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import socketserver
-import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -18,7 +16,6 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar, NamedTuple, cast
 
 from wstrace.errors import OutputError
-from wstrace.output_folder import in_folder
 from wstrace.text import json_safe
 
 #: Connections at a time, and the seconds that each may wait for its client.
@@ -69,13 +66,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads, block_on_close = True, False
+    daemon_threads, block_on_close, allow_reuse_address, request_queue_size = True, False, True, _MOST
 
-    def __init__(self, listening: socket.socket, ask: Callable[[], State]) -> None:
-        socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
-        self.socket, self.ask, self.ended = listening, ask, False
+    def __init__(self, where: tuple[str, int], ask: Callable[[], State]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+        self.ask, self.ended = ask, False
         self._open: list[Any] = []
         self._lock = threading.Lock()
+        super().__init__(where, _Handler)
 
     def serve(self) -> None:
         """Serves until close(), without waking up in between as serve_forever() does."""
@@ -117,94 +115,32 @@ class Health:
     """Serves `GET /health` (200 or 503 with the word of the state) and `GET /` (all facts as JSON).
 
     Args:
-        where: the path of a unix socket, or (host, port); port 0 = any free one.
+        where: (host, port); port 0 = any free one.
         ask: returns the state; called on the server's threads.
 
     Raises:
         OutputError: the address is taken or cannot be opened.
     """
 
-    def __init__(self, where: str | tuple[str, int], ask: Callable[[], State]) -> None:
-        self._where, self._server = where, _Server(_listen(where), ask)
+    def __init__(self, where: tuple[str, int], ask: Callable[[], State]) -> None:
+        try:
+            self._server = _Server(where, ask)
+        except OSError as error:
+            raise OutputError(
+                f"cannot answer at {':'.join(map(str, where))}: {error.strerror or error}",
+                "set health in [daemon] to another address, or to an empty text",
+            ) from None
         self.thread = threading.Thread(target=self._server.serve, name="wstrace-health", daemon=True)
         self.thread.start()
 
     @property
     def address(self) -> str:
-        """Where it answers: `127.0.0.1:9465`, or `unix:` and the path."""
-        if isinstance(self._where, str):
-            return f"unix:{self._where}"
+        """Where it answers: `127.0.0.1:9465`."""
         host, port = self._server.socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
-        """Ends it, and all connections; removes the unix socket."""
-        if isinstance(self._where, str):
-            with contextlib.suppress(OSError), in_folder(self._where, None) as folder:
-                os.unlink(_in(folder, self._where)[0], dir_fd=folder)
+        """Ends it, and all connections."""
         self._server.close()
         self.thread.join(2 * _SECONDS)
         self._server.server_close()
-
-
-def _listen(where: str | tuple[str, int]) -> socket.socket:
-    try:
-        if isinstance(where, str):
-            return _unix(where)
-        family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
-        one = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(where)
-            one.listen(_MOST)
-        except BaseException:
-            one.close()
-            raise
-    except OSError as error:
-        place = where if isinstance(where, str) else ":".join(map(str, where))
-        raise OutputError(
-            f"cannot answer at {place}: {error.strerror or error}",
-            "set health in [daemon] to another address, or to an empty text",
-        ) from None
-    return one
-
-
-def _unix(path: str) -> socket.socket:
-    """A listening unix socket that only its owner may use, in place of one that nobody listens at any more."""
-    one = socket.socket(socket.AF_UNIX)
-    try:
-        # bind() makes the file with this mode, so that there is no name to exchange before it has it
-        os.fchmod(one.fileno(), 0o600)
-        with in_folder(path, None) as folder:
-            name, place = _in(folder, path)
-            with contextlib.suppress(FileNotFoundError):
-                left = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if stat.S_ISSOCK(left.st_mode) and not _answers(place):
-                    os.unlink(name, dir_fd=folder)
-            one.bind(place)
-        one.listen(_MOST)
-    except BaseException:
-        one.close()
-        raise
-    return one
-
-
-def _in(folder: int | None, path: str) -> tuple[str, str]:
-    """A path's name in its folder, and a path that leads there through the folder's descriptor, where it has one."""
-    if folder is None:
-        return path, path
-    name = os.path.basename(path)
-    return name, f"/proc/self/fd/{folder}/{name}"
-
-
-def _answers(path: str) -> bool:
-    """Whether somebody listens at a unix socket."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        try:
-            asking.settimeout(1.0)
-            asking.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-        return True

@@ -22,9 +22,8 @@ from wstrace.schema import (
     PAGE_WRITE,
     PAGE_ZERO,
 )
-from wstrace.terminal.bar import Bar
 from wstrace.terminal.output import Output
-from wstrace.terminal.table import Cell, Column, TextTable
+from wstrace.terminal.table import Bar, Cell, Column, TextTable
 from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 
