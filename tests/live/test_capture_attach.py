@@ -230,7 +230,9 @@ def test_another_tracers_clock(child, attach, tmp_path):
 
     One that lets each event take the time for itself does not.
     """
-    one = child("print(flush=True)\nwhile True: input(); b = bytearray(3_000_000); print(flush=True)")
+    # not malloc()'s memory, which is kept and takes no faults any more when a slow perf begins
+    code = "while True: input(); m = mmap.mmap(-1, 1 << 20); m.write(bytes(1 << 20)); m.close(); print(flush=True)"
+    one = child(f"import mmap\nprint(flush=True)\n{code}")
     one.read()
     armed = time.monotonic_ns()
     trace = attach(one.pid)

@@ -61,6 +61,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     HOW_OF_STATUS,
     NEEDS,
     STATUS_BITS,
+    WAITING,
     S,
     StackRows,
 )
@@ -159,6 +160,7 @@ class PythonStacks(NoStacks):
         self._expected: dict[int, float] = {}
         #: those of them that have not executed their program yet, or have not mapped it
         self._launched: set[int] = set()
+        self._libraries: set[File] = set()  # that the programs were told of
         self._refused: set[str] = set()
         self._last: dict[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
@@ -210,6 +212,8 @@ class PythonStacks(NoStacks):
             walker = self._walker(python.layout, python.static)
             if files is not None:
                 tell_files(self._maps, files, python, walker)
+                if files.libpython is not None:
+                    self._libraries.add(files.libpython)
             if pid:
                 salt = int.from_bytes(os.urandom(8), "little") | 1
                 self._maps.told.set(_U64.pack(pid), _TOLD.pack(salt, at, walker))
@@ -354,16 +358,16 @@ class PythonStacks(NoStacks):
         early = np.flatnonzero((how == HOW_NOT_YET) | (how == HOW_NOT_READABLE))
         for pid in distinct(pids[early]).tolist():
             mine = early[pids[early] == pid]
-            why = self._early(pid, times[mine])
+            why = self._early(pid, times[mine], hashes[mine] == WAITING)
             # _PyRuntime cannot be read before it was touched
             how[mine] = np.where((how[mine] == HOW_NOT_YET) | (why == HOW_BEFORE_PYTHON), why, how[mine])
         self._hows += np.bincount(how, minlength=len(self._hows))
         rest = {name: column for name, column in columns.items() if name != "stack_hash"}
         return {**rest, "stack": stack, "stack_how": how}
 
-    def _early(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
+    def _early(self, pid: int, times: NDArray[Any], waiting: NDArray[Any]) -> NDArray[Any]:
         """Why faults of a process have no stack that came before the programs knew its CPython, or could read of it."""
-        how = self._history.how(pid, times)
+        how = self._history.how(pid, times, waiting, self._libraries)
         if unborn := self._unborn.get(pid, 0):
             began = self._history.began(pid, unborn)
             proven = (times <= np.uint64(unborn)) & (times >= np.uint64(began))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -319,13 +319,15 @@ class _Program:
     """A program in execution: shared by the processes that are forked from the one that executed it.
 
     known: its file was looked into. python: it is a CPython, or needs one. mapped: when it mapped one; None = not yet.
+    files: what it mapped that is a CPython; None of one that could not be looked into.
     """
 
-    __slots__ = ("known", "mapped", "python", "started")
+    __slots__ = ("files", "known", "mapped", "python", "started")
 
     def __init__(self, *, known: bool = False) -> None:
         self.started, self.known, self.python = known, known, False
         self.mapped: int | None = None
+        self.files: set[File | None] = set()
 
 
 class _Since(NamedTuple):
@@ -346,8 +348,8 @@ class History:
     def __init__(self, strings: Dictionary, interpreters: Interpreters) -> None:
         self._strings, self._interpreters = strings, interpreters
         self._programs: dict[int, list[_Since]] = {}
-        #: name, device and inode of a file -> (whether it is or needs a CPython); None = it could not be looked into
-        self._files: dict[tuple[int, int, int], bool | None] = {}
+        #: name, device and inode of a file -> what was seen in it; None = it could not be looked into
+        self._files: dict[tuple[int, int, int], Looked | None] = {}
         #: whether a process has executed or mapped a CPython, or what is named like one
         self.met = False
         #: whether a process was started, or executed a further program
@@ -389,7 +391,8 @@ class History:
         named = is_named(self._strings[file])
         if not ino or not (first or named):
             return
-        python = self._look(pid, file, dev, ino)
+        looked = self._look(pid, file, dev, ino)
+        python = None if looked is None else looked.python is not None or looked.needs
         self.met |= named if python is None else python
         if program is None:
             return
@@ -397,23 +400,33 @@ class History:
             program.started, program.known, program.python = True, python is not None, bool(python)
         if python is not False and program.mapped is None:
             program.mapped = time_ns
+        if looked is None or looked.python is not None:
+            program.files.add(looked and looked.file)
 
-    def _look(self, pid: int, file: int, dev: int, ino: int) -> bool | None:
-        """Whether the mapped file is a CPython or needs one; None where its name leads to it no more."""
+    def _look(self, pid: int, file: int, dev: int, ino: int) -> Looked | None:
+        """What the mapped file is; None where its name leads to it no more."""
         key = (file, dev, ino)
         if key not in self._files:
             if len(self._files) >= _MOST_MAPPED_FILES:
                 self._files.clear()
-            looked = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
-            self._files[key] = None if looked is None else looked.python is not None or looked.needs
+            self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
         return self._files[key]
 
     def began(self, pid: int, time_ns: int) -> int:
         """When the process had executed what it was running at that time; 0 where that is not known."""
         return next((since for since, _ in reversed(self._programs.get(pid, ())) if since <= time_ns), 0)
 
-    def how(self, pid: int, times: NDArray[Any]) -> NDArray[Any]:
-        """Why faults of a process at those times have no Python frame, where that is proven; else HOW_UNKNOWN."""
+    def how(
+        self,
+        pid: int,
+        times: NDArray[Any],
+        waiting: NDArray[Any] | None = None,
+        libraries: Set[File | None] = frozenset(),
+    ) -> NDArray[Any]:
+        """Why faults of a process at those times have no Python frame, where that is proven; else HOW_UNKNOWN.
+
+        waiting: of which faults it had not executed any of these libraries.
+        """
         programs = self._programs.get(pid, [])
         how = np.full(len(times), HOW_UNKNOWN, "|u1")
         begins = np.array([since.time_ns for since in programs], "<u8")
@@ -426,4 +439,6 @@ class History:
                 how[(which == i) & (times < program.mapped)] = HOW_BEFORE_PYTHON
             elif program.known and not program.python:
                 how[which == i] = HOW_NOT_PYTHON
+            if waiting is not None and program.python and program.files <= libraries:
+                how[(which == i) & waiting] = HOW_BEFORE_PYTHON
         return how

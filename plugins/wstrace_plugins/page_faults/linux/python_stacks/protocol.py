@@ -36,6 +36,8 @@ NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 LOST, NO_ROW = 6, 7
 #: without frames: no interpreter was made yet, so that there was never a frame of any thread
 UNBORN = 8
+#: the same if the CPython that the process was seen to map is the library that the tracer has told of: not executed yet
+WAITING = 9
 #: what a status without frames says of a fault
 HOW_OF_STATUS = {
     BAD: HOW_NOT_READABLE,
@@ -45,6 +47,7 @@ HOW_OF_STATUS = {
     LOST: HOW_LOST,
     NOT_KNOWN: HOW_NOT_YET,
     UNBORN: HOW_BEFORE_PYTHON,
+    WAITING: HOW_NOT_YET,
     NO_ROW: HOW_NOT_YET,
 }
 

@@ -37,7 +37,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import NEEDS, NOBODY, NOT_KNOWN, UNBORN, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import NEEDS, NOBODY, NOT_KNOWN, UNBORN, WAITING, S
 
 #: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
 _INSTRUCTION = 128
@@ -132,6 +132,7 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.map(R2, maps.walkers.fd)
     a.load(R3, R8, S.PROCESS + 16)
     a.call(TAIL_CALL)
+    a.store(R8, S.WAITS, 0)
     a.jump("unknown")
     a.label("ask")
     _program(a, kernel.program)
@@ -167,6 +168,9 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R1, R1, 0)
     a.jump_if(R1, "==", 0, "leave")
     a.store(R8, S.HASH, NOT_KNOWN)
+    a.load(R1, R8, S.WAITS)
+    a.jump_if(R1, "==", 0, "row")
+    a.store(R8, S.HASH, WAITING)
     a.label("row")
     a.tell()
     a.leave()
