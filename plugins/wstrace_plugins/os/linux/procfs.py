@@ -144,7 +144,7 @@ def read_maps(pid: int) -> Maps:
         with open(path, "rb", buffering=0) as opened:
             return parse_maps(pieces(opened.fileno()))
     except OSError as error:
-        raise _refused(pid, path, error) from None
+        raise refused(pid, path, error) from None
 
 
 def pieces(fd: int, *, lines: int = 1) -> Iterator[bytes]:
@@ -217,7 +217,7 @@ def _hex(words: tuple[bytes, ...]) -> NDArray[Any]:
 
 def stat(pid: int) -> Stat:
     """The counters of a process. Raises TargetExited when there is none."""
-    text = os.fsdecode(_read(pid, "stat"))
+    text = os.fsdecode(read(pid, "stat"))
     head, _, tail = text.rpartition(")")  # The name itself may contain blanks and brackets.
     f = tail.split()
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -248,7 +248,7 @@ def stat_with_memory(pid: int) -> Stat:
 def exit_code(pid: int, unknown: int) -> int:
     """The exit code (128 + N for a signal) of a process that its parent has not waited for yet, else `unknown`."""
     try:
-        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        fields = read(pid, "stat").rpartition(b")")[2].split()
     except Unavailable:
         return unknown
     if fields[0] not in b"ZX":
@@ -260,7 +260,7 @@ def exit_code(pid: int, unknown: int) -> int:
 def name(pid: int | str) -> str:
     """The process's name (comm, 15 bytes at most), "" when it has ended."""
     try:
-        return os.fsdecode(_read(pid, "comm").removesuffix(b"\n"))
+        return os.fsdecode(read(pid, "comm").removesuffix(b"\n"))
     except Unavailable:
         return ""
 
@@ -288,9 +288,9 @@ def status(pid: int) -> dict[str, str]:
 
 def _status(pid: int) -> bytes:
     """/proc/PID/status, of a thread that has the process's memory."""
-    text = _read(pid, "status")
+    text = read(pid, "status")
     if _field(text, b"State")[:1] in _ENDED.encode() and (task := memory_task(pid)) != pid:
-        return _read(task, "status")
+        return read(task, "status")
     return text
 
 
@@ -331,7 +331,7 @@ def processes() -> list[int]:
 def arguments(pid: int) -> tuple[str, ...]:
     """Its command line (4 KiB of it), or its title in that place; () when it has ended or has none."""
     try:
-        text = os.fsdecode(_read(pid, "cmdline", COMMAND_BYTES)).rstrip("\0")
+        text = os.fsdecode(read(pid, "cmdline", COMMAND_BYTES)).rstrip("\0")
     except Unavailable:
         return ()
     return tuple(text.split("\0")) if text else ()
@@ -344,11 +344,11 @@ def title(pid: int) -> bytes:
     command line as it was executed is none, nor is one that was written anew (by Chromium): arguments may be secret.
     """
     try:
-        text = _read(pid, "cmdline", COMMAND_BYTES)
+        text = read(pid, "cmdline", COMMAND_BYTES)
         words, _, rest = text.partition(b"\0")
         if rest.strip(b"\0"):  # arguments
             return b""
-        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        fields = read(pid, "stat").rpartition(b")")[2].split()
     except Unavailable:
         return b""
     arguments = int(fields[46]) - int(fields[45])  # arg_end - arg_start; 0 without the right to read its memory
@@ -402,7 +402,7 @@ def living_descendants(pid: int) -> list[int]:
         with contextlib.suppress(Unavailable):
             for thread in threads(parent):
                 with contextlib.suppress(Unavailable):
-                    listed = map(int, _read(f"{parent}/task/{thread}", "children").split())
+                    listed = map(int, read(f"{parent}/task/{thread}", "children").split())
                     found += [child for child in listed if child not in found]
     return found[1:]
 
@@ -429,19 +429,19 @@ def _numbers(pid: int, folder: str) -> Iterator[int]:
     try:
         yield from (int(name) for name in os.listdir(folder) if name.isdecimal())
     except OSError as error:
-        raise _refused(pid, folder, error) from None
+        raise refused(pid, folder, error) from None
 
 
-def _read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
+def read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
     """The first bytes of a file of a process. Raises TargetExited, Unavailable."""
     path = f"/proc/{pid}/{file}"
     try:
         return content(path, most)
     except OSError as error:  # ESRCH: the process exited between open and read.
-        raise _refused(pid, path, error) from None
+        raise refused(pid, path, error) from None
 
 
-def _refused(pid: int | str, path: str, error: OSError) -> Unavailable:
+def refused(pid: int | str, path: str, error: OSError) -> Unavailable:
     """The error for a file of a process that cannot be read."""
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return TargetExited(f"there is no process {pid}")

@@ -36,11 +36,12 @@ _LINES = 64
 
 def read(pid: int) -> bytes:
     """What is used of /proc/PID/smaps: see kept(). Raises TargetExited or Unavailable."""
+    path = f"/proc/{procfs.memory_task(pid)}/smaps"
     try:
-        with open(f"/proc/{procfs.memory_task(pid)}/smaps", "rb", buffering=0) as opened:  # noqa: PTH123
+        with FileIO(path) as opened:
             return kept(opened.fileno())
     except OSError as error:
-        raise _refused(pid, "smaps", error) from None
+        raise procfs.refused(pid, path, error) from None
 
 
 def kept(fd: int) -> bytes:
@@ -55,18 +56,9 @@ def rollup(pid: int) -> dict[str, int]:
         TargetExited: there is no such process.
         Unavailable: it belongs to someone else.
     """
-    try:
-        text = procfs.content(f"/proc/{procfs.memory_task(pid)}/smaps_rollup")
-    except OSError as error:
-        raise _refused(pid, "smaps_rollup", error) from None
+    text = procfs.read(procfs.memory_task(pid), "smaps_rollup")
     lines = (line.split() for line in text.split(b"\n")[1:])
     return {words[0].decode().rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3}
-
-
-def _refused(pid: int, name: str, error: OSError) -> Unavailable:
-    if isinstance(error, FileNotFoundError | ProcessLookupError):
-        return TargetExited(f"there is no process {pid}")
-    return Unavailable(f"cannot read /proc/{pid}/{name}: {error.strerror}")
 
 
 def parse(text: bytes) -> dict[int, frozenset[str]]:
