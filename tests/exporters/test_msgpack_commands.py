@@ -1,6 +1,5 @@
 """The commands on trace files: what they print, what they write, how they fail."""
 
-import contextlib
 import io
 import itertools
 import json
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import kit.synthetic_trace as synthetic
 import pytest
+from kit.command_line import in_process as wstrace
 
-from wstrace import cli
 from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.testing import batch_of
@@ -19,14 +18,6 @@ from wstrace.trace_info import Level, Usage
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
-
-
-def wstrace(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command line."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(argument) for argument in arguments])
-    return code, out.getvalue(), err.getvalue()
 
 
 def write(path: Path, n: int = 5000, *, info: dict[str, object] | None = None, **options: object) -> Path:

@@ -1,16 +1,14 @@
 """A file that lacks records says so in every view, and so does every file that is made of it."""
 
-import contextlib
-import io
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import kit.synthetic_trace as synthetic
 import pytest
+from kit.command_line import in_process as wstrace
 from kit.msgpack_scripted import recorded, started
 
-from wstrace import cli
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import OutputError, PluginError
 from wstrace.interfaces import Enricher
@@ -52,14 +50,6 @@ def cut(whole, tmp_path):
     data = whole.read_bytes()
     path.write_bytes(data[: len(data) * 6 // 10])
     return path
-
-
-def wstrace(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command line."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = cli.main([str(argument) for argument in arguments])
-    return code, out.getvalue(), err.getvalue()
 
 
 def second_line(path: Path) -> str:

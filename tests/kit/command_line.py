@@ -1,10 +1,14 @@
 """The command line as a user runs it: in a process of its own."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
+
+from wstrace import cli
 
 
 def wstrace(
@@ -28,3 +32,11 @@ def wstrace(
         env={**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "200", **(environment or {})},
         **options,
     )
+
+
+def in_process(*words: object) -> tuple[int, str, str]:
+    """Runs `wstrace WORDS` in this process: its exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main([str(word) for word in words])
+    return code, out.getvalue(), err.getvalue()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.command_line import wstrace
 
 pytestmark = pytest.mark.usefixtures("full_level")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a program setuid: needs root")
@@ -59,8 +60,7 @@ def test_what_a_setuid_program_does_is_lost(trace, setuid, child):
 
 @needs_root
 def test_fail_on_loss_knows_of_it(setuid, tmp_path):
-    words = [sys.executable, "-m", "wstrace", "run", "--fail-on-loss", "--user", "nobody", "--", setuid, "500", "0"]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = wstrace("run", "--fail-on-loss", "--user", "nobody", "--", setuid, "500", "0", cwd=tmp_path)
     assert done.returncode == 121, done.stderr
     assert "gained privilege by exec" in done.stderr
 

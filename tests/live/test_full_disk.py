@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from kit.command_line import wstrace
 from kit.daemon_scripted import daemon
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts a tmpfs: run as root")
@@ -32,11 +33,6 @@ def disk(tmp_path):
         subprocess.run(["umount", folder], check=True)
 
 
-def wstrace(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wstrace", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize("kib", [4, 24, 48])
 def test_a_file_on_a_full_disk_says_what_it_lacks(disk, kib):
     path = disk(kib) / "x.wst"
@@ -59,14 +55,6 @@ def test_the_targets_own_exit_code_wins(disk):
     ran = wstrace("run", "-o", disk(24) / "x.wst", "--", sys.executable, "-c", PROGRAM + "; raise SystemExit(7)")
     assert ran.returncode == 7
     assert "No space left on device" in ran.stderr
-
-
-def test_a_file_that_has_all_is_saved(tmp_path):
-    path = tmp_path / "x.wst"
-    ran = wstrace("run", "-o", path, "--", sys.executable, "-c", PROGRAM)
-    assert ran.returncode == 0
-    assert f"saved {path}" in ran.stderr.splitlines()[-1]
-    assert json.loads(wstrace("info", path, "--json").stdout)["state"] == "clean"
 
 
 def test_the_daemon_tells_of_a_full_disk_while_it_is_full(disk, tmp_path):
