@@ -10,6 +10,7 @@ from kit.new_functions import new_functions
 
 from wstrace import bus, open_trace
 from wstrace.batch import Dictionary
+from wstrace.stack_ids import StackIds
 from wstrace_plugins.mapped_files.spaces import AddressSpaces, Space
 from wstrace_plugins.page_faults.linux.python_stacks import decoder
 
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reas
 SECONDS = 60
 #: what may wait: for an exporter that gathers, and of mappings and processes
 QUEUES = bus.GATHERED_BYTES + bus.PATIENT_BYTES
-NAMES, STACKS = Dictionary.LIVE_BYTES, decoder.MOST_BYTES
+#: 52 B a call site: a frame, its id, and four places of the index
+NAMES, STACKS = Dictionary.LIVE_BYTES, decoder.MOST_BYTES + 52 * StackIds.LIMIT
 #: 500 B each: mappings of processes that have ended, and the changes of one that lives
 MAPPINGS = 500 * (AddressSpaces.MAX_ENDED + 3 * Space.MOST)
 ENDLESS = f"import itertools, mmap, os, time\nend = time.monotonic() + {SECONDS}\n"
