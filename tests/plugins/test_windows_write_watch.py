@@ -61,6 +61,21 @@ def test_a_full_answer_goes_on_behind_its_last_page(windows, monkeypatch):
     assert numbers(start, watcher.written()) == [(0, 40)]
 
 
+def test_two_watchers_of_a_region_both_see_every_page(windows):
+    memory, start = region(windows, 8)
+    one, two = Watcher(api=windows), Watcher(api=windows)
+    one.add(start, start + 8 * PAGE)
+    two.add(start + 4 * PAGE, start + 8 * PAGE)
+    memory[2 * PAGE] = memory[6 * PAGE] = 1
+    assert numbers(start, one.written()) == [(2, 1), (6, 1)]
+    memory[7 * PAGE] = 1
+    assert numbers(start, two.written()) == [(6, 2)]
+    assert numbers(start, two.written()) == []
+    assert numbers(start, one.written()) == [(7, 1)]
+    one.close()
+    two.close()
+
+
 def test_memory_that_windows_does_not_track_is_refused(windows):
     watcher = Watcher(api=windows)
     other = ctypes.create_string_buffer(3 * PAGE)
@@ -69,14 +84,12 @@ def test_memory_that_windows_does_not_track_is_refused(windows):
         watcher.add(start, start + PAGE)
 
 
-def test_a_region_is_watched_once(windows):
+def test_a_region_is_watched_once_by_a_watcher(windows):
     _memory, start = region(windows, 4)
-    watcher, other = Watcher(api=windows), Watcher(api=windows)
+    watcher = Watcher(api=windows)
     watcher.add(start, start + 2 * PAGE)
     with pytest.raises(Unavailable, match="already"):
-        other.add(start + PAGE, start + 4 * PAGE)
-    watcher.close()
-    other.add(start + PAGE, start + 4 * PAGE)
+        watcher.add(start + PAGE, start + 4 * PAGE)
 
 
 def test_memory_lives_as_long_as_it_is_referred_to(windows):
@@ -100,8 +113,18 @@ def test_memory_lives_as_long_as_it_is_referred_to(windows):
 def test_memory_that_was_there_before_cannot_be_watched(windows):
     with pytest.raises(Unavailable, match="MEM_WRITE_WATCH"):
         Watcher(api=windows).add_writable()
-    with pytest.raises(Unavailable, match="MEM_WRITE_WATCH"):
-        half.open_watcher()
+
+
+def test_all_watched_buffers_of_the_process(windows):
+    first, start = region(windows, 2)
+    first[PAGE] = 1  # before it is watched
+    watcher = half.open_watcher(windows)
+    second, other = region(windows, 3)
+    first[0] = second[PAGE] = 1
+    assert sorted(watcher.written()[0].tolist()) == sorted([start, other + PAGE])
+    del second
+    gc.collect()
+    assert watcher.written()[0].tolist() == []  # what was freed is left out
 
 
 def test_a_system_that_tracks_nothing_is_found_out(windows):

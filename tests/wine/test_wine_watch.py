@@ -184,6 +184,6 @@ def test_attach_names_the_process_and_sees_it_end(target):
 def test_doctor_says_what_works_here(command):
     code, said, _ = command("doctor")
     assert code == 0
-    for source, level in (("page_faults", "full"), ("working_set", "full"), ("write_watch", "none")):
-        assert any(line.split()[:2] == [source, level] for line in said.splitlines()), said
+    for source in ("page_faults", "working_set", "write_watch"):
+        assert any(line.split()[:2] == [source, "full"] for line in said.splitlines()), said
     assert "wine" in said

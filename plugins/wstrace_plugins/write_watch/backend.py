@@ -2,15 +2,13 @@
 
 It has
 
-* `probe()`: the Level of a watch of all memory on this machine, tried on a page of its own;
+* `probe()`: the Level on this machine, tried on a page of its own;
 * `allocate(nbytes)`: fresh zeroed private memory, page-aligned, that a watch can cover; an object with a writable
   buffer of at least nbytes, which frees the memory with its last reference;
 * `Watcher()`: a watch of the calling process, which covers no memory at first; it proves that it works (a written page
   is seen, its neighbour is not), or raises Unavailable; linux/backend.py describes its methods;
-* `open_watcher()`: a watch of all writable memory of the calling process;
+* `open_watcher()`: a watch of all memory of the calling process that this system can watch;
 * `mappings(strings)`: the columns of schema.ADDRESS_SPACE of the calling process.
-
-On Windows, which watches only memory that was allocated for it, open_watcher() raises Unavailable.
 """
 
 from __future__ import annotations

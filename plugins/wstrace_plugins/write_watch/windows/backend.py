@@ -2,7 +2,7 @@
 
 GetWriteWatch with WRITE_WATCH_FLAG_RESET returns and resets the pages in one step. With ResetWriteWatch, a page written
 between the two calls would be missed, as Microsoft's page says, so it is not used.
-The state belongs to the region, so one watch at a time covers it.
+The state belongs to the region, so pages that one watcher resets are kept for the others.
 
 Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWatch.
 """
@@ -10,16 +10,19 @@ Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWat
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows.memory import Memory, columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,16 +31,20 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 _CAPACITY = 1 << 16  # the most addresses of one call; further calls return the rest
-_WHY = "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)"
-_REMEDY = "let wstrace.WriteWatch(nbytes) allocate it"
 
-#: the watcher of each region that is watched
+_lock = threading.RLock()
+#: start -> end of live memory that allocate() made
+_allocations: dict[int, int] = {}
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
 def probe() -> Level:
-    """The level of a watch of all memory: none."""
-    return Level("none", _WHY, _REMEDY)
+    """The level, `full` or `none` with the reason, tried on pages of its own."""
+    try:
+        Watcher().close()
+    except Unavailable as refused:
+        return Level("none", refused.why, refused.remedy)
+    return Level("full")
 
 
 def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
@@ -46,6 +53,14 @@ def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
     Raises:
         Unavailable: there is no room, or the system does not track writes.
     """
+    memory = _allocate(nbytes, api)
+    start = ctypes.addressof(memory)
+    with _lock:
+        _allocations[start] = start + -(-nbytes // PAGE) * PAGE
+    return memory
+
+
+def _allocate(nbytes: int, api: WindowsApi) -> Any:
     size = -(-nbytes // PAGE) * PAGE
     kinds = winapi.MEM_RESERVE | winapi.MEM_COMMIT | winapi.MEM_WRITE_WATCH
     start = api.VirtualAlloc(None, size, kinds, winapi.PAGE_READWRITE)
@@ -54,13 +69,27 @@ def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
     kind: Any = type("WriteWatchMemory", (ctypes.c_ubyte * nbytes,), {})  # a class of its own is weakly referable
     memory = kind.from_address(start)
     # Not at the interpreter's exit, when arrays over the memory are alive and threads may write to it.
-    weakref.finalize(memory, api.VirtualFree, start, 0, winapi.MEM_RELEASE).atexit = False
+    weakref.finalize(memory, _free, api, start).atexit = False
     return memory
 
 
-def open_watcher() -> NoReturn:
-    """Raises Unavailable: Windows can only watch memory that was allocated for it."""
-    raise Unavailable(_WHY, _REMEDY)
+def _free(api: WindowsApi, start: int) -> None:
+    with _lock:
+        _allocations.pop(start, None)
+        api.VirtualFree(start, 0, winapi.MEM_RELEASE)
+
+
+def mappings(strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
+    """The columns of this process's allocations."""
+    return columns(list(Memory(api, api.GetCurrentProcess()).allocations()), strings)
+
+
+def open_watcher(api: WindowsApi = winapi) -> Watcher:
+    """A watcher of all memory of this process that WriteWatch allocated and will allocate, with nothing written yet."""
+    watcher = Watcher(api)
+    watcher.everything = True
+    watcher.written()
+    return watcher
 
 
 class Watcher:
@@ -77,25 +106,39 @@ class Watcher:
 
     def __init__(self, api: WindowsApi = winapi) -> None:
         self._api = api
-        self.region = 0, 0
+        self._ranges: list[tuple[int, int]] = []
+        self.everything = False
+        self._kept: list[NDArray[np.uint64]] = []
         self._addresses = np.zeros(_CAPACITY, "<u8")
         self._count = np.zeros(1, "<u8")  # a ULONG_PTR, in and out, in elements
         self._granularity = np.zeros(1, "<u4")  # a ULONG
         self._prove()
+        with _lock:
+            _watchers.add(self)
 
     def add(self, start: int, end: int) -> None:
         """Begins to watch the pages in [start, end), none of which counts as written yet. Raises Unavailable."""
-        if any(start < one.region[1] and one.region[0] < end for one in _watchers):
-            raise Unavailable(f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first")
-        if self._api.GetWriteWatch(0, start, end - start, *self._arguments()):
-            raise Unavailable(f"cannot watch the memory at {start:#x}-{end:#x}: {_WHY}", _REMEDY)
-        self.region = start, end
-        _watchers.add(self)
-        self.written()
+        with _lock:
+            if any(s < end and start < e for s, e in self._ranges):
+                raise Unavailable(
+                    f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first"
+                )
+            if self._api.GetWriteWatch(0, start, end - start, *self._arguments()):
+                raise Unavailable(
+                    f"cannot watch the memory at {start:#x}-{end:#x}: Windows tracks writes only in memory that was "
+                    "allocated for it (MEM_WRITE_WATCH)",
+                    "let wstrace.WriteWatch(nbytes) allocate it",
+                )
+            for _ in self._collect(start, end, reset=True):
+                pass
+            self._ranges.append((start, end))
 
     def add_writable(self) -> int:
         """Raises Unavailable: Windows can only watch memory that was allocated for it."""
-        open_watcher()
+        raise Unavailable(
+            "Windows tracks writes only in memory that was allocated for it (MEM_WRITE_WATCH)",
+            "let wstrace.WriteWatch(nbytes) allocate it",
+        )
 
     def reset(self) -> None:
         """Marks all watched pages as not written."""
@@ -108,9 +151,18 @@ class Watcher:
             reset: whether the pages count as not written afterwards.
 
         Raises:
-            Unavailable: the memory was freed.
+            Unavailable: some of the memory was freed.
         """
-        pages = np.concatenate([*self._collect(reset=reset), np.zeros(0, "<u8")])
+        with _lock:
+            if self.everything:
+                self._ranges = list(_allocations.items())
+            parts = [*self._kept]
+            for start, end in self._ranges:
+                parts.extend(self._collect(start, end, reset=reset))
+            found = np.concatenate([*parts, np.zeros(0, "<u8")])
+            if reset:
+                self._kept = []
+        pages = np.unique(found)
         first = np.flatnonzero(np.diff(pages, prepend=np.uint64(0)) != self.page_size)
         if len(pages) and (not len(first) or first[0]):
             first = np.concatenate(([0], first))
@@ -122,17 +174,22 @@ class Watcher:
         return start, start + pages.astype("<u8") * np.uint64(self.page_size)
 
     def close(self) -> None:
-        """Ends the watch."""
-        self.region = 0, 0
-        _watchers.discard(self)
+        """Ends all watching."""
+        with _lock:
+            self._ranges, self._kept = [], []
+            _watchers.discard(self)
+
+    after_fork_in_child = close
 
     def _arguments(self) -> tuple[int, int, int]:
         self._count[0] = len(self._addresses)
         return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
 
-    def _collect(self, *, reset: bool) -> Iterator[NDArray[np.uint64]]:
-        """Yields the addresses of written pages, in order, by as many calls of GetWriteWatch as it takes."""
-        start, end = self.region
+    def _collect(self, start: int, end: int, *, reset: bool) -> Iterator[NDArray[np.uint64]]:
+        """Yields the addresses of written pages, by as many calls of GetWriteWatch as it takes.
+
+        Pages that are reset are kept for the other watchers of the same memory.
+        """
         flag = winapi.WRITE_WATCH_FLAG_RESET if reset else 0
         while start < end:
             if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
@@ -142,21 +199,34 @@ class Watcher:
                 )
             count = int(self._count[0])
             self.page_size = int(self._granularity[0]) or PAGE
-            yield self._addresses[:count].copy()
+            pages = self._addresses[:count].astype("<u8")
+            if reset:
+                self._share(pages)
+            yield pages
             if count < len(self._addresses):
                 break
-            start = int(self._addresses[count - 1]) + self.page_size
+            start = int(pages[-1]) + self.page_size
+
+    def _share(self, pages: NDArray[np.uint64]) -> None:
+        """Keeps pages for the other watchers of the same memory."""
+        for other in list(_watchers):
+            if other is self or not len(pages):
+                continue
+            for start, end in other._ranges:
+                theirs = pages[(pages >= start) & (pages < end)]
+                if len(theirs):
+                    other._kept.append(theirs)
 
     def _prove(self) -> None:
         """Writes to the second of three fresh pages and expects to see it alone.
 
         A system that does not track writes could otherwise look like memory without writes.
         """
-        memory = allocate(3 * PAGE, self._api)
+        memory = _allocate(3 * PAGE, self._api)
         start = ctypes.addressof(memory)
-        self.region = start, start + 3 * PAGE
+        self._ranges = [(start, start + 3 * PAGE)]
         memory[PAGE] = 1
         seen = [self.written()[0].tolist(), self.written()[0].tolist()]
-        self.region = 0, 0
+        self._ranges = []
         if seen != [[start + PAGE], []]:
             raise Unavailable("GetWriteWatch did not see a write of its own", "please report this Windows's version")
