@@ -172,6 +172,18 @@ def test_ids_of_two_sessions_that_do_not_fit_behind_each_other_are_refused_in_a_
     assert json.loads(wstrace("info", "--json", paths[1])[1])["mappings"] == 2
 
 
+def test_a_part_that_names_too_many_mapped_files_is_refused_in_a_line(tmp_path):
+    ids = np.arange(1, (1 << 16) + 2, dtype="<u4")
+    n, starts = len(ids), START + ids.astype("<u8") * np.uint64(8192)
+    space = {"id": ids, "file": ids, "time_ns": np.ones(n, "<u8"), "pid": np.full(n, 100, "<u4"),
+             "start": starts, "end": starts + np.uint64(4096), "flags": np.full(n, 1 | 1 << 8, "<u2")}  # fmt: skip
+    mapped = MAPPINGS, {"n": n, "c": {name: col.encode(array) for name, array in space.items()}}
+    path = write(tmp_path / "x.wst", [header(), strings(1, *(f"/p/{one}" for one in ids.tolist())), mapped])
+    for words in (["info", path], ["report", path]):
+        assert wstrace(*words) == (125, f"wstrace: {path}: it names 65,537 files, and at most 65,536 are read; "
+                                        "record in shorter parts: rotate_bytes=64MiB\n")  # fmt: skip
+
+
 # -- tables that a file can make grow --------------------------------------------------------------------------------
 
 N = 1 << 20

@@ -204,6 +204,7 @@ class Names:
         self.symbolizer = Symbolizer(context, live=False if context.info.recorded else None)
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
         self.exits, self.seen = 0, set[int]()
+        self._own: dict[int, bool] = {}  # code of a file -> whether it has the program's own native code
 
     def recoded(self, batch: Batch) -> Batch:
         """The batch with the codes of `strings`."""
@@ -246,7 +247,9 @@ class Names:
     def own_code(self, files: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each code is that of a file with the program's own native code."""
         codes, which = np.unique(files, return_inverse=True)
-        own = [module_origin(self.text(code), self.rule)[0] == Origin.OWN for code in codes.tolist()]
+        new = set(codes.tolist()).difference(self._own)
+        self._own.update((code, module_origin(self.text(code), self.rule)[0] == Origin.OWN) for code in new)
+        own = [self._own[code] for code in codes.tolist()]
         found: NDArray[np.bool_] = np.array(own, np.bool_)[which]
         return found
 

@@ -47,6 +47,7 @@ class Limits(NamedTuple):
     frame_decoded: int = 48 << 20
     zstd_window_log: int = 23
     mappings: int = 1 << 20
+    files: int = 1 << 16  # Files of mappings, per part: a page takes 0.1 ms for each.
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
     processes: int = 1 << 20  # Rows of `process`, per part.
     process_names: int = 1 << 16  # processes whose names are listed

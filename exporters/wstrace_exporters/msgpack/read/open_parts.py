@@ -171,7 +171,11 @@ class OpenParts(Sequence[Part]):
     def _lookup(self, part: Part, numbering: Numbering) -> PartLookups:
         if self.remote:  # one plan for all tables, as each of them is read by itself
             part.ahead(part.entries[_are_of_tables(part)])
-        return PartLookups(part.tables, {table: part.row_ids(table) for table in TABLES}, numbering, self._strings)
+        found = PartLookups(part.tables, {table: part.row_ids(table) for table in TABLES}, numbering, self._strings)
+        if (n := len(distinct(found.mappings["file"]))) > self._limits.files:
+            raise TraceFileError(f"{part.path}: it names {n:,} files, and at most {self._limits.files:,} are read",
+                                 "record in shorter parts: rotate_bytes=64MiB")  # fmt: skip
+        return found
 
     @property
     def mappings(self) -> Batch:
