@@ -192,10 +192,10 @@ def test_after_a_crash_the_same_keys_are_sent(store, tmp_path):
     ({"path": "s3://bucket"}, "names no object"),
     ({"path": "s3://bucket/*.wst"}, "names no object"),
     ({"path": "s3://me:word@bucket/x.wst"}, "-o s3://bucket/x.wst: the URL holds credentials"),
-    ({"path": "s3://bucket/x"}, "could not be told apart; write s3://BUCKET/NAME.wst"),
-    ({"path": "s3://bucket.name/x"}, "could not be told apart"),
-    ({"path": "s3://bucket/.wst"}, "could not be told apart"),
-    ({"path": "s3://bucket/x.0005.wst"}, "could not be told apart"),
+    ({"path": "s3://bucket/x"}, "could not be distinguished; write s3://BUCKET/NAME.wst"),
+    ({"path": "s3://bucket.name/x"}, "could not be distinguished"),
+    ({"path": "s3://bucket/.wst"}, "could not be distinguished"),
+    ({"path": "s3://bucket/x.0005.wst"}, "could not be distinguished"),
     ({"path": URL, "keep": 3}, "no resume and no keep"),
 ])  # fmt: skip
 def test_what_cannot_be_written_to_is_refused(options, why):

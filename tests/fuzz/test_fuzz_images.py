@@ -39,12 +39,15 @@ def elf_file() -> bytearray:
 
 
 def pe_file() -> bytearray:
-    """A small PE file with exports and COFF symbols."""
+    """A small PE file with exports."""
     content = bytearray(0x3000)
-    for at, some in pe(2, 2, exports=4, size=0x2000):
+    for at, some in pe(0, 2, exports=4, size=0x2000):
         content[at : at + len(some)] = some
-    content[64 + 12 : 64 + 16] = struct.pack("<I", 0x2800)  # PointerToSymbolTable
-    content[0x2800:0x2824] = struct.pack("<8sIhHBB", b"main", 16, 1, 0x20, 2, 0) * 2
+    functions, names = struct.pack("<4I", *range(0x1500, 0x1540, 16)), struct.pack("<4I", *[0x2300] * 4)
+    tables = {0x101C: struct.pack("<3I", 0x2000, 0x2100, 0x2200), 0x2000: functions, 0x2100: names,
+              0x2200: struct.pack("<4H", *range(4)), 0x2300: b"main\0"}  # fmt: skip
+    for at, some in tables.items():
+        content[at : at + len(some)] = some
     return content
 
 

@@ -134,7 +134,7 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
     try:
         wait_until_traced(tmp_path / "api.ring.wst", tracer)
         program.communicate("400 0.05\n", timeout=100)
-        time.sleep(1)  # a cgroup takes its count of kills along
+        time.sleep(3)  # a cgroup takes its count of kills along, which is read once a second
         cgroup.remove()
         said = tracer.communicate(timeout=60)[1]
     finally:
