@@ -103,5 +103,5 @@ def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach):
         trace.stop()
         process.kill()
     notes = trace.context.info.notes
-    assert notes[-1] == "those that came after the end of the trace"
+    assert notes[-1] == "what came after the end of the trace is not in it"
     assert not [note for note in notes if "without a fault" in note or "not known" in note]

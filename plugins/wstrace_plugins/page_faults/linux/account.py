@@ -183,7 +183,7 @@ class Account:
         elif not self._settings.kernel:
             note("faults that kernel code took on the target's memory, if there were any (level user)")
         if self._at_end is not None:
-            note("those that came after the end of the trace")
+            note("what came after the end of the trace is not in it")
 
     def _causes(self) -> str:
         """What rusage may have counted without an event: always also get_user_pages(), which has none."""
