@@ -136,7 +136,7 @@ def _load(path: str, identity: Hashable, build_id: str) -> int:
     if identity in _loaded:
         _loaded.move_to_end(identity)
         return _loaded[identity]
-    if len(_loaded) >= MAX_IMAGES:
+    while len(_loaded) >= MAX_IMAGES:
         _, oldest = _loaded.popitem(last=False)
         SymCleanup(oldest)  # refuses 0
     _loaded[identity] = image = _opened(path, build_id)
