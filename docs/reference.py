@@ -132,8 +132,8 @@ def streams() -> str:
 
 def words(column: Column) -> str:
     """What each number of a column stands for; "" for one of plain numbers."""
-    told = ", ".join(f"{number} {word}" for number, word in enumerate(column.words) if word)
-    return f": {told}" if told else ""
+    listed = ", ".join(f"{number} {word}" for number, word in enumerate(column.words) if word)
+    return f": {listed}" if listed else ""
 
 
 def tables() -> str:

@@ -23,7 +23,7 @@ from wstrace.schema import STREAMS, Column
 from wstrace.table import Selection
 from wstrace.text import nearest
 from wstrace_exporters.msgpack.read.discover import files_of
-from wstrace_exporters.msgpack.read.snapshot_rows import columns_of, looked, stored_names
+from wstrace_exporters.msgpack.read.snapshot_rows import columns_of, stored_names, with_time_and_pid
 from wstrace_exporters.msgpack.read.trace import TraceFile
 from wstrace_exporters.msgpack.storage.urls import is_url
 
@@ -163,7 +163,7 @@ class WstraceReader(spark.DataSourceReader):
                 if snapshot := trace.schema(self.request.stream).snapshot:
                     selection = selection._replace(columns=tuple(stored_names(selection.columns or ())))
                 for batch in read(trace, selection, piece):
-                    yield self._converted(trace, _path_of(place), looked(batch) if snapshot else batch)
+                    yield self._converted(trace, _path_of(place), with_time_and_pid(batch) if snapshot else batch)
 
     def selection(self, trace: TraceFile) -> Selection:
         """The rows that are wanted of a trace, on its own clock."""

@@ -24,7 +24,7 @@ from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.frames import reason
 from wstrace.analysis.moments import Recorded
-from wstrace.analysis.own import short_path
+from wstrace.analysis.own import short_path, slashed
 from wstrace.analysis.report import Report, completeness, moment_words
 from wstrace.analysis.segments import begins
 from wstrace.errors import Unavailable, UsageError
@@ -45,15 +45,15 @@ class ModuleNames:
     """
 
     def __init__(self, files: Iterable[str], programs: Iterable[str] = ()) -> None:
-        split = (_slashed(file).rpartition("/") for file in files)
+        split = (slashed(file).rpartition("/") for file in files)
         self._packages = {folder for folder, _, name in split if folder and name.startswith("__init__.")}
-        self._roots = {folder for folder in (_slashed(file).rpartition("/")[0] for file in programs) if folder}
+        self._roots = {folder for folder in (slashed(file).rpartition("/")[0] for file in programs) if folder}
         self._names: dict[str, str] = {}
 
     def of(self, file: str) -> str:
         """`pandas.core.frame`; "" where the file shows none."""
         if file not in self._names:
-            self._names[file] = self._of(_slashed(file))
+            self._names[file] = self._of(slashed(file))
         return self._names[file]
 
     def _of(self, file: str) -> str:
@@ -82,11 +82,7 @@ class ModuleNames:
 
 def is_extension(file: str) -> bool:
     """Whether a file is named as extension modules are: `_json.cpython-311-x86_64-linux-gnu.so`."""
-    return _EXTENSION.match(_slashed(file).rpartition("/")[2]) is not None
-
-
-def _slashed(path: str) -> str:
-    return path.replace("\\", "/")
+    return _EXTENSION.match(slashed(file).rpartition("/")[2]) is not None
 
 
 #: The files of the import system, and that of modules in archives.

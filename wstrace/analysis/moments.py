@@ -17,11 +17,11 @@ from wstrace.trace_info import TraceInfo
 
 T = TypeVar("T")
 
-#: The number of processes process snapshots are held; past it, the one that was seen first is forgotten.
+#: The number of processes of which snapshots are held; past it, the one that was seen first is forgotten.
 MAX_PROCESSES = 4096
 #: The number of forgotten processes that are distinguished, so that each is counted once.
 _MOST_FORGOTTEN = 1 << 16
-#: The snapshots of one process process parts may interleave: each source takes its own.
+#: The snapshots of one process of which parts may interleave: each source takes its own.
 _AT_ONCE = 4
 
 
@@ -105,7 +105,7 @@ class LastSnapshots(Generic[T]):
 
     @property
     def forgotten(self) -> int:
-        """The number of processes process snapshots came and are not held any more; at most 65,536."""
+        """The number of processes of which snapshots came and are not held any more; at most 65,536."""
         return len(self._forgotten)
 
     @property
@@ -115,7 +115,7 @@ class LastSnapshots(Generic[T]):
 
 
 class _Parts(Generic[T]):
-    """A snapshot process parts are arriving: the counter so far, and the number of the next part."""
+    """A snapshot of which parts are arriving: the counter so far, and the number of the next part."""
 
     def __init__(self, counted: T) -> None:
         self.counted, self.next = counted, 0

@@ -82,22 +82,18 @@ class OwnRule:
     def __init__(self, own: Sequence[str] = (), not_own: Sequence[str] = ()) -> None:
         named = [(path, True) for path in own] + [(path, False) for path in not_own]
         self._named = sorted(
-            (
-                (folder, is_own)
-                for path, is_own in named
-                for folder in {_slashed(path), _slashed(os.path.abspath(path))}
-            ),
+            ((folder, is_own) for path, is_own in named for folder in {slashed(path), slashed(os.path.abspath(path))}),
             key=lambda one: -len(one[0]),
         )
 
     def names(self, path: str) -> bool:
         """Whether `own` or `not_own` names this file or a folder that holds it."""
-        path = _slashed(path)
+        path = slashed(path)
         return any(_is_below(path, folder) for folder, _ in self._named)
 
     def origins(self, files: Iterable[SourceFile]) -> list[tuple[Origin, str]]:
         """For each file whose code it is, and the package that it belongs to ("" = none)."""
-        files = [file._replace(path=_slashed(file.path)) for file in files]
+        files = [file._replace(path=slashed(file.path)) for file in files]
         prefixes = {match[1] or "" for file in files if (match := re.match(_LIBRARY, file.path))}
         return [self._origin(file, prefixes) for file in files]
 
@@ -128,7 +124,7 @@ class OwnRule:
 
 def short_path(path: str, shared: str = "") -> str:
     """A source file as tables show it: relative to `site-packages`, to the library, or to the folder `shared`."""
-    path = _slashed(path)
+    path = slashed(path)
     for known in (_PACKAGES_FOLDER, _LIBRARY):
         if match := re.match(known, path):
             return path[match.end() :]
@@ -137,7 +133,7 @@ def short_path(path: str, shared: str = "") -> str:
 
 def shared_folder(paths: Iterable[str]) -> str:
     """The deepest folder that holds all these files, with a slash at its end; "" = there is none."""
-    folders = [_slashed(path).rpartition("/")[0].split("/") for path in paths]
+    folders = [slashed(path).rpartition("/")[0].split("/") for path in paths]
     shared = []
     for together in zip(*folders, strict=False):
         if len(set(together)) > 1:
@@ -148,7 +144,7 @@ def shared_folder(paths: Iterable[str]) -> str:
 
 def package_of(path: str) -> str:
     """The package that a file below `site-packages` or `dist-packages` belongs to; "" elsewhere."""
-    found = re.findall(_PACKAGES, _slashed(path))
+    found = re.findall(_PACKAGES, slashed(path))
     return re.sub(_SUFFIX, "", found[-1]) if found else ""
 
 
@@ -156,7 +152,8 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _slashed(path: str) -> str:
+def slashed(path: str) -> str:
+    """The path of Windows or Linux with `/` between its parts."""
     return path.replace("\\", "/")
 
 

@@ -24,67 +24,65 @@ def moment_of(info: TraceInfo) -> str | int:
     """The moment to tell of a trace: of a recording when its trigger fired, or the last look before a kill or an end;
     of any other its peak.
     """
-    told = Recording.of(info.extra)
-    if told is None:
+    fired = Recording.of(info.extra)
+    if fired is None:
         return "peak"
-    if told.how not in (KILLED, ENDED):
-        return told.time_ns
-    return told.last_look_ns if told.last_look_ns >= told.begin_ns else 0
+    if fired.how not in (KILLED, ENDED):
+        return fired.time_ns
+    return fired.last_look_ns if fired.last_look_ns >= fired.begin_ns else 0
 
 
 def pids_of(info: TraceInfo) -> tuple[int, ...]:
     """The processes that a recording is about; () = all that it has, as any other trace."""
-    told = Recording.of(info.extra)
-    return () if told is None else told.pids
+    fired = Recording.of(info.extra)
+    return () if fired is None else fired.pids
 
 
 def first_lines(of: Composition) -> list[str]:
     """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept; [] = no recording.
 
-    The gain is of the sizes that were read. Of the lines it is told what arrived in that time and was still there at
-    the moment of the composition. What arrived later, or was never looked at, is told as brought. The size of a cgroup
+    The gain is of the sizes that were read. Of the lines it says what arrived in that time and was still there at
+    the moment of the composition. What arrived later, or is in no snapshot, is said to be brought. The size of a cgroup
     is what it is charged for, its page cache included and without what others are charged for: both are named.
     """
-    told = Recording.of(of.info.extra)
-    if told is None:
+    fired = Recording.of(of.info.extra)
+    if fired is None:
         return []
-    unit, divisor = unit_of(max(told.n_bytes, told.from_bytes))
-    seconds = max(told.time_ns - told.from_ns, 0) / 1e9
-    line = (
-        f"{printable(told.who, NAME_LIMIT) or '?'}: {_VERBS.get(told.how, 'at ')}{told.n_bytes / divisor:,.1f} {unit}"
-        f"{' charged' * bool(told.cgroup)}"
-    )
+    unit, divisor = unit_of(max(fired.n_bytes, fired.from_bytes))
+    seconds = max(fired.time_ns - fired.from_ns, 0) / 1e9
+    line = f"{printable(fired.who, NAME_LIMIT) or '?'}: {_VERBS.get(fired.how, 'at ')}{fired.n_bytes / divisor:,.1f}"
+    line += f" {unit}{' charged' * bool(fired.cgroup)}"
     if seconds:
-        gain = (told.n_bytes - told.from_bytes) / divisor
+        gain = (fired.n_bytes - fired.from_bytes) / divisor
         line += f"; {gain:+,.1f} in the last {_span(seconds)}"
-        line += _arrived(of, told, divisor)
-    return [line, _kept(told)]
+        line += _arrived(of, fired, divisor)
+    return [line, _kept(fired)]
 
 
-def _arrived(of: Composition, told: Recording, divisor: float) -> str:
+def _arrived(of: Composition, fired: Recording, divisor: float) -> str:
     """`: 240.0 by load_index app.py:88, ...`, and what of it is not of the resident pages."""
     looked = of.inputs.time_ns if of.rss else 0
-    border = min(max(looked, told.from_ns), told.time_ns) if told.how in (KILLED, ENDED) else told.time_ns
+    border = min(max(looked, fired.from_ns), fired.time_ns) if fired.how in (KILLED, ENDED) else fired.time_ns
     end = np.iinfo(np.int64).max  # a fault that was served while the trigger was read belongs to it
-    edges = np.array([told.from_ns, border if border < told.time_ns else end, end], np.uint64)
-    over = Timeline(of, edges, told.pids).by("line")
+    edges = np.array([fired.from_ns, border if border < fired.time_ns else end, end], np.uint64)
+    over = Timeline(of, edges, fired.pids).by("line")
     estimated = {row.whole for row in of.rows("line") if row["estimated"]}
     names = [f"{'~' * (row.whole in estimated)}{{:,.1f}} {_by(row)}" for row in over.rows]
     there, later = over.resident[:, 0], over.brought[:, 1]
     if not looked:
-        return _told(names, over.brought.sum(axis=1), divisor, "brought, which may have been given back: ") or (
+        return _named_lines(names, over.brought.sum(axis=1), divisor, "brought, which may have been given back: ") or (
             ": no fault was recorded then, and its memory was not looked at"
         )
-    text = _told(names, there, divisor, "resident " * bool(told.cgroup))
-    if told.how in (KILLED, ENDED):
-        ago = max(told.time_ns - looked, 0) / 1e9
+    text = _named_lines(names, there, divisor, "resident " * bool(fired.cgroup))
+    if fired.how in (KILLED, ENDED):
+        ago = max(fired.time_ns - looked, 0) / 1e9
         text += f" (at the last look, {_span(ago)} before, at {of.rss / divisor:,.1f}"
-        text += " resident" * bool(told.cgroup)
-        text += _told(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
+        text += " resident" * bool(fired.cgroup)
+        text += _named_lines(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
     return text or ": no line is known"
 
 
-def _told(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str = "") -> str:
+def _named_lines(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str = "") -> str:
     """`: 240.0 by load_index app.py:88, ...`: those with the most; "" = there is none."""
     order = np.argsort(-amounts, kind="stable")[:_TOLD].tolist()
     least = _SHARE * float(amounts.sum())
@@ -101,12 +99,12 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if 10 <= seconds < 120 else duration(seconds)
 
 
-def _kept(told: Recording) -> str:
+def _kept(fired: Recording) -> str:
     """`at rss=400MiB; kept 120 s before it, 31,337 older records were let go`."""
-    kept = max(told.time_ns - told.begin_ns, 0) / 1e9
-    gone = sum(told.let_go.values())
+    kept = max(fired.time_ns - fired.begin_ns, 0) / 1e9
+    gone = sum(fired.let_go.values())
     older = f", {number(gone)} older records were let go" if gone else ", nothing older was let go"
     short = (
-        f" of {_span(told.asked_seconds)}: their size was at its limit" if gone and kept < told.asked_seconds else ""
+        f" of {_span(fired.asked_seconds)}: their size was at its limit" if gone and kept < fired.asked_seconds else ""
     )
-    return f"trigger {printable(told.what, NAME_LIMIT)}; kept {_span(kept)}{short} before it{older}"
+    return f"trigger {printable(fired.what, NAME_LIMIT)}; kept {_span(kept)}{short} before it{older}"

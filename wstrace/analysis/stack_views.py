@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, package_of
+from wstrace.analysis.own import Origin, OwnRule, package_of, slashed
 from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch, Dictionary
@@ -211,7 +211,7 @@ def _module_name(file: str) -> str:
         return ""
     if package := package_of(file):
         return package
-    folder, _, name = file.replace("\\", "/").rpartition("/")
+    folder, _, name = slashed(file).rpartition("/")
     return base_name(folder) if name.startswith("__init__.") else name.partition(".")[0]
 
 

@@ -260,7 +260,7 @@ class Instructions:
     """Gives each instruction of a file a number, the same one in all processes.
 
     Processes have a file at different addresses, of which only the place in a page is the same, and a program has many
-    instructions at each place of a page: of a postgres, 4,077 faults of `fork` were told as 8,914.
+    instructions at each place of a page: of a postgres, 4,077 faults of `fork` were counted as 8,914.
 
     Args:
         limit: how many mappings are known. Of further ones the place in a page is all that tells instructions apart.

@@ -133,7 +133,7 @@ class Unshared:
     def ended(self) -> bool:
         """Whether what a process copied as it ended is among the copies that it made while it ran.
 
-        It is where the process has ended in the trace, and its end is not told apart.
+        It is where the process has ended in the trace, and its end is not distinguished.
         """
         copied_in = space_of(self.of.history.faults.key[self.copies])
         return bool(np.isin(copied_in, np.setdiff1d(self.of.inputs.ends.space, self._end[1])).any())

@@ -120,7 +120,7 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
     each = np.full(np.count_nonzero(late), found.past.sampled)
     n = np.bincount(label[late], each, len(names))
     major = np.bincount(label[late], each * (faults["flags"][late] & FAULT_MAJOR != 0), len(names))
-    counted = {told: at for at, told in enumerate(names)}
+    counted = {name: at for at, name in enumerate(names)}
     rows = found.rows(view)
     for row in rows:
         at = counted[row.labels]

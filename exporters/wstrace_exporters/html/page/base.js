@@ -66,7 +66,7 @@ function variable(name) { return getComputedStyle(document.documentElement).getP
 function colour(n) { return variable(`--c${n % PATTERNS}`); }
 
 const tiles = [];
-/** A colour with lines or dots on it, so that it is said from the others without seeing colours. */
+/** A colour with lines or dots on it, so that it differs from the others without colours. */
 function pattern(context, n) { return context.createPattern(tiles[n % PATTERNS], 'repeat'); }
 
 function tileOf(n) {

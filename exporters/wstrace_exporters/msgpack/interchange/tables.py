@@ -17,12 +17,12 @@ from wstrace.schema import ADDRESS_SPACE, CALL_SITE, MARK, RESIDENT_PAGES, STREA
 from wstrace_exporters.msgpack.interchange.blame_tables import PAGES, UNSHARED, pages_batch, unshared_batch
 from wstrace_exporters.msgpack.interchange.views import FAULTS, PROCESSES, fault_batches, processes_batch
 from wstrace_exporters.msgpack.read.prefetch import Prefetched
-from wstrace_exporters.msgpack.read.snapshot_rows import LOOK, columns_of, looked, stored_names
+from wstrace_exporters.msgpack.read.snapshot_rows import COMMON, columns_of, stored_names, with_time_and_pid
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 
 #: Streams that are tables even when the trace has no row of them.
 ALWAYS = ("page_fault", "process", "mapping")
-STILL_RESIDENT = Schema("still_resident", (*LOOK, *RESIDENT_PAGES.columns))
+STILL_RESIDENT = Schema("still_resident", (*COMMON, *RESIDENT_PAGES.columns))
 #: view -> what its rows are
 VIEWS = {
     FAULTS: "every page fault, with names and words for ids, codes and flags",
@@ -71,7 +71,7 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
     for stream in sorted({*ALWAYS, *trace.streams} - {MARK.name}):
         columns = tuple(trace.columns_of(stream))  # a file may have rows of a stream without known columns
         if columns and trace.schema(stream).snapshot:
-            found[stream] = Rows(trace, (*LOOK, *columns), sql, _snapshots(stream))
+            found[stream] = Rows(trace, (*COMMON, *columns), sql, _snapshots(stream))
         elif columns:
             found[stream] = Rows(trace, columns, sql, _stream(stream))
     made: dict[Schema, Make] = {
@@ -109,7 +109,7 @@ def _stream(stream: str) -> Make:
 
 
 def _snapshots(stream: str) -> Make:
-    return lambda trace, columns: map(looked, trace.batches(stream, stored_names(columns)))
+    return lambda trace, columns: map(with_time_and_pid, trace.batches(stream, stored_names(columns)))
 
 
 def _still_resident(trace: TraceFile, columns: list[str]) -> Iterator[Batch]:
@@ -117,7 +117,7 @@ def _still_resident(trace: TraceFile, columns: list[str]) -> Iterator[Batch]:
     for batch in trace.batches(RESIDENT_PAGES.name, [*stored_names(columns), "flags"]):
         snapshots.add(batch)
     for _, parts in snapshots:
-        yield from map(looked, parts)
+        yield from map(with_time_and_pid, parts)
 
 
 def _stacks(trace: TraceFile, columns: list[str]) -> list[Batch]:

@@ -29,7 +29,7 @@ def of_process(process: Process, realtime_ns: int, command: list[str], *, argume
         process: whose.
         realtime_ns: wall time of its start, ns since the epoch; 0 = not known.
         command: of the launched target; its base name is the service's where OTEL_SERVICE_NAME names none.
-        arguments: whether the command's arguments are told: they may hold secrets.
+        arguments: whether the command's arguments are sent: they may hold secrets.
     """
     service = command[0] if command else process.name
     found: dict[str, Any] = {names.SERVICE_NAME: clean(base_name(service)) or "unknown_service", names.ROLE: "target"}

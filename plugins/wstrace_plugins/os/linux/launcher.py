@@ -222,7 +222,7 @@ def _child(
     """Runs in the forked child: becomes the target's user, restores what Python changed, and waits for the launcher's
     byte, if possible in the held image. It makes only system calls.
     """
-    told = False
+    reported = False
     try:
         if owner is not None:
             try:
@@ -235,13 +235,13 @@ def _child(
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         if tiny:
             _execute_held_image(path, command, environment, go, out)
-        told = bool(os.write(out, _U64.pack(os.getpid())))
+        reported = bool(os.write(out, _U64.pack(os.getpid())))
         if os.read(go, 1) != b"!":
             os._exit(0)
         os.write(out, _own_usage())
         os.execve(path, command, environment)
     except OSError as error:
-        if told:
+        if reported:
             os.write(out, _U64.pack(error.errno or 0))
     except KeyboardInterrupt:  # Ctrl-C arrived before the command could handle it.
         os._exit(128 + signal.SIGINT)

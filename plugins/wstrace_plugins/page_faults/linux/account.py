@@ -74,7 +74,7 @@ class Account:
             self._at_end = self._usage()
 
     def so_far(self, late: int) -> None:
-        """Writes the ledger during the trace, from the rings alone, and which content losses are told by now."""
+        """Writes the ledger during the trace, from the rings alone, and which content losses are known by now."""
         self._tell_losses()
         ledger = self._context.ledger
         for kind, rings in self._kinds:
@@ -95,7 +95,7 @@ class Account:
         self._context.info.content_losses = self._side.traced_losses(calls_everywhere=everywhere)
 
     def reported_lost(self, kind: str) -> int:
-        """The faults that LOST rows have told of so far: they count lost rows of stacks, too."""
+        """The faults that LOST rows have counted so far: they count lost rows of stacks, too."""
         lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
         return max(lost - self._python.rows_lost(kind), 0) if lost else 0
 

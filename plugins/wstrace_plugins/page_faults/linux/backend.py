@@ -236,7 +236,7 @@ class PageFaults(Source):
                 next(samples).take(ring.view(), self._since, now_ns(), doubled=self._arming.doubled)
                 ring.free()
         now = now_ns()
-        yield from self._python.new_sites()  # after the samples: the stacks that these name have been told
+        yield from self._python.new_sites()  # after the samples: the stacks that these name have come
         for ring in self._rings:  # after the samples, so that the mappings that these need have been read
             if ring.kind == SIDE and len(raw := ring.read()):
                 self._side.skip(raw, now) if self._behind else self._side.take(raw.tobytes())

@@ -136,7 +136,7 @@ class Calls:
 
     def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
         """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour; or the
-        shmat() over what was there, told as such a one.
+        shmat() over what was there, counted as such a one.
 
         Of its returns only failures are recorded, as of all calls of mmap() only few are at a fixed address.
         """
@@ -210,8 +210,8 @@ class SharedSpaces:
         self._born: dict[int, tuple[int, int]] = {}
 
     @property
-    def told(self) -> bool:
-        """Whether every birth of a process that shares memory is told."""
+    def complete(self) -> bool:
+        """Whether every birth of a process that shares memory is known."""
         return self._new_task is not None
 
     def joins(self) -> list[tuple[int, int]]:
@@ -269,7 +269,7 @@ def same_memory(pid: int, other: int) -> bool:
     return libc.syscall(libc.number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0
 
 
-#: How long a birth may wait to be told as one that shares memory. The tracepoint follows the record of the fork on the
+#: How long a birth may wait to be known as one that shares memory. The tracepoint follows the record of the fork on the
 #: same thread (copy_process() in kernel/fork.c), which may be preempted in between.
 _BIRTH_NS = 10_000_000
 
@@ -398,9 +398,9 @@ class ContentLosses:
 
     def traced(self, calls: Collection[str]) -> tuple[str, ...]:
         """The words of those kinds of losses of which every one is recorded, where these calls are traced."""
-        told = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
-        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.told else []
-        return tuple(LOSS_EVENTS[event] for event in sorted([*told, *births]))
+        known = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
+        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.complete else []
+        return tuple(LOSS_EVENTS[event] for event in sorted([*known, *births]))
 
     def shares(self, time_ns: int, pid: int, other: int) -> None:
         """A process that is already running shares the memory of another one."""
@@ -408,7 +408,7 @@ class ContentLosses:
 
     def forked(self, time_ns: int, pid: int, ppid: int) -> None:
         """A process was started by another one. Called after SharedSpaces.forked()."""
-        event = LOSS_FORKED if self._shared.told else LOSS_PERHAPS_FORKED
+        event = LOSS_FORKED if self._shared.complete else LOSS_PERHAPS_FORKED
         self._born[pid] = (time_ns, event, ppid)
         if ppid in self._breaks:
             self._breaks[pid] = self._breaks[ppid]
@@ -435,7 +435,7 @@ class ContentLosses:
         self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
 
     def births_lost(self) -> None:
-        """Records of births were lost: whether those that have just been told share memory is not known."""
+        """Records of births were lost: whether those that have just come share memory is not known."""
         self._born = {
             pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
             for pid, (at, event, parent) in self._born.items()

@@ -99,7 +99,7 @@ class GroupArming(Arming):
                 return
 
     def _told(self, record: bytes) -> None:
-        self._new.append(self._names.told(record))
+        self._new.append(self._names.named(record))
 
     def look(self) -> None:
         """Opens events on new cgroups of the same choice, and forgets processes that have left; often called."""
@@ -222,7 +222,7 @@ class CgroupIds:
         self._walked = 0.0
         self.unknown = 0  # faults whose cgroup has no known path
 
-    def told(self, record: bytes) -> tuple[int, str]:
+    def named(self, record: bytes) -> tuple[int, str]:
         """The id and path of a PERF_RECORD_CGROUP, which are known from now on."""
         number = _ID.unpack_from(record, _AT_ID)[0]
         path = os.fsdecode(record[_AT_PATH:-_SAMPLE_ID].partition(b"\0")[0])

@@ -60,7 +60,7 @@ class Live:
 
     Attributes:
         bare: whether the last record about the process was its exec.
-        title: that it gave itself since it executed its program, as it was told last.
+        title: that it gave itself since it executed its program, the last one that is known.
     """
 
     __slots__ = ("bare", "image", "image_end", "loaded", "name", "ppid", "threads", "title")
@@ -400,13 +400,13 @@ class SideBand:
         code = self._exit_code(pid)
         return procfs.exit_code(pid, UNKNOWN_CODE) if code is None else code
 
-    def lazily(self, traced: Callable[[SideBand, int, int, int, bytes], bool], told: Callable[[bytes], None]) -> None:
-        """From now on only records that traced() takes are read; told() gets those of new cgroups."""
+    def lazily(self, traced: Callable[[SideBand, int, int, int, bytes], bool], named: Callable[[bytes], None]) -> None:
+        """From now on only records that traced() takes are read; named() gets those of new cgroups."""
         self._takes = functools.partial(traced, self)
-        self._readers[perf.PERF_RECORD_CGROUP] = lambda time_ns, misc, record: told(record)
+        self._readers[perf.PERF_RECORD_CGROUP] = lambda time_ns, misc, record: named(record)
 
     def titled(self, pid: int, time_ns: int, title: bytes) -> bool:
-        """Adds the title that a live process had at that time; False where it is the one that was told last."""
+        """Adds the title that a live process had at that time; False where it is the last one that is known."""
         if (live := self.live.get(pid)) is None or live.title == title:
             return False
         self._records.append((time_ns, _TITLE, pid, title))

@@ -2,7 +2,7 @@
 
 Those of rare calls are seen of all processes, and have rings of their own: another process that calls all the time can
 cost what calls take away, but no mapping. Where many others call more than MOST_A_SECOND times in the long run, they
-are switched off; the trace says that these kinds of losses are not told.
+are switched off; the trace says that these kinds of losses are not known.
 
 They are available where tracefs may be read, usually by root. Source: /sys/kernel/tracing/events/*/*/format.
 """
