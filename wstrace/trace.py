@@ -136,14 +136,13 @@ class Trace(Records):
         selection = Selection(stream, None if columns is None else tuple(columns), start, end)
         return save(self, path, selection, options, force=force)
 
-    def html(self, path: str, *, force: bool = False, at: str = "", before: str = "") -> int:
+    def html(self, path: str, *, force: bool = False, at: str = "") -> int:
         """Writes a report with pictures in one file that asks nothing of a network; returns the number of faults.
 
         Args:
             path: the file, which ends in `.html`.
             force: whether to overwrite an existing file.
-            at: the moment whose resident pages are shown, as of report(); "" = the peak, of two runs if both have it.
-            before: the trace file of an earlier run; the report then tells what this one has more.
+            at: the moment of which the resident pages are shown, as of report(); "" = the peak.
 
         Raises:
             UsageError: the path ends otherwise, or there is no such mark.
@@ -151,7 +150,7 @@ class Trace(Records):
         """
         if not path.lower().endswith((".html", ".htm")):
             raise UsageError(f"{path}: a report is a file that ends in .html", f"write {path}.html")
-        return self.save(path, force=force, at=at, before=before)
+        return self.save(path, force=force, at=at)
 
     def close(self) -> None:
         """Closes the file that it reads from, if any."""

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/pictures.md, as root and with Chromium: records a program twice, takes parts of pages.
+"""Makes the pictures of docs/pictures.md, as root and with Chromium: records a program, takes parts of its page.
 
 python docs/pictures/make.py
 """
@@ -14,8 +14,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests"))
 from kit import chromium  # noqa: E402 - it lies in tests/kit
 
 WIDTH, TALLEST = 860, 440
-REPORT = ("whole", "timeline", "icicle", "strips", "workers")
-DIFFERENCE = ("growth", "stacks")
+REPORT = ("whole", "timeline", "icicle", "workers")
 READY = "document.documentElement?.dataset.ready === 'yes'"
 
 
@@ -37,15 +36,12 @@ def taken(browser, page, parts, *, dark=False, suffix=""):
 
 def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for name, rows in (("before", 30_000), ("after", 45_000)):
-            wstrace("run", "-q", "-o", f"{name}.wst", "-s", "peak_snapshot", "--", sys.executable,
-                    str(HERE / "program.py"), str(rows), folder=folder)  # fmt: skip
+        wstrace("run", "-q", "-o", "after.wst", "-s", "peak_snapshot", "--", sys.executable,
+                str(HERE / "program.py"), "45000", folder=folder)  # fmt: skip
         wstrace("report", "after.wst", "--html", "report.html", folder=folder)
-        wstrace("diff", "before.wst", "after.wst", "--html", "diff.html", folder=folder)
         with chromium.Chromium(Path(folder, "profile")) as browser:
             taken(browser, f"{folder}/report.html", REPORT)
             taken(browser, f"{folder}/report.html", ("timeline",), dark=True, suffix="-dark")
-            taken(browser, f"{folder}/diff.html", DIFFERENCE)
 
 
 if __name__ == "__main__":

@@ -21,24 +21,19 @@ from wstrace.text import number, printable
 
 _PAGE = resources.files("wstrace_exporters.html") / "page"
 #: In the order in which they run.
-_SHARED = ("base.js", "icicle.js")
-SCRIPTS = {
-    "report": (*_SHARED, "timeline.js", "strips.js", "report.js"),
-    "difference": (*_SHARED, "difference.js"),
-}
+SCRIPTS = ("base.js", "icicle.js", "timeline.js", "report.js")
 #: What could end the element of the data, or a line of it for an old reader of JavaScript; the rest is ASCII.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
-def document(kind: str, title: str, data: dict[str, Any]) -> bytes:
+def document(title: str, data: dict[str, Any]) -> bytes:
     """The page as UTF-8.
 
     Args:
-        kind: a key of SCRIPTS.
         title: of the window.
         data: plain values for JSON; names in it are text, never markup.
     """
-    script, style = _script(kind), _style()
+    script, style = _script(), _style()
     hashes = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     policy = f"default-src 'none'; {hashes}; img-src data:"
     blob = json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
@@ -64,8 +59,8 @@ def document(kind: str, title: str, data: dict[str, Any]) -> bytes:
 
 
 @cache
-def _script(kind: str) -> str:
-    script = "\n".join(_text(name) for name in SCRIPTS[kind])
+def _script() -> str:
+    script = "\n".join(_text(name) for name in SCRIPTS)
     assert "</script" not in script.lower()
     assert "<!--" not in script
     return script

@@ -12,7 +12,6 @@ from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name
 from wstrace_exporters.html.pictures.icicle import icicle
 from wstrace_exporters.html.pictures.resident import whole, workers
-from wstrace_exporters.html.pictures.strips import strips
 from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, points, spans, timeline
 
 _STATES = {"cut": "the file is cut: what came behind its end is not known",
@@ -20,24 +19,16 @@ _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
 
 
-def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "") -> int:
-    """Writes the report; returns the number of faults, or of rows where two runs are compared.
+def write(trace: Trace, file: IO[bytes], *, at: str = "") -> int:
+    """Writes the report; returns the number of faults.
 
     Args:
         trace: the trace. file: an open binary file.
-        at: the moment whose resident pages count: `peak`, `exit`, `start` or the text of a mark; "" = the peak, of two
-            runs if both have looked for it.
-        before: the trace file of an earlier run: the page tells what this one has more.
+        at: the moment of which the resident pages count: `peak`, `exit`, `start` or the text of a mark; "" = the peak.
     """
-    if before:
-        from wstrace import open_trace
-        from wstrace_exporters.html.difference import write as write_difference
-
-        with open_trace(before) as first:
-            return write_difference(first, trace, file, at or None)
     found = trace.report(at=at)
     blame = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
-    file.write(document("report", f"wstrace: {name(trace.info.name)}", _page(trace, found, blame)))
+    file.write(document(f"wstrace: {name(trace.info.name)}", _page(trace, found, blame)))
     return len(blame.history.faults)
 
 
@@ -52,7 +43,6 @@ def _page(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
         "whole": whole(blame),
         "time": {**time, "snapshots": points(blame, times)},
         "tree": icicle(arrivals),
-        "strips": strips(blame, times),
         "workers": workers(blame, times),
     }
 

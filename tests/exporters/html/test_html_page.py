@@ -27,7 +27,6 @@ from wstrace.schema import (
     SPAN_OPEN,
 )
 from wstrace.testing import batch_of
-from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
@@ -203,37 +202,6 @@ def test_names_are_bounded_and_harmless(page):
     assert "\x1b" not in text
     assert "n" * 300 not in text
     assert len(text) < 400_000
-
-
-def test_two_runs_side_by_side(browser, tmp_path):
-    paths = []
-    for number, pages in enumerate((10, 25)):
-        script = Script()
-        for at in range(pages):
-            script.fault(10 + at, ANON + at * PAGE, APP)
-        script.fault(90, ANON + 100 * PAGE, IMPORT)
-        script.snapshot(100, (ANON, pages, PAGE_EXCLUSIVE), (ANON + 100 * PAGE, 1 + 3 * (1 - number), PAGE_EXCLUSIVE))
-        paths.append(str(tmp_path / f"{'ab'[number]}.wst"))
-        saved(script.trace(), paths[-1])
-    reported = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")])
-    assert reported.exit_code == 0, reported.output
-    browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
-    found = as_json(diff, *paths, "--json", "--all", "--by", "function")
-    total = found["total"]
-    assert (
-        browser.value("Number(document.querySelector('#stacks .total b').dataset.value)")
-        == total["change"]
-        == 12 * PAGE
-    )
-    moment = re.search(r" resident (.+?) \(", CliRunner().invoke(diff, paths).output)[1]
-    assert browser.value("document.querySelector('header').innerText").splitlines()[0].endswith(moment)
-    assert browser.value("document.querySelectorAll('#stacks select').length") == 0, "frames of two runs have no lines"
-    browser.value("change({view: 'function'})")
-    rows = browser.value("[...document.querySelectorAll('#growth tbody tr')].map(row =>"
-                         " [...row.children].slice(0, 3).map(cell => Number(cell.dataset.value)))")  # fmt: skip
-    expected = [[row["change"], row["first"], row["second"]] for row in found["rows"]]
-    assert rows == [*expected, [total["change"], total["first"], total["second"]]]
-    assert browser.events("Runtime.exceptionThrown") == []
 
 
 def test_the_processes_and_what_was_copied_are_those_of_the_reports(browser, tmp_path):

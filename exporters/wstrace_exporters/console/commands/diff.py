@@ -6,7 +6,6 @@ import click
 
 from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
-from wstrace.text import damage_note, printable
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,12 +16,9 @@ from wstrace.text import damage_note, printable
               help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of a table; JSON has all.")
-@click.option("--html", metavar="FILE.html", help="Write what grew as pictures in one offline file instead.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @json_option
 def diff(
-    first: str, second: str, by: str, at: str | None, everything: bool, top: int, html: str | None, force: bool,
-    as_json: bool,
+    first: str, second: str, by: str, at: str | None, everything: bool, top: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
 
@@ -30,17 +26,10 @@ def diff(
     wstrace report -o a.wst -- python3 app.py      before
     wstrace report -o b.wst -- python3 app.py      after
     wstrace diff a.wst b.wst --by function
-    wstrace diff a.wst b.wst --html grown.html
     """
     import wstrace
     from wstrace_exporters.console.report_table import parts
 
-    if html:
-        with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
-            other.html(html, force=force, at=at or "", before=first)
-            names = [f"{name}{damage_note(trace.state)}" for name, trace in ((first, one), (second, other))]
-        click.echo(printable(f"{html}: {' and '.join(names)}"), err=True)
-        return
     with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
         found = one.diff(other, at).report(by, everything=everything)
         if as_json:

@@ -36,8 +36,6 @@ function bytes(n) {
     + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB'][step];
 }
 
-function signed(n) { return n > 0 ? '+' + bytes(n) : bytes(n); }
-
 function count(n) { return Math.round(n).toLocaleString('en'); }
 
 function share(n, of) { return of ? (100 * n / of).toFixed(1) + ' %' : ''; }

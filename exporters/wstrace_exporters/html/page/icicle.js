@@ -1,4 +1,4 @@
-// Icicle: a tree as rows of rectangles, the callers above; as wide as their weight. Also drawn for two runs side by side.
+// Icicle: a tree as rows of rectangles, the callers above; as wide as their weight.
 
 const ROW = 19, LEAST = 0.6;
 
@@ -43,16 +43,22 @@ function weightsOf(times, nodes, from, to) {
   return found;
 }
 
-/**
- * Draws a tree in a body, and returns what redraws it.
- *
- * which(): the number of the weight that is shown. paint(context, nodes, at, found): the colour of a node. words(nodes, at):
- * what is said of it. mark(nodes, at): what stands before its name.
- */
-function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
-  const nodes = unpacked(tree), said = reader();
+/** Where a name's colour stands in the palette: the same name has the same everywhere. */
+function hue(name) {
+  let hash = 7;
+  for (let at = 0; at < name.length; at++) hash = (hash * 31 + name.charCodeAt(at)) | 0;
+  return Math.abs(hash) % 7;
+}
+
+function icicle(tree) {
+  const body = section('icicle', 'Who: process, thread, stack',
+    'Each row was called by the one above; the width is the memory whose first touch came from there, in the chosen time. Click to go in, Escape to go out.');
+  for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
+  if (!tree) return cannot(body, data.why.faults);
+  if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
+  const nodes = unpacked(tree), all = nodes.weight, times = tree.times && timesOf(tree, nodes.n), said = reader();
   let root = 0, at = 0, found = '', boxes = [];
-  const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': label + '; arrow keys move, Enter goes in, Escape goes out'});
+  const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': 'Icicle of first touch; arrow keys move, Enter goes in, Escape goes out'});
   const find = el('input', {type: 'search', placeholder: 'find', 'aria-label': 'Find frames', oninput: event => {
     found = event.target.value.toLowerCase();
     canvas.redraw();
@@ -66,9 +72,10 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
     return nodes.names[nodes.name[node]] + (line ? ':' + line : '');
   }
   const meant = node => found && text(node).toLowerCase().includes(found);
+  const shown = () => nodes.weight[WEIGHTS.findIndex(([key]) => key === state.weight)];
 
   function draw(g, width) {
-    const weight = nodes.weight[which()], whole = weight[root];
+    const weight = shown(), whole = weight[root];
     boxes = [];
     g.clearRect(0, 0, width, canvas.height);
     if (!whole) {
@@ -83,7 +90,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
     while (waiting.length) {
       const [node, x, wide, depth] = waiting.pop();
       boxes.push([node, x, wide, depth]);
-      g.fillStyle = paint(g, nodes, node, meant(node));
+      g.fillStyle = meant(node) ? variable('--more') : colour(hue(nodes.names[nodes.name[node]]));
       g.fillRect(x, depth * ROW, Math.max(wide - 0.5, 0.3), ROW - 1);
       if (node === at && document.activeElement === canvas) {
         g.strokeStyle = variable('--accent');
@@ -91,7 +98,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
         g.strokeRect(x + 1, depth * ROW + 1, Math.max(wide - 2.5, 1), ROW - 3);
       }
       if (wide > 26) {
-        const room = Math.floor((wide - 6) / 6), name = mark(nodes, node) + text(node);
+        const room = Math.floor((wide - 6) / 6), name = text(node);
         g.fillStyle = '#111';
         g.fillText(name.length > room ? name.slice(0, Math.max(room - 1, 1)) + '…' : name, x + 3, depth * ROW + ROW / 2, wide - 4);
       }
@@ -107,7 +114,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
 
   /** As tall as the deepest row that is drawn. */
   function fit() {
-    const weight = nodes.weight[which()], least = LEAST * weight[root] / (canvas.clientWidth || 1100);
+    const weight = shown(), least = LEAST * weight[root] / (canvas.clientWidth || 1100);
     let deepest = 0;
     const waiting = [[root, 1]];
     while (waiting.length) {
@@ -123,7 +130,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
   function say(node) {
     let more = '';
     if (found) {
-      const weight = nodes.weight[which()], inside = new Uint8Array(nodes.n);
+      const weight = shown(), inside = new Uint8Array(nodes.n);
       let sum = 0;
       for (let one = 0; one < nodes.n; one++) {
         inside[one] = one && inside[nodes.parent[one]] ? 1 : 0;
@@ -131,7 +138,8 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
       }
       more = ` — found: ${share(sum, weight[0])}`;
     }
-    said.textContent = `${text(node)}: ${words(nodes, node)}${more}`;
+    const [resident, brought, reads] = nodes.weight, there = pagesKnown ? `${bytes(resident[node])} still resident, ` : '';
+    said.textContent = `${text(node)}: ${there}${bytes(brought[node])} brought, ${count(reads[node])} reads from disk; ${share(shown()[node], shown()[0])}${more}`;
     said.dataset.node = nodes.names[nodes.name[node]];
     nodes.weight.forEach((column, k) => { said.dataset['weight' + k] = column[node]; });
   }
@@ -152,7 +160,7 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
   });
   canvas.addEventListener('focus', () => canvas.redraw());
   canvas.addEventListener('keydown', event => {
-    const weight = nodes.weight[which()];
+    const weight = shown();
     const big = node => nodes.children[node].filter(child => weight[child] > 0).sort((a, b) => weight[b] - weight[a]);
     const next = {
       ArrowDown: () => big(at)[0], ArrowUp: () => (at === root ? at : nodes.parent[at]),
@@ -171,35 +179,8 @@ function flame(body, tree, {which, paint, words, label, mark = () => ''}) {
     else if (event.key === 'Escape') zoom(root ? nodes.parent[root] : 0);
   });
   redrawn(fit);
-
-  return {fit, nodes};
-}
-
-/** Where a name's colour stands in the palette: the same name has the same everywhere. */
-function hue(name) {
-  let hash = 7;
-  for (let at = 0; at < name.length; at++) hash = (hash * 31 + name.charCodeAt(at)) | 0;
-  return Math.abs(hash) % 7;
-}
-
-function icicle(tree) {
-  const body = section('icicle', 'Who: process, thread, stack',
-    'Each row was called by the one above; the width is the memory whose first touch came from there, in the chosen time. Click to go in, Escape to go out.');
-  for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
-  if (!tree) return cannot(body, data.why.faults);
-  if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
-  const shown = () => WEIGHTS.findIndex(([key]) => key === state.weight);
-  const drawn = flame(body, tree, {
-    label: 'Icicle of first touch',
-    which: shown,
-    paint: (g, nodes, at, meant) => (meant ? variable('--more') : colour(hue(nodes.names[nodes.name[at]]))),
-    words: (nodes, at) => (pagesKnown ? `${bytes(nodes.weight[0][at])} still resident, ` : '')
-      + `${bytes(nodes.weight[1][at])} brought, `
-      + `${count(nodes.weight[2][at])} reads from disk; ${share(nodes.weight[shown()][at], nodes.weight[shown()][0])}`,
-  });
-  const {nodes} = drawn, whole = nodes.weight, times = tree.times === undefined ? null : timesOf(tree, nodes.n);
   follow(changed => {
-    if (times && changed.includes('from')) nodes.weight = state.from === null ? whole : weightsOf(times, nodes, state.from, state.to);
-    if (changed.includes('from') || changed.includes('weight')) drawn.fit();
+    if (times && changed.includes('from')) nodes.weight = state.from === null ? all : weightsOf(times, nodes, state.from, state.to);
+    if (changed.includes('from') || changed.includes('weight')) fit();
   });
 }

@@ -72,6 +72,5 @@ page.append(el('nav', {class: 'tools', 'aria-label': 'What is shown'}, choice('S
 whole(data.whole.parts);
 timeline(data.time);
 icicle(data.tree);
-strips(data.strips);
 workers(data.workers);
 finish();

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.composition import Composition
-from wstrace.analysis.frames import Frame, to_the_root
+from wstrace.analysis.dimensions import Label
+from wstrace.analysis.frames import to_the_root
 from wstrace.analysis.segments import begins
 from wstrace.analysis.timeline import Timeline
 from wstrace.text import number, printable
@@ -23,108 +23,133 @@ ROOM = 400_000
 #: The paths that are shown one by one, and the longest name of a frame, in characters.
 PATHS, NAME_LIMIT = 20_000, 120
 OTHERS = "(others)"
+_BY, _WEIGHTS = ("process", "thread", "stack"), ("resident", "brought", "from_disk")
 
 #: A name and the line behind it, 0 = none.
 Step = tuple[str, int]
+#: Of paths what of their weights arrived when: the path, the time, and the weights, (n, weights).
+Arrived = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]
 
 
-class Tree:
-    """Nodes by (parent, name, line); the weights of a path count at each of its nodes.
+def icicle(arrivals: Timeline) -> dict[str, Any] | None:
+    """The tree for the page, by resident and brought bytes and by reads from disk; None = there are no faults."""
+    of = arrivals.of
+    if not len(of.history.faults):
+        return None
+    numbers, sums = of.columns(*_BY)
+    weights = np.stack([sums.get(name, np.zeros(len(numbers))) for name in _WEIGHTS], axis=1)
+    order = np.argsort(-(weights / np.maximum(weights.sum(axis=0), 1)).max(axis=1), kind="stable")
+    numbers = numbers[order]
+    labels = of.past.labels(*_BY).labels
+    steps, paths = _paths([labels[at] for at in numbers.tolist()])
+    arrived = None
+    if arrivals.n:
+        found = arrivals.arrivals(*_BY)
+        path = np.zeros(int(max(numbers.max(initial=0), found.label.max(initial=0))) + 1, np.intp)
+        path[numbers] = np.arange(len(numbers))
+        arrived = path[found.label], found.time, np.column_stack((found.resident, found.brought, found.from_disk))
+    return packed(steps, paths, weights[order], (of.page_size / 2, of.page_size / 2, 1), arrived)
+
+
+def _paths(labels: Sequence[Sequence[Label]]) -> tuple[list[Step], list[list[int]]]:
+    """The distinct steps, "all" first, and of each row the numbers of its steps below that one, outermost first.
+
+    Of rows past the first PATHS the stacks are not told apart.
+    """
+    codes: dict[Step, int] = {("all", 0): 0}
+
+    def code(name: str, line: int = 0) -> int:
+        return codes.setdefault((printable(name, NAME_LIMIT), line), len(codes))
+
+    named = list(dict.fromkeys(stack for _, _, stack in labels[:PATHS]))
+    stacks = [to_the_root(stack.frames) for stack in named]
+    frames = list(chain.from_iterable(map(reversed, stacks)))
+    # call sites share their frames, of which each is named once, in their order: the same trace gives the same page
+    number_of = {
+        id(frame): code(frame.located + frame.doubt, frame.line * bool(frame.shown))
+        for frame in dict(zip(map(id, frames), frames, strict=True)).values()
+    }
+    steps, ends = [number_of[id(frame)] for frame in frames], accumulate(map(len, stacks), initial=0)
+    below = {stack: steps[begin:end] for stack, (begin, end) in zip(named, pairwise(ends), strict=True)}
+    heads: dict[tuple[str, str], list[int]] = {}
+    paths = []
+    for at, (process, thread, stack) in enumerate(labels):
+        if (key := (process.unique, thread.unique)) not in heads:
+            heads[key] = [code(process.text), code(thread.text)]
+        paths.append([*heads[key], *([code(OTHERS)] if at >= PATHS else below[stack] or [code(stack.text)])])
+    return list(codes), paths
+
+
+def packed(steps: Sequence[Step], paths: Sequence[Sequence[int]], weights: NDArray[np.float64],
+           units: Sequence[float], arrived: Arrived | None = None) -> dict[str, Any]:  # fmt: skip
+    """The tree for the page: varints of the distance to the parent, name, line and weights of each node.
 
     Args:
-        root: the name of the first node. weights: how many numbers each node has.
+        steps: those of the nodes, the root's first. paths: of each the numbers of its steps below the root.
+        weights: of each path, (paths, weights); they count at each of its nodes. units: of each weight; the page has
+            multiples of these. arrived: when.
     """
-
-    def __init__(self, root: str, weights: int) -> None:
-        self._codes: dict[Step, int] = {(root, 0): 0}
-        self._paths: list[Sequence[int]] = []
-        self._amounts: list[Sequence[float]] = []
-        self._weights = weights
-        self._times: tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]] | None = None
-
-    def code(self, step: Step) -> int:
-        """The number of a step in paths."""
-        return self._codes.setdefault(step, len(self._codes))
-
-    def add(self, path: Sequence[int], amounts: Sequence[float]) -> None:
-        """Adds the amounts to the last node of a path, given by code(), and so to all above it."""
-        self._paths.append(path)
-        self._amounts.append(amounts)
-
-    def at_times(self, path: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArray[np.float64]) -> None:
-        """What of the amounts of each path is of each time, (n, weights); paths are numbered as they were added."""
-        self._times = path, time, amounts
-
-    def _levels(self) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
-        """Of each level below the root the parents and steps of its nodes; its paths, and the node of each there.
-
-        Nodes are numbered level by level, so that a parent has a lower number.
-        """
-        n = len(self._paths)
-        long = np.fromiter(map(len, self._paths), np.intp, n)
-        steps = np.fromiter(chain.from_iterable(self._paths), np.intp, int(long.sum()))
-        begin, node, nodes = np.cumsum(long) - long, np.zeros(n, np.intp), 1
-        for depth in range(int(long.max(initial=0))):
-            paths = np.flatnonzero(long > depth)
-            keys, which = np.unique(node[paths] << 32 | steps[begin[paths] + depth], return_inverse=True)
-            node[paths] = nodes + which
-            yield keys >> 32, keys & 0xFFFFFFFF, paths, node[paths]
-            nodes += len(keys)
-
-    def packed(
-        self,
-        units: Sequence[float],
-        weighed: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda own: own,
-    ) -> dict[str, Any]:
-        """The tree for the page: varints of the distance to the parent, name, line and weights of each node.
-
-        Args:
-            units: of each weight; the page has multiples of these. weighed: the weights of the page, of the sums of the
-                amounts at each node alone, (nodes, weights).
-        """
-        leaf, levels = np.zeros(len(self._paths), np.intp), [(np.zeros(1, np.intp), np.zeros(1, np.intp))]
-        for above, step, paths, nodes in self._levels():
-            leaf[paths] = nodes
-            levels.append((above, step))
-        parent, steps = (np.concatenate(columns) for columns in zip(*levels, strict=True))
-        amounts = np.array(self._amounts, np.float64).reshape(-1, self._weights)
-        sums = weighed(np.stack([np.bincount(leaf, column, len(parent)) for column in amounts.T], axis=1))
-        end = len(parent)
-        for above, _ in reversed(levels[1:]):
-            begin, first = end - len(above), int(above[0])  # the parents, ascending, are all of the level above
-            for column in sums.T:
-                column[first:begin] += np.bincount(above - first, column[begin:end], begin - first)
-            end = begin
-        codes, least = list(self._codes), sums[0] * SHARE
-        while True:
-            kept = ((sums >= least) & (sums > 0)).any(axis=1)
-            kept[0] = True
-            nearest = np.where(kept, np.arange(len(parent)), parent)
-            while not kept[nearest].all():
-                nearest = nearest[nearest]
-            place = np.cumsum(kept) - 1
-            texts: dict[str, int] = {}
-            named, which = np.unique(steps[kept], return_inverse=True)
-            named = np.array(
-                [(texts.setdefault(text, len(texts)), line) for text, line in map(codes.__getitem__, named)]
-            )
-            rows = np.column_stack((place[kept] - place[nearest[parent[kept]]], named[which],
-                                    np.round(sums[kept] / np.array(units)).astype(np.int64)))  # fmt: skip
-            found: dict[str, Any] = {"nodes": varints(rows.ravel())}
-            if self._times is not None:
-                path, time, of_time = self._times
-                found["times"] = encoded_times(place[nearest[leaf[path]]], time, of_time, units, len(rows))
-            if sum(map(len, (*found.values(), *texts))) <= ROOM:
-                break
-            least *= 2
-        found |= {"names": list(texts), "weights": len(units), "units": list(units)}
-        if hidden := int(np.count_nonzero(~kept & sums.any(axis=1))):
-            found["folded"] = f"{number(hidden)} small frames are not drawn: the room below their callers is theirs."
-        return found
+    leaf, levels = np.zeros(len(paths), np.intp), [(np.zeros(1, np.intp), np.zeros(1, np.intp))]
+    for above, step, rows, nodes in _levels(paths):
+        leaf[rows] = nodes
+        levels.append((above, step))
+    parent, step_of = (np.concatenate(columns) for columns in zip(*levels, strict=True))
+    sums = np.stack([np.bincount(leaf, column, len(parent)) for column in weights.T], axis=1)
+    end = len(parent)
+    for above, _ in reversed(levels[1:]):
+        begin, first = end - len(above), int(above[0])  # the parents, ascending, are all of the level above
+        for column in sums.T:
+            column[first:begin] += np.bincount(above - first, column[begin:end], begin - first)
+        end = begin
+    least = sums[0] * SHARE
+    while True:
+        kept = ((sums >= least) & (sums > 0)).any(axis=1)
+        kept[0] = True
+        nearest = np.where(kept, np.arange(len(parent)), parent)
+        while not kept[nearest].all():
+            nearest = nearest[nearest]
+        place = np.cumsum(kept) - 1
+        texts: dict[str, int] = {}
+        distinct, which = np.unique(step_of[kept], return_inverse=True)
+        named = np.array(
+            [(texts.setdefault(text, len(texts)), line) for text, line in map(steps.__getitem__, distinct)]
+        )
+        rows = np.column_stack((place[kept] - place[nearest[parent[kept]]], named[which],
+                                np.round(sums[kept] / np.array(units)).astype(np.int64)))  # fmt: skip
+        found: dict[str, Any] = {"nodes": varints(rows.ravel())}
+        if arrived is not None:
+            path, time, amounts = arrived
+            found["times"] = _encoded_times(place[nearest[leaf[path]]], time, amounts, units, len(rows))
+        if sum(map(len, (*found.values(), *texts))) <= ROOM:
+            break
+        least *= 2
+    found |= {"names": list(texts), "weights": len(units), "units": list(units)}
+    if hidden := int(np.count_nonzero(~kept & sums.any(axis=1))):
+        found["folded"] = f"{number(hidden)} small frames are not drawn: the room below their callers is theirs."
+    return found
 
 
-def encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArray[np.float64],
-                  units: Sequence[float], n: int) -> str:  # fmt: skip
+def _levels(
+    paths: Sequence[Sequence[int]],
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]]:
+    """Of each level below the root the parents and steps of its nodes; its paths, and the node of each there.
+
+    Nodes are numbered level by level, so that a parent has a lower number.
+    """
+    n = len(paths)
+    long = np.fromiter(map(len, paths), np.intp, n)
+    steps = np.fromiter(chain.from_iterable(paths), np.intp, int(long.sum()))
+    begin, node, nodes = np.cumsum(long) - long, np.zeros(n, np.intp), 1
+    for depth in range(int(long.max(initial=0))):
+        rows = np.flatnonzero(long > depth)
+        keys, which = np.unique(node[rows] << 32 | steps[begin[rows] + depth], return_inverse=True)
+        node[rows] = nodes + which
+        yield keys >> 32, keys & 0xFFFFFFFF, rows, node[rows]
+        nodes += len(keys)
+
+
+def _encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArray[np.float64],
+                   units: Sequence[float], n: int) -> str:  # fmt: skip
     """What arrived when, by node, as varints: of each of n nodes at how many times, and these, in order.
 
     Of a time: the distance to the one before it, and the amounts.
@@ -138,74 +163,3 @@ def encoded_times(node: NDArray[np.intp], time: NDArray[np.intp], amounts: NDArr
     ]
     rows = np.column_stack((gap, *sums)).astype(np.int64)
     return varints(np.concatenate((np.bincount(node, minlength=n), rows.ravel())))
-
-
-def add_paths(tree: Tree, blame: Composition, columns: Sequence[str], place: Callable[[list[float]], Sequence[float]],
-              *, heads: bool = True, lines: bool = True) -> NDArray[np.intp]:  # fmt: skip
-    """Adds the paths of a composition with whole stacks to a tree; those past the first PATHS end at their thread.
-
-    Returns:
-        Of each path the number of its labels in Past.labels("process", "thread", "stack").
-
-    Args:
-        columns: of the cells. place: the weights in the tree of a cell's columns.
-        heads: the process and the thread stand at the beginning. lines: frames differ by their lines.
-    """
-    numbers, sums = blame.columns("process", "thread", "stack")
-    labels = blame.past.labels("process", "thread", "stack").labels
-    amounts = np.stack([sums.get(column, np.zeros(len(numbers))) for column in columns], axis=1)
-    whole = np.maximum(amounts.sum(axis=0), 1)
-    order = np.argsort(-(amounts / whole).max(axis=1), kind="stable")
-    named = list(dict.fromkeys(labels[number][2] for number in numbers[order[:PATHS]].tolist()))
-    of_stack = dict(zip(named, _steps(tree, [to_the_root(label.frames) for label in named], lines=lines), strict=True))
-    head_of: dict[tuple[str, str], list[int]] = {}
-    for at, (number_, amount) in enumerate(zip(numbers[order].tolist(), amounts[order].tolist(), strict=True)):
-        process, thread, stack = labels[number_]
-        if (head := head_of.get((process.unique, thread.unique))) is None:
-            texts = (process.text, thread.text) if heads else ()
-            head = head_of[process.unique, thread.unique] = [tree.code(_named(text)) for text in texts]
-        if at >= PATHS:
-            tree.add([*head, tree.code((OTHERS, 0))], place(amount))
-            continue
-        below = of_stack[stack] or [tree.code(_named(stack.text))]
-        tree.add([*head, *below], place(amount))
-    found: NDArray[np.intp] = numbers[order]
-    return found
-
-
-def _steps(tree: Tree, stacks: Sequence[Sequence[Frame]], *, lines: bool) -> list[list[int]]:
-    """The steps of each stack, outermost first. Call sites share their frames, of which each is named once."""
-    frames = list(chain.from_iterable(map(reversed, stacks)))
-    _, first, which = np.unique(
-        np.fromiter(map(id, frames), np.int64, len(frames)), return_index=True, return_inverse=True
-    )
-    codes, order = np.zeros(len(first), np.intp), np.argsort(first)  # the same trace gives the same page
-    codes[order] = [tree.code(_step(frames[at], lines=lines)) for at in first[order].tolist()]
-    code = codes[which].tolist()
-    end = accumulate(map(len, stacks), initial=0)
-    return [code[begin:until] for begin, until in pairwise(end)]
-
-
-def icicle(arrived: Timeline) -> dict[str, Any] | None:
-    """The tree for the page, by resident and brought bytes and by reads from disk; None = there are no faults."""
-    blame = arrived.of
-    if not len(blame.history.faults):
-        return None
-    tree = Tree("all", 3)
-    labels = add_paths(tree, blame, ("resident", "brought", "from_disk"), lambda amount: amount)
-    if arrived.n:
-        found = arrived.arrivals("process", "thread", "stack")
-        path = np.zeros(int(max(labels.max(initial=0), found.label.max(initial=0))) + 1, np.intp)
-        path[labels] = np.arange(len(labels))
-        amounts = np.column_stack((found.resident, found.brought, found.from_disk))
-        tree.at_times(path[found.label], found.time, amounts)
-    return tree.packed((blame.page_size / 2, blame.page_size / 2, 1))
-
-
-def _named(text: str) -> Step:
-    return printable(text, NAME_LIMIT), 0
-
-
-def _step(frame: Frame, *, lines: bool) -> Step:
-    line = frame.line if frame.shown and lines else 0
-    return printable(frame.located + frame.doubt, NAME_LIMIT), line
