@@ -1,15 +1,12 @@
 """Traces in object stores: what is requested, counted at the server, and what servers do wrong."""
 
-import contextlib
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 from kit.command_line import wstrace as command
 from kit.msgpack_scripted import column, recorded
-from kit.object_stores import BUCKET, SECRET, listing, moto, one_file, s3_environment, serving
+from kit.object_stores import BUCKET, CHANGED, SECRET, listing, moto, one_file, s3_environment, serving
 
 import wstrace
 from wstrace.errors import TraceFileError, Unavailable
@@ -157,7 +154,7 @@ def test_a_bucket_without_rights_is_one_line_without_the_secret(status, code, wh
 def test_a_missing_extra_is_one_line_that_names_it(monkeypatch):
     import sys
 
-    store_module.bucket_named.cache_clear()
+    store_module.store_at.cache_clear()
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(Unavailable) as caught:
         wstrace.open_trace("gs://bucket/x.wst")
@@ -210,16 +207,12 @@ def test_a_web_server_with_ranges(large):
         assert 0 < requests.since() <= 5
 
 
-def test_a_web_server_without_ranges_sends_the_whole_file_once(large, monkeypatch):
-    path, faults = large
-    with serving(one_file(path.read_bytes(), ranges=False)) as (url, requests):
-        with wstrace.open_trace(f"{url}/x.wst") as trace:
-            assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(faults, "va"))
-        assert requests.since("GET") == 1
-        monkeypatch.setattr("wstrace_exporters.msgpack.read.remote_input.WHOLE_BYTES", 1000)
-        with pytest.raises(TraceFileError, match=r"sends no parts of it \(no HTTP ranges\), and whole it is"):
-            wstrace.open_trace(f"{url}/x.wst")
-        assert requests.since("GET") == 0
+def test_a_web_server_without_ranges_is_one_line(large):
+    with (
+        serving(one_file(large[0].read_bytes(), ranges=False)) as (url, _),
+        pytest.raises(TraceFileError, match=r"the server sends no parts of it \(no HTTP ranges\); download it first"),
+    ):
+        wstrace.open_trace(f"{url}/x.wst")
 
 
 def _lying(data: bytes, how: str):
@@ -235,8 +228,6 @@ def _lying(data: bytes, how: str):
             return status, {**reported, "Content-Length": str(len(sent)), "Connection": "close"}, sent[:-10]
         if how == "long":
             return status, reported, sent + b"0" * 10
-        if how == "ignores":
-            return 200, reported, data
         return 403, {}, b""
 
     return answer
@@ -244,9 +235,8 @@ def _lying(data: bytes, how: str):
 
 @pytest.mark.parametrize(("how", "why"), [
     ("short", "the server sent"),
-    ("torn", "the server sent|IncompleteRead"),
+    ("torn", "cannot read"),
     ("long", "the server sent"),
-    ("ignores", r"the server sends no parts of it \(no HTTP ranges\); download it first"),
     ("refuses", "access is denied; check the URL"),
 ])  # fmt: skip
 def test_a_server_that_sends_something_else_is_one_line(how, why, large):
@@ -255,73 +245,49 @@ def test_a_server_that_sends_something_else_is_one_line(how, why, large):
     assert SECRET not in str(caught.value)
 
 
-def test_a_redirect_to_another_host_is_refused(large):
+def test_a_redirect_to_another_host_gets_no_credentials(large):
+    headers_of = []
+    honest = one_file(large[0].read_bytes())
+
+    def answer(method, path, headers, body):
+        headers_of.append(headers)
+        return honest(method, path, headers, body)
+
     with (
-        serving(one_file(large[0].read_bytes())) as (other, requests),
+        serving(answer) as (other, _),
         serving(lambda method, path, *_: (302, {"Location": other + path}, b"")) as (url, _),
-        pytest.raises(TraceFileError, match=r"it redirects to another host, .*; name the address"),
+        wstrace.open_trace(f"{url.replace('//', f'//me:{SECRET}@')}/x.wst") as trace,
     ):
-        wstrace.open_trace(f"{url}/x.wst")
-    assert not requests
+        assert trace.rows["page_fault"] == 800_000
+    assert headers_of
+    assert not any("authorization" in headers for headers in headers_of)
 
 
-@pytest.mark.parametrize("how", ["hangs", "drips a header", "drips the body"])
+@pytest.mark.parametrize("how", ["hangs", "stops within the body"])
 def test_an_answer_that_is_not_whole_in_time_is_refused(how, large, monkeypatch):
     monkeypatch.setattr(store_module, "REQUEST_SECONDS", 1)
     honest, ended = one_file(large[0].read_bytes()), threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            if how == "hangs":
-                ended.wait(30)
-            if how == "drips a header":
-                self.drip(b"HTTP/1.1 200 OK\r\nX: ")
-            self.answer()
+    def answer(method, path, headers, body):
+        if how == "hangs":
+            ended.wait(30)
+        status, reported, sent = honest(method, path, headers, body)
+        return status, {"Content-Length": str(len(sent) + 10), **reported}, sent
 
-        def do_GET(self) -> None:
-            self.answer()
-            self.drip(b"")
-
-        def answer(self) -> None:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, reported, sent = honest(self.command, self.path, headers, b"")
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(sent)), **reported}.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def drip(self, first: bytes) -> None:
-            with contextlib.suppress(OSError):
-                self.wfile.write(first)
-                while not ended.wait(0.1):
-                    self.wfile.write(b"x")
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        begun = time.monotonic()
-        try:
-            with pytest.raises(TraceFileError, match=r"timed out|was not whole after 1 s") as caught:
-                wstrace.open_trace(f"http://127.0.0.1:{server.server_port}/x.wst")
-        finally:
-            ended.set()
-            server.shutdown()
-    assert time.monotonic() - begun < 10
+    with serving(answer) as (url, _), pytest.raises(TraceFileError, match="cannot read") as caught:
+        wstrace.open_trace(f"{url}/x.wst")
+    ended.set()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [str(1 << 60), "9" * 5000])
-def test_a_size_that_no_trace_has_is_refused(size):
-    reported = {"Content-Length": size, "Accept-Ranges": "bytes"}
+def test_a_size_that_no_trace_has_is_one_line(size):
     with (
-        serving(lambda *_: (200, reported, b"")) as (url, requests),
-        pytest.raises(TraceFileError, match="the server says that it is longer than 16 TiB"),
+        serving(lambda *_: (200, {"Content-Length": size, **CHANGED}, b"")) as (url, _),
+        pytest.raises(TraceFileError, match="cannot read") as caught,
     ):
         wstrace.open_trace(f"{url}/x.wst")
-    assert requests.since("GET") == 0
+    assert len(str(caught.value)) < 500
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------------

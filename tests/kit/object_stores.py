@@ -115,9 +115,9 @@ def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], byt
 
 def s3_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Makes a server the S3 of this process and of its children, with the test's credentials."""
-    from wstrace_exporters.msgpack.storage.store import bucket_named
+    from wstrace_exporters.msgpack.storage.store import store_at
 
-    bucket_named.cache_clear()
+    store_at.cache_clear()
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in {

@@ -52,11 +52,11 @@ def _resolved(part: str) -> Path:
 
 def objects_of(url: str) -> list[StoredObject]:
     """The objects that a URL stands for: see files_of()."""
-    from wstrace_exporters.msgpack.storage.store import StoreError, bucket_of, store_of
+    from wstrace_exporters.msgpack.storage.store import StoreError, store_of
 
     if not can_list(url):
         return [store_of(url).stat(url)]
-    bucket = bucket_of(url)
+    bucket = store_of(url)
     if is_pattern(url):
         found = bucket.listing(fixed_prefix(url), lambda name: _matches(name, url))
     else:

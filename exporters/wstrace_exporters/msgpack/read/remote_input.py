@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.read.input import Input
-from wstrace_exporters.msgpack.storage.store import WHOLE_BYTES, Store, StoreError, store_of
+from wstrace_exporters.msgpack.storage.store import Store, StoreError, store_of
 from wstrace_exporters.msgpack.storage.urls import Place, StoredObject
 
 #: Ranges nearer than this are read as one, up to BLOCK_BYTES: at 30 ms a request, 1 MiB takes about as long.
@@ -61,7 +61,7 @@ class RemoteInput(Input):
     """An object in a store. Unlike of a local file, its bytes stay valid, and several threads may read them.
 
     Raises:
-        TraceFileError: there is no such object, or it can be read neither in parts nor at once.
+        TraceFileError: there is no such object.
     """
 
     def __init__(self, store: Store, stored: StoredObject) -> None:
@@ -69,12 +69,6 @@ class RemoteInput(Input):
         self.path, self.size = stored.shown, stored.size
         self._plans: deque[list[tuple[int, int]]] = deque(maxlen=_PLANS)
         self._reading = threading.Lock()
-        if not stored.ranged and self.size > WHOLE_BYTES:
-            raise TraceFileError(
-                f"cannot read {self.path}: the server sends no parts of it (no HTTP ranges), and whole it is "
-                f"{self.size >> 20:,} MiB long",
-                "download it first",
-            )
 
     @classmethod
     def opened(cls, place: Place) -> RemoteInput:
@@ -101,8 +95,6 @@ class RemoteInput(Input):
 
     def _blocks(self, at: int, end: int) -> list[tuple[int, int]]:
         """What to read for the bytes at:end, which the first block has: planned blocks, or at least SMALL_BYTES."""
-        if not self._object.ranged:
-            return [(0, self.size)]
         for plan in reversed(self._plans):
             position = bisect_right(plan, (at, self.size)) - 1
             if position >= 0 and end <= plan[position][1]:

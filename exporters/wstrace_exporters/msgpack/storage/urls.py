@@ -16,19 +16,17 @@ _SECRET_CHARS = 6
 
 
 class StoredObject(NamedTuple):
-    """An object as a listing or a HEAD request tells of it.
+    """An object as a listing or a HEAD request describes it.
 
     Attributes:
         url: its URL, which may hold credentials: it is never printed.
         size: bytes.
-        ranged: whether the server sends parts of it.
         etag: its ETag, which differs once it is overwritten; "" = not known.
     """
 
     url: str
     size: int
     etag: str = ""
-    ranged: bool = True
 
     @property
     def shown(self) -> str:

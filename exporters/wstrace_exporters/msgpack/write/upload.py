@@ -16,7 +16,7 @@ from wstrace.output_rights import callers_rights
 from wstrace.text import plural, size
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.part_names import name_and_number, numbered, part_path, part_url, parts_prefix
-from wstrace_exporters.msgpack.storage.store import Bucket, StoreError, bucket_of
+from wstrace_exporters.msgpack.storage.store import Store, StoreError, store_of
 from wstrace_exporters.msgpack.storage.urls import can_list, is_pattern, scheme_of, shown
 
 
@@ -35,7 +35,7 @@ class Uploads:
     def __init__(self, url: str, folder: str) -> None:
         self.url, self.folder, self.error = url, folder, ""
         self.path = os.path.join(folder, url.rpartition("/")[2])
-        self._bucket = bucket_of(url)
+        self._bucket = store_of(url)
         self._sender = ThreadPoolExecutor(1, "wstrace-upload")
         self._sent: list[Future[None]] = []
 
@@ -105,7 +105,7 @@ class Uploads:
         clear(self.folder)
 
 
-def send(bucket: Bucket, path: str, url: str) -> None:
+def send(bucket: Store, path: str, url: str) -> None:
     """Uploads a part and removes it. Raises StoreError, or OutputError when the part cannot be read safely."""
     with os.fdopen(open_own(path), "rb") as file:
         bucket.put(url, file)
@@ -126,7 +126,7 @@ def send_folder(folder: str, url: str) -> int:
     for path in parts:
         if osfile.is_being_written(path):
             raise UsageError(f"{path} is being written by a trace", "it sends its parts itself")
-    bucket = bucket_of(url)
+    bucket = store_of(url)
     for n, path in enumerate(parts):
         try:
             send(bucket, path, part_url(url, name_and_number(path)[1]))
