@@ -208,7 +208,7 @@ def counted_by_otel(path: Path) -> tuple[int, int]:
         for batch in opened.batches("resident"):
             processes.get(batch.snapshot.pid).add_resident(batch)
     pages = sum(n for process in processes for n in process.resident.values())
-    return pages, processes.recorded(0) + processes.recorded(1)
+    return pages, sum(process.recorded(major) for process in processes for major in (0, 1))
 
 
 def test_a_session_s_trace_tells_functions_as_the_report_does(tmp_path):

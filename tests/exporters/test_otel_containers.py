@@ -12,6 +12,7 @@ from wstrace.schema import PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_exporters.otel.by_container import OtelContainersExporter
 from wstrace_exporters.otel.export.containers import Containers
+from wstrace_exporters.otel.export.metrics import Collection
 
 IDS = [f"{n:064x}" for n in range(1, 2000)]
 UID = "0f1e2d3c-0000-4000-8000-00000000000a"
@@ -88,6 +89,14 @@ def add(to: Containers, batch: Batch) -> None:
     to.add(batch.recode(to._strings))
 
 
+def collection(of: Containers, cumulative: bool = True) -> Collection:
+    return Collection(lambda: ((row.resource, row.began_ns, row.values()) for row in of), cumulative)
+
+
+def collected(of: Containers) -> list[Any]:
+    return list(collection(of)().resource_metrics)
+
+
 def sums(metrics: list[Any]) -> dict[str, int]:
     """Role -> sum of the faults of all its resources."""
     found = {}
@@ -102,7 +111,7 @@ def sums(metrics: list[Any]) -> dict[str, int]:
 def test_at_most_so_many_are_resources_and_the_rest_is_other():
     containers = table(limit=1000)
     add(containers, faults([f"/docker/{one}" for one in IDS[:1500]]))
-    found = containers.collector(True)()
+    found = collected(containers)
     assert len(found) == 1001
     assert sums(found) == {"target": 1000, "other": 500}
 
@@ -114,7 +123,7 @@ def test_one_that_is_long_idle_gives_its_place_to_a_new_one():
     add(containers, faults([f"/docker/{IDS[2]}"]))
     assert set(containers._rows) == {(IDS[1], "", ""), (IDS[2], "", "")}
     add(containers, faults([f"/docker/{IDS[0]}"]))  # it faults again: where there is no room, as part of the rest
-    assert sums(containers.collector(True)()) == {"target": 2, "other": 1}
+    assert sums(collected(containers)) == {"target": 2, "other": 1}
 
 
 def test_the_places_of_all_together_are_bounded(monkeypatch):
@@ -122,13 +131,17 @@ def test_the_places_of_all_together_are_bounded(monkeypatch):
     containers = table()
     for n in range(50):
         add(containers, faults([f"/docker/{one}" for one in IDS[:10]], file=f"/lib/{n}.so"))
-    assert sum(len(row.counts.faults) for row in containers._rows.values()) <= 100 + 2 * 10
-    assert sums(containers.collector(True)()) == {"target": 500}
+    assert sum(len(row.faults) for row in containers._rows.values()) <= 100 + 2 * 10
+    assert sums(collected(containers)) == {"target": 500}
 
 
 def test_deltas_add_up_and_a_new_container_of_the_same_path_begins_anew():
     containers = table(limit=1)
-    collect = containers.collector(False)
+    delta = collection(containers, cumulative=False)
+
+    def collect():
+        return delta().resource_metrics
+
     add(containers, faults([f"/docker/{IDS[0]}"] * 3))
     assert sums(collect()) == {"target": 3}
     assert collect() == []
@@ -137,7 +150,7 @@ def test_deltas_add_up_and_a_new_container_of_the_same_path_begins_anew():
     containers._rows[IDS[0], "", ""].seen -= 3600
     add(containers, faults([f"/docker/{IDS[1]}"]))
     assert sums(collect()) == {"target": 1}
-    point = containers.collector(True)()[0].scope_metrics[0].metrics[0].data.data_points[0]
+    point = collected(containers)[0].scope_metrics[0].metrics[0].data.data_points[0]
     assert 0 < point.start_time_unix_nano <= point.time_unix_nano
 
 

@@ -1,7 +1,6 @@
 """Counting by columns, series for a backend, and sampling: all of it adds up to what was recorded."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +8,7 @@ from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES
 from wstrace.testing import batch_of
 from wstrace_exporters.otel.export.processes import MAX_PLACES, OTHER_FILE, Processes
-from wstrace_exporters.otel.export.sampling import Sampler, TokenBucket
+from wstrace_exporters.otel.export.sampling import Sampler
 
 rows = st.lists(
     st.tuples(st.integers(1, 6), st.integers(0, 9), st.integers(0, 7), st.integers(0, 1)), min_size=0, max_size=60
@@ -119,7 +118,7 @@ def test_a_snapshot_counts_when_its_last_part_has_come_and_written_pages_add_up(
 @given(st.lists(rows, max_size=6), st.integers(0, 40))
 def test_weights_add_up_to_what_was_recorded(batches, rate):
     now = [0.0]
-    sampler = Sampler(TokenBucket(rate, lambda: now[0]))
+    sampler = Sampler(rate, lambda: now[0])
     recorded = {}
     weighed = {}
     chosen = 0
@@ -145,18 +144,19 @@ def test_weights_add_up_to_what_was_recorded(batches, rate):
 
 
 def test_all_majors_become_events_without_tokens():
-    sampler = Sampler(TokenBucket(0))
+    sampler = Sampler(0)
     (chosen,) = sampler.choose(faults([(1, 1, 1, 1)] * 50 + [(1, 1, 1, 0)] * 50, Dictionary()))
     assert len(chosen[0]) == 50
     assert chosen[1].tolist() == [1] * 50
 
 
-def test_a_bucket_gives_its_rate_and_no_more_after_a_pause():
+def test_events_come_at_their_rate_and_no_more_after_a_pause():
     now = [0.0]
-    bucket = TokenBucket(100, lambda: now[0])
-    assert bucket.take(1000) == 100
-    assert bucket.take(1000) == 0
-    now[0] = 0.25
-    assert bucket.take(1000) == 25
-    now[0] = 3600.0
-    assert bucket.take(1000) == pytest.approx(100)
+    sampler = Sampler(100, lambda: now[0])
+
+    def events(at):
+        now[0] = at
+        batch = faults([(1, 1, 1, 0)] * 1000, Dictionary())
+        return sum(len(rows) for rows, _ in sampler.choose(batch))
+
+    assert [events(at) for at in (0.0, 0.0, 0.25, 3600.0)] == [100, 0, 25, 100]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_exporters.otel.export.containers import Containers
@@ -30,6 +29,8 @@ class OtelContainersExporter(Exporter):
 
     name: ClassVar[str] = "otel_containers"
     streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault"})
+    _containers: Containers
+    _own: OwnProviders | None = None
 
     def __init__(
         self,
@@ -44,44 +45,37 @@ class OtelContainersExporter(Exporter):
             raise UsageError("otel_containers: containers and modules must be at least 1")
         self._to, self._endpoint, self._interval = to, endpoint, interval_s
         self._limit, self._modules = containers, modules
-        self._containers: Containers | None = None
-        self._own: OwnProviders | None = None
 
     def start(self, context: Context) -> None:
         """Opens the pipeline. Raises OutputError or UsageError."""
-        from wstrace_exporters.otel.export import resource
         from wstrace_exporters.otel.export.containers import Containers
-        from wstrace_exporters.otel.export.metrics import TracerInstruments
+        from wstrace_exporters.otel.export.metrics import Collection, Row, tracer_row
         from wstrace_exporters.otel.transport.providers import OwnProviders
 
-        self._containers = Containers(context.strings, limit=self._limit, modules=self._modules)
-        self._own = OwnProviders(
-            context.ledger,
-            to=self._to,
-            endpoint=self._endpoint,
-            interval=self._interval,
-            signals=["metrics"],
-            metrics_of=self._containers.collector,
-        )
+        containers = self._containers = Containers(context.strings, limit=self._limit, modules=self._modules)
+        tracer = tracer_row(context.ledger)
+
+        def rows() -> Iterator[Row]:
+            yield from ((row.resource, row.began_ns, row.values()) for row in containers)
+            yield tracer()
+
+        self._own = OwnProviders(context, partial(Collection, rows), to=self._to, endpoint=self._endpoint,
+                                 interval=self._interval, signals=["metrics"])  # fmt: skip
         if self._own.scraped:
             self._own.cancel()
             raise OutputError(
                 "otel_containers sends OTLP: a scrape has one resource for all containers",
                 "leave prometheus out of OTEL_METRICS_EXPORTER, and let a Collector be scraped",
             )
-        TracerInstruments(self._own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
-        for thread in self._own.own_threads():
-            context.register_own_thread(thread)
 
     def export(self, batch: Batch) -> None:
         """Counts a batch by columns."""
-        if self._containers is not None:
-            self._containers.add(batch)
+        self._containers.add(batch)
 
     def close(self) -> None:
         """Sends the last counts, within 3 s. Raises OutputError: at any time something was not delivered."""
         if self._own is not None:
-            self._own.finish(time.monotonic() + CLOSE_SECONDS)
+            self._own.close()
 
     def cancel(self) -> None:
         """Closes the pipeline without sending anything."""
@@ -90,5 +84,4 @@ class OtelContainersExporter(Exporter):
 
     def statistics(self) -> Mapping[str, int | float]:
         """The containers with a Resource, and the counts of the pipeline."""
-        found: dict[str, int | float] = {"containers": len(self._containers) if self._containers is not None else 0}
-        return {**found, **(self._own.statistics() if self._own is not None else {})}
+        return {} if self._own is None else {"containers": len(self._containers), **self._own.statistics()}

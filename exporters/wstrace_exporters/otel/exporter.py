@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace_exporters.otel import names
-from wstrace_exporters.otel.export import resource
-from wstrace_exporters.otel.export.metrics import KernelCounts, ProcessInstruments, TracerInstruments
-from wstrace_exporters.otel.export.processes import Process, Processes, memory
-from wstrace_exporters.otel.export.sampling import Sampler, TokenBucket
-from wstrace_exporters.otel.transport.providers import CLOSE_SECONDS
+from wstrace_exporters.otel.export.processes import Processes, Values, clean, memory
+from wstrace_exporters.otel.export.sampling import Sampler
 from wstrace_exporters.otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
+    from wstrace_exporters.otel.export.lifecycle import Lifecycle
+    from wstrace_exporters.otel.export.metrics import Row
     from wstrace_exporters.otel.transport.providers import OwnProviders
 
 
@@ -63,24 +64,24 @@ class OtelExporter(Exporter):
     ) -> None:
         if modules < 1 or processes < 0 or events < 0:
             raise UsageError("otel: modules must be at least 1, processes and events at least 0")
-        self._to, self._endpoint, self._providers_wanted = to, endpoint, providers
+        self._to, self._endpoint, self._providers = to, endpoint, providers
         wanted = {"metrics": metrics, "logs": logs, "traces": spans}
         self._signals = [signal for signal, on in wanted.items() if on]
         self._interval, self._arguments, self._pids = interval_s, arguments, pids
         self._modules, self._limit = modules, processes
-        self._sampler = Sampler(TokenBucket(events))
-        self._disabled = False
+        self._sampler = Sampler(events)
+        self._life: Lifecycle | None = None  # None: nothing is sent
         self._own: OwnProviders | None = None
-        self._reported: dict[tuple[str, str], int] = {}
+        self._reported: Counter[tuple[str, str]] = Counter()
         self.faults = 0
 
     # -- life --------------------------------------------------------------------------------------------------
 
     def start(self, context: Context) -> None:
         """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
-        from wstrace_exporters.otel.export.embedded import embedded
         from wstrace_exporters.otel.export.lifecycle import Lifecycle
-        from wstrace_exporters.otel.transport.providers import GlobalProviders
+        from wstrace_exporters.otel.export.metrics import Collection, embedded, tracer_row
+        from wstrace_exporters.otel.transport.providers import OwnProviders
 
         if len(hosts := context.info.hosts) > 1:
             raise OutputError(
@@ -88,39 +89,29 @@ class OtelExporter(Exporter):
                 "replay the trace of each host by itself",
             )
         self._context = context
-        self._disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        self._clock = context.info.clock
-        self._global = self._uses_global(context)
-        scraped = not self._global and self._scraped()
-        limit, modules = (0 if self._global else self._limit), self._modules
-        if scraped:  # One resource for all: their series share the 2,000 that an instrument may have.
-            self._pids, modules = True, max(1, min(modules, 1800 // (4 * max(1, limit))))
-        self._processes = Processes(context.strings, limit=limit, modules=modules)
-        self._processes.roots = tuple(target.pid for target in context.targets) or context.info.targets
-        self._kernel = KernelCounts(self._counted, self._processes.take_kernel)
-        if self._disabled:
+        if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return
-        self._providers = GlobalProviders() if self._global else self._open(context)
-        self._life = Lifecycle(
-            context,
-            self._processes,
-            self._clock,
-            self._providers,
-            own=not self._global,
-            events="logs" in self._signals,
-            spans="traces" in self._signals,
-            meter=self._meter,
-            arguments=self._arguments,
-        )
-        self._events = self._life.events
-        if self._global:
-            embedded.add(self._processes, context.ledger)
-        for pid in self._processes.roots:
-            self._life.root(pid)
+        is_global = self._uses_global(context)
+        self._processes = Processes(context.strings, limit=0 if is_global else self._limit, modules=self._modules)
+        self._processes.roots = tuple(target.pid for target in context.targets) or context.info.targets
+        if is_global:
+            embedded.begin(self._values)
+        else:
+            rows = partial(self._rows, time.time_ns(), tracer_row(context.ledger))
+            self._own = OwnProviders(
+                context,
+                partial(Collection, rows),
+                to=self._to,
+                endpoint=self._endpoint,
+                interval=self._interval,
+                signals=self._signals,
+            )
+        logs, spans = "logs" in self._signals, "traces" in self._signals
+        self._life = Lifecycle(context, self._processes, self._own, events=logs, spans=spans, arguments=self._arguments)
 
     def _uses_global(self, context: Context) -> bool:
-        if self._providers_wanted != "auto":
-            return self._providers_wanted == "global"
+        if self._providers != "auto":
+            return self._providers == "global"
         from opentelemetry.metrics import get_meter_provider
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.trace import TracerProvider
@@ -132,97 +123,89 @@ class OtelExporter(Exporter):
         traced = isinstance(get_tracer_provider(), TracerProvider)
         return metered or traced or any(target.pid == os.getpid() for target in context.targets)
 
-    def _scraped(self) -> bool:
-        from wstrace_exporters.otel.transport.providers import exporters
-
-        return "metrics" in self._signals and (
-            self._to == "prometheus" or (not self._to and "prometheus" in exporters("metrics"))
-        )
-
-    def _open(self, context: Context) -> OwnProviders:
-        from wstrace_exporters.otel.transport.providers import OwnProviders
-
-        own = self._own = OwnProviders(
-            context.ledger, to=self._to, endpoint=self._endpoint, interval=self._interval, signals=self._signals
-        )
-        if "metrics" in self._signals:
-            TracerInstruments(own.meter(resource.of_tracer()), context.ledger.rows, own_usage=True)
-        for thread in own.own_threads():
-            context.register_own_thread(thread)
-        return own
-
     def export(self, batch: Batch) -> None:
         """Counts a batch by columns, and sends the rows that become events or records."""
-        stream = batch.schema.name
-        if not self._disabled:
-            self._life.latest_ns = max(self._life.latest_ns, batch.window[1])
+        life, stream = self._life, batch.schema.name
+        self.faults += len(batch) if stream == "page_fault" else 0
+        if life is None:
+            return
+        life.latest_ns = max(life.latest_ns, batch.window[1])
         if stream == "page_fault":
-            self._take_faults(batch)
+            self._processes.add_faults(batch)
+            if "pid" in batch:
+                thread_faults.add(batch.take(batch["pid"] == os.getpid()))
+            life.admit()
+            for rows, weights in self._sampler.choose(batch) if "logs" in self._signals else ():
+                life.events.faults(rows, weights)
         elif stream == "process":
-            if not self._disabled:
-                self._life.take(batch)
+            life.take(batch)
         elif batch.snapshot is not None:
             process = self._processes.get(batch.snapshot.pid)
             (process.add_resident if stream == "resident" else process.add_written)(batch)
 
-    def _take_faults(self, batch: Batch) -> None:
-        self.faults += len(batch)
-        self._processes.add_faults(batch)
-        if "pid" in batch and not thread_faults.exact:
-            thread_faults.add(batch.take(batch["pid"] == os.getpid()))
-        if self._disabled:
-            return
-        self._life.admit()
-        if "logs" in self._signals:
-            for rows, weights in self._sampler.choose(batch):
-                self._events.faults(rows, weights, self._processes.get)
+    # -- metrics -----------------------------------------------------------------------------------------------
 
-    def _meter(self, process: Process, others: int) -> None:
-        """Registers a process's metrics; `others` processes have theirs already."""
-        own = self._own
-        if own is None or "metrics" not in self._signals or (own.scraped and others):
-            return  # When scraped, one provider serves all, and its instruments read every process.
-        live = self._context.live
-        ProcessInstruments(
-            own.meter(self._life.resource_of(process.pid)),
-            (lambda: self._processes) if own.scraped else (lambda: [process]),
-            kernel=self._kernel,
-            memory_of=lambda p: memory(p.pid) if live and p.pid and not p.ended_ns else None,
-            label=self._label if self._pids else lambda process: {},
-        )
+    def _rows(self, began: int, tracer: Callable[[], Row]) -> Iterator[Row]:
+        """The metrics of each process, and of the tracer; all in one for a scrape, which knows one resource."""
+        self._take_kernel()
+        scraped = self._own is not None and self._own.scraped
+        together: Values = Counter()
+        resource, tracer_began, of_tracer = tracer()
+        for process in self._processes:
+            if process.resource is None:
+                continue
+            values = process.values()
+            if self._context.live and process.pid and not process.ended_ns:
+                values.update(memory(process.pid))
+            if self._pids or scraped:
+                name = clean(process.name) or names.OTHER
+                label = (names.PROCESS_PID, process.pid), (names.PROCESS_NAME, name)
+                values = Counter({(metric, (*attributes, *label)): n for (metric, attributes), n in values.items()})
+            if scraped:
+                resource = process.resource
+                together.update(values)
+            else:
+                yield process.resource, began, values
+        together.update(of_tracer)
+        yield resource, tracer_began, together
 
-    def _label(self, process: Process) -> dict[str, Any]:
-        return {names.PROCESS_PID: process.pid, names.PROCESS_NAME: resource.clean(process.name) or names.OTHER}
+    def _values(self) -> Values:
+        """The metrics of all processes together, for an application's own meter."""
+        from wstrace_exporters.otel.export.metrics import of_ledger
 
-    def _counted(self) -> tuple[int, int]:
+        self._take_kernel()
+        found = of_ledger(self._context.ledger)
+        for process in self._processes:
+            found.update(process.values())
+        return found
+
+    def _take_kernel(self) -> None:
         """(minor, major) by the kernel: as counted by the source, else as the system accounts them to the targets."""
         ledger, usage = self._context.ledger, self._context.info.usage
         minor, major = (ledger.get("counted", kind) for kind in (names.MINOR, names.MAJOR))
-        if minor or major:
-            return minor, major
-        return usage.minor or 0, usage.major or 0
+        if not minor and not major:
+            minor, major = usage.minor or 0, usage.major or 0
+        self._processes.take_kernel(minor, major)
 
     # -- by time and at the end --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Registers metrics of new processes and reports losses."""
-        if self._disabled:
-            return
-        self._life.settle()
-        self._report_losses()
+        """Ends processes, and reports losses."""
+        if self._life is not None:
+            self._life.settle()
+            self._report_losses(self._life)
 
-    def _report_losses(self) -> None:
+    def _report_losses(self, life: Lifecycle) -> None:
         """Sends an event for each stage of the ledger that has lost more since the last call."""
-        if "logs" not in self._signals:
+        first = next(iter(self._processes), None)
+        if first is None or "logs" not in self._signals:
             return
         for stage, who, count in self._context.ledger.losses():
-            more = count - self._reported.get((stage, who), 0)
+            more = count - self._reported[stage, who]
             # A loss on our own way out is a metric: an event about it would be lost on the same way.
             if more > 0 and stage != names.LOST:
                 self._reported[stage, who] = count
-                first = next(iter(self._processes), None)
-                if first is not None:
-                    self._events.lost(first, stage, who, more, self._life.now_ns())
+                life.events.lost(first, stage, who, more, life.now_ns())
 
     def close(self) -> None:
         """Ends all spans and sends the last counts, within 3 s; what is not delivered by then is counted as lost.
@@ -230,21 +213,19 @@ class OtelExporter(Exporter):
         Raises:
             OutputError: at any time of the trace something was not delivered.
         """
-        if self._disabled:
+        life = self._life
+        if life is None:
             return
-        until = time.monotonic() + CLOSE_SECONDS
-        self._life.end_all()
-        if "logs" in self._signals:
-            for rows, weights in self._sampler.rest():
-                self._events.faults(rows, weights, self._processes.get)
-        self._report_losses()
-        self._kernel.now()
+        life.end_all()
+        for rows, weights in self._sampler.rest() if "logs" in self._signals else ():
+            life.events.faults(rows, weights)
+        self._report_losses(life)
         if self._own is not None:
-            self._own.finish(until)
+            self._own.close()
         else:
-            from wstrace_exporters.otel.export.embedded import embedded
+            from wstrace_exporters.otel.export.metrics import embedded
 
-            embedded.end(self._processes, self._context.ledger)
+            embedded.end(self._values)
 
     def cancel(self) -> None:
         """Closes the pipelines without sending anything, as nothing was recorded."""
@@ -253,14 +234,13 @@ class OtelExporter(Exporter):
 
     def after_fork_in_child(self) -> None:
         """In a forked child: sends nothing, as nothing was counted here."""
-        self._disabled = True
-        self._processes.forget()
+        self._life = None
 
     def statistics(self) -> Mapping[str, int | float]:
         """The numbers of faults, events and process spans, and the delivered and lost records of every signal."""
         found: dict[str, int | float] = {"faults": self.faults}
-        if not self._disabled and hasattr(self, "_life"):
-            found.update(events=self._events.emitted, process_spans=self._life.spans.ended)
+        if self._life is not None:
+            found.update(events=self._life.events.emitted, process_spans=self._life.spans)
             found.update(self._own.statistics() if self._own is not None else {})
         return found
 

@@ -62,7 +62,7 @@ def _instrument(provider: Any) -> Any:
     from opentelemetry.trace import get_tracer_provider
 
     from wstrace_exporters.otel.application.processor import FaultSpanProcessor
-    from wstrace_exporters.otel.export.embedded import embedded
+    from wstrace_exporters.otel.export.metrics import embedded
 
     embedded.register()
     # The SDK has no public way to wrap an existing processor, and one that is added beside it cannot change spans.

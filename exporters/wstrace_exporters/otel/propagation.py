@@ -48,15 +48,8 @@ class TraceParent:
         return cls(int(match[1], 16), int(match[2], 16), int(match[3], 16) & 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """The position of the root process's span, and its parent (None: the span starts a trace)."""
-
-    own: TraceParent
-    above: TraceParent | None
-
-
-_reserved: Reservation | None = None
+#: The place of the root process's span, and of its parent (None: the span starts a trace)
+_reserved: tuple[TraceParent, TraceParent | None] | None = None
 
 
 def parent(environ: Mapping[str, str] = os.environ) -> TraceParent | None:
@@ -70,8 +63,9 @@ def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     above = parent(environ)
     trace_id = above.trace_id if above else new_id(16)
     flags = int(_sampled(above, trace_id, environ))
-    _reserved = Reservation(TraceParent(trace_id, new_id(8), flags), above)
-    given = {"TRACEPARENT": str(_reserved.own)}
+    own = TraceParent(trace_id, new_id(8), flags)
+    _reserved = own, above
+    given = {"TRACEPARENT": str(own)}
     if above and environ.get("TRACESTATE"):
         given["TRACESTATE"] = environ["TRACESTATE"]
     return given
@@ -99,7 +93,7 @@ def _sampled(above: TraceParent | None, trace_id: int, environ: Mapping[str, str
     return sampler.should_sample(context_of(above), trace_id, "").decision is Decision.RECORD_AND_SAMPLE
 
 
-def take_reserved() -> Reservation | None:
+def take_reserved() -> tuple[TraceParent, TraceParent | None] | None:
     """The last reservation, which is returned only once."""
     global _reserved
     taken, _reserved = _reserved, None

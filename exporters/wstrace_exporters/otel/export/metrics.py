@@ -1,156 +1,182 @@
-"""The instruments: observable counters over the tables in processes.py, read when a backend collects.
+"""The metrics: the SDK's readers collect what the tables of processes and containers hold, as do the application's.
 
-They are registered on a meter of a provider of our own (one per process) or of the application's. Nothing is called per
-record, and a forked child has its own tables.
+No instrument and no provider stands between a table and the data points: a provider takes 30 KB and more, and there
+may be a thousand resources. Nothing is called per record.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import version
+from typing import Any
 
+from opentelemetry.metrics import CallbackOptions, Observation, get_meter_provider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from wstrace.ledger import Ledger
 from wstrace_exporters.otel import names
-from wstrace_exporters.otel.export.processes import Process, kind_name, memory
+from wstrace_exporters.otel.export.processes import TYPES, Values, memory
+from wstrace_exporters.otel.export.resource import of_tracer
+from wstrace_exporters.otel.transport.providers import scope
+from wstrace_exporters.otel.usage import process_faults
 
-if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
-
-Values = Iterator[tuple[dict[str, Any], float]]
-
+#: metric -> its unit, whether it only grows, and what it says
+METRICS: dict[str, tuple[str, bool, str]] = {
+    names.PAGING_FAULTS: ("{fault}", True, "page faults by the kernel's own counter"),
+    names.PAGE_FAULTS: ("{fault}", True, "page faults recorded, by module and kind"),
+    names.WRITTEN: ("{page}", True, "pages written since the last reset, added up"),
+    names.WORKING_SET: ("{page}", False, "pages in physical memory"),
+    names.MEMORY_USAGE: ("By", False, "physical memory in use"),
+    names.MEMORY_VIRTUAL: ("By", False, "committed virtual memory"),
+    names.RECORDS: ("{record}", True, "records by stage of the ledger"),
+    names.CPU_TIME: ("s", True, "CPU time of the tracer"),
+    names.CONTAINER_PAGING_FAULTS: ("{fault}", True, "page faults"),
+    names.POD_PAGING_FAULTS: ("{fault}", True, "page faults"),
+    names.CGROUP_PAGING_FAULTS: ("{fault}", True, "page faults"),
+}
 #: stages of the ledger that are not ever-growing counts of records
 _NOT_COUNTED = frozenset({"sampled", "unaccounted"})
+#: series that ended sessions may leave behind in an application; counts of further ones are kept under `other`
+MAX_PAST = 1024
+
+#: a resource, the wall time from which its values count, and these
+Row = tuple[Resource, int, Values]
 
 
-class ProcessInstruments:
-    """The metrics of traced processes.
-
-    Args:
-        meter: where they are registered.
-        processes: returns the processes that belong to the meter's resource.
-        kernel: updates the counters of Process.kernel.
-        memory_of: returns (resident, virtual) bytes of a live process, None for one that is not on this machine.
-        label: attributes that distinguish processes of one resource; none where each has its own resource.
-    """
-
-    def __init__(
-        self,
-        meter: Meter,
-        processes: Callable[[], Iterable[Process]],
-        *,
-        kernel: Callable[[], None],
-        memory_of: Callable[[Process], tuple[int, int] | None] = lambda process: memory(process.pid),
-        label: Callable[[Process], dict[str, Any]] = lambda process: {},
-    ) -> None:
-        self._processes, self._label = processes, label
-        self._kernel, self._memory_of = kernel, memory_of
-        counter, level = meter.create_observable_counter, meter.create_observable_up_down_counter
-        fault = "page faults"
-        counter(names.PAGING_FAULTS, [self._read(self._paging)], "{fault}", f"{fault} by the kernel's own counter")
-        counter(names.PAGE_FAULTS, [self._read(self._faults)], "{fault}", f"{fault} recorded, by module and kind")
-        counter(names.WRITTEN, [self._read(self._written)], "{page}", "pages written since the last reset, added up")
-        level(names.WORKING_SET, [self._read(self._working_set)], "{page}", "pages in physical memory")
-        level(names.MEMORY_USAGE, [self._read(self._resident_bytes)], "By", "physical memory in use")
-        level(names.MEMORY_VIRTUAL, [self._read(self._virtual_bytes)], "By", "committed virtual memory")
-
-    def _read(self, values: Callable[[Process], Values]) -> Callable[[CallbackOptions], list[Observation]]:
-        def observe(_: CallbackOptions) -> list[Observation]:
-            return observations(
-                ({**attributes, **self._label(process)}, value)
-                for process in self._processes()
-                for attributes, value in values(process)
-            )
-
-        return observe
-
-    def _paging(self, process: Process) -> Values:
-        self._kernel()
-        yield {names.FAULT_TYPE: names.MINOR}, process.kernel[0]
-        yield {names.FAULT_TYPE: names.MAJOR}, process.kernel[1]
-
-    def _faults(self, process: Process) -> Values:
-        for (file, kind, major), count in process.named_series().items():
-            yield {
-                names.FAULT_TYPE: names.MAJOR if major else names.MINOR, names.FILE_PATH: file, names.KIND: kind
-            }, count  # fmt: skip
-
-    def _written(self, process: Process) -> Values:
-        for kind, pages in list(process.written.items()):
-            yield {names.KIND: kind_name(kind)}, pages
-
-    def _working_set(self, process: Process) -> Values:
-        for (kind, shared), pages in list(process.resident.items()):
-            yield {names.KIND: kind_name(kind), names.SHARED: bool(shared)}, pages
-
-    def _resident_bytes(self, process: Process) -> Values:
-        if (found := self._memory_of(process)) is not None:
-            yield {}, found[0]
-
-    def _virtual_bytes(self, process: Process) -> Values:
-        if (found := self._memory_of(process)) is not None:
-            yield {}, found[1]
+def of_ledger(ledger: Ledger) -> Values:
+    """What was recorded, and lost at which stage."""
+    return Counter({(names.RECORDS, ((names.STAGE, stage), (names.WHO, who))): count
+                    for stage, who, count in ledger.rows() if stage not in _NOT_COUNTED})  # fmt: skip
 
 
-class TracerInstruments:
-    """The metrics of the tracer itself: what was recorded, and lost at which stage; with own_usage its CPU and memory.
+def tracer_row(ledger: Ledger) -> Callable[[], Row]:
+    """A function that returns the row of this process: the ledger, its CPU time and memory."""
+    resource, began = of_tracer(), time.time_ns()
+
+    def row() -> Row:
+        found, used, own = of_ledger(ledger), os.times(), memory(os.getpid())
+        found[names.CPU_TIME, ((names.CPU_MODE, "user"),)] = used.user  # type: ignore[assignment]
+        found[names.CPU_TIME, ((names.CPU_MODE, "system"),)] = used.system  # type: ignore[assignment]
+        own.pop((names.MEMORY_VIRTUAL, ()), None)
+        found.update(own)
+        return resource, began, found
+
+    return row
+
+
+class Collection:
+    """What one of the SDK's readers collects: all values, or of those that only grow what came since its last call.
 
     Args:
-        meter: where they are registered.
-        rows: returns (stage, who, count) of the loss ledger.
-        own_usage: False inside an application, whose process, CPU and memory these would be.
+        rows: returns the resources with their values.
+        cumulative: whether it is all.
     """
 
-    def __init__(self, meter: Meter, rows: Callable[[], list[tuple[str, str, int]]], *, own_usage: bool) -> None:
-        self._rows = rows
-        meter.create_observable_counter(names.RECORDS, [self._records], "{record}", "records by stage of the ledger")
-        if own_usage:
-            meter.create_observable_counter(names.CPU_TIME, [self._cpu], "s", "CPU time of the tracer")
-            meter.create_observable_up_down_counter(
-                names.MEMORY_USAGE, [self._memory], "By", "physical memory of the tracer"
-            )
+    def __init__(self, rows: Callable[[], Iterable[Row]], cumulative: bool) -> None:
+        self._rows, self._cumulative = rows, cumulative
+        self._held: dict[tuple[Resource, int], Values] = {}
+        self._last = time.time_ns()
 
-    def _records(self, _: CallbackOptions) -> list[Observation]:
-        return observations(
-            ({names.STAGE: stage, names.WHO: who}, count)
-            for stage, who, count in self._rows()
-            if stage not in _NOT_COUNTED
-        )
-
-    def _cpu(self, _: CallbackOptions) -> list[Observation]:
-        used = os.times()
-        return observations([({names.CPU_MODE: "user"}, used.user), ({names.CPU_MODE: "system"}, used.system)])
-
-    def _memory(self, _: CallbackOptions) -> list[Observation]:
-        found = memory(os.getpid())
-        return observations([] if found is None else [({}, found[0])])
+    def __call__(self, *_: Any, **__: Any) -> MetricsData:
+        """The metrics of all resources now."""
+        now, held, found = time.time_ns(), dict[tuple[Resource, int], Values](), []
+        about = InstrumentationScope(names.SCOPE, version("wstrace"), names.SCHEMA_URL)
+        for resource, began, values in self._rows():
+            before: Values = Counter()
+            if not self._cumulative:
+                held[resource, began], before = values, self._held.get((resource, began), before)
+                began = self._last
+            if metrics := _metrics(values, before, (began, now), self._cumulative):
+                scopes = [ScopeMetrics(about, metrics, names.SCHEMA_URL)]
+                found.append(ResourceMetrics(resource, scopes, names.SCHEMA_URL))
+        self._held, self._last = held, now
+        return MetricsData(found)
 
 
-def observations(values: Iterable[tuple[dict[str, Any], float]]) -> list[Observation]:
-    """Observations with distinct attributes: those with equal ones are added up, as a backend would keep only one."""
-    from opentelemetry.metrics import Observation
+def _metrics(values: Values, before: Values, span: tuple[int, int], cumulative: bool) -> list[Metric]:
+    points: dict[str, list[NumberDataPoint]] = {}
+    for key, n in values.items():
+        metric, attributes = key
+        grows = METRICS[metric][1]
+        if cumulative or not grows or n != before[key]:
+            n -= before[key] if grows else 0
+            points.setdefault(metric, []).append(NumberDataPoint(dict(attributes), *span, n))
+    found = []
+    for metric, some in points.items():
+        unit, grows, about = METRICS[metric]
+        way = AggregationTemporality.CUMULATIVE if cumulative or not grows else AggregationTemporality.DELTA
+        found.append(Metric(metric, about, unit, Sum(some, way, grows)))
+    return found
 
-    sums: dict[tuple[tuple[str, Any], ...], float] = {}
-    for attributes, value in values:
-        key = tuple(sorted(attributes.items()))
-        sums[key] = sums.get(key, 0) + value
-    return [Observation(value, dict(key)) for key, value in sums.items()]
+
+class Embedded:
+    """The metrics of an application that embeds wstrace: on its global meter, registered once, for all its sessions.
+
+    Counts of sessions that ended stay, so that counters never go back. A forked child starts at zero: its own kernel
+    counter, no session, no history.
+    """
+
+    def __init__(self) -> None:
+        self._registered = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Called at first and in a forked child: nothing was counted."""
+        self._past: Values = Counter()
+        self._live: list[Callable[[], Values]] = []
+
+    def register(self) -> None:
+        """Registers the instruments on the global meter. Idempotent."""
+        if not self._registered:
+            self._registered = True
+            meter = scope(get_meter_provider(), "meter")
+            for name, (unit, grows, about) in METRICS.items():
+                make = meter.create_observable_counter if grows else meter.create_observable_up_down_counter
+                make(name, [partial(self._observe, name)], unit, about)
+
+    def begin(self, values: Callable[[], Values]) -> None:
+        """A session begins, which has these values."""
+        self.register()
+        self._live.append(values)
+
+    def end(self, values: Callable[[], Values]) -> None:
+        """It has ended: what only grows stays."""
+        if values not in self._live:  # forked since
+            return
+        self._live.remove(values)
+        for key, n in values().items():
+            metric, attributes = key
+            if metric == names.PAGE_FAULTS and key not in self._past and len(self._past) >= MAX_PAST:
+                key = metric, (attributes[0], (names.FILE_PATH, names.OTHER), (names.KIND, names.OTHER))
+            if METRICS[metric][1]:
+                self._past[key] += n
+
+    def _observe(self, metric: str, _: CallbackOptions) -> list[Observation]:
+        found = Counter(self._past)
+        for values in list(self._live):
+            found.update(values())
+        if (counted := process_faults()) is not None:  # by the kernel, not only while a session ran
+            for kind, n in zip(TYPES, counted, strict=True):
+                found[names.PAGING_FAULTS, (kind,)] = n
+        found.update(memory(os.getpid()))
+        return [Observation(n, dict(attributes)) for (name, attributes), n in found.items() if name == metric]
 
 
-class KernelCounts:
-    """The system's own counters of all targets together; reads them at most four times a second."""
+embedded = Embedded()
 
-    def __init__(self, read: Callable[[], tuple[int, int]], share: Callable[[int, int], None]) -> None:
-        self._read, self._share, self._asked = read, share, -1.0
-
-    def __call__(self) -> None:
-        """Updates the table."""
-        now = time.monotonic()
-        if now - self._asked >= 0.25:
-            self._asked = now
-            self._share(*self._read())
-
-    def now(self) -> None:
-        """Updates it without the limit on rate: at the end, when the counts are complete."""
-        self._asked = -1.0
-        self()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=embedded.forget)

@@ -1,12 +1,12 @@
 """What is known of every traced process, in bounded memory: fault counts by file, kind and type, pages, and lifetime.
 
-Batches are counted by columns here; the instruments in metrics.py and the spans read the counts when they need them.
+Batches are counted by columns here; metrics, events and spans read the counts when they need them.
 """
 
 from __future__ import annotations
 
 import os
-import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,38 +18,38 @@ from wstrace.analysis.tally import group
 from wstrace.batch import Batch, Dictionary
 from wstrace.plugins import own_platform
 from wstrace.schema import FAULT_MAJOR, KINDS, PAGE_SHARED
+from wstrace.text import printable, well_formed
 from wstrace_exporters.otel import names
 
 #: (file code, kind, major): the key of a count
 Place = tuple[int, int, int]
+#: (metric, attributes) -> value
+Values = Counter[tuple[str, tuple[tuple[str, Any], ...]]]
 #: the file code for all modules past the bounds; no Dictionary issues that many codes
 OTHER_FILE = 0xFFFF_FFFF
 #: limit on keys that are counted separately per process; faults at further ones count as OTHER_FILE
 MAX_PLACES = 8192
+#: the attribute of a minor fault, and of a major one
+TYPES = (names.FAULT_TYPE, names.MINOR), (names.FAULT_TYPE, names.MAJOR)
 
 
-class Process:
-    """A traced process, or `other`: all processes past the bound, together.
+class Counts:
+    """Page faults by place.
+
+    Args:
+        strings: the session's names.
+        modules: files with a series of their own.
 
     Attributes:
         faults: place -> faults recorded.
-        written: kind -> pages written, in all intervals together.
-        kernel: (minor, major) as the system counts them; never decreases.
         places: how many places are counted separately.
     """
 
-    def __init__(self, pid: int, strings: Dictionary, *, modules: int) -> None:
-        self.pid, self.parent, self.name = pid, 0, ""
-        self.strings = strings
-        self.started_ns = self.ended_ns = 0  # monotonic
-        self.code: int | None = None
+    def __init__(self, strings: Dictionary, modules: int) -> None:
         self.faults: dict[Place, int] = {}
-        self.written: dict[int, int] = {}
-        self.kernel = [0, 0]
         self.places = MAX_PLACES
-        self._modules = modules
+        self._strings, self._modules = strings, modules
         self._slots: dict[int, dict[Place, int]] = {}  # file -> the counts of its places when it got its own series
-        self._snapshots: LastSnapshots[dict[tuple[int, int], int]] = LastSnapshots(dict, _count_pages)
 
     def recorded(self, major: int) -> int:
         """Recorded page faults of that type."""
@@ -58,11 +58,11 @@ class Process:
     def count(self, files: NDArray[Any], kinds: NDArray[Any], majors: NDArray[Any], counts: NDArray[Any]) -> None:
         """Adds counts at places; arrays of shape (k,)."""
         faults = self.faults
-        for place in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
-            key = place[:3]
+        for *place, n in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
+            key: Any = tuple(place)
             if key not in faults and len(faults) >= self.places:
-                key = (OTHER_FILE, 0, place[2])
-            faults[key] = faults.get(key, 0) + place[3]
+                key = (OTHER_FILE, 0, key[2])
+            faults[key] = faults.get(key, 0) + n
 
     def series(self) -> dict[Place, int]:
         """Counts by place for an OpenTelemetry backend: the modules with the most faults; the rest under OTHER_FILE.
@@ -71,40 +71,59 @@ class Process:
         only grows, `other` too, and together they are everything that was recorded.
         """
         faults = dict(self.faults)
-        by_file: dict[int, int] = {}
+        by_file: Counter[int] = Counter()
         for (file, _, _), count in faults.items():
-            by_file[file] = by_file.get(file, 0) + count
+            by_file[file] += count
         by_file.pop(OTHER_FILE, None)
         first = not self._slots
-        for file in sorted(by_file, key=lambda f: by_file[f], reverse=True)[: self._modules]:
+        for file, _ in by_file.most_common(self._modules):
             if file not in self._slots and len(self._slots) < 2 * self._modules:
                 self._slots[file] = {} if first else {p: n for p, n in faults.items() if p[0] == file}
-        found: dict[Place, int] = {}
+        found: Counter[Place] = Counter()
         for place, count in faults.items():
-            slot = self._slots.get(place[0])
-            before = count if slot is None else slot.get(place, 0)
+            before = self._slots.get(place[0], faults).get(place, 0)
             if before < count:
                 found[place] = count - before
             if before:
-                rest = (OTHER_FILE, 0, place[2])
-                found[rest] = found.get(rest, 0) + before
+                found[OTHER_FILE, 0, place[2]] += before
         return found
 
-    def named_series(self) -> dict[tuple[str, str, int], int]:
-        """The same, keyed by (path, kind in words, major)."""
-        found: dict[tuple[str, str, int], int] = {}
+    def values(self) -> Values:
+        """Its metrics: the series by type, file and kind."""
+        found: Values = Counter()
         for (file, kind, major), count in self.series().items():
-            key = (file_name(self.strings, file), kind_name(kind), major)
-            found[key] = found.get(key, 0) + count
+            where = (names.FILE_PATH, file_name(self._strings, file)), (names.KIND, kind_name(kind))
+            found[names.PAGE_FAULTS, (TYPES[major], *where)] += count
         return found
+
+
+class Process(Counts):
+    """A traced process, or `other`: all processes past the bound, together.
+
+    Attributes:
+        started_ns, ended_ns: on the records' clock, 0 = not known. code: its exit code, None = not known.
+        written: kind -> pages written, in all intervals together.
+        kernel: (minor, major) as the system counts them; never decreases.
+        resource, logger: of OpenTelemetry; None until its exec has named it.
+    """
+
+    def __init__(self, pid: int, strings: Dictionary, modules: int) -> None:
+        super().__init__(strings, modules)
+        self.pid, self.parent, self.name = pid, 0, ""
+        self.started_ns = self.ended_ns = 0
+        self.code: int | None = None
+        self.written: Counter[int] = Counter()
+        self.kernel = [0, 0]
+        self.resource: Any = None
+        self.logger: Any = None
+        self._snapshots: LastSnapshots[Counter[tuple[int, int]]] = LastSnapshots(Counter, _count_pages)
 
     @property
-    def resident(self) -> dict[tuple[int, int], int]:
+    def resident(self) -> Counter[tuple[int, int]]:
         """(kind, shared) -> pages of the last whole snapshot; for `other` the sum over its processes."""
-        pages: dict[tuple[int, int], int] = {}
+        pages: Counter[tuple[int, int]] = Counter()
         for _, counted in self._snapshots:
-            for key, n in counted.items():
-                pages[key] = pages.get(key, 0) + n
+            pages.update(counted)
         return pages
 
     def add_resident(self, batch: Batch) -> None:
@@ -114,10 +133,19 @@ class Process:
     def add_written(self, batch: Batch) -> None:
         """Pages written since the last reset."""
         if len(batch):
-            kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
-            (kind,), pages = group(kinds, weights=batch["pages"])
-            for key, n in zip(kind.tolist(), pages.tolist(), strict=True):
-                self.written[key] = self.written.get(key, 0) + n
+            (kind,), pages = group(_kinds(batch), weights=batch["pages"])
+            self.written.update(dict(zip(kind.tolist(), pages.tolist(), strict=True)))
+
+    def values(self) -> Values:
+        """Its metrics, but for those that the system tells of a live process."""
+        found = super().values()
+        for major, kind in enumerate(TYPES):
+            found[names.PAGING_FAULTS, (kind,)] = self.kernel[major]
+        for number, pages in list(self.written.items()):
+            found[names.WRITTEN, ((names.KIND, kind_name(number)),)] += pages
+        for (number, shared), pages in self.resident.items():
+            found[names.WORKING_SET, ((names.KIND, kind_name(number)), (names.SHARED, bool(shared)))] += pages
+        return found
 
 
 def faults_by(column: str, batch: Batch) -> Iterator[tuple[int, list[NDArray[Any]]]]:
@@ -133,17 +161,20 @@ def faults_by(column: str, batch: Batch) -> Iterator[tuple[int, list[NDArray[Any
         yield int(owners[low]), [one[low:high] for one in (*places, counts)]
 
 
-def _count_pages(pages: dict[tuple[int, int], int], batch: Batch) -> None:
+def _kinds(batch: Batch) -> NDArray[Any]:
+    return batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
+
+
+def _count_pages(pages: Counter[tuple[int, int]], batch: Batch) -> None:
     """Adds the pages of resident runs, by (kind, shared)."""
-    kinds = batch["kind"] if "kind" in batch else np.zeros(len(batch), np.uint8)
     shared = (batch["flags"] & PAGE_SHARED) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
-    (kind, share), counts = group(kinds, shared, weights=batch["pages"])
-    for key, n in zip(zip(kind.tolist(), share.tolist(), strict=True), counts.tolist(), strict=True):
-        pages[key] = pages.get(key, 0) + n
+    (kind, share), counts = group(_kinds(batch), shared, weights=batch["pages"])
+    for *key, n in zip(kind.tolist(), share.tolist(), counts.tolist(), strict=True):
+        pages[key[0], key[1]] += n
 
 
 class Processes:
-    """All traced processes; at most `limit` have a row of their own, the rest is `other` (pid 0).
+    """All traced processes; at most `limit` have a row of their own, the rest is `other` (pid 0). One thread adds.
 
     Args:
         strings: the session's names.
@@ -152,37 +183,25 @@ class Processes:
     """
 
     def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:
-        self.strings, self.limit, self.modules = strings, limit, modules
+        self.strings, self._limit, self._modules = strings, limit, modules
         self.roots: tuple[int, ...] = ()
         self._rows: dict[int, Process] = {}
-        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Process]:
         return iter(list(self._rows.values()))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def get(self, pid: int) -> Process:
         """The row of a process, created at first sight; `other` past the bound."""
-        row = self._rows.get(pid)
-        if row is not None:
-            return row
-        with self._lock:
-            own = sum(1 for known in self._rows if known)
-            pid = pid if own < self.limit else 0
-            if pid not in self._rows:
-                self._rows[pid] = Process(pid, self.strings, modules=self.modules)
-            return self._rows[pid]
+        if pid not in self._rows and len(self._rows.keys() - {0}) >= self._limit:
+            pid = 0
+        if pid not in self._rows:
+            self._rows[pid] = Process(pid, self.strings, self._modules)
+        return self._rows[pid]
 
     def add_faults(self, batch: Batch) -> None:
         """Counts a batch of page faults, each for as many as it stands for: a step per distinct place."""
         for pid, places in faults_by("pid", batch):
             self.get(pid).count(*places)
-
-    def recorded(self, major: int) -> int:
-        """Recorded page faults of that type, of all processes together."""
-        return sum(process.recorded(major) for process in self)
 
     def take_kernel(self, minor: int, major: int) -> None:
         """Distributes the totals of the system's own counters among the processes.
@@ -201,21 +220,17 @@ class Processes:
             if root is not None:
                 root.kernel[kind] = max(root.kernel[kind], root.recorded(kind), counted - others)
 
-    def forget(self) -> None:
-        """In a forked child: resets the counts, and waits for no lock that another thread held."""
-        self._lock = threading.Lock()
-        self._rows = {}
+
+def clean(text: str) -> str:
+    """A text from outside as an attribute value: printable, UTF-8, of bounded length."""
+    return well_formed(printable(text[: names.MAX_VALUE]))[: names.MAX_VALUE]
 
 
 def file_name(strings: Dictionary, code: int) -> str:
     """The name of a file code for a backend: its path, `other` or `unknown`, of bounded length and printable."""
-    from wstrace.text import printable, well_formed
-
     if code == OTHER_FILE:
         return names.OTHER
-    if not 0 < code < len(strings):
-        return names.UNKNOWN
-    return well_formed(printable(strings[code][: names.MAX_VALUE]))[: names.MAX_VALUE]
+    return clean(strings[code]) if 0 < code < len(strings) else names.UNKNOWN
 
 
 def kind_name(kind: int) -> str:
@@ -223,8 +238,10 @@ def kind_name(kind: int) -> str:
     return KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
 
 
-def memory(pid: int) -> tuple[int, int] | None:
-    """(resident, virtual) bytes of a live process, None when it has ended or cannot be read."""
+def memory(pid: int) -> Values:
+    """The metrics of the memory of a live process, in bytes; none when it has ended or cannot be read."""
     platform = own_platform()
     found = platform.process(pid or os.getpid()) if platform is not None else None
-    return (found.resident, found.virtual) if found is not None else None
+    if found is None:
+        return Counter()
+    return Counter({(names.MEMORY_USAGE, ()): found.resident, (names.MEMORY_VIRTUAL, ()): found.virtual})

@@ -9,24 +9,19 @@ import datetime
 import os
 from typing import TYPE_CHECKING, Any
 
-from wstrace.text import base_name, printable, well_formed
+from wstrace.text import base_name
 from wstrace_exporters.otel import names
-from wstrace_exporters.otel.export.processes import Process
+from wstrace_exporters.otel.export.processes import Process, clean
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
-
-
-def clean(text: str) -> str:
-    """A text from outside as an attribute value: printable, UTF-8, of bounded length."""
-    return well_formed(printable(text[: names.MAX_VALUE]))[: names.MAX_VALUE]
 
 
 def of_process(process: Process, realtime_ns: int, command: list[str], *, arguments: bool) -> Resource:
     """The resource of a traced process, or of all past the bound.
 
     Args:
-        process: whose.
+        process: it.
         realtime_ns: wall time of its start, ns since the epoch; 0 = not known.
         command: of the launched target; its base name is the service's where OTEL_SERVICE_NAME names none.
         arguments: whether the command's arguments are sent: they may hold secrets.
@@ -57,14 +52,9 @@ def of_container(container: str, pod: str, path: str) -> Resource:
     Args:
         container: its id. pod: its uid. path: of the cgroup. Each is "" where there is none.
     """
-    from opentelemetry.sdk.resources import Resource
-
     found = {names.CONTAINER_ID: container, names.POD_UID: pod, names.CGROUP: clean(path)}
     attributes: dict[str, Any] = {key: text for key, text in found.items() if text}
-    made = _create({**attributes, names.ROLE: "target" if attributes else names.OTHER})
-    if str(made.attributes.get(names.SERVICE_NAME, "")).startswith("unknown_service"):
-        made = Resource({k: v for k, v in made.attributes.items() if k != names.SERVICE_NAME}, made.schema_url)
-    return made
+    return _create({**attributes, names.ROLE: "target" if attributes else names.OTHER})
 
 
 def of_tracer() -> Resource:
@@ -76,10 +66,10 @@ def _create(attributes: dict[str, Any]) -> Resource:
     """With OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME before ours, but what names the process stays."""
     from opentelemetry.sdk.resources import Resource
 
-    resource = Resource.create(attributes)  # the environment is below what is given here: put it on top
-    environ = Resource.create({}).attributes
-    service = environ.get(names.SERVICE_NAME, "")
-    if isinstance(service, str) and not service.startswith("unknown_service"):
-        resource = resource.merge(Resource({names.SERVICE_NAME: service}))
-    own = {key: value for key, value in attributes.items() if key != names.SERVICE_NAME}
-    return resource.merge(Resource(own))
+    found = Resource.create()
+    known = dict(found.attributes)
+    service = str(known.pop(names.SERVICE_NAME, "unknown_service"))
+    known |= attributes
+    if not service.startswith("unknown_service"):  # which is the SDK's own word
+        known[names.SERVICE_NAME] = service
+    return Resource(known, found.schema_url)

@@ -17,19 +17,21 @@ from wstrace.batch import Batch
 from wstrace.schema import FAULT_MAJOR
 
 
-class TokenBucket:
-    """At most `rate` tokens per second on average and `rate` at once.
+class Sampler:
+    """Selects rows of page_fault batches and gives each its weight. Bounded by the number of processes.
 
     Args:
-        rate: tokens per second.
+        rate: minor faults that become events, per second on average and at once.
         clock: returns seconds; replaced in tests.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._clock = rate, clock
         self._tokens, self._at = rate, clock()
+        # pid -> number of minor faults without an event yet, and one of them
+        self._owed: dict[int, tuple[int, Batch]] = {}
 
-    def take(self, wanted: int) -> int:
+    def _take(self, wanted: int) -> int:
         """Takes as many tokens as there are, at most `wanted`; returns their number."""
         now = self._clock()
         self._tokens = min(self._rate, self._tokens + (now - self._at) * self._rate)
@@ -37,19 +39,6 @@ class TokenBucket:
         given = min(wanted, int(self._tokens))
         self._tokens -= given
         return given
-
-
-class Sampler:
-    """Selects rows of page_fault batches and gives each its weight. Bounded by the number of processes.
-
-    Args:
-        bucket: limits the minor faults that become events.
-    """
-
-    def __init__(self, bucket: TokenBucket) -> None:
-        self._bucket = bucket
-        # pid -> number of minor faults without an event yet, and one of them
-        self._owed: dict[int, tuple[int, Batch]] = {}
 
     def choose(self, batch: Batch) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
         """(rows, weights shape (n,)) that become events."""
@@ -62,7 +51,7 @@ class Sampler:
         if not len(minors):
             return
         (pids,), counts = group(batch["pid"][minors])
-        tokens = self._bucket.take(len(minors))
+        tokens = self._take(len(minors))
         for pid, count in zip(pids.tolist(), counts.tolist(), strict=True):
             # in proportion, and at least one per process while there are tokens
             share = min(tokens, count, max(1, tokens * count // len(minors))) if tokens else 0
@@ -75,15 +64,10 @@ class Sampler:
                 weights[0] += owed
                 yield batch.take(rows[edges[:-1]]), weights
             else:
-                self._owed[pid] = (owed + count, _copy(batch, int(rows[-1])))
+                self._owed[pid] = (owed + count, batch.take(rows[-1:]))
 
     def rest(self) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
         """At the end: an event for every process with faults that have no event yet."""
         for owed, row in self._owed.values():
             yield row, np.array([owed])
         self._owed = {}
-
-
-def _copy(batch: Batch, row: int) -> Batch:
-    """One row, copied so that it does not keep the whole batch alive."""
-    return batch.take(np.array([row]))

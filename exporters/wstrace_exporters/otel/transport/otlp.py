@@ -9,17 +9,18 @@ Source: OTLP specification 1.9, "OTLP/HTTP Response"; OpenTelemetry specificatio
 from __future__ import annotations
 
 import contextlib
-import http
 import importlib
 import json
 import logging
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import requests
+from opentelemetry.sdk.metrics.export import MetricsData
 
 from wstrace.errors import OutputError, UsageError, missing
 from wstrace.ledger import Ledger
@@ -31,15 +32,8 @@ _EXPORTERS = {"traces": ("trace_exporter", "OTLPSpanExporter"), "logs": ("_log_e
 _PACKAGES = {"http/protobuf": "http", "grpc": "grpc"}
 #: The bytes of an answer that are read; a real one has only a few.
 MAX_ANSWER = 64 << 10
-
-
-@dataclass
-class Answers:
-    """What the receiver of an exporter answered: requests so far, and of the last export the refused and the error."""
-
-    requests: int = 0
-    rejected: int = 0
-    error: str = ""
+#: resources in one request of metrics: receivers refuse very large ones
+_RESOURCES = 16
 
 
 class Delivery:
@@ -47,39 +41,54 @@ class Delivery:
 
     Args:
         signal: its name in the ledger, after `otel.`.
-        exporter: the SDK's.
-        answers: of its receiver.
         ledger: counts records that were refused, dropped or given up, as `lost_otel`.
         replaced: each export includes everything in the one before it, so only the last one can be lost.
 
     Attributes:
+        exporter: the SDK's.
         given: records that were handed to the processor. delivered, lost: of these. failures: exports that failed.
+        requests: to the receiver. rejected, why: what it refused of the last export, and its error in words.
+        error: of the last export that failed.
         closing: whether this export is the last one.
     """
 
-    def __init__(self, signal: str, exporter: Any, answers: Answers, ledger: Ledger, *, replaced: bool = False) -> None:
-        self.signal, self.answers, self._exporter, self._ledger = signal, answers, exporter, ledger
-        self._replaced, self._pid, self._lock = replaced, os.getpid(), threading.Lock()
-        self.given = self.delivered = self.lost = self.failures = 0
-        self.closing = self._closed = False
-        self.error = ""
+    #: what the SDK's reader of metrics takes from its exporter
+    _preferred_temporality = _preferred_aggregation = None
 
-    def export(self, batch: Any, n: int | None = None) -> None:
-        """Sends a batch of n records; called by the SDK's thread. Sends nothing in a forked child."""
+    def __init__(self, signal: str, ledger: Ledger, *, replaced: bool = False) -> None:
+        self.signal, self._ledger, self._replaced = signal, ledger, replaced
+        self.exporter: Any = None
+        self._pid, self._lock = os.getpid(), threading.Lock()
+        self.given = self.delivered = self.lost = self.failures = self.requests = self.rejected = 0
+        self.closing = self._closed = False
+        self.error = self.why = ""
+
+    def export(self, batch: Any, **_: Any) -> None:
+        """Sends a batch; called by the SDK's thread."""
+        if not isinstance(batch, MetricsData):
+            self._send(batch, len(batch))
+            return
+        found = batch.resource_metrics
+        self.given += sum(map(_points, found))
+        for at in range(0, len(found), _RESOURCES):
+            some = found[at : at + _RESOURCES]
+            self._send(MetricsData(some), sum(map(_points, some)))
+
+    def _send(self, batch: Any, n: int) -> None:
+        """Sends n records; nothing in a forked child."""
         if self._closed or os.getpid() != self._pid:
             return
-        n = len(batch) if n is None else n
-        self.answers.rejected, self.answers.error = 0, ""
+        self.rejected, self.why = 0, ""
         try:
             with quiet():
-                failed = self._exporter.export(batch).name != "SUCCESS"
-            error = self.answers.error or "could not be sent"
+                failed = self.exporter.export(batch).name != "SUCCESS"
+            error = self.why or "could not be sent"
         except Exception as raised:  # A record that cannot be encoded must not end the thread.
             failed, error = True, type(raised).__name__
         with self._lock:
             if self._closed:  # close() has counted it
                 return
-            refused = n if failed else min(self.answers.rejected, n)
+            refused = n if failed else min(self.rejected, n)
             self.delivered += n - refused
             if failed:
                 self.failures, self.error = self.failures + 1, error
@@ -95,12 +104,12 @@ class Delivery:
                 self._closed = True
                 left = self.given - self.delivered - self.lost
                 if left:
-                    self.error = self.error or self.answers.error or "did not answer in time"
+                    self.error = self.error or self.why or "did not answer in time"
                 self._lose(left)
         with quiet(), contextlib.suppress(Exception):
-            self._exporter.shutdown()
+            self.exporter.shutdown()
 
-    def shutdown(self) -> None:
+    def shutdown(self, **_: Any) -> None:
         """Does nothing: the processor calls it, and close() is ours."""
 
     def _lose(self, n: int) -> None:
@@ -109,53 +118,53 @@ class Delivery:
             self._ledger.add(LOST, n, f"otel.{self.signal}")
 
 
+def _points(metrics: Any) -> int:
+    return sum(len(metric.data.data_points) for scope in metrics.scope_metrics for metric in scope.metrics)
+
+
 # -- the SDK's exporters ---------------------------------------------------------------------------------------------
 
 
-def otlp(signal: str, to: str, url: str, **options: Any) -> tuple[Any, Answers]:
-    """The SDK's OTLP exporter of a signal, as the OTEL_EXPORTER_OTLP_* variables say, and the answers that it gets.
+def otlp(delivery: Delivery, to: str, url: str) -> Any:
+    """The SDK's OTLP exporter of a signal, as the OTEL_EXPORTER_OTLP_* variables say.
 
     Args:
-        signal: traces, metrics or logs.
+        delivery: gets the answers of its receiver.
         to: "http" or "grpc"; takes precedence over the variables.
         url: a generic endpoint that takes precedence over the variables.
-        options: further arguments of the SDK's class.
 
     Raises:
         Unavailable: the package that the protocol needs is not installed, or cannot be loaded.
         UsageError: a variable has an unknown value. OutputError: a certificate is not there.
     """
+    signal = delivery.signal
     protocol = {"http": "http/protobuf"}.get(to, to) or _variable(signal, "PROTOCOL") or "http/protobuf"
     if protocol not in _PACKAGES:
         raise UsageError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r} is not served", f"use {' or '.join(_PACKAGES)}")
-    compression = _variable(signal, "COMPRESSION").lower()
-    if compression not in ("", "none", "gzip", "deflate"):
-        raise UsageError(f"OTEL_EXPORTER_OTLP_COMPRESSION={compression!r} is unknown", "use gzip, deflate or none")
-    try:
-        float(_variable(signal, "TIMEOUT") or 10)
-    except ValueError:
-        raise UsageError("OTEL_EXPORTER_OTLP_TIMEOUT is not a number of seconds") from None
     for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"):
         if (path := _variable(signal, name)) and not Path(path).is_file():
             raise OutputError(f"{path} is no file", f"OTEL_EXPORTER_OTLP_{name} names a PEM file")
-    package, (module, name), answers = _PACKAGES[protocol], _EXPORTERS[signal], Answers()
+    package, (module, name) = _PACKAGES[protocol], _EXPORTERS[signal]
     try:
         made = getattr(importlib.import_module(f"opentelemetry.exporter.otlp.proto.{package}.{module}"), name)
     except ImportError as error:
         install = 'pip install "wstrace[otlp-grpc]"' if package == "grpc" else "pip install wstrace"
         raise missing(f"opentelemetry-exporter-otlp-proto-{package}", error, install, f"OTLP over {package}") from None
+    options = {}
     if package == "http":
-        options |= {"session": _session(answers)}
+        options = {"session": _Session(delivery)}
         url = url and f"{url.rstrip('/')}/v1/{signal}"
-    _silence()
+    for known in list(logging.root.manager.loggerDict):
+        if known.startswith(("opentelemetry", "urllib3")):
+            logging.getLogger(known).addFilter(_heard)
     try:
         with quiet():
             exporter = made(endpoint=url or None, **options)
     except Exception as error:
         raise UsageError(f"OTLP: {error}", "see the OTEL_EXPORTER_OTLP_* variables") from None
     if package == "grpc":
-        _read_grpc(exporter, answers)
-    return exporter, answers
+        _read_grpc(exporter, delivery)
+    return exporter
 
 
 def _variable(signal: str, name: str) -> str:
@@ -163,50 +172,39 @@ def _variable(signal: str, name: str) -> str:
     return own or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}", "").strip()
 
 
-def _session(answers: Answers) -> Any:
-    """A requests.Session that reads what a receiver answers, and keeps it from the SDK."""
-    import requests
+class _Session(requests.Session):
+    """Reads what a receiver answers, and keeps it from the SDK."""
 
-    class Session(requests.Session):
-        def request(self, method: Any, url: Any, *words: Any, **options: Any) -> requests.Response:
-            # Redirects are refused: a collector does not send them, and they would carry the headers elsewhere.
-            # verify is passed each time, because requests lets REQUESTS_CA_BUNDLE override a session's own setting.
-            options |= {"allow_redirects": False, "stream": True, "verify": options.get("verify", self.verify)}
-            place = urlsplit(url).netloc.rpartition("@")[2]
-            answers.requests += 1
-            try:
-                with super().request(method, url, *words, **options) as got:
-                    body = b"" if got.is_redirect else got.raw.read(MAX_ANSWER + 1, decode_content=True)
-            except Exception as error:
-                answers.error = f"{place}: {_reason(error)}"
-                raise
-            passed = requests.Response()
-            passed.status_code, passed.headers["retry-after"] = got.status_code, got.headers.get("retry-after", "")
-            why = _status(got.status_code)
-            if not why and (rejected := _rejected(body)) is not None:
-                answers.rejected += rejected
-            elif not why:
-                why, passed.status_code = "its answer is not OTLP", 400
-            elif got.status_code < 400:  # The SDK would take it for a success.
-                passed.status_code = 400
-            answers.error = f"{place}: {why}" if why else ""
-            return passed
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__()
+        self._delivery = delivery
 
-    return Session()
-
-
-def _status(code: int) -> str:
-    """Why a status is no success, "" = it is one."""
-    if 200 <= code < 300:
-        return ""
-    if 300 <= code < 400:
-        return f"HTTP {code}: redirects are refused"
-    with contextlib.suppress(ValueError):
-        return f"HTTP {code} {http.HTTPStatus(code).phrase}"
-    return f"HTTP {code}"
+    def request(self, method: Any, url: Any, *words: Any, **options: Any) -> requests.Response:
+        # Redirects are refused: a collector does not send them, and they would carry the headers elsewhere.
+        # verify is passed each time, because requests lets REQUESTS_CA_BUNDLE override a session's own setting.
+        options |= {"allow_redirects": False, "stream": True, "verify": options.get("verify", self.verify)}
+        delivery, place = self._delivery, urlsplit(url).netloc.rpartition("@")[2]
+        delivery.requests += 1
+        try:
+            with super().request(method, url, *words, **options) as got:
+                body = b"" if got.is_redirect else got.raw.read(MAX_ANSWER + 1, decode_content=True)
+        except Exception as error:
+            delivery.why = f"{place}: {type(error).__name__}"
+            raise
+        passed, code, why = requests.Response(), got.status_code, ""
+        if not 200 <= code < 300:
+            why = f"HTTP {code}" + ": redirects are refused" * (300 <= code < 400)
+        elif (rejected := _rejected(body)) is None:
+            why = "its answer is not OTLP"
+        else:
+            delivery.rejected += rejected
+        passed.status_code = code if not why or code >= 400 else 400  # The SDK takes all below for a success.
+        passed.headers["retry-after"] = got.headers.get("retry-after", "")
+        delivery.why = f"{place}: {why}" if why else ""
+        return passed
 
 
-def _read_grpc(exporter: Any, answers: Answers) -> None:
+def _read_grpc(exporter: Any, delivery: Delivery) -> None:
     """Reads the answers of a gRPC exporter. It has no public place for that, and makes its stub anew at an outage."""
     make, place = exporter._stub, exporter._endpoint.rpartition("@")[2]
 
@@ -215,15 +213,15 @@ def _read_grpc(exporter: Any, answers: Answers) -> None:
             self._send = make(channel).Export
 
         def Export(self, **options: Any) -> None:  # noqa: N802  the name of the generated stub
-            answers.requests += 1
+            delivery.requests += 1
             try:
                 answer = self._send(**options)
             except Exception as error:
                 code = getattr(error, "code", None)
-                answers.error = f"{place}: gRPC {code().name if callable(code) else type(error).__name__}"
+                delivery.why = f"{place}: gRPC {code().name if callable(code) else type(error).__name__}"
                 raise
-            answers.error, rejected = "", _rejected(answer.SerializeToString())
-            answers.rejected += rejected or 0
+            delivery.why = ""
+            delivery.rejected += _rejected(answer.SerializeToString()) or 0
 
     exporter._stub = Stub
     exporter._initialize_channel_and_stub()
@@ -239,31 +237,13 @@ def _rejected(body: bytes) -> int | None:
 
     if len(body) > MAX_ANSWER:
         return None
-    if body[:1] == b"{":  # Some receivers always answer in JSON.
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
+    try:
+        if body[:1] == b"{":  # Some receivers always answer in JSON.
             partial: Any = json.loads(body).get("partialSuccess") or {}
             return max(0, int(next((n for name, n in partial.items() if name.startswith("rejected")), 0)))
-        return None
-    try:
         return max(0, int(ExportLogsServiceResponse.FromString(body).partial_success.rejected_log_records))
-    except DecodeError:
+    except (DecodeError, ValueError, TypeError, AttributeError):
         return None
-
-
-def _reason(error: BaseException) -> str:
-    """The reason without any of the data sent: the names of the errors' classes and the system's own words."""
-    words = [type(error).__name__]
-    deepest: Any = error
-    for _ in range(8):
-        inner = deepest.__cause__ or deepest.__context__ or getattr(deepest, "reason", None)
-        if not isinstance(inner, BaseException):
-            break
-        deepest = inner
-    if isinstance(deepest, OSError) and deepest.strerror:
-        words.append(deepest.strerror)
-    elif deepest is not error:
-        words.append(type(deepest).__name__)
-    return ": ".join(words)
 
 
 # -- what the SDK logs -----------------------------------------------------------------------------------------------
@@ -283,9 +263,3 @@ def quiet() -> Iterator[None]:
 
 def _heard(record: logging.LogRecord) -> bool:
     return not getattr(_thread, "quiet", False)
-
-
-def _silence() -> None:
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if name.startswith(("opentelemetry", "urllib3")) and isinstance(logger, logging.Logger):
-            logger.addFilter(_heard)
