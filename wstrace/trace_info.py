@@ -181,8 +181,8 @@ class TraceInfo:
     def of_several(cls, infos: Sequence[TraceInfo]) -> TraceInfo:
         """A description of several sessions together: what the system accounts is added up, the peak is the largest.
 
-        What belongs to only one session (exit code, snapshots, the process of the peak, where it was saved) is left
-        out. The clock, host and command are those of the first.
+        What belongs to only one session (snapshots, the process of the peak, where it was saved) is left out. The
+        clock, host and command are those of the first; the exit code is the largest, None where one still ran.
         """
         first, *others = infos
         if not others:
@@ -192,10 +192,11 @@ class TraceInfo:
             usage += other.usage
         accounts = list(dict.fromkeys(one for info in infos if info.usage.faults is not None for one in info.accounts))
         levels = [info.level for info in infos if info.level is not None]
+        codes = [info.exit_code for info in infos if info.exit_code is not None]
         return replace(
             first,
             targets=tuple(dict.fromkeys(pid for info in infos for pid in info.targets)),
-            exit_code=None,
+            exit_code=max(codes) if len(codes) == len(infos) else None,
             exit_signal="",
             level=next((level for level in levels if level.name != "full"), levels[0] if levels else None),
             usage=replace(usage, peak_pid=None),

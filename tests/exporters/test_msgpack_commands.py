@@ -135,7 +135,7 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
 
 
 def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
-    """TraceInfo.of_several(): sums, the largest peak, the least level; no exit code and no pid of the peak."""
+    """TraceInfo.of_several(): sums, the largest peak, the least level, the largest exit code; no pid of the peak."""
     infos = [{"usage": Usage(minor, 1, peak, peak_pid=pid), "exit_code": code, "targets": (pid,), "sampled": sampled,
               "level": Level(level, why)}
              for minor, peak, pid, code, sampled, level, why in (
@@ -144,7 +144,7 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
     assert wstrace("convert", *paths, "-o", tmp_path / "m.wst")[0] == 0
     with open_trace(str(tmp_path / "m.wst")) as trace:
         info = trace.info
-    assert (info.usage, info.exit_code, info.targets) == (Usage(970, 2, 140 << 20), None, (7, 8))
+    assert (info.usage, info.exit_code, info.targets) == (Usage(970, 2, 140 << 20), 3, (7, 8))
     assert (info.command, info.sampled, info.level) == (["made-up", "--flag"], 100, Level("user", "paranoid"))
     first = wstrace("report", tmp_path / "m.wst")[1].splitlines()[0]
     assert first.startswith("peak 140.0 MiB resident; 200 faults")
@@ -164,7 +164,7 @@ def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatc
         with open_trace([str(path) for path in opened]) as trace:
             assert trace.info.usage == Usage(970, 2, 140 << 20)
             assert trace.info.notes == ["a", "both", "b"]
-            assert (trace.info.exit_code, trace.info.final_snapshot) == (None, None)
+            assert (trace.info.exit_code, trace.info.final_snapshot) == (3, None)
     data = paths[1].read_bytes()
     paths[1].write_bytes(data[: len(data) // 2])  # cut: it tells no facts
     assert wstrace("convert", *paths, "-o", tmp_path / "n.wst")[0] == 0

@@ -45,6 +45,7 @@ class Limits:
         self._eased = 0.0, 0.0
         self._settled = self._began = 0.0
         self._rested, self._lost, self._needs = False, 0, 0
+        self._quiet = True  # it used little in the last seconds, at whatever rate it records
 
     def open(self, now: float, used: float) -> None:
         """Opens the account: what was used until now is not taken from it."""
@@ -86,14 +87,15 @@ class Limits:
         late, self._lost = lost > self._lost, lost
         costly = self.share > self.max_cpu and self._saved < self._most / 2
         if costly or late or self._rested:
-            self._rested = False
+            self._rested = self._quiet = False
             self._eased = now, used
             if now >= self._settled:
                 self._settled = now + _SETTLE_SECONDS
                 fewer = max(self.share / (_AIM * self.max_cpu), 2)
                 self.every = min(_MOST, math.ceil(self.every * min(fewer, _STEP)))
         elif now - self._eased[0] >= _EASE_SECONDS:  # on their average: a read falls into one second or the next
-            if used - self._eased[1] <= _AIM * self.max_cpu / 2 * (now - self._eased[0]):
+            self._quiet = used - self._eased[1] <= _AIM * self.max_cpu / 2 * (now - self._eased[0])
+            if self._quiet:
                 self.every = max(1, self.every // 2)
             self._eased = now, used
 
@@ -107,7 +109,7 @@ class Limits:
             return "max_memory is reached"
         if now - self._began >= _GROWN_SECONDS:
             self._needs = self._needs or resident
-            if self._saved >= self._most and self.every == 1 and resident > _GROWN * self._needs:
+            if self._saved >= self._most and self._quiet and resident > _GROWN * self._needs:
                 self._needs = 0  # of what the next one needs, it is known soon
                 return "it has grown, and there is little to record"
         return ""
