@@ -11,6 +11,8 @@ import math
 
 #: The account holds what so many seconds give: a minute takes 1.25 of the limit, and what is used between two looks.
 _SAVED_SECONDS = 15.0
+#: What a session that is let go may use for its end: what is saved, and what so many seconds give.
+_END_SECONDS = 5.0
 #: While it samples, the daemon aims at this part of its limit.
 _AIM = 0.7
 #: Seconds of ease behind which it samples less.
@@ -59,6 +61,11 @@ class Limits:
     def may_begin(self) -> bool:
         """Whether enough is saved to begin a session."""
         return self._saved >= self._most / 2
+
+    @property
+    def for_the_end(self) -> float:
+        """CPU seconds that a session may use for its end when it is let go."""
+        return max(0.0, self._saved) + self.max_cpu * _END_SECONDS
 
     def rests(self, now: float, used: float) -> bool:
         """Whether the session is to stand still: the account is overdrawn.

@@ -104,13 +104,18 @@ class Child:
             return 0.0, 0
         return sum(map(int, words[11:15])) / _TICK, int(words[21]) * _PAGE  # proc_pid_stat(5): utime to cstime, rss
 
-    def end(self, seconds: float, most: float = float("inf")) -> str:
-        """Ends it: it has so many seconds, and so many resident bytes, until it is killed. Returns how, "" = whole."""
+    def end(self, seconds: float, most: float = float("inf"), cpu: float = float("inf")) -> str:
+        """Ends it; past so many seconds, resident bytes or CPU seconds it is killed. Returns how, "" = whole."""
         self.stand_still(False)
         self.tell(None)
-        until, failed = time.monotonic() + seconds, ""
+        until, failed, cpu = time.monotonic() + seconds, "", cpu + self.used()[0]
+
+        def may() -> bool:
+            used, resident = self.used()
+            return time.monotonic() < until and resident <= most and used <= cpu
+
         try:
-            while time.monotonic() < until and self.used()[1] <= most:
+            while may():
                 if self.link.poll(0.02):
                     self.take()
         except EOFError:
@@ -118,7 +123,7 @@ class Child:
         except WstraceError as error:
             failed, until = str(error), time.monotonic() + 1.0
         self.link.close()
-        while self._process.poll() is None and time.monotonic() < until and self.used()[1] <= most:
+        while self._process.poll() is None and may():
             time.sleep(0.02)
         code = self._process.poll()
         if code is None:
@@ -216,12 +221,12 @@ class NodeDaemon:
         self._limits.begin(time.monotonic())
         child.tell(self._limits.every)
 
-    def _stop(self, seconds: float, most: float = float("inf")) -> str:
+    def _stop(self, seconds: float, most: float = float("inf"), cpu: float = float("inf")) -> str:
         """Ends the session, if there is one, and adds its counts to those before. Returns why it is not whole."""
         child = self._child
         if child is None:
             return ""
-        failed = child.end(seconds, most)
+        failed = child.end(seconds, most, cpu)
         if not failed:  # what one that was killed had not reported is counted as not recorded
             self._ended_at = vmstat.node_faults().faults
         self._before.update(child.counts())
@@ -281,7 +286,7 @@ class NodeDaemon:
     def _let_go(self, reason: str) -> None:
         self._say(f"the session is let go at {size(self._resident)}: {reason}; faults are counted until the next one")
         own = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-        failed = self._stop(_LET_GO_SECONDS, 1.15 * self._limits.max_memory - own)
+        failed = self._stop(_LET_GO_SECONDS, 1.15 * self._limits.max_memory - own, self._limits.for_the_end)
         if failed:
             self._say(failed)
         self._idle_until = time.monotonic() + _WITHOUT_SECONDS
