@@ -173,4 +173,5 @@ def duration(seconds: float) -> str:
 
 def plural(n: int, noun: str) -> str:
     """The count with its noun: `1 fault`, `96,113 faults`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+    ending = "" if n == 1 else "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}{ending}"

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_plugins.working_set.backend import Accounted, Listed
+from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.commands.ps import ps
 from wstrace_plugins.working_set.process_tree import processes, sums, title
 
@@ -34,7 +34,7 @@ class System:
 
     def listed(self):
         parents = {10: 1, 11: 10, 12: 11, 13: 10, 20: 99, 30: 31, 31: 30}
-        return iter(Listed(pid, parent, f"p{pid}", "", 4 * MIB) for pid, parent in parents.items())
+        return ((pid, parent, f"p{pid}", "", 4 * MIB) for pid, parent in parents.items())
 
     def accounted(self, pid):
         return Accounted() if pid == 13 else Accounted(5 * MIB if pid == 11 else MIB, 0, 2 * MIB)
@@ -88,7 +88,7 @@ class Named(System):
     """One process with a command line of 900 cells, a part of which is a secret in its middle."""
 
     def listed(self):
-        return iter([Listed(10, 1, "python3", "somebody", 4 * MIB)])
+        return iter([(10, 1, "python3", "somebody", 4 * MIB)])
 
     def arguments(self, pid):
         return ("/usr/bin/python3", "-m", "server", *["--a=b"] * 100, "--password=secret", *["--c=d"] * 30, "last")

@@ -181,10 +181,12 @@ def test_why_a_page_stayed():
         assert all(words in reason for words, reason in zip(expected, said, strict=True))
 
 
-def test_smaps_is_split_where_the_kernel_splits_it():
+def test_smaps_is_split_where_the_kernel_splits_it(tmp_path):
     """A file's name may hold any character but a newline: a page feed is none."""
     text = ("00400000-00401000 r-xp 00000000 08:01 1 /q\fzz-1 rw\x1cVmFlags: lo\u2028VmFlags: ht\rSwap: 4 kB\n"
             "Rss: 4 kB\nSwap:                8 kB\nVmFlags: rd\n").encode()  # fmt: skip
-    assert smaps.parse(text) == {0x400000: {"rd"}}
-    assert smaps.sizes(text, b"Rss:") == {0x400000: 4096}
-    assert smaps.parse(b"VmFlags: rd\n\xff\xfe-\n") == {}
+    for content, fields in ((text, {0x400000: {b"Rss": [b"4", b"kB"], b"VmFlags": [b"rd"]}}),
+                            (b"VmFlags: rd\n\xff\xfe-\n", {})):  # fmt: skip
+        (tmp_path / "smaps").write_bytes(content)
+        with (tmp_path / "smaps").open("rb") as file:
+            assert smaps.parse(file.fileno()) == fields

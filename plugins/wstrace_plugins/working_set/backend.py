@@ -9,7 +9,8 @@ Such a module has
 * `make_keeper()`: what keeps the address space of one process beyond its end; Unavailable where the system has none;
 * `clear_referenced(pid)`: takes away the bit of each page that the processor sets when it is used; returns what reads
   of each mapping its name, kind, and bytes used since and resident;
-* `descendants(pid)`: its children and theirs; `listed()`: every process; `accounted(pid)`; `arguments(pid)`: its
+* `descendants(pid)`: its children and theirs; `listed()`: every process that has memory, as its pid, its parent's pid,
+  its name, its user ("" where that is not readable) and its resident bytes; `accounted(pid)`; `arguments(pid)`: its
   command line; `distinct(pids)`: bytes resident in these processes together, each page once;
 * `file_heat(path, pids)`, `watched_cgroups(...)`, and `faults()`: (minor, major) of the calling process so far.
 
@@ -33,16 +34,6 @@ class Totals(NamedTuple):
     total: int | None = None
     page_tables: int | None = None
     large: int | None = None
-
-
-class Listed(NamedTuple):
-    """A process, its parent's pid, its user ("" where that is not readable), and its resident bytes."""
-
-    pid: int
-    parent: int
-    name: str
-    user: str
-    resident: int
 
 
 class Accounted(NamedTuple):

@@ -44,74 +44,60 @@ class Delta:
     """
 
     def __init__(self, pid: int | None = None, *, written: bool = True) -> None:
-        self.pid = pid
-        self.seconds = 0.0
+        self.pid, self.seconds = pid, 0.0
         self.minor_faults: int | None = None
         self.major_faults: int | None = None
         self.watch_faults = self.new_bytes = self.gone_bytes = 0
         self.written_bytes: int | None = None
         self.not_written = "" if written else "it was not requested"
         self._watch: Any = None
-        if pid is None:  # warm up: run once so that our own pages are resident before the first snapshot
+        self._written: Runs | None = None
+        if pid is not None:
+            self.not_written = "only the calling process is watched"
+        else:  # warm up: run once so that our own pages are resident before the first snapshot
             backend().faults()
             working_set()
+            try:
+                self._watch = wstrace.MemoryWatch() if written else None
+                if self._watch is not None:
+                    self._watch.written()
+            except Unavailable as refused:
+                self.not_written = str(refused)
         self.before: WorkingSet = working_set(pid)
         self.after = self.before
-        if pid is None:
-            self._watch_memory(written)
-            self._faults = backend().faults()
-        else:
-            self.not_written = "only the calling process is watched"
+        if self._watch is not None:
+            self._watch.reset()
+        self._faults = backend().faults()
         self._started = time.perf_counter()
-
-    def _watch_memory(self, wanted: bool) -> None:
-        try:
-            self._watch = wstrace.MemoryWatch() if wanted else None
-            if self._watch is not None:
-                self._watch.written()  # warm up, as above
-                self._watch.reset()
-        except Unavailable as refused:
-            self.not_written = str(refused)
 
     def finish(self) -> Self:
         """Takes the second snapshot and computes the figures. Raises TargetExited."""
         self.seconds = time.perf_counter() - self._started
         if self.pid is None:
-            self._count_faults()
+            minor, major = backend().faults()
+            self.minor_faults = minor - self._faults[0]
+            self.major_faults = None if major is None else major - self._faults[1]
         written: Runs | None = None
         if self._watch is not None:
             written = self._watch.written()
             self._watch.close()
             self._watch = None
         self.after = working_set(self.pid, strings=self.before.strings)
-        self._compare(written)
-        return self
-
-    def _count_faults(self) -> None:
-        minor, major = backend().faults()
-        self.minor_faults = minor - self._faults[0]
-        before = self._faults[1]
-        self.major_faults = None if major is None or before is None else major - before
-
-    def _compare(self, written: Runs | None) -> None:
-        """Computes the figures from both snapshots and the written pages."""
         old, new = _resident(self.before), _resident(self.after)
         self._new, self._gone = without(*new, *old)[:2], without(*old, *new)[:2]
         self.new_bytes, self.gone_bytes = _bytes(self._new), _bytes(self._gone)
-        self._written: Runs | None = None
         if written is not None:
-            start, pages = written
-            self._written = start, start + pages.astype("<u8") * np.uint64(self.after.page_size)
+            self._written = _ranges(*written, self.after.page_size)
             self.written_bytes = _bytes(self._written)
             self.watch_faults = int(overlap(*self._written, *old).sum()) // self.after.page_size
+        return self
 
     def by(self, what: DeltaBy = "module") -> list[Change]:
         """The changes by owner, most new bytes first.
 
         Args:
             what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for addresses in an
-            image,
-                where the plugin wstrace_plugins.symbols is available.
+                image, where the plugin wstrace_plugins.symbols is available.
         """
         before, after = (sectioned(one) if what == "section" else one for one in (self.before, self.after))
         rows: dict[tuple[str, str], list[int]] = {}
@@ -148,8 +134,11 @@ def delta(*, written: bool = True) -> Delta:
 
 def _resident(taken: WorkingSet) -> Runs:
     """Start and end of the resident runs."""
-    start = taken.runs["start"][taken.resident]
-    return start, start + taken.runs["pages"][taken.resident].astype("<u8") * np.uint64(taken.page_size)
+    return _ranges(taken.runs["start"][taken.resident], taken.runs["pages"][taken.resident], taken.page_size)
+
+
+def _ranges(start: NDArray[Any], pages: NDArray[Any], page_size: int) -> Runs:
+    return start, start + pages.astype("<u8") * np.uint64(page_size)
 
 
 def _bytes(ranges: Runs) -> int:
@@ -159,8 +148,9 @@ def _bytes(ranges: Runs) -> int:
 def _owners(taken: WorkingSet, ranges: Runs, what: DeltaBy) -> list[tuple[str, str, int]]:
     """(owner, kind, bytes) of ranges of addresses; what is outside of all mappings is left out."""
     low, high, _ = cut(*ranges, np.union1d(taken.mappings["start"], taken.mappings["end"]))
-    row = taken.rows_at(low)
-    low, high, row = (column[row >= 0] for column in (low, high, row))
+    row = np.searchsorted(taken.mappings["start"], low, "right") - 1
+    inside = (row >= 0) & (low < taken.mappings["end"][row])
+    low, high, row = (column[inside] for column in (low, high, row))
     pages = (high - low) // np.uint64(taken.page_size)
     runs = {"start": low, "pages": pages, "flags": np.zeros(len(low), "<u2"), "row": row}
     owners = replace(taken, runs=runs).by("kind" if what == "kind" else "module")

@@ -10,8 +10,8 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace.schema import NOT_RESIDENT, PAGE_SWAPPED
 from wstrace_plugins.working_set.backend import backend
+from wstrace_plugins.working_set.working_set import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,16 @@ def empty_working_set(pid: int | None = None, *, others: bool = False) -> Emptie
     with backend().Space(os.getpid() if pid is None else pid) as space:
         if not others and not space.owned():
             raise Unavailable(f"process {space.pid} ({space.name}) belongs to another user", "say others=True to go on")
-        mappings = space.mappings(strings)
-        runs = space.runs(mappings)
-        space.empty(mappings, runs)
-        mappings = space.mappings(strings)
-        still = space.runs(mappings)
-        before, after = (
-            np.where(r["flags"] & NOT_RESIDENT, 0, r["pages"]).astype(np.int64) * space.page_size for r in (runs, still)
-        )
-        codes, reasons = space.why_stayed(mappings, still)
-        stayed = np.bincount(codes, after, len(reasons))
-        swapped = [int(r["pages"][(r["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64)) for r in (runs, still)]
+        before = read(space, strings)
+        space.empty(before.mappings, before.runs)
+        after = read(space, strings)
+        codes, reasons = space.why_stayed(after.mappings, after.runs)
+        stayed = np.bincount(codes, after.runs["pages"] * after.resident, len(reasons)) * space.page_size
         return Emptied(
             space.pid,
             space.name,
-            int(before.sum()),
-            int(after.sum()),
+            before.total_bytes,
+            after.total_bytes,
             {reason: int(n) for reason, n in zip(reasons, stayed, strict=True) if n},
-            max(swapped[1] - swapped[0], 0) * space.page_size,
+            max(after.swapped_bytes - before.swapped_bytes, 0),
         )

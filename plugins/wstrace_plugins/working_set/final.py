@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.interfaces import Context, Level, Source, Target
-from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace.interfaces import Context, Level, Target
 from wstrace_plugins.working_set.backend import KeeperFailed, backend
+from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 
 # between two checks whether the target executes another program; doubled each time
 _FIRST_SECONDS, _MOST_SECONDS = 0.005, 0.5
 
 
-class FinalSnapshotSource(Source):
+class FinalSnapshotSource(SnapshotSource):
     """Runs of resident pages of the launched target at its exit, or at the end of the trace if it still runs.
 
     Part of every trace of a launched command where the system lets its memory outlive it (Linux: root, or
@@ -31,17 +31,16 @@ class FinalSnapshotSource(Source):
     """
 
     name: ClassVar[str] = "final_snapshot"
-    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
 
     def __init__(self, *, longest: float = 600.0) -> None:
+        super().__init__()
         self._longest = longest
         self._target: Target | None = None  # the launched one while it is held
         self._keeper: Any = None
         self._space: Any = None  # its held address space
         self._pause, self._next, self._until = _FIRST_SECONDS, 0.0, 0.0
-        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
 
     @classmethod
     def probe(cls) -> Level:
@@ -88,10 +87,6 @@ class FinalSnapshotSource(Source):
     def finished(self) -> bool:
         """True when no launched target is left."""
         return self._target is None
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, missed (the last program was not held at its end), pages, CPU seconds."""
-        return dict(self._counts)
 
     def after_fork_in_child(self) -> None:
         """In a forked child: drops the keeper, which belongs to the parent."""
@@ -140,8 +135,6 @@ class FinalSnapshotSource(Source):
             self._give_up("the process that kept its memory was killed" if self._keeper.ended else late)
             return
         self._let_go()
-        self._counts["snapshots"] += 1
-        self._counts["pages"] += taken.total_bytes // taken.page_size
-        self._counts["cpu_seconds"] += taken.cost_seconds
+        self._count(taken)
         self._context.info.final_snapshot = target.pid
         yield from taken.batches(0, self.name)

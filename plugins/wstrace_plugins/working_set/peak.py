@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable, UsageError
-from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
-from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import Held, resident_bytes, sums, traced
+from wstrace.interfaces import Context
+from wstrace_plugins.working_set.backend import Accounted, backend
+from wstrace_plugins.working_set.process_tree import resident_bytes, traced
+from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.working_set import WorkingSet
@@ -34,14 +34,14 @@ _FREE_SECONDS, _GROWN_MUCH = 0.03, 1.25
 _SETTLED = 0.1
 
 
-class PeakSnapshotSource(Source):
+class PeakSnapshotSource(SnapshotSource):
     """Runs of resident pages of the largest snapshot, emitted at the end; of an attached process also at the start.
 
     The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a
     snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each), and 30 ms besides. A
     peak that is over before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was
     read, and with the peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes
-    are added up: what they share counts several times; their `pss` and `distinct` are read beside that snapshot.
+    are added up: what they share counts several times; their `pss` is read beside that snapshot.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -50,13 +50,13 @@ class PeakSnapshotSource(Source):
 
     name: ClassVar[str] = "peak_snapshot"
     follows: ClassVar[bool] = True
-    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
 
     def __init__(self, *, interval: float = 0.01, max_cpu: float = _MOST) -> None:
         if interval <= 0:
             raise UsageError(f"peak_snapshot: interval is {interval}", "give seconds above 0")
         if not 0 < max_cpu <= _MOST:
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
+        super().__init__()
         self._interval, self._apart = interval, 1 / max_cpu
         self._due = self._next = self._sums_due = 0.0
         self._free = _FREE_SECONDS
@@ -64,13 +64,7 @@ class PeakSnapshotSource(Source):
         self._largest: list[WorkingSet] = []
         self._bytes, self._emitted = 0, False
         self._summed = True  # as long as there is no snapshot of several processes
-        self._counts: dict[str, int | float] = {"snapshots": 0, "cpu_seconds": 0.0}
-
-    @classmethod
-    def probe(cls) -> Level:
-        """The level that this machine gives, tried on the calling process."""
-        level: Level = backend().probe()
-        return level
+        self._looked = 0
 
     def start(self, context: Context) -> None:
         """Checks that attached targets can be read; of what a launched one starts, what can be read is enough."""
@@ -83,7 +77,7 @@ class PeakSnapshotSource(Source):
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot at the start of an attached process; otherwise nothing before the end."""
-        first = not self._counts["snapshots"]
+        first = not self._looked
         self._read()
         self._read_sums()
         if first and not self._launched:
@@ -108,10 +102,6 @@ class PeakSnapshotSource(Source):
             if not self._emitted:
                 yield from self._batches()
 
-    def statistics(self) -> Mapping[str, int | float]:
-        """Snapshots, CPU seconds."""
-        return dict(self._counts)
-
     def _read(self) -> None:
         """Reads the sizes, and takes a snapshot where they are larger than in the last one."""
         now = time.monotonic()
@@ -126,19 +116,13 @@ class PeakSnapshotSource(Source):
         free = self._free > 0 and self._size > self._bytes * _GROWN_MUCH
         if not free and (now < self._due or self._size <= self._bytes * grown):
             return
-        from wstrace_plugins.working_set.working_set import working_set  # not loaded for a command that ends at once
-
-        taken = []
-        for pid in pids:
-            with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
-                taken.append(working_set(pid, strings=self._context.strings))
+        taken = list(self._snapshots(pids))
         cost = sum(one.cost_seconds for one in taken)
         if free:
             self._free -= cost
         else:
             self._due = time.monotonic() + self._apart * cost
-        self._counts["snapshots"] += 1
-        self._counts["cpu_seconds"] += cost
+        self._looked += 1
         total = sum(one.total_bytes for one in taken)
         if total > self._bytes:
             self._bytes, self._largest, self._emitted, self._summed = total, taken, False, len(taken) < 2
@@ -146,26 +130,29 @@ class PeakSnapshotSource(Source):
             self._context.info.extra.pop("sums", None)
 
     def _read_sums(self) -> None:
-        """Takes the sums of several processes while they have what the largest snapshot saw.
+        """Reads the proportional shares of several processes while they have what the largest snapshot saw.
 
-        The frames of all pages are read for that, which takes ten times as long as a snapshot: at most 5 % of the time.
+        The kernel walks all pages for that: at most 5 % of the time.
         """
         now = time.monotonic()
         if self._summed or now < self._sums_due:
             return
-        pids = [one.pid for one in self._largest]
         self._sums_due = now + _SETTLED
-        if not self._still_there(pids):
-            return
-        found = sums(self._backend, [Held(pid, self._sum_of([pid]), self._pss(pid)) for pid in pids])
-        self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
-        if not self._still_there(pids):  # one has ended, or given memory back, while the pages of all were read
+        pids = [one.pid for one in self._largest]
+        found: list[Accounted] = []
+        if self._still_there(pids):
+            with contextlib.suppress(Unavailable):  # one has ended
+                found = [self._backend.accounted(pid) for pid in pids]
+            self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
+        # not where one has given memory back while all were read
+        if not found or not self._still_there(pids):
             return
         self._summed = True
+        known = [one.pss for one in found if one.pss is not None]
         times = [one.time_ns for one in self._largest]
         self._context.info.extra["sums"] = {
-            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": found.rss_sum,
-            "pss": None if found.refused else found.pss, "distinct": found.distinct, "why": found.why,
+            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": self._sum_of(pids),
+            "pss": sum(known) if len(known) == len(pids) else None,
         }  # fmt: skip
 
     def _still_there(self, pids: Iterable[int]) -> bool:
@@ -176,14 +163,8 @@ class PeakSnapshotSource(Source):
         """The resident bytes of these processes."""
         return sum(resident_bytes(self._backend, pid) for pid in pids)
 
-    def _pss(self, pid: int) -> int | None:
-        with contextlib.suppress(Unavailable):
-            pss: int | None = self._backend.accounted(pid).pss
-            return pss
-        return None
-
     def _batches(self) -> Iterator[Batch]:
         """The batches of the largest snapshot."""
         self._emitted = True
         for taken in self._largest:
-            yield from taken.batches(int(self._counts["snapshots"]), self.name)
+            yield from taken.batches(self._looked, self.name)

@@ -31,14 +31,6 @@ class Process(NamedTuple):
     large: int | None
 
 
-class Held(NamedTuple):
-    """What sums() needs of a process; sizes in bytes."""
-
-    pid: int
-    resident: int
-    pss: int | None
-
-
 class Sums(NamedTuple):
     """The memory of several processes, in bytes.
 
@@ -88,12 +80,12 @@ def processes(system: Any, roots: Sequence[int] = ()) -> Iterator[Process]:
 
     One that ends meanwhile is left out.
     """
-    listed = {one.pid: one for one in system.listed()}
+    listed = {one[0]: one for one in system.listed()}
     children: dict[int, list[int]] = {}
     for pid in sorted(listed):
-        children.setdefault(listed[pid].parent, []).append(pid)
+        children.setdefault(listed[pid][1], []).append(pid)
     wanted = set(roots) & set(listed) if roots else {
-        pid for pid, one in listed.items() if one.parent not in listed or one.parent == pid
+        pid for pid, parent, *_ in listed.values() if parent not in listed or parent == pid
     }  # fmt: skip
     waiting = [(pid, 0) for pid in sorted(wanted, reverse=True)]
     seen: set[int] = set()
@@ -125,7 +117,7 @@ def resident_bytes(system: Any, pid: int) -> int:
         return 0
 
 
-def sums(system: Any, found: Sequence[Process | Held]) -> Sums:
+def sums(system: Any, found: Sequence[Process]) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]
     pages, why = None, ""

@@ -1,10 +1,8 @@
-"""Names for addresses of a process, from snapshots of it; a snapshot by image section, `module!section(n)`."""
+"""A snapshot by image section, `module!section(n)`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,38 +10,13 @@ from numpy.typing import NDArray
 from wstrace.analysis.symbols import Symbolizer, label_of
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
-from wstrace.places import Place
 from wstrace.plugins import default_plugins
-from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, PAGE_FAULT
+from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING, PAGE_FAULT
 from wstrace_plugins.os.intervals import cut
 from wstrace_plugins.working_set.working_set import WorkingSet
 
 #: what is mapped of one image; beyond it its pages count for the module
 _MAX_IMAGE_BYTES = 1 << 30
-KERNEL = 1 << 63  # the 64-bit kernels of both systems use the upper half
-
-
-def places(addresses: NDArray[Any], snapshots: Sequence[WorkingSet]) -> list[Place | str]:
-    """What lies at each address, from the first snapshot in which it is mapped.
-
-    Args:
-        addresses: u64, shape (n,).
-        snapshots: of one live process, with one shared Dictionary, the most trusted one first.
-    """
-    strings = snapshots[0].strings
-    resolvers = {name: cls() for name, cls in default_plugins().resolvers.items()}
-    symbolizer = Symbolizer(Context(resolvers=resolvers), live=True)
-    ids, files = np.zeros(len(addresses), "<u4"), np.zeros(len(addresses), "<u4")
-    files[addresses >= np.uint64(KERNEL)] = strings.code("[kernel]")
-    first = 1
-    for taken in snapshots:
-        symbolizer.learn(taken.mapping_rows(first))
-        rows = taken.rows_at(addresses)
-        new = (rows >= 0) & (ids == 0)
-        ids[new] = first + rows[new]
-        first += len(taken.mappings["start"])
-    batch = Batch(PAGE_FAULT, {"va": addresses, "mapping": ids, "file": files}, strings=strings)
-    return symbolizer.of(batch, "va", "mapping", "file")
 
 
 def sectioned(taken: WorkingSet) -> WorkingSet:
@@ -60,7 +33,12 @@ def sectioned(taken: WorkingSet) -> WorkingSet:
     row = np.repeat(images, pages)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(pages) - pages, pages)
     addresses = mappings["start"][row] + nth.astype("<u8") * page
-    labels = (label_of(place, "section") for place in places(addresses, [taken]))
+    symbolizer = Symbolizer(Context(resolvers=default_plugins().make_resolvers()), live=True)
+    n = len(mappings["start"])
+    ids = {"id": np.arange(1, n + 1, dtype="<u4"), "pid": np.full(n, taken.pid, "<u4")}
+    symbolizer.learn(Batch(MAPPING, {**mappings, **ids}, strings=taken.strings))
+    batch = Batch(PAGE_FAULT, {"va": addresses, "mapping": (row + 1).astype("<u4")}, strings=taken.strings)
+    labels = (label_of(place, "section") for place in symbolizer.of(batch, "va", "mapping", "file"))
     codes = np.fromiter(map(taken.strings.code, labels), "<u4", len(row))
     first = np.flatnonzero(np.r_[True, (codes[1:] != codes[:-1]) | (row[1:] != row[:-1])])
     borders, names = addresses[first], codes[first]

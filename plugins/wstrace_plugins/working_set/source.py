@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import Unavailable, UsageError
-from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
+from wstrace.errors import UsageError
+from wstrace.interfaces import Context
 from wstrace_plugins.os.few_notes import FewNotes
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import traced
+from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 from wstrace_plugins.working_set.working_set import working_set
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time
 
 
-class WorkingSetSource(Source):
+class WorkingSetSource(SnapshotSource):
     """Runs of resident pages with their attributes, of the targets and their children.
 
     A snapshot costs about 10 ms per GiB in memory. A process that has ended cannot be read any more: its last snapshot
@@ -39,7 +39,6 @@ class WorkingSetSource(Source):
 
     name: ClassVar[str] = "working_set"
     follows: ClassVar[bool] = True
-    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
 
     def __init__(
         self,
@@ -52,19 +51,12 @@ class WorkingSetSource(Source):
             raise UsageError(f"working_set: interval is {interval}", "give seconds, 0 for one snapshot")
         if not 0 < max_cpu <= 1:
             raise UsageError(f"working_set: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
+        super().__init__()
         self._interval, self._shares, self._max_cpu = interval, shares, max_cpu
         self._due = self._earliest = 0.0
         self._pause = interval or 0.0
         self._finished = False
-        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
-        self._refused: dict[int, str] = {}
         self._last_ns = self._begun_ns = 0
-
-    @classmethod
-    def probe(cls) -> Level:
-        """The level that this machine gives, tried on the calling process."""
-        level: Level = backend().probe()
-        return level
 
     def start(self, context: Context) -> None:
         """Checks that the targets can be read; a launched one is read from its first interval on."""
@@ -107,27 +99,13 @@ class WorkingSetSource(Source):
         """True after the single snapshot, when no interval was set."""
         return self._finished
 
-    def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, missed processes (they had ended), pages, CPU seconds."""
-        return dict(self._counts)
-
     def _sample(self) -> Iterator[Batch]:
         """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
-        cost, self._begun_ns = 0.0, now_ns()
-        for pid in traced(self._context, self._backend):
-            try:
-                taken = working_set(pid, shares=self._shares, strings=self._context.strings)
-            except Unavailable as error:  # TargetExited: the ordinary end of a process
-                self._counts["missed"] += 1
-                if type(error) is Unavailable:
-                    self._refused[pid] = error.why
-                continue
-            cost += taken.cost_seconds
-            self._counts["snapshots"] += 1
-            self._counts["pages"] += taken.total_bytes // taken.page_size
+        self._begun_ns, before = now_ns(), self._counts["cpu_seconds"]
+        for taken in self._snapshots(traced(self._context, self._backend), shares=self._shares):
             self._last_ns = taken.time_ns
             yield from taken.batches(int(self._counts["snapshots"]), self.name)
-        self._counts["cpu_seconds"] += cost
+        cost = self._counts["cpu_seconds"] - before
         self._earliest = time.monotonic() + cost / self._max_cpu
         self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:

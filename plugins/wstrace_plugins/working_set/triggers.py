@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -14,13 +14,13 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.firing import KILLED
-from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import ADDRESS_SPACE, DTYPES, MARK, RESIDENT_PAGES, Schema
+from wstrace.interfaces import Context
+from wstrace.schema import DTYPES, MARK, Schema
 from wstrace.text import base_name
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import resident_bytes, traced
+from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 from wstrace_plugins.working_set.watching import Condition, Watched, parse_conditions
-from wstrace_plugins.working_set.working_set import working_set
 
 #: Readings of the sizes are so many times their own CPU time apart.
 _APART = 100
@@ -54,7 +54,7 @@ class WatchedProcesses(Watched):
         return sum(resident_bytes(self._backend, pid) for pid in self._now)
 
 
-class TriggersSource(Source):
+class TriggersSource(SnapshotSource):
     """Runs of resident pages of processes or cgroups whenever a trigger fires, and a mark with its text.
 
     A trigger fires when its condition comes true, and again when that came true again: sizes after they were below
@@ -76,7 +76,7 @@ class TriggersSource(Source):
 
     name: ClassVar[str] = "triggers"
     follows: ClassVar[bool] = True
-    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE, MARK)
+    streams: ClassVar[tuple[Schema, ...]] = (*SnapshotSource.streams, MARK)
 
     def __init__(
         self,
@@ -86,19 +86,14 @@ class TriggersSource(Source):
         interval: float = 0.1,
         pause: float = 60.0,
     ) -> None:
+        super().__init__()
         self._conditions = parse_conditions(on)
         if interval <= 0 or pause < 0:
             raise UsageError("triggers: interval is above 0, pause is 0 or more")
         self._patterns, self._interval, self._pause = cgroups, interval, pause
         self._due = self._new_due = 0.0
         self._watched: dict[str, Watched] = {}
-        self._counts: dict[str, int | float] = {"firings": 0, "snapshots": 0, "readings": 0, "cpu_seconds": 0.0}
-
-    @classmethod
-    def probe(cls) -> Level:
-        """The level that this machine gives, tried on the calling process."""
-        level: Level = backend().probe()
-        return level
+        self._counts |= {"firings": 0, "readings": 0}
 
     def start(self, context: Context) -> None:
         """Checks that the targets, and the memory of the cgroups, can be read."""
@@ -167,14 +162,11 @@ class TriggersSource(Source):
     def _taken(self, one: Watched, read: list[int]) -> Iterator[Batch]:
         """Snapshots of its processes; adds to `read` which they are."""
         cost, seen = 0.0, 0
-        for pid in one.pids():
-            with contextlib.suppress(Unavailable):  # it has ended, or belongs to another user
-                taken = working_set(pid, strings=self._context.strings)
-                self._counts["snapshots"] += 1
-                cost += taken.cost_seconds
-                seen += taken.total_bytes
-                read.append(pid)
-                yield from taken.batches(int(self._counts["snapshots"]), self.name)
+        for taken in self._snapshots(one.pids()):
+            cost += taken.cost_seconds
+            seen += taken.total_bytes
+            read.append(taken.pid)
+            yield from taken.batches(int(self._counts["snapshots"]), self.name)
         if read:
             one.note_snapshot(now_ns(), cost, seen)
 
@@ -191,7 +183,3 @@ class TriggersSource(Source):
         values = {"time_ns": firing.time_ns, "pid": pid, "tid": pid, "text": self._context.strings.code(firing.what)}
         columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
         yield Batch(MARK, columns, strings=self._context.strings, source=self.name)
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Firings, snapshots, readings of the sizes, CPU seconds."""
-        return dict(self._counts)

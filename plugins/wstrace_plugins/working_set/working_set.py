@@ -16,7 +16,6 @@ from wstrace.schema import (
     KIND_KERNEL,
     KIND_SHIFT,
     KINDS,
-    MAPPING,
     NOT_RESIDENT,
     PAGE_EXCLUSIVE,
     PAGE_SHARED,
@@ -193,21 +192,6 @@ class WorkingSet:
             return self.owner(row)
         start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])
         return f"{start:08x}-{end:08x} {self.owner(row)}"
-
-    def rows_at(self, addresses: NDArray[Any]) -> NDArray[np.int64]:
-        """The row in `mappings` of each address (u64, shape (n,)); -1 where nothing is mapped."""
-        start, end = self.mappings["start"], self.mappings["end"]
-        row = np.searchsorted(start, addresses, "right") - 1
-        inside = (row >= 0) & (addresses < np.append(end, np.uint64(0))[row])
-        found: NDArray[np.int64] = np.where(inside, row, -1)
-        return found
-
-    def mapping_rows(self, first_id: int) -> Batch:
-        """Its mappings as rows of schema.MAPPING, with ids from first_id on, for a Symbolizer."""
-        n = len(self.mappings["start"])
-        columns = {**self.mappings, "id": np.arange(first_id, first_id + n, dtype="<u4"),
-                   "pid": np.full(n, self.pid, "<u4")}  # fmt: skip
-        return Batch(MAPPING, columns, strings=self.strings)
 
     def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
         """What a source publishes: the mappings (address_space), then the runs (resident): see os.snapshots."""

@@ -7,23 +7,23 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
-from wstrace.analysis.symbols import label_of
+from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.places import Place
-from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL, MAPPING, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 from wstrace.text import plural, printable, size, well_formed
+from wstrace.trace import Trace
 from wstrace_plugins.working_set.delta import Delta
-from wstrace_plugins.working_set.sections import KERNEL, places
 
 Line = tuple[int, int, int, Place | str, Place | str]
 _ROWS = 20
@@ -54,17 +54,36 @@ def delta(pid: int, duration: float | None, addresses: bool, top: int | None, as
     finally:
         if session is not None:
             session.stop()
-    faults = np.empty(0) if session is None else _between(session.faults, d)
-    lines = _lines(faults, d)
-    facts = _facts(d, session, faults, ended)
-    if refused:
+    lines = [] if session is None else _lines(session.trace, d.after.page_size)
+    changes = [] if d.after is d.before else d.by()  # it has ended before the second snapshot
+    facts: dict[str, Any] = {
+        "pid": pid, "name": well_formed(d.before.name), "seconds": d.seconds, "ended": ended,
+        "before": d.before.total_bytes, "after": d.after.total_bytes, "new_bytes": d.new_bytes,
+        "gone_bytes": d.gone_bytes,
+    }  # fmt: skip
+    if session is None:
         facts["not_traced"] = refused
+    else:
+        faults = session.faults
+        major = int(((faults["flags"] & FAULT_MAJOR) != 0).sum()) if len(faults) else 0
+        losses = {stage: n for stage, _, n in session.ledger.losses()}
+        facts |= {"minor": len(faults) - major, "major": major, "lost": losses}
     if as_json:
         rows = [{"va": va, "pc": pc, "count": n, "at": str(at), "via": str(via)} for va, pc, n, at, via in lines[:top]]
-        print_json({**facts, "faults": rows, "new": _changes(d)})
+        new = [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in changes]
+        print_json({**facts, "faults": rows, "new": new})
         return
     shown = _ROWS if top is None else top
-    _print(d, facts, _address_table(lines, top) if addresses else _function_table(lines, shown), shown)
+    sizes = [[size(change.new), size(change.gone), change.kind, change.name] for change in changes]
+    heads = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
+    tables = [
+        TextTable.of(heads, sizes, shown),
+        _address_table(lines, top) if addresses else _function_table(lines, shown),
+    ]
+    parts = [part for table in tables if table.rows for part in (table, "")]
+    Output.standard("stdout").show(*parts, _sentence(d, facts))
+    if session is None:
+        click.echo(f"wstrace: its page faults are not shown: {printable(refused)}", err=True)
 
 
 def _trace(pid: int) -> tuple[Session | None, str]:
@@ -93,48 +112,21 @@ def _wait(pid: int, seconds: float | None, session: Session | None) -> bool:
     return False
 
 
-def _between(faults: NDArray[Any], d: Delta) -> NDArray[Any]:
-    """The faults between the two snapshots; where records carry no time, all of them."""
-    if not len(faults) or "time_ns" not in (faults.dtype.names or ()):
-        return faults
-    last = np.inf if d.after is d.before else d.after.time_ns
-    return faults[(faults["time_ns"] >= d.before.time_ns) & (faults["time_ns"] <= last)]
-
-
-def _lines(faults: NDArray[Any], d: Delta) -> list[Line]:
+def _lines(trace: Trace, page_size: int) -> list[Line]:
     """(va, pc, count, place of va, place of pc), by address: one line for each page and instruction."""
-    if not len(faults):
-        return []
-    kernel = (faults["flags"] & FAULT_PC_KERNEL) != 0
-    by = np.where(kernel, np.uint64(KERNEL), faults["pc"])  # which one of the kernel's says nothing of the process
-    pairs = np.stack([faults["va"] // np.uint64(d.after.page_size), by])
-    _, first, counts = np.unique(pairs, axis=1, return_index=True, return_counts=True)
-    va = faults["va"][first]
-    addresses, inverse = np.unique(np.concatenate([va, by[first]]), return_inverse=True)
-    found = places(addresses, [d.after, d.before])
-    at, via = ([found[i] for i in half.tolist()] for half in np.split(inverse, 2))
-    return list(zip(va.tolist(), faults["pc"][first].tolist(), counts.tolist(), at, via, strict=True))
-
-
-def _facts(d: Delta, session: Session | None, faults: NDArray[Any], ended: bool) -> dict[str, Any]:
-    """Its sums; sizes in bytes."""
-    facts: dict[str, Any] = {
-        "pid": d.pid, "name": well_formed(d.before.name), "seconds": d.seconds, "ended": ended,
-        "before": d.before.total_bytes, "after": d.after.total_bytes, "new_bytes": d.new_bytes,
-        "gone_bytes": d.gone_bytes,
-    }  # fmt: skip
-    if session is None:
-        return facts
-    major = int(((faults["flags"] & FAULT_MAJOR) != 0).sum()) if len(faults) else 0
-    losses = {stage: n for stage, _, n in session.ledger.losses()}
-    return {**facts, "minor": len(faults) - major, "major": major, "lost": losses}
-
-
-def _changes(d: Delta) -> list[dict[str, Any]]:
-    """Who has the new pages, as plain values; nothing when the process ended before the second snapshot."""
-    if d.after is d.before:
-        return []
-    return [{"name": change.name, "kind": change.kind, "new": change.new, "gone": change.gone} for change in d.by()]
+    symbols = symbolizer_of(trace.info, trace.batches(MAPPING.name))
+    first: dict[tuple[int, int], tuple[int, int, Place | str, Place | str]] = {}
+    counts: Counter[tuple[int, int]] = Counter()
+    for batch in trace.batches(PAGE_FAULT.name):
+        # which instruction of the kernel's it was says nothing of the process
+        by = np.where(batch["flags"] & FAULT_PC_KERNEL != 0, 0, batch["pc"])
+        keys = list(zip((batch["va"] // np.uint64(page_size)).tolist(), by.tolist(), strict=True))
+        counts.update(keys)
+        at, via = symbols.of(batch, "va", "mapping", "file"), symbols.of(batch, "pc", "pc_mapping", "pc_file")
+        rows = zip(batch["va"].tolist(), batch["pc"].tolist(), at, via, strict=True)
+        for key, row in zip(keys, rows, strict=True):
+            first.setdefault(key, row)
+    return [(*row[:2], counts[key], *row[2:]) for key, row in sorted(first.items(), key=itemgetter(0))]
 
 
 def _function_table(lines: list[Line], top: int) -> TextTable:
@@ -153,23 +145,14 @@ def _address_table(lines: list[Line], top: int | None) -> TextTable:
     return TextTable.of(columns, rows, top)
 
 
-def _print(d: Delta, facts: dict[str, Any], faults: TextTable, top: int) -> None:
-    """Shows the tables and one line with the sums."""
-    parts: list[str | TextTable] = []
-    changes = [[size(c["new"]), size(c["gone"]), c["kind"], c["name"]] for c in _changes(d)]
-    if changes:
-        columns = [Column("new"), Column("gone"), Column("kind", "text"), Column("module", "name")]
-        parts += [TextTable.of(columns, changes, top), ""]
-    if faults.rows:
-        parts += [faults, ""]
+def _sentence(d: Delta, facts: dict[str, Any]) -> str:
+    """The line with the sums."""
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")
     words += [f"lost: {n:,} {stage.replace('_', ' ')}" for stage, n in facts.get("lost", {}).items()]
-    if changes or not facts["ended"]:
+    if d.after is not d.before or not facts["ended"]:
         words.append(f"{size(d.new_bytes)} new, {size(d.gone_bytes)} gone, {size(d.after.total_bytes)} resident now")
     if facts["ended"]:
         words.append("it has ended")
-    Output.standard("stdout").show(*parts, " · ".join(words))
-    if "not_traced" in facts:
-        click.echo(f"wstrace: its page faults are not shown: {printable(facts['not_traced'])}", err=True)
+    return " · ".join(words)

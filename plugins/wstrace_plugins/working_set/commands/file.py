@@ -12,7 +12,7 @@ import numpy as np
 from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable, has_blocks, shades
-from wstrace.text import printable, size
+from wstrace.text import plural, printable, size
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.file_heat import FileHeat, Ranges, n_bytes
 
@@ -61,7 +61,7 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
 
 def _headline(heat: FileHeat) -> str:
     """The answer in a line."""
-    holders = f"{len(heat.holders):,} process{'' if len(heat.holders) == 1 else 'es'}"
+    holders = plural(len(heat.holders), "process")
     found = [f"{size(n_bytes(heat.resident))} of {size(heat.size)} resident in {holders}"]
     if heat.cached is not None:
         found.append(f"{size(n_bytes(heat.cached))} in the page cache")

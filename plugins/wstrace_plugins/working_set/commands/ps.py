@@ -8,9 +8,9 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TargetExited
 from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
-from wstrace.text import printable, size
+from wstrace.text import plural, printable, size
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import Process, Sums, processes, sums
+from wstrace_plugins.working_set.process_tree import Sums, processes, sums
 
 #: The width of a line that goes to no terminal: command lines may take thousands of cells.
 _WIDTH = 80
@@ -35,41 +35,33 @@ def ps(pids: tuple[int, ...], tree: bool, top: int | None, wide: bool, as_json: 
     found = list(processes(system, pids))
     if pids and not found:
         raise TargetExited(f"there is no process {', '.join(map(str, pids))}")
+    parts: list[str | TextTable] = []
     if tree:
-        _tree(found, sums(system, found), top, wide=wide, as_json=as_json)
-        return
-    found = [process for process in found if not pids or process.pid in pids]
-    found.sort(key=lambda process: (-process.resident, process.pid))
-    if as_json:
-        print_json([process._asdict() for process in found[:top]])
-        return
-    Output.standard("stdout", width=_WIDTH).show(_table(found[:top], [p.name for p in found[:top]], wide=wide))
-
-
-def _table(found: list[Process], names: list[str], *, wide: bool) -> TextTable:
-    """One line for each process."""
-    large = any(process.large for process in found)
+        total = sums(system, found)
+        if as_json:
+            print_json({"schema": 1, "total": total._asdict(), "processes": [p._asdict() for p in found]})
+            return
+        names = ["  " * process.depth + process.title for process in found]
+        parts = [_headline(total), *([f"distinct not known: {total.why}"] if total.why else []), ""]
+    else:
+        found = [process for process in found if not pids or process.pid in pids]
+        found.sort(key=lambda process: (-process.resident, process.pid))
+        names = [process.name for process in found]
+        if as_json:
+            print_json([process._asdict() for process in found[:top]])
+            return
+    large = any(process.large for process in found[:top])
     columns = [Column("pid", spare=False), Column("working set", spare=False), Column("private"), Column("shared"),
                Column("pss", spare=False), *[Column("large", spare=False)] * large, Column("user", "text"),
                Column("name", "name")]  # fmt: skip
-    rows = [[str(p.pid), size(p.resident), _size(p.private), _size(p.shared), _size(p.pss), *[_size(p.large)] * large,
-             printable(p.user, 16), name] for p, name in zip(found, names, strict=True)]  # fmt: skip
-    return TextTable(columns, list(rows), whole=wide)
-
-
-def _tree(found: list[Process], total: Sums, top: int | None, *, wide: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"schema": 1, "total": total._asdict(), "processes": [p._asdict() for p in found]})
-        return
-    names = ["  " * process.depth + process.title for process in found]
-    parts: list[str | TextTable] = [_headline(total), *([f"distinct not known: {total.why}"] if total.why else []), "",
-                                    _table(found[:top], names[:top], wide=wide)]  # fmt: skip
-    Output.standard("stdout", width=_WIDTH).show(*parts)
+    rows = [[str(p.pid), *map(_size, (p.resident, p.private, p.shared, p.pss)), *[_size(p.large)] * large,
+             printable(p.user, 16), name] for p, name in zip(found[:top], names[:top], strict=True)]  # fmt: skip
+    Output.standard("stdout", width=_WIDTH).show(*parts, TextTable(columns, rows, whole=wide))
 
 
 def _headline(total: Sums) -> str:
     """The sums of all in a line."""
-    of = f"{total.processes:,} process{'es' if total.processes != 1 else ''}"
+    of = plural(total.processes, "process")
     refused = f" (of {total.processes - total.refused} of them)" if total.refused and total.pss is not None else ""
     pss = "pss not known" if total.pss is None else f"{size(total.pss)} pss{refused}"
     distinct = "" if total.distinct is None else f", {size(total.distinct)} distinct"

@@ -14,7 +14,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.working_set.backend import Accounted, Listed
+from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.linux import smaps
 from wstrace_plugins.working_set.linux.space import Keeper
 from wstrace_plugins.working_set.linux.space import Space as Space
@@ -57,7 +57,7 @@ def probe_keeper() -> Level:
     return Level("full")
 
 
-def listed() -> Iterator[Listed]:
+def listed() -> Iterator[tuple[int, int, str, str, int]]:
     """Every process with an address space."""
     for pid in procfs.processes():
         try:
@@ -69,7 +69,7 @@ def listed() -> Iterator[Listed]:
             user = pwd.getpwuid(uid).pw_name
         except KeyError:
             user = str(uid)
-        yield Listed(pid, found.ppid, procfs.program_name(found), user, found.resident_bytes)
+        yield pid, found.ppid, procfs.program_name(found), user, found.resident_bytes
 
 
 def accounted(pid: int) -> Accounted:

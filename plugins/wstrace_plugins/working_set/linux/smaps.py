@@ -16,7 +16,7 @@ import functools
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from io import FileIO
 
 import numpy as np
@@ -27,26 +27,35 @@ from wstrace_plugins.os.linux import procfs
 
 #: of a mapping: its name, its kind (schema.KINDS), and its bytes referenced and resident
 Use = tuple[str, int, int, int]
-#: the beginning of a mapping's first line; after it comes a file name, which may hold anything but a newline
-_MAPPING = rb"([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] "
-_KEPT = rb"(?m)^(?:[0-9a-f]+-[0-9a-f]+ [r-][w-][x-][ps] |(?:VmFlags|Referenced|Rss):.*$)"
+#: The beginning of a mapping's first line, after which comes a file name that may hold anything but a newline; a field.
+_WANTED = rb"(?m)^(?:([0-9a-f]+)-[0-9a-f]+ [r-][w-][x-][ps] |(VmFlags|Referenced|Rss):(.*)$)"
 #: More lines than any kernel has for a mapping.
 _LINES = 64
+#: Start of a mapping -> what `VmFlags`, `Referenced` and `Rss` say of it.
+Smaps = dict[int, dict[bytes, list[bytes]]]
 
 
-def read(pid: int) -> bytes:
-    """What is used of /proc/PID/smaps: see kept(). Raises TargetExited or Unavailable."""
+def read(pid: int) -> Smaps:
+    """The fields of each mapping that are used here. Raises TargetExited or Unavailable."""
     path = f"/proc/{procfs.memory_task(pid)}/smaps"
     try:
         with FileIO(path) as opened:
-            return kept(opened.fileno())
+            return parse(opened.fileno())
     except OSError as error:
         raise procfs.refused(pid, path, error) from None
 
 
-def kept(fd: int) -> bytes:
-    """Of an open smaps the beginning of each mapping, without its path, and the used fields. Raises OSError."""
-    return b"\n".join(line for piece in procfs.pieces(fd, lines=_LINES) for line in re.findall(_KEPT, piece))
+def parse(fd: int) -> Smaps:
+    """The same of an open smaps. Raises OSError."""
+    found: Smaps = {}
+    fields: dict[bytes, list[bytes]] = {}
+    for piece in procfs.pieces(fd, lines=_LINES):
+        for start, name, words in re.findall(_WANTED, piece):
+            if start:
+                fields = found.setdefault(int(start, 16), {})
+            else:
+                fields[name] = words.split()
+    return found
 
 
 def rollup(pid: int) -> dict[str, int]:
@@ -61,24 +70,9 @@ def rollup(pid: int) -> dict[str, int]:
     return {words[0].decode().rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3}
 
 
-def parse(text: bytes) -> dict[int, frozenset[str]]:
-    """Start of a mapping -> its two-letter flags (`lo` locked, `ht` hugetlb, `uw` write-protected by userfaultfd)."""
-    return {start: frozenset(words.decode("ascii", "replace").split()) for start, words in _field(text, b"VmFlags:")}
-
-
-def sizes(text: bytes, field: bytes) -> dict[int, int]:
-    """Start of a mapping -> the bytes of it that a field says: `Referenced:`, `Rss:`."""
-    return {start: int(words.split()[0]) * 1024 for start, words in _field(text, field)}
-
-
-def _field(text: bytes, name: bytes) -> Iterator[tuple[int, bytes]]:
-    """The start of each mapping with the words of that field."""
-    start = None
-    for line in text.split(b"\n"):
-        if found := re.match(_MAPPING, line):
-            start = int(found[1], 16)
-        elif line.startswith(name) and start is not None:
-            yield start, line[len(name) :]
+def _bytes(fields: Mapping[bytes, list[bytes]], name: bytes) -> int:
+    """The size that a field says."""
+    return int(fields[name][0]) * 1024 if name in fields else 0
 
 
 def clear_referenced(pid: int) -> Callable[[], list[Use]]:
@@ -92,16 +86,16 @@ def clear_referenced(pid: int) -> Callable[[], list[Use]]:
     """
     before = procfs.stat_with_memory(pid)
     if not _works():
-        raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
+        raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)")
 
     def used() -> list[Use]:
-        maps, text = procfs.read_maps(pid), read(pid)
+        maps, found = procfs.read_maps(pid), read(pid)
         if procfs.stat_with_memory(pid).image != before.image:
             raise TargetExited(f"process {pid} ({before.name}) executed another program while it was watched")
-        referenced, resident = (sizes(text, field) for field in (b"Referenced:", b"Rss:"))
         columns = (maps.columns[name].tolist() for name in ("start", "file", "flags"))
-        return [(maps.files[file], flags >> KIND_SHIFT & 15, referenced.get(start, 0), resident.get(start, 0))
-                for start, file, flags in zip(*columns, strict=True)]  # fmt: skip
+        rows = [(maps.files[file], flags, found.get(start, {})) for start, file, flags in zip(*columns, strict=True)]
+        return [(name, flags >> KIND_SHIFT & 15, _bytes(fields, b"Referenced"), _bytes(fields, b"Rss"))
+                for name, flags, fields in rows]  # fmt: skip
 
     _clear(pid)
     return used
@@ -126,8 +120,8 @@ def _works() -> bool:
     at = np.frombuffer(memory, "u1").ctypes.data
 
     def referenced() -> int:
-        found = sizes(read(os.getpid()), b"Referenced:")
-        return found[max(start for start in found if start <= at)]
+        found = read(os.getpid())
+        return _bytes(found[max(start for start in found if start <= at)], b"Referenced")
 
     before = referenced()
     try:

@@ -150,7 +150,7 @@ class Space:
     def _status(self) -> dict[str, str]:
         return procfs.status(self.pid)
 
-    def _smaps(self) -> bytes:
+    def _smaps(self) -> smaps.Smaps:
         return smaps.read(self.pid)
 
     def _gone(self) -> TargetExited:
@@ -167,10 +167,9 @@ class Space:
         none, status = np.zeros(len(mappings["start"]), bool), self._status()
         if not (_kilobytes(status, "VmLck") or _kilobytes(status, "HugetlbPages")):
             return none, none
-        flags = smaps.parse(self._smaps())
-        starts = mappings["start"].tolist()
-        return (np.array(["lo" in flags.get(s, ()) for s in starts], bool),
-                np.array(["ht" in flags.get(s, ()) for s in starts], bool))  # fmt: skip
+        found, starts = self._smaps(), mappings["start"].tolist()
+        flags = [found.get(start, {}).get(b"VmFlags", []) for start in starts]
+        return np.array([b"lo" in one for one in flags], bool), np.array([b"ht" in one for one in flags], bool)
 
 
 class Keeper:
@@ -319,9 +318,9 @@ class HeldSpace(Space):
     def _status(self) -> dict[str, str]:
         return self._last_status  # a zombie's status has no memory fields
 
-    def _smaps(self) -> bytes:
+    def _smaps(self) -> smaps.Smaps:
         try:
-            return smaps.kept(self._files["smaps"])
+            return smaps.parse(self._files["smaps"])
         except ProcessLookupError:
             raise self._gone() from None
 

@@ -30,7 +30,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.working_set.backend import Accounted, Listed, Totals
+from wstrace_plugins.working_set.backend import Accounted, Totals
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.blocks import PAGE
 
@@ -76,7 +76,9 @@ def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
 
 
 make_keeper = _refusing("Windows frees the memory of a process at its end")
-clear_referenced = _refusing("Windows does not report which pages were used", "use --by-emptying")
+clear_referenced = _refusing(
+    "Windows does not report which pages were used", "see what comes back: wstrace empty PID, wstrace snapshot PID"
+)
 file_heat = _refusing("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
 distinct = _refusing("Windows does not say which pages of two processes are one")
 watched_cgroups = _refusing("Windows has no control groups", "use rss=, growth= or end")
@@ -87,11 +89,11 @@ def descendants(pid: int) -> list[int]:
     return processes.born_since(winapi, pid)
 
 
-def listed() -> Iterator[Listed]:
+def listed() -> Iterator[tuple[int, int, str, str, int]]:
     """Every process with a working set; a parent's pid may have been reused; user is "" when its token is refused."""
     for pid, parent, name, resident in processes.listed(winapi):
         if resident:
-            yield Listed(pid, parent, name, token.user_name(winapi, pid), resident)
+            yield pid, parent, name, token.user_name(winapi, pid), resident
 
 
 def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
