@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.os.linux.file_rights import file_rights, sudo_caller
+from wstrace_plugins.os.linux.file_rights import file_rights, sudo_user
 from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
 from wstrace_plugins.os.linux.libc import last_error, mallopt
 from wstrace_plugins.os.linux.versions import versions
@@ -88,22 +88,20 @@ class LinuxTarget(Target):
 
     def wait(self, timeout: float) -> int | None:
         """The exit code, 128 + N for signal N (attached: 0, only its parent knows it); None after `timeout` seconds."""
-        if self.exit_code is not None:
-            return self.exit_code
-        if self.launched:
-            if self._pidfd is not None and not _readable(self._pidfd, timeout):
-                return None
-            return self.exit_code if _waited(self._ended, timeout) else None
-        if self._pidfd is None:
-            if not _waited(lambda: not self._alive(), timeout):
-                return None
-        elif not _readable(self._pidfd, timeout):
-            return None
-        self.exit_code = 0
-        return 0
+        ready = self.exit_code is not None or self._pidfd is None or _readable(self._pidfd, timeout)
+        if ready and self.exit_code is None:
+            deadline = time.monotonic() + timeout
+            while not self._ended() and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+        return self.exit_code
 
     def _ended(self) -> bool:
         """Checks without reaping: /proc still shows a zombie, and sources read it after the end, until close()."""
+        if not self.launched:
+            if self._pidfd is None and self._alive():
+                return False
+            self.exit_code = 0
+            return True
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:  # The embedding program reaps all its children itself.
@@ -387,13 +385,13 @@ class LinuxPlatform(Platform):
 
     def output_owner(self) -> tuple[int, int] | None:
         """(uid, gid) of the user who called sudo, None without sudo."""
-        caller = sudo_caller()
-        return None if caller is None else (caller.uid, caller.gid)
+        user = sudo_user()
+        return None if user is None else (user.uid, user.gid)
 
     def as_output_owner(self) -> AbstractContextManager[None]:
         """Takes on the file-system uid, gid and groups of the user who called sudo; does nothing without sudo."""
-        caller = sudo_caller()
-        return nullcontext() if caller is None else file_rights(caller)
+        user = sudo_user()
+        return nullcontext() if user is None else file_rights(user)
 
 
 def platform() -> Platform:
@@ -443,13 +441,3 @@ def _readable(fd: int, timeout: float) -> bool:
             return True
         timeout -= _LONGEST_POLL
     return bool(poll.poll(max(timeout, 0) * 1000))
-
-
-def _waited(done: Callable[[], bool], timeout: float) -> bool:
-    """Whether something is true within that many seconds."""
-    deadline = time.monotonic() + timeout
-    while not done():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True

@@ -1,4 +1,4 @@
-"""Opens files with the rights of the user who called sudo, on one thread, and only while they are being opened.
+"""Users: by name, and the one who called sudo; opens files with a user's rights, on one thread, and only meanwhile.
 
 seteuid() is not suitable: the C library changes the ids of all threads (nptl(7)), so the drain of a session would lose
 its privilege in the middle of its work. The file-system ids belong to the calling thread alone, and the kernel uses
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from wstrace.errors import OutputError
+from wstrace.errors import OutputError, Unavailable
 from wstrace_plugins.os.foreign import declare
 
 _setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
@@ -27,37 +27,59 @@ _SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}
 _ASK = 0xFFFFFFFF  # An invalid id: both calls then change nothing and return the current one.
 
 
-class Caller(NamedTuple):
-    """A user with all of its groups."""
+class User(NamedTuple):
+    """A user with all of its groups, its name and its home."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
+    name: str
+    home: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a program that the user runs."""
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def become(self) -> None:
+        """Sets the groups first: after setuid() there is no right to change them."""
+        if (os.geteuid(), os.getegid()) != (self.uid, self.gid):
+            os.setgroups(self.groups)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
 
 
-def sudo_caller() -> Caller | None:
+def find_user(name: str, gid: int | None = None) -> User:
+    """The user with that name or number; gid: its group, None = that of its account. Raises Unavailable."""
+    import pwd
+
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        raise Unavailable(f"there is no user {name}") from None
+    gid = entry.pw_gid if gid is None else gid
+    return User(entry.pw_uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), entry.pw_name, entry.pw_dir)
+
+
+def sudo_user() -> User | None:
     """The user who called sudo, if that made us root; None otherwise."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.geteuid() != 0 or not uid.isdecimal() or not int(uid):
         return None
-    return _caller(int(uid), int(gid) if gid.isdecimal() else None)
+    return _sudo_user(uid, int(gid) if gid.isdecimal() else None)
 
 
 @functools.cache
-def _caller(uid: int, gid: int | None) -> Caller:
-    import pwd
-
+def _sudo_user(uid: str, gid: int | None) -> User:
     try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:  # sudo in a container, or a directory service that does not answer.
-        gid = uid if gid is None else gid
-        return Caller(uid, gid, (gid,))
-    gid = entry.pw_gid if gid is None else gid
-    return Caller(uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)))
+        return find_user(uid, gid)
+    except Unavailable:  # sudo in a container, or a directory service that does not answer
+        gid = int(uid) if gid is None else gid
+        return User(int(uid), gid, (gid,), uid, "/")
 
 
 @contextmanager
-def file_rights(caller: Caller) -> Iterator[None]:
+def file_rights(user: User) -> Iterator[None]:
     """Inside, the calling thread has a user's rights on files, and root's rights on everything else.
 
     Raises:
@@ -65,10 +87,10 @@ def file_rights(caller: Caller) -> Iterator[None]:
     """
     groups, gid, uid = os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
     try:
-        taken = _set(caller.groups, caller.gid, caller.uid)
+        taken = _set(user.groups, user.gid, user.uid)
         if not taken:
             raise OutputError(
-                f"cannot take on the rights of uid {caller.uid}, who called sudo, to write files",
+                f"cannot take on the rights of uid {user.uid}, who called sudo, to write files",
                 "give the container CAP_SETUID and CAP_SETGID, or unset SUDO_UID to write as root",
             )
         yield

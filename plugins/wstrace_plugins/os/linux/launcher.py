@@ -11,11 +11,12 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
 from wstrace.interfaces import Usage
 from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.linux.file_rights import User, find_user, sudo_user
 from wstrace_plugins.os.linux.held_image import image
 
 _SEIZE, _CONT, _DETACH, _TRACE_EXEC = 0x4206, 7, 17, 0x10
@@ -108,10 +109,8 @@ def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
     """
     path = find_program(command[0])
     owner = find_user(user) if user is not None else sudo_user()
-    return _start(path, command, owner, tiny=True) or _start(path, command, owner, tiny=False) or _not_started(path)
-
-
-def _not_started(path: str) -> NoReturn:
+    if started := _start(path, command, owner, tiny=True) or _start(path, command, owner, tiny=False):
+        return started
     raise Unavailable(f"cannot start {path}: its process was killed")
 
 
@@ -156,37 +155,6 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
     os.close(go_write)
     os.close(answer_read)
     return None
-
-
-class User:
-    """The user that a target runs as."""
-
-    def __init__(self, entry: Any) -> None:
-        self.name, self.uid, self.gid = entry.pw_name, entry.pw_uid, entry.pw_gid
-        self.environment = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
-
-    def become(self) -> None:
-        """Sets the groups first: after setuid() there is no right to change them."""
-        if (os.geteuid(), os.getegid()) != (self.uid, self.gid):
-            os.initgroups(self.name, self.gid)
-            os.setgid(self.gid)
-            os.setuid(self.uid)
-
-
-def find_user(name: str) -> User:
-    """The user with that name or number. Raises Unavailable."""
-    import pwd
-
-    try:
-        return User(pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name))
-    except KeyError:
-        raise Unavailable(f"there is no user {name}") from None
-
-
-def sudo_user() -> User | None:
-    """The user who called sudo, if that made us root."""
-    uid = os.environ.get("SUDO_UID", "")
-    return find_user(uid) if os.geteuid() == 0 and uid.isdecimal() and int(uid) else None
 
 
 def find_program(command: str) -> str:

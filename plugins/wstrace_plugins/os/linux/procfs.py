@@ -10,7 +10,7 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Dictionary
@@ -258,7 +258,7 @@ def exit_code(pid: int, unknown: int) -> int:
 
 
 def name(pid: int | str) -> str:
-    """The process's name (comm, 15 bytes at most), "" when it has ended."""
+    """The name of a process, or of a thread `PID/task/TID` (comm, 15 bytes at most), "" when it has ended."""
     try:
         return os.fsdecode(read(pid, "comm").removesuffix(b"\n"))
     except Unavailable:
@@ -271,11 +271,6 @@ def program_name(found: Stat) -> str:
         return found.name
     whole = os.path.basename(words[0])
     return whole if whole.startswith(found.name) else found.name
-
-
-def thread_name(pid: int, tid: int) -> str:
-    """The name of one of its threads (comm), "" when that has ended."""
-    return name(f"{pid}/task/{tid}")
 
 
 def status(pid: int) -> dict[str, str]:
@@ -358,35 +353,16 @@ def title(pid: int) -> bytes:
     return found[:TITLE_BYTES] if (longer or shorter) and not found.startswith(b"/") else b""
 
 
-def parents() -> dict[int, int]:
-    """pid -> its parent's pid, of every process."""
-    found = {}
-    for pid in processes():
-        with contextlib.suppress(Unavailable):
-            found[pid] = stat(pid).ppid
-    return found
-
-
 def descendants(*pids: int) -> list[int]:
     """Their current children, the children of these and so on, each once; parents before children.
 
     Orphans no longer belong to them. One reading of all processes takes a tenth of a millisecond for each.
     """
     children: dict[int, list[int]] = {}
-    for other, parent in parents().items():
-        children.setdefault(parent, []).append(other)
-    found = dict.fromkeys(pids)
-    going = list(found)
-    for parent in going:
-        going += [child for child in children.get(parent, ()) if child not in found]
-        found |= dict.fromkeys(children.get(parent, ()))
-    return going[len(dict.fromkeys(pids)) :]
-
-
-@functools.cache
-def lists_children() -> bool:
-    """Whether the kernel lists the children of each thread (CONFIG_PROC_CHILDREN)."""
-    return os.path.exists("/proc/thread-self/children")
+    for pid in processes():
+        with contextlib.suppress(Unavailable):
+            children.setdefault(stat(pid).ppid, []).append(pid)
+    return _below(pids, lambda pid: children.get(pid, ()))
 
 
 def living_descendants(pid: int) -> list[int]:
@@ -395,16 +371,26 @@ def living_descendants(pid: int) -> list[int]:
     A child may be left out while a sibling of it ends (Documentation/filesystems/proc.rst: `children` is not reliable
     unless all are frozen): for what is read again soon.
     """
-    if not lists_children():
+    if not os.path.exists("/proc/thread-self/children"):  # CONFIG_PROC_CHILDREN
         return descendants(pid)
-    found = [pid]
-    for parent in found:
+
+    def children(parent: int) -> Iterator[int]:
         with contextlib.suppress(Unavailable):
             for thread in threads(parent):
                 with contextlib.suppress(Unavailable):
-                    listed = map(int, read(f"{parent}/task/{thread}", "children").split())
-                    found += [child for child in listed if child not in found]
-    return found[1:]
+                    yield from map(int, read(f"{parent}/task/{thread}", "children").split())
+
+    return _below((pid,), children)
+
+
+def _below(pids: Iterable[int], children: Callable[[int], Iterable[int]]) -> list[int]:
+    """What descends from these, without themselves."""
+    found = dict.fromkeys(pids)
+    going, n = list(found), len(found)
+    for parent in going:
+        going += (new := [child for child in children(parent) if child not in found])
+        found |= dict.fromkeys(new)
+    return going[n:]
 
 
 def setting(path: str) -> int | None:

@@ -448,7 +448,7 @@ class SideBand:
             )
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_SEEN, live.name, UNKNOWN_CODE))
             for tid in sorted(live.threads - {pid}):
-                name = self._strings.code(procfs.thread_name(pid, tid))
+                name = self._strings.code(procfs.name(f"{pid}/task/{tid}"))
                 self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
             if stat.ppid in self.live and same_memory(pid, stat.ppid):
                 self._shared.joined(pid, stat.ppid)
