@@ -56,9 +56,6 @@ int main(int argc, char **argv) {
     char *attached = shmat(segment, AT + 200 * PAGE, 0);
     must(attached == AT + 200 * PAGE && !shmctl(segment, IPC_RMID, 0)), memset(attached, 1, 5 * PAGE);
     must(shmdt(attached + PAGE) && !shmdt(attached)), did("unmapped", attached, 5, 0);
-    segment = shmget(IPC_PRIVATE, 3 * PAGE, 0600);
-    must(shmat(segment, shared, 0) == (void *)-1 && shmat(segment, shared, SHM_REMAP) == shared);
-    did("replaced by a new mapping", shared, 3, 0), must(!shmctl(segment, IPC_RMID, 0));
     char *heap = (char *)(((uintptr_t)sbrk(0) + PAGE - 1) & -PAGE);
     must(!brk(heap + 10 * PAGE) && !brk(heap + 4 * PAGE - 100)), did("brk shrank", heap + 4 * PAGE, 6, 0);
     brk((char *)PAGE);  // refused, which glibc does not tell

@@ -1,6 +1,7 @@
 """A CPython that a program starts when it has long been running: its stacks come late, and cost no record."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,51 +42,16 @@ def test_what_a_short_process_ran_is_known_from_its_mappings(trace):
     assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"not a Python program"}
 
 
-def test_a_process_that_could_not_be_read_is_read_again(trace, tmp_path, monkeypatch):
-    """More processes than there is room to ask about come before the tracer looks, and a CPython is the last of them.
-
-    It is one without a library, where there is one: no mapping tells of it.
-    """
-    python = next((python.program for python in OURS if python.label.startswith("system")), OURS[0].program)
-    began, shown = tmp_path / "began", tmp_path / "shown"
-    look, look_at_processes = PythonStacks.look, PythonStacks.look_at_processes
-
-    def looked(self, pid):
-        done = look(self, pid)
-        if self._processes.get(pid, (0, None))[1] is not None:
-            shown.touch()
-        return done
-
-    monkeypatch.setattr(PythonStacks, "look", looked)
-    monkeypatch.setattr(
-        PythonStacks, "look_at_processes", lambda self, wait: look_at_processes(self, wait) if began.exists() else wait
-    )
-    program = f"""if True:
-        import mmap, os, time
-        def touch():
-            with mmap.mmap(-1, 1 << 20) as fresh:  # unlike bytes, whose memory malloc() keeps from the second time on
-                fresh.write(bytes(1 << 20))
-        open({str(began)!r}, 'w').close()
-        until = time.monotonic() + 60
-        while not os.path.exists({str(shown)!r}) and time.monotonic() < until:
-            touch()
-            time.sleep(0.05)
-        touch()
-    """
-    storm = 'i=0; while [ $i -lt 300 ]; do /bin/true; i=$((i+1)); done; "$@"; true'
-    traced = trace(["sh", "-c", storm, "sh", python, "-S", "-c", program])
-    assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
-
-
 @pytest.mark.parametrize("library", [False, True])
 def test_a_file_that_was_reported_of_is_known_in_every_process_that_executes_it(trace, tmp_path, library, monkeypatch):
     """No process needs to be looked at: it is known from its first fault on, or from its first in the library."""
     finder = Interpreters()
-    where = [(one.program, finder.of_command(one.program, {}).files) for one in OURS]
-    python = next((name for name, files in where if files and (files.libpython is not None) == library), None)
+    where = [(one.program, finder.of_command(one.program, {})) for one in OURS]
+    of_program = {name: Path(name).stat().st_size for name, _ in where}
+    python = next((name for name, found in where if found and (found.file[0] != of_program[name]) == library), None)
     if python is None:
         pytest.skip(f"needs a CPython that is {'' if library else 'not '}in a library")
-    monkeypatch.setattr(PythonStacks, "look", lambda self, pid: True)
+    monkeypatch.setattr(PythonStacks, "look", lambda self, pid: None)
     again = f"import os; left = int(os.environ['LEFT']); os.environ['LEFT'] = str(left - 1); x = b'x' * (left << 20); \
 left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.environ['AGAIN']], os.environ), 0)"
     (tmp_path / "start").write_text(f"#!{python} -S\nimport os; os.environ |= dict(AGAIN={again!r}, LEFT='5'); {again}")

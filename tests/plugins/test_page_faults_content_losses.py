@@ -7,7 +7,7 @@ from kit.side_band_records import comm, given, lost, mmap2, new_task, syscall, t
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls, SharedSpaces
+from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 NUMBERS = {
@@ -34,7 +34,7 @@ def make(*, births: bool = True) -> SideBand:
         children=True,
         exit_code=lambda pid: 0,
         calls=Calls(NUMBERS),
-        shared=SharedSpaces(NEW_TASK if births else None),
+        new_task=NEW_TASK if births else None,
     )
 
 
@@ -77,7 +77,7 @@ def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice):
 
 def test_the_ranges_of_process_madvise_are_not_reported():
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
-        (10, 7, "perhaps lost", 0, END, 0, 0)
+        (15, 7, "perhaps lost", 0, END, 0, 0)
     ]
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=EINVAL)) == []
     assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0, result=4096)) == []  # MADV_PAGEOUT

@@ -10,7 +10,7 @@ from kit.side_band_records import given as rows_of
 
 from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
 from wstrace_plugins.mapped_files.spaces import AddressSpaces
-from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
+from wstrace_plugins.page_faults.linux.calls import Calls
 
 
 def test_life_of_a_process():
@@ -98,7 +98,7 @@ def test_loss_makes_live_processes_unknown():
 def test_torn_and_hostile_records(noise, cut):
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
-    band(noise, calls=Calls({"munmap": (1, 2), "mremap": (3, 4)}), shared=SharedSpaces(5))
+    band(noise, calls=Calls({"munmap": (1, 2), "mremap": (3, 4)}), new_task=5)
 
 
 def test_a_double_record_is_taken_once():
@@ -182,7 +182,7 @@ NEW_TASK, CLONE_VM, CLONE_VFORK, CLONE_THREAD = 205, 0x100, 0x4000, 0x10000
 
 def mapped_by(*records: bytes) -> list[tuple[int, int]]:
     """(time, pid) of the rows of the address spaces."""
-    _, _, _, spaces = band(comm(b"a", 1, executed=True), *records, shared=SharedSpaces(NEW_TASK))
+    _, _, _, spaces = band(comm(b"a", 1, executed=True), *records, new_task=NEW_TASK)
     return [row[:2] for row in spaces]
 
 

@@ -169,10 +169,10 @@ def test_what_a_command_will_run_is_read_before_it_runs(tmp_path):
     ):  # fmt: skip
         script.write_text(first + "\npass\n")
         found = finder.of_command(str(script), environment)
-        assert (found.python is not None) == is_python, first
+        assert (found is not None and found.python is not None) == is_python, first
     assert finder.of_command(real, environment).python is not None
-    assert finder.of_command("/bin/sh", environment) == (None, True, None)
-    assert finder.of_command(str(tmp_path), environment).python is None
+    assert finder.of_command("/bin/sh", environment).starts
+    assert finder.of_command(str(tmp_path), environment) is None
 
 
 def test_records_of_a_hostile_target_are_bounded():

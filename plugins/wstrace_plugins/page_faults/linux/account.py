@@ -11,7 +11,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace_plugins.os.linux import procfs, vmstat
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
 from wstrace_plugins.page_faults.linux.samples import RingSamples
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
@@ -44,12 +44,12 @@ class Account:
         rings: Sequence[RingSamples],
         events: PerfEvents,
         side: SideBand,
-        python: NoStacks | None = None,
+        python: PythonStacks,
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
         self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
-        self._python = python or NoStacks()
+        self._python = python
         self._before = 0
         self._hints: int | None = None
         self._at_end: int | None = None

@@ -15,7 +15,7 @@ from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import refused
-from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
@@ -68,7 +68,7 @@ class Arming:
     """
 
     def __init__(
-        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: NoStacks
+        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: PythonStacks
     ) -> None:
         self._context, self._settings = context, settings
         self._events, self._side, self._python = events, side, python

@@ -28,11 +28,11 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
-from wstrace_plugins.page_faults.linux.calls import Calls, SharedSpaces
+from wstrace_plugins.page_faults.linux.calls import Calls
 from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings, StackRate
 from wstrace_plugins.page_faults.linux.levels import FaultCounters, own_level, settled_level, stack_levels
 from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
-from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
 from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
@@ -98,7 +98,7 @@ class PageFaults(Source):
         self._dumps, self._announced = StackDumps(), self._stack_rate is None
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
-        self._python = NoStacks()
+        self._python: PythonStacks
         self._events: PerfEvents
         self._rare: tracepoints.RareCalls
         self._side: SideBand
@@ -162,10 +162,7 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
-        if self._stacks.python:
-            from wstrace_plugins.page_faults.linux.python_stacks.waiting import python_stacks
-
-            self._python = python_stacks(self._stacks, context, self.name, cpus)
+        self._python = PythonStacks(self._stacks, context, self.name, cpus)
         samples_of = functools.partial(RingSamples, cgroups=self._settings.cgroups)
         self._samples = [
             samples_of(ring.kind == MAJOR, self._python.join(ring))
@@ -181,7 +178,7 @@ class PageFaults(Source):
             children=self._settings.children,
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
             calls=Calls({**tracepoints.numbers(calls), **rare.numbers}) if calls else None,
-            shared=SharedSpaces(int(births[0]["config"][0]) if births else None),
+            new_task=int(births[0]["config"][0]) if births else None,
             parents=context.progress.parents,
         )
         self._catch_up, self._titles = CatchUp(self._side, self._python.look), Titles(self._side)
@@ -201,8 +198,8 @@ class PageFaults(Source):
             self._counters.drain(timeout)
             return
         rest = self._pace.rest
-        wait = self._python.look_at_processes(min(timeout, rest, self._peaks.seconds if self._grown else rest))
-        filled = self._pace.wait(wait) or self._rare.filled
+        filled = self._pace.wait(min(timeout, rest, self._peaks.seconds if self._grown else rest)) or self._rare.filled
+        self._python.look_at_processes()
         self._titles.look_if_due()
         self._arming.look()
         if filled or not timeout or not self._pace.rest:
@@ -314,12 +311,12 @@ class PageFaults(Source):
     def _close(self) -> None:
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
+                self._python.close()
                 self._events.close()
                 self._rare.close()
             self._rings.close()
             self._rings = None
         self._pace.close()
-        self._python.close()
 
     @property
     def finished(self) -> bool:
@@ -342,8 +339,8 @@ class PageFaults(Source):
             self._events.after_fork_in_child()
             self._rare.after_fork_in_child()
             self._rings.after_fork_in_child()
+            self._python.after_fork_in_child()
         self._pace.after_fork_in_child()
-        self._python.after_fork_in_child()
 
     def statistics(self) -> Mapping[str, int | float]:
         """Rows and losses so far, ring bytes, threads armed, processes alive."""
@@ -356,4 +353,4 @@ class PageFaults(Source):
         if self._rings is not None:
             counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
                        "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
-        return {**counts, **self._python.statistics()}
+        return {**counts, **(self._python.statistics() if self._samples else {})}

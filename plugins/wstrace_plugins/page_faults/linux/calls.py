@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from wstrace.schema import (
@@ -135,17 +135,14 @@ class Calls:
         return Call(name, pid, entered_ns, time_ns, arguments, result)
 
     def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
-        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour; or the
-        shmat() over what was there, counted as such a one.
+        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour.
 
         Of its returns only failures are recorded, as of all calls of mmap() only few are at a fixed address.
         """
-        if self._entered.get(tid, ("",))[0] not in ("mmap", "shmat"):
+        if self._entered.get(tid, ("",))[0] != "mmap":
             return None
         name, entered_ns, arguments = self._entered.pop(tid)
-        if name == "shmat":
-            name, arguments = "mmap", (start, end - start, 0, MAP_FIXED)
-        elif not arguments[3] & MAP_FIXED:
+        if not arguments[3] & MAP_FIXED:
             arguments = (start, end - start, *arguments[2:])
         address, length = arguments[:2]
         if not start <= address <= address + length <= end:
@@ -196,74 +193,6 @@ _CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
 _KCMP_VM = 1
 
 
-class SharedSpaces:
-    """Groups of pids that share one address space.
-
-    Args:
-        new_task: the id of the tracepoint task_newtask, None where it is not permitted.
-    """
-
-    def __init__(self, new_task: int | None = None) -> None:
-        self._new_task = new_task
-        self._groups: dict[int, frozenset[int]] = {}
-        self._joins: list[tuple[int, int]] = []
-        self._born: dict[int, tuple[int, int]] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether every birth of a process that shares memory is known."""
-        return self._new_task is not None
-
-    def joins(self) -> list[tuple[int, int]]:
-        """The processes that were found to share memory since the last call, each with one that it shares it with."""
-        joins, self._joins = self._joins, []
-        return joins
-
-    def of(self, pid: int) -> Iterable[int]:
-        """The pids that share this process's address space, itself included."""
-        return self._groups.get(pid, (pid,))
-
-    def forked(self, pid: int, ppid: int, parent_thread: int) -> None:
-        """Notes that a thread of process `ppid` has started process `pid`."""
-        self.left(pid)
-        if self._new_task is not None:
-            if len(self._born) >= _KEPT:  # the records that should have followed them were lost
-                self._born.clear()
-            self._born[parent_thread] = (pid, ppid)
-        elif same_memory(pid, ppid):
-            self.joined(pid, ppid)
-
-    def sampled(self, thread: int, record: bytes) -> bool:
-        """Reads a tracepoint record of that thread; False when it is not a task_newtask record."""
-        if len(record) < _RAW + _COMMON_TYPE.size or _COMMON_TYPE.unpack_from(record, _RAW)[0] != self._new_task:
-            return False
-        born = self._born.pop(thread, None)
-        flags = _ONE.unpack_from(record, _FLAGS_AT)[0] if len(record) >= _FLAGS_AT + _ONE.size else 0
-        if born is not None and flags & (_CLONE_VM | _CLONE_THREAD) == _CLONE_VM:
-            self.joined(*born)
-        return True
-
-    def lost(self) -> None:
-        """Records were lost: a birth that comes now belongs to none of the processes that started before."""
-        self._born.clear()
-
-    def joined(self, pid: int, other: int) -> None:
-        """Notes that two processes share one address space."""
-        self._joins.append((pid, other))
-        group = frozenset({pid, *self.of(other), other})
-        self._groups.update(dict.fromkeys(group, group))
-
-    def left(self, pid: int) -> None:
-        """Notes that a process has ended, or that execve() gave it an address space of its own."""
-        group = self._groups.pop(pid, None)
-        if group is not None:
-            rest = group - {pid}
-            for other in rest:
-                self._groups[other] = rest
-            if len(rest) == 1:
-                self._groups.pop(*rest)
-
-
 def same_memory(pid: int, other: int) -> bool:
     """True when kcmp(2) says that both share memory; False where it is not permitted or one of them has ended."""
     return libc.syscall(libc.number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0
@@ -284,24 +213,65 @@ _NEEDED = {
     LOSS_BRK: {"brk"},
     LOSS_POPULATED: {"madvise", "mlock", "mlock2", "mlockall", "mmap"},
 }
-#: Advice that brings pages: MADV_POPULATE_READ, _WRITE
-_POPULATING = (22, 23)
-#: Advice that unmaps pages of files, which may stay in the page cache: MADV_COLD, MADV_PAGEOUT
-_RECLAIMING = (20, 21)
-#: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE
-_ADVICE = {4: LOSS_DISCARDED, 9: LOSS_DISCARDED, 24: LOSS_DISCARDED, 102: LOSS_DISCARDED, 8: LOSS_LAZILY_FREED}
+#: MADV_DONTNEED, _REMOVE, _DONTNEED_LOCKED, _GUARD_INSTALL; MADV_FREE; MADV_POPULATE_READ, _WRITE; MADV_COLD and
+#: MADV_PAGEOUT, which unmap pages of files that may stay in the page cache
+_ADVICE = {
+    **dict.fromkeys((4, 9, 24, 102), LOSS_DISCARDED),
+    8: LOSS_LAZILY_FREED,
+    **dict.fromkeys((22, 23), LOSS_POPULATED),
+    **dict.fromkeys((20, 21), LOSS_PERHAPS_UNMAPPED),
+}
+
+
+def _effects(call: Call) -> Iterator[tuple[int, int, int, int]]:
+    """What a call other than brk() has taken away, moved or brought: event, start, length in bytes, where to."""
+    first, *rest = call.arguments
+    if call.name == "munmap":
+        yield LOSS_UNMAPPED, first, rest[0], 0
+    elif call.name == "mremap":
+        old, new = pages(rest[0]), pages(rest[1])
+        if new < old:
+            yield LOSS_UNMAPPED, first + new, old - new, 0
+        if call.result != first:
+            if rest[2] & MREMAP_FIXED:
+                yield LOSS_REPLACED, call.result, new, 0
+            yield LOSS_MOVED, first, min(old, new), call.result  # of 0 bytes, it maps shared memory at a second place
+    elif call.name == "madvise":
+        event = _ADVICE.get(rest[1] & 0xFFFF_FFFF)
+        if event == LOSS_PERHAPS_UNMAPPED:  # a folio of which it is a part is split, and unmapped as a whole
+            low = max(first - LARGEST_FOLIO, 0)
+            yield event, low, first + pages(rest[0]) + LARGEST_FOLIO - low, 0
+        elif event:
+            yield event, first, rest[0], 0
+    elif call.name == "process_madvise":  # its ranges are in the caller's memory
+        event = _ADVICE.get(rest[2] & 0xFFFF_FFFF)
+        if call.result and event not in (None, LOSS_PERHAPS_UNMAPPED):
+            yield LOSS_POPULATED if event == LOSS_POPULATED else LOSS_PERHAPS, 0, END, 0
+    elif call.name in ("mlock", "mlock2"):
+        yield LOSS_POPULATED, first, rest[0], 0
+    elif call.name == "mlockall":
+        yield LOSS_POPULATED, 0, END, 0
+    elif call.name in ("shmat", "shmdt"):  # over what was there; of a segment of which the length is not known
+        yield LOSS_PERHAPS, 0, END, 0
+    elif call.name == "mmap":
+        if rest[2] & MAP_FIXED:
+            yield LOSS_REPLACED, first, rest[0], 0
+        if rest[2] & MAP_POPULATE:
+            yield LOSS_POPULATED, first, rest[0], 0
 
 
 class ContentLosses:
-    """Collects the rows of all processes.
+    """Collects the rows of all processes; of those that share one address space each gets a row.
 
     Args:
-        shared: which processes share one address space: all of them get a row.
+        new_task: the id of the tracepoint task_newtask, None where it is not permitted.
     """
 
-    def __init__(self, shared: SharedSpaces) -> None:
-        self._shared = shared
+    def __init__(self, new_task: int | None = None) -> None:
+        self._new_task = new_task
         self._rows: list[Row] = []
+        self._sharing: dict[int, frozenset[int]] = {}
+        self._parents: dict[int, tuple[int, int]] = {}  # thread -> the process that it has just started, and its own
         self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
         self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
         self._segments: dict[tuple[int, int], int] = {}  # pid, start of a segment of shmat() -> its length
@@ -311,53 +281,67 @@ class ContentLosses:
         """Whether rows wait."""
         return bool(self._rows or self._born)
 
+    def of(self, pid: int) -> Iterable[int]:
+        """The pids that share this process's address space, itself included."""
+        return self._sharing.get(pid, (pid,))
+
+    def forked(self, time_ns: int, pid: int, ppid: int, parent_thread: int) -> None:
+        """A thread of process `ppid` has started process `pid`."""
+        self._left(pid)
+        if ppid in self._breaks:
+            self._breaks[pid] = self._breaks[ppid]
+        self._born[pid] = (time_ns, LOSS_PERHAPS_FORKED if self._new_task is None else LOSS_FORKED, ppid)
+        if self._new_task is not None:
+            if len(self._parents) >= _KEPT:  # the records that should have followed them were lost
+                self._parents.clear()
+            self._parents[parent_thread] = (pid, ppid)
+        elif same_memory(pid, ppid):
+            self._joined(pid, ppid)
+
+    def sampled(self, thread: int, record: bytes) -> bool:
+        """Reads a tracepoint record of that thread; False when it is not a task_newtask record."""
+        if len(record) < _RAW + _COMMON_TYPE.size or _COMMON_TYPE.unpack_from(record, _RAW)[0] != self._new_task:
+            return False
+        born = self._parents.pop(thread, None)
+        flags = _ONE.unpack_from(record, _FLAGS_AT)[0] if len(record) >= _FLAGS_AT + _ONE.size else 0
+        if born is not None and flags & (_CLONE_VM | _CLONE_THREAD) == _CLONE_VM:
+            self._joined(*born)
+        return True
+
+    def shares(self, time_ns: int, pid: int, other: int) -> None:
+        """A process that is already running shares the memory of another one."""
+        self._joined(pid, other)
+        self._rows.append((time_ns, pid, LOSS_SHARES, 0, END, 0, other))
+
+    def _joined(self, pid: int, other: int) -> None:
+        if pid in self._born:
+            self._born[pid] = (self._born[pid][0], LOSS_SHARES, other)
+        group = frozenset({pid, *self.of(other), other})
+        self._sharing.update(dict.fromkeys(group, group))
+
+    def _left(self, pid: int) -> None:
+        """A process has ended, or execve() gave it an address space of its own."""
+        self._breaks.pop(pid, None)
+        rest = self._sharing.pop(pid, frozenset()) - {pid}
+        self._sharing.update(dict.fromkeys(rest, rest))
+        if len(rest) == 1:
+            self._sharing.pop(*rest)
+
     def called(self, call: Call) -> None:
-        """Adds what a call has taken away or moved."""
-        if call.name == "munmap":
-            start, length = call.arguments
-            self._lost(call, LOSS_UNMAPPED, start, length)
-        elif call.name == "mremap":
-            self._moved(call)
-        elif call.name == "madvise":
-            start, length, advice = call.arguments
-            if event := _ADVICE.get(advice & 0xFFFF_FFFF):
-                self._lost(call, event, start, length)
-            elif advice & 0xFFFF_FFFF in _POPULATING:
-                self._populated(call, start, length)
-            elif advice & 0xFFFF_FFFF in _RECLAIMING:  # a folio of which it is a part is split, and unmapped as a whole
-                low, high = max(start - LARGEST_FOLIO, 0), min(start + pages(length) + LARGEST_FOLIO, END)
-                self._add(call.entered_ns, call.pid, LOSS_PERHAPS_UNMAPPED, low, high)
-        elif call.name in ("mlock", "mlock2"):
-            self._populated(call, *call.arguments[:2])
-        elif call.name == "mlockall":
-            self._populated(call, 0, END)
-        elif call.name == "process_madvise":
-            advice = call.arguments[3] & 0xFFFF_FFFF
-            if advice in _ADVICE and call.result:  # its ranges are in the caller's memory
-                self._add(call.entered_ns, call.pid, LOSS_PERHAPS, 0, END)
-            elif advice in _POPULATING:
-                self._populated(call, 0, END)
-        elif call.name == "shmdt":
-            start = call.arguments[0]
-            if length := self._segments.pop((call.pid, start), 0):
-                self._lost(call, LOSS_UNMAPPED, start, length)
-            else:  # how much lay there is not known
-                self._add(call.returned_ns, call.pid, LOSS_PERHAPS, 0, END)
-        elif call.name == "brk":
-            self._broken(call)
-        elif call.name == "mmap":
-            start, length, _, flags = call.arguments
-            if flags & MAP_FIXED:
-                self._lost(call, LOSS_REPLACED, start, length)
-            if flags & MAP_POPULATE:
-                self._populated(call, start, length)
-
-    def _populated(self, call: Call, start: int, length: int) -> None:
-        self._add(call.returned_ns, call.pid, LOSS_POPULATED, start, min(start + pages(length), END))
-
-    def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
-        """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
-        self._add(time_ns, pid, LOSS_POPULATED, start, end)
+        """Adds what a call has taken away, moved or brought."""
+        if call.name == "brk":
+            # it gives the present end where it fails, and where it is wanted
+            before, now = self._breaks.get(call.pid, 0), call.result
+            if now == call.arguments[0] and pages(now) < before:
+                self._add(call.entered_ns, call.pid, LOSS_BRK, pages(now), before)
+            self._breaks.update(dict.fromkeys(self.of(call.pid), pages(now)))
+            return
+        segment = self._segments.pop((call.pid, call.arguments[0]), 0) if call.name == "shmdt" else 0
+        call = call._replace(name="munmap", arguments=(call.arguments[0], segment)) if segment else call
+        for event, start, length, to in _effects(call):
+            if (end := min(start + pages(length), END)) > start:
+                time_ns = call.returned_ns if event in (LOSS_POPULATED, LOSS_PERHAPS) else call.entered_ns
+                self._add(time_ns, call.pid, event, start, end, to)
 
     def attached(self, pid: int, start: int, end: int) -> None:
         """A process mapped a segment of System V's shared memory."""
@@ -365,89 +349,53 @@ class ContentLosses:
             self._segments.clear()
         self._segments[pid, start] = end - start
 
-    def _broken(self, call: Call) -> None:
-        """brk() gives the present end where it fails, and where it is asked for none."""
-        before, now = self._breaks.get(call.pid, 0), call.result
-        if now == call.arguments[0] and pages(now) < before:
-            self._lost(call, LOSS_BRK, pages(now), before - pages(now))
-        self._breaks.update(dict.fromkeys(self._shared.of(call.pid), pages(now)))
+    def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
+        """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
+        self._add(time_ns, pid, LOSS_POPULATED, start, end)
 
     def heap(self, pid: int, end: int) -> None:
         """The heap of a process that is already running ends there, at 0 without one."""
         self._breaks.setdefault(pid, end)
 
-    def _moved(self, call: Call) -> None:
-        start, old, new, flags = call.arguments
-        old, new = pages(old), pages(new)
-        if new < old:
-            self._lost(call, LOSS_UNMAPPED, start + new, old - new)
-        if call.result == start:
-            return
-        if flags & MREMAP_FIXED:
-            self._lost(call, LOSS_REPLACED, call.result, new)
-        # of 0 bytes, it maps shared memory at a second place
-        self._lost(call, LOSS_MOVED, start, min(old, new), to=call.result)
-
-    def _lost(self, call: Call, event: int, start: int, length: int, to: int = 0) -> None:
-        end = min(start + pages(length), END)
-        if start < end:
-            self._add(call.entered_ns, call.pid, event, start, end, to)
-
     def _add(self, time_ns: int, pid: int, event: int, start: int, end: int, to: int = 0) -> None:
-        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self._shared.of(pid)]
+        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self.of(pid)]
 
     def traced(self, calls: Collection[str]) -> tuple[str, ...]:
         """The words of those kinds of losses of which every one is recorded, where these calls are traced."""
         known = [event for event, needed in _NEEDED.items() if needed <= set(calls)]
-        births = [LOSS_FORKED, LOSS_SHARES] if self._shared.complete else []
+        births = [LOSS_FORKED, LOSS_SHARES] if self._new_task is not None else []
         return tuple(LOSS_EVENTS[event] for event in sorted([*known, *births]))
-
-    def shares(self, time_ns: int, pid: int, other: int) -> None:
-        """A process that is already running shares the memory of another one."""
-        self._rows.append((time_ns, pid, LOSS_SHARES, 0, END, 0, other))
-
-    def forked(self, time_ns: int, pid: int, ppid: int) -> None:
-        """A process was started by another one. Called after SharedSpaces.forked()."""
-        event = LOSS_FORKED if self._shared.complete else LOSS_PERHAPS_FORKED
-        self._born[pid] = (time_ns, event, ppid)
-        if ppid in self._breaks:
-            self._breaks[pid] = self._breaks[ppid]
 
     def executed(self, time_ns: int, pid: int) -> None:
         """A process executed another program."""
-        self._breaks.pop(pid, None)
+        self._left(pid)
         self._rows.append((time_ns, pid, LOSS_EXECUTED, 0, END, 0, 0))
 
     def ended(self, pid: int, time_ns: int = END) -> None:
         """A process has ended; END: it is not traced any more."""
-        self._breaks.pop(pid, None)
+        self._left(pid)
         if time_ns < self._lost_until:
             self._rows.append((time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0))
 
-    def lost(self, time_ns: int, pids: Iterable[int], *, until_ns: int = 0) -> None:
-        """Records of these processes were lost.
+    def lost(self, time_ns: int, pids: Iterable[int], until_ns: int) -> None:
+        """Calls of these processes may be lacking from that time on, and of all until the second time.
 
-        Args:
-            time_ns: from then on. pids: the processes.
-            until_ns: until then those of all processes may be; who is live then is given in a second call.
+        Who is live then is given in a second call.
         """
         self._lost_until = max(self._lost_until, until_ns)
         self._rows += [(time_ns, pid, LOSS_PERHAPS, 0, END, 0, 0) for pid in pids]
 
     def births_lost(self) -> None:
         """Records of births were lost: whether those that have just come share memory is not known."""
+        self._parents.clear()
         self._born = {
             pid: (at, LOSS_PERHAPS_FORKED if event == LOSS_FORKED else event, parent)
             for pid, (at, event, parent) in self._born.items()
         }
 
-    def give(self, watermark: int, *, final: bool) -> list[Row]:
-        """The rows up to shortly before the watermark in order of time; with `final` all."""
-        for pid, other in self._shared.joins():
-            if pid in self._born:
-                time_ns, _, ppid = self._born[pid]
-                self._born[pid] = (time_ns, LOSS_SHARES, ppid if other == ppid else other)
-        until = END if final else watermark - _BIRTH_NS
+    def give(self, watermark: int) -> list[Row]:
+        """The rows up to shortly before the watermark in order of time; all at the end of time."""
+        until = watermark if watermark == END else watermark - _BIRTH_NS
         born = [(at, pid, event, 0, END, 0, other) for pid, (at, event, other) in self._born.items() if at <= until]
         for row in born:
             del self._born[row[1]]

@@ -27,7 +27,7 @@ from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
 from wstrace_plugins.page_faults.linux.arming import Arming, met
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import no_groups
-from wstrace_plugins.page_faults.linux.python_stacks import NoStacks
+from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
 from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
 from wstrace_plugins.page_faults.linux.side_band import SideBand
@@ -46,7 +46,7 @@ class GroupArming(Arming):
     """The groups of a trace, as its events are opened on them; the arguments are those of Arming."""
 
     def __init__(
-        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: NoStacks
+        self, context: Context, settings: Settings, events: PerfEvents, side: SideBand, python: PythonStacks
     ) -> None:
         super().__init__(context, settings, events, side, python)
         self._chosen = [group for group in context.groups if isinstance(group, ChosenCgroups)]

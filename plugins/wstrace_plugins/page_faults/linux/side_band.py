@@ -42,7 +42,6 @@ from wstrace_plugins.page_faults.linux.calls import (
     MAP_LOCKED,
     Calls,
     ContentLosses,
-    SharedSpaces,
     same_memory,
     space_rows,
 )
@@ -174,7 +173,7 @@ _TASK = struct.Struct("<IIII")  # pid ppid tid ptid
 _IDS = struct.Struct("<II")  # pid tid
 _SAMPLE_ID = 16  # TID and TIME at the end of every record
 assert (_HEADER.size, _MMAP2.size, _TASK.size) == (8, 64, 16)
-_RARE_LOST = -1  # a PERF_RECORD_LOST of the rings of rare calls
+_CALLS_LOST = -1  # calls were lost, and no mapping
 _TITLE = -2  # a title that was read from /proc: put in order among the records, it is of the right program
 _CACHE = 4096
 _KEPT = 1 << 16
@@ -191,7 +190,7 @@ class SideBand:
         children: whether processes that the traced ones start are traced too.
         exit_code: pid -> its exit code where we know it, else None.
         calls: decodes the tracepoints of system calls, where these are permitted.
-        shared: which processes share one address space.
+        new_task: the id of the tracepoint of new tasks, None where it is not permitted.
         parents: Progress.parents, which is kept up to date.
     """
 
@@ -202,13 +201,12 @@ class SideBand:
         children: bool,
         exit_code: Callable[[int], int | None],
         calls: Calls | None = None,
-        shared: SharedSpaces | None = None,
+        new_task: int | None = None,
         parents: dict[int, int] | None = None,
     ) -> None:
         self.live = LiveProcesses(parents)
         self._strings = strings
-        self._shared = shared or SharedSpaces()
-        self._losses = ContentLosses(self._shared)
+        self._losses = ContentLosses(new_task)
         self._processes: list[tuple[int, ...]] = []
         self._spaces: list[tuple[int, ...]] = []
         #: Processes that ended recently, whose last faults arrive with the record of the end or after it.
@@ -235,7 +233,7 @@ class SideBand:
             perf.PERF_RECORD_EXIT: self._exit,
             perf.PERF_RECORD_LOST: self._lose,
             perf.PERF_RECORD_SAMPLE: self._tracepoint,
-            _RARE_LOST: self._lose_calls,
+            _CALLS_LOST: self._lose_calls,
             _TITLE: self._title,
         }
 
@@ -274,23 +272,27 @@ class SideBand:
             if record == before:
                 continue
             time_ns = _U64.unpack_from(record, 16 if kind == perf.PERF_RECORD_SAMPLE else size - 8)[0]
-            if kind == perf.PERF_RECORD_LOST:
-                count = _U64.unpack_from(record, 16)[0]
-                self.others += count * rare
-                self.lost += count * (not rare)
-                self.stale |= not rare
-                # the loss happened after the record before; a ring of rare calls that was read since had room from then
-                until_ns = time_ns if before or not rare else min(time_ns, before_ns + 1)
-                time_ns = before_ns + 1 if before_ns else time_ns
-                if rare:
-                    kind, record = _RARE_LOST, _U64.pack(until_ns)
-                if until_ns > time_ns:
-                    self._records.append((until_ns, _RARE_LOST, 0, _U64.pack(until_ns)))
-            self._records.append((time_ns, kind, misc, record))
+            if kind != perf.PERF_RECORD_LOST:
+                self._records.append((time_ns, kind, misc, record))
+            elif rare:
+                self.others += _U64.unpack_from(record, 16)[0]
+                # a ring that was read since had room from then on
+                self._lose_from(before_ns, time_ns if before else min(time_ns, before_ns + 1), _CALLS_LOST)
+            else:
+                self.lost += _U64.unpack_from(record, 16)[0]
+                self.stale = True
+                self._lose_from(before_ns, time_ns, perf.PERF_RECORD_LOST)
             self.records += 1
             before, before_ns = record, time_ns
         if full_ns:
-            self._records += [(at_ns, _RARE_LOST, 0, _U64.pack(full_ns)) for at_ns in (before_ns + 1, full_ns)]
+            self._lose_from(before_ns, full_ns, _CALLS_LOST)
+
+    def _lose_from(self, before_ns: int, until_ns: int, kind: int) -> None:
+        """Records were lost after the one of that time, if there was one, and until the second time."""
+        since, until = before_ns + 1 if before_ns else until_ns, _U64.pack(until_ns)
+        self._records.append((since, kind, 0, until))
+        if until_ns > since:
+            self._records.append((until_ns, _CALLS_LOST, 0, until))
 
     def skip(self, raw: NDArray[Any], now_ns: int) -> None:
         """Counts what was read from a ring, and treats it as lost: u8, shape (n,)."""
@@ -332,7 +334,7 @@ class SideBand:
         if pid not in self.live:  # births and rare calls are seen of all processes
             self.others += 1
             return
-        if self._shared.sampled(thread, record) or self._calls is None:
+        if self._losses.sampled(thread, record) or self._calls is None:
             return
         call = self._calls.returned(time_ns, record)
         if call is not None:
@@ -346,7 +348,6 @@ class SideBand:
         live.bare = bool(misc & perf.PERF_RECORD_MISC_COMM_EXEC)
         if live.bare:
             live.image, live.image_end, live.loaded, live.title = 0, 0, False, b""
-            self._shared.left(pid)
             self._losses.executed(time_ns, pid)
             # the other threads have ended, and the thread that called exec has taken the first one's id
             live.threads = {pid}
@@ -369,8 +370,7 @@ class SideBand:
         else:
             image = (parent.image, parent.image_end, parent.loaded) if parent else ()
             self.live[pid] = Live(ppid, name, {tid}, *image)
-            self._shared.forked(pid, ppid, parent_thread)
-            self._losses.forked(time_ns, pid, ppid)
+            self._losses.forked(time_ns, pid, ppid, parent_thread)
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
 
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
@@ -392,7 +392,6 @@ class SideBand:
                 self.ended.clear()
             self.ended.add(pid)
             self._losses.ended(pid, time_ns)
-            self._shared.left(pid)
             code = self._code(pid)
             self._processes.append((time_ns, pid, live.ppid, pid, PROCESS_EXIT, live.name, code))
 
@@ -451,7 +450,6 @@ class SideBand:
                 name = self._strings.code(procfs.name(f"{pid}/task/{tid}"))
                 self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
             if stat.ppid in self.live and same_memory(pid, stat.ppid):
-                self._shared.joined(pid, stat.ppid)
                 self._losses.shares(time_ns, pid, stat.ppid)
         self._list(pid, time_ns, maps.coded(self._strings))
 
@@ -474,11 +472,9 @@ class SideBand:
         """A live process is not traced any more; should it come back, it is seen again."""
         if self.live.gone(pid):
             self._losses.ended(pid)
-            self._shared.left(pid)
 
     def _lose(self, time_ns: int, misc: int, record: bytes) -> None:
         """Unmaps everything in live processes, so that faults are unresolved until the mappings are read again."""
-        self._shared.lost()
         self._losses.births_lost()
         self._lose_calls(time_ns, misc, record)
         self._spaces += [(time_ns, pid, SPACE_UNMAP, 0, _END, 0, 0, 0, 0, 0) for pid in self.live]
@@ -490,14 +486,14 @@ class SideBand:
     def _changed(self, rows: Iterable[tuple[int, ...]]) -> None:
         """Emits rows of an address space for every process that shares it."""
         for time_ns, pid, *rest in rows:
-            for sharer in self._shared.of(pid):
+            for sharer in self._losses.of(pid):
                 self._spaces.append((time_ns, sharer, *rest))
 
     def _rows(self, watermark: int, source: str) -> Iterator[Batch]:
         processes, self._processes = until(self._processes, watermark)
         if processes:
             yield self._batch(PROCESS, columns_of(PROCESS, processes), source)
-        if losses := self._losses.give(watermark, final=watermark == _END):
+        if losses := self._losses.give(watermark):
             yield self._batch(CONTENT_LOSS, columns_of(CONTENT_LOSS, losses), source)
         spaces, self._spaces = until(self._spaces, watermark)
         # In one batch: whoever applies process rows must know when all address_space rows of their time are there.

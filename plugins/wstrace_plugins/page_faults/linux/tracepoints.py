@@ -44,7 +44,7 @@ EVERYWHERE: dict[str, tuple[str, str | None]] = {
     "mlock2": ("!(flags & 1)", None),  # without MLOCK_ONFAULT
     # MCL_CURRENT without MCL_ONFAULT; the records of mappings tell what is locked from then on
     "mlockall": ("(flags & 1) && !(flags & 4)", None),
-    "shmat": ("shmflg & 0x4000", "ret < 0"),  # SHM_REMAP; likewise
+    "shmat": ("shmflg & 0x4000", "ret > 0"),  # SHM_REMAP
 }
 
 #: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD

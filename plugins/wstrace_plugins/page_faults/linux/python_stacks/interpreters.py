@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,9 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.schema import (
     ADDRESS_SPACE,
     HOW_BEFORE_PYTHON,
+    HOW_NO_INTERPRETER,
     HOW_NOT_PYTHON,
-    HOW_UNKNOWN,
+    HOW_NOT_YET,
     MAP_EXECUTE,
     PROCESS,
     PROCESS_EXEC,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
-#: Names are compared without an expression where that does: compiling one takes 0.1 ms of each start.
-_LIBRARY, _LIBRARY_BEGIN = r"libpython\d\.\d+.*\.so.*", "libpython"
 #: what a program imports that can start another one, without the `_` that it may begin with
 _STARTING = frozenset(
     b"execl execle execlp execv execve execvp execvpe execveat fexecve posix_spawn posix_spawnp fork vfork forkpty "
@@ -53,71 +52,33 @@ _WORD = r"[^\s;&|()<>'\"`$=]+"
 _SHEBANG_BYTES = 4096
 
 
-class File(NamedTuple):
-    """What a file is known by, as stat(2) has it: nothing is written to it that leaves its time of change."""
-
-    device: int
-    inode: int
-    changed_ns: int
-
-
-class Files(NamedTuple):
-    """Where a CPython is: in the program itself (libpython None), or in a library that the program needs."""
-
-    program: File
-    libpython: File | None
-
-
-class Found(NamedTuple):
-    """A CPython in a process: which one, and where its _PyRuntime stands.
-
-    files: None where it is in a library that the program does not need by itself.
-    """
-
-    python: Python
-    at: int
-    files: Files | None
-
-
-class Command(NamedTuple):
-    """What a command will do: the CPython that it runs, None = none; whether it may start other programs.
-
-    files: where the CPython is.
-    """
-
-    python: Python | None
-    starts: bool
-    files: Files | None = None
-
-
 class Looked(NamedTuple):
-    """What was seen in a file: the CPython that it has, whether it needs a libpython; which file it is."""
+    """What was seen in a file: the CPython that it has, whether it needs a libpython, whether it may start a program.
+
+    file: its bytes and time of change in ns, by which the programs know it: what is written to a file changes that.
+    """
 
     python: Python | None
     needs: bool
-    file: File
+    starts: bool
+    file: tuple[int, int]
 
 
 class Interpreters:
     """The ELF files that were looked into, by device, inode and time of change."""
 
     def __init__(self) -> None:
-        self._files: dict[tuple[int, ...], tuple[Python | None, bool]] = {}
+        self._files: dict[tuple[int, ...], Looked] = {}
 
-    # -- a process -------------------------------------------------------------------------------------------------
-
-    def of_process(self, pid: int) -> tuple[Found | None, bool]:
-        """(the CPython that the process has mapped, whether it will map one: its program needs a libpython).
+    def of_process(self, pid: int) -> tuple[Looked, int] | None:
+        """The file with the CPython that the process has mapped, and where its _PyRuntime stands; None = there is none.
 
         Raises:
             Unavailable: it has ended, or belongs to someone else.
         """
         maps = procfs.read_maps(pid)
-        columns, names = maps.columns, maps.files
-        program = program_of(pid)
-        coming = program not in names  # it is about to be executed
+        columns, names, program = maps.columns, maps.files, program_of(pid)
         seen: set[str] = set()
-        needing: File | None = None
         for row in range(len(columns["start"])):
             name = names[columns["file"][row]]
             if name in seen or columns["offset"][row] or not columns["ino"][row]:
@@ -127,17 +88,9 @@ class Interpreters:
             seen.add(name)
             begin, end, dev, ino = (int(columns[key][row]) for key in ("start", "end", "dev", "ino"))
             looked = self.of_mapped(pid, name, (dev, ino), (begin, end))
-            if looked is None:
-                continue
-            python, needs, file = looked
-            coming = coming or needs
-            if needs and name == program:
-                needing = file
-            if python is not None:
-                at = python.runtime + (begin - python.first) * python.movable
-                files = Files(file, None) if name == program else Files(needing, file) if needing else None
-                return Found(python, at, files), False
-        return None, coming
+            if looked is not None and (python := looked.python) is not None:
+                return looked, python.runtime + (begin - python.first) * python.movable
+        return None
 
     def of_mapped(
         self, pid: int, name: str, identity: tuple[int, int], span: tuple[int, int] = (0, 0)
@@ -157,52 +110,48 @@ class Interpreters:
         if fd < 0:
             return None
         try:
-            return Looked(*self.of_file(fd), _file(fd))
+            return self.of_file(fd)
         except (OSError, ValueError):
             return None
         finally:
             os.close(fd)
 
-    def of_file(self, fd: int) -> tuple[Python | None, bool]:
-        """(the CPython that an open file defines, whether it needs a libpython)."""
+    def of_file(self, fd: int) -> Looked:
+        """What an open file is."""
         status = os.fstat(fd)
-        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
         if key not in self._files:
             if len(self._files) >= _MOST_FILES:
                 self._files.clear()
-            python, needs = None, False
+            python, needs, starts = None, False, True
             with contextlib.suppress(ValueError):
                 python = python_in(fd)
                 needs = python is None and any(map(_is_libpython, Elf(read_of(fd)).libraries()[0]))
-            self._files[key] = (python, needs)
+                starts = python is None and (needs or starts_others(fd))
+            self._files[key] = Looked(python, needs, starts, (status.st_size, status.st_ctime_ns))
         return self._files[key]
 
-    # -- a command -------------------------------------------------------------------------------------------------
+    def of_command(self, path: str, environment: Mapping[str, str], root: str = "") -> Looked | None:
+        """The file with the CPython that a command will run, else its program; None = it cannot be looked into.
 
-    def of_command(self, path: str, environment: Mapping[str, str], root: str = "") -> Command:
-        """What a program, or the interpreter that a script names, will do: that of its `#!` line, and so on.
-
-        root: the folder that is `/` for the path; "" = ours.
+        A script is what its `#!` line names, and so on. root: the folder that is `/` for the path; "" = ours.
         """
         for _ in range(_MOST_STEPS):
             try:
                 fd = open_named(path, root)
             except (OSError, ValueError):
-                return Command(None, True)
+                break
             try:
                 begin = os.read(fd, _SHEBANG_BYTES)
                 if not begin.startswith(b"#!"):
-                    python, needs = self.of_file(fd)
-                    files = Files(_file(fd), None) if python is not None else None
-                    if needs and (library := self._library(fd, path, environment, root)) is not None:
-                        python, files = library.python, Files(_file(fd), library.file)
-                    return Command(python, starts_others(fd), files)
+                    looked = self.of_file(fd)
+                    return (self._library(fd, path, environment, root) if looked.needs else None) or looked
             except OSError:
-                return Command(None, True)
+                break
             finally:
                 os.close(fd)
             path = _named_by(begin, environment)
-        return Command(None, True)
+        return None
 
     def _library(self, fd: int, path: str, environment: Mapping[str, str], root: str) -> Looked | None:
         """What is in the libpython that a program needs, searched where ld.so does."""
@@ -213,24 +162,16 @@ class Interpreters:
         origin = os.path.dirname(path if root else os.path.realpath(path))
         folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
         folders += environment.get("LD_LIBRARY_PATH", "").split(":")
-        for name in needed:
-            if not _is_libpython(name):
+        for name, folder in itertools.product(filter(_is_libpython, needed), (*folders, *_FOLDERS)):
+            try:
+                library = open_named(os.path.join(folder, name), root)
+            except (OSError, ValueError):
                 continue
-            for folder in (*folders, *_FOLDERS):
-                try:
-                    library = open_named(os.path.join(folder, name), root)
-                except (OSError, ValueError):
-                    continue
-                try:
-                    return Looked(*self.of_file(library), _file(library))
-                finally:
-                    os.close(library)
+            try:
+                return self.of_file(library)
+            finally:
+                os.close(library)
         return None
-
-
-def _file(fd: int) -> File:
-    status = os.fstat(fd)
-    return File(status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
 def is_named(name: str) -> bool:
@@ -254,14 +195,8 @@ def starts_others(fd: int) -> bool:
     return not imports or any(name.lstrip(b"_") in _STARTING for name in imports)
 
 
-@functools.lru_cache(_MOST_FILES)
-def is_library(name: str) -> bool:
-    """Whether a file's name is that of a CPython's library."""
-    return _is_libpython(name.rpartition("/")[2])
-
-
 def _is_libpython(base: str) -> bool:
-    return base.startswith(_LIBRARY_BEGIN) and re.fullmatch(_LIBRARY, base) is not None
+    return base.startswith("libpython") and ".so" in base
 
 
 def program_of(pid: int) -> str:
@@ -284,9 +219,10 @@ def _named_by(begin: bytes, environment: Mapping[str, str]) -> str:
 
 
 def command_of(pid: int) -> tuple[Sequence[str], dict[str, str]]:
-    """What a launched process, which waits before its execve(), will execute: {path, words}, and its environment.
+    """The words of a process's command line, and its environment.
 
-    The waiting program has the path in its own command line's place (see wstrace_plugins.os.linux.launcher).
+    The program that waits before its execve() has the path of what it will execute in place of its own first word (see
+    wstrace_plugins.os.linux.launcher).
     """
     try:
         command = procfs.content(f"/proc/{pid}/cmdline", procfs.COMMAND_BYTES).split(b"\0")
@@ -318,23 +254,17 @@ _COLUMNS = ("pid", "time_ns", "file", "dev", "ino")
 class _Program:
     """A program in execution: shared by the processes that are forked from the one that executed it.
 
-    known: its file was looked into. python: it is a CPython, or needs one. mapped: when it mapped one; None = not yet.
-    files: what it mapped that is a CPython; None of one that could not be looked into.
+    began: when it was executed; 0 = before the trace. known: its file was looked into. python: it is a CPython, or
+    needs one. refused: one of which no frames are read. mapped: when it mapped one; None = not yet. files: those of a
+    CPython that it has mapped; None of one that could not be looked into.
     """
 
-    __slots__ = ("files", "known", "mapped", "python", "started")
+    __slots__ = ("began", "files", "known", "mapped", "python", "refused", "started")
 
-    def __init__(self, *, known: bool = False) -> None:
-        self.started, self.known, self.python = known, known, False
+    def __init__(self, began: int = 0) -> None:
+        self.began, self.started, self.known, self.python, self.refused = began, False, False, False, False
         self.mapped: int | None = None
-        self.files: set[File | None] = set()
-
-
-class _Since(NamedTuple):
-    """From that time on a process executes a program."""
-
-    time_ns: int
-    program: _Program
+        self.files: set[tuple[int, int] | None] = set()
 
 
 class History:
@@ -347,42 +277,52 @@ class History:
 
     def __init__(self, strings: Dictionary, interpreters: Interpreters) -> None:
         self._strings, self._interpreters = strings, interpreters
-        self._programs: dict[int, list[_Since]] = {}
+        #: pid -> since when it has executed which program
+        self._programs: dict[int, list[tuple[int, _Program]]] = {}
         #: name, device and inode of a file -> what was seen in it; None = it could not be looked into
         self._files: dict[tuple[int, int, int], Looked | None] = {}
         #: whether a process has executed or mapped a CPython, or what is named like one
         self.met = False
         #: whether a process was started, or executed a further program
         self.others = False
+        #: when the programs were told of a file with a CPython: its first instruction makes it known
+        self.told: dict[tuple[int, int] | None, int] = {}
+        #: processes that have mapped a CPython that the programs were not told of, since they were last looked at
+        self.new: set[int] = set()
 
-    def begin(self, pid: int) -> None:
-        """A process that runs no CPython, as somebody has seen: up to now, or to its next exec."""
-        self._programs[pid] = [_Since(0, _Program(known=True))]
+    def seen(self, pid: int, *, refused: bool = False) -> None:
+        """A process runs no CPython up to now, or to its next exec; or it runs one of which no frames are read."""
+        programs = self._programs.setdefault(pid, [])
+        if not programs:
+            programs.append((0, _Program()))
+        program = programs[-1][1]
+        program.refused |= refused
+        program.known |= not (program.started or refused)
+        program.started = True
 
     def saw(self, batch: Batch) -> None:
         """Learns from what happened to processes and their mappings, in order of time."""
         if batch.schema is PROCESS:
-            self._processes(batch)
+            rows = (batch["pid"] == batch["tid"]) & np.isin(batch["event"], (PROCESS_EXEC, PROCESS_FORK))
+            for row in zip(*(batch[name][rows].tolist() for name in ("event", "pid", "ppid", "time_ns")), strict=True):
+                self._process(*row)
         elif batch.schema is ADDRESS_SPACE:
             code = (batch["flags"] & MAP_EXECUTE) != 0
             for row in zip(*(batch[name][code].tolist() for name in _COLUMNS), strict=True):
                 self._mapped(*row)
 
-    def _processes(self, batch: Batch) -> None:
-        rows = (batch["pid"] == batch["tid"]) & np.isin(batch["event"], (PROCESS_EXEC, PROCESS_FORK))
-        columns = (batch[name][rows].tolist() for name in ("event", "pid", "ppid", "time_ns"))
-        for event, pid, ppid, time_ns in zip(*columns, strict=True):
-            if len(self._programs) >= _MOST_PROCESSES:
-                self._programs.clear()
-            if event == PROCESS_FORK:
-                of_parent = self._programs.get(ppid)
-                self._programs[pid] = [_Since(time_ns, of_parent[-1].program)] if of_parent else []
-                self.others = True
-                continue
-            programs = self._programs.setdefault(pid, [])
-            self.others |= not programs or programs[-1].time_ns > 0
-            programs.append(_Since(time_ns, _Program()))
-            del programs[:-_MOST_PROGRAMS]
+    def _process(self, event: int, pid: int, ppid: int, time_ns: int) -> None:
+        if len(self._programs) >= _MOST_PROCESSES:
+            self._programs.clear()
+        if event == PROCESS_FORK:
+            of_parent = self._programs.get(ppid)
+            self._programs[pid] = [(time_ns, of_parent[-1][1])] if of_parent else []
+            self.others = True
+            return
+        programs = self._programs.setdefault(pid, [])
+        self.others |= not programs or programs[-1][0] > 0
+        programs.append((time_ns, _Program(time_ns)))
+        del programs[:-_MOST_PROGRAMS]
 
     def _mapped(self, pid: int, time_ns: int, file: int, dev: int, ino: int) -> None:
         """A process has mapped code of a file."""
@@ -391,9 +331,16 @@ class History:
         named = is_named(self._strings[file])
         if not ino or not (first or named):
             return
-        looked = self._look(pid, file, dev, ino)
+        key = (file, dev, ino)
+        if key not in self._files:
+            if len(self._files) >= _MOST_MAPPED_FILES:
+                self._files.clear()
+            self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
+        looked = self._files[key]
         python = None if looked is None else looked.python is not None or looked.needs
         self.met |= named if python is None else python
+        if looked is not None and looked.python is not None and looked.file not in self.told:
+            self.new.add(pid)
         if program is None:
             return
         if first:
@@ -402,43 +349,37 @@ class History:
             program.mapped = time_ns
         if looked is None or looked.python is not None:
             program.files.add(looked and looked.file)
-
-    def _look(self, pid: int, file: int, dev: int, ino: int) -> Looked | None:
-        """What the mapped file is; None where its name leads to it no more."""
-        key = (file, dev, ino)
-        if key not in self._files:
-            if len(self._files) >= _MOST_MAPPED_FILES:
-                self._files.clear()
-            self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
-        return self._files[key]
+            program.refused |= looked is not None and looked.python is not None and looked.python.layout is None
 
     def began(self, pid: int, time_ns: int) -> int:
         """When the process had executed what it was running at that time; 0 where that is not known."""
         return next((since for since, _ in reversed(self._programs.get(pid, ())) if since <= time_ns), 0)
 
-    def how(
-        self,
-        pid: int,
-        times: NDArray[Any],
-        waiting: NDArray[Any] | None = None,
-        libraries: Set[File | None] = frozenset(),
-    ) -> NDArray[Any]:
-        """Why faults of a process at those times have no Python frame, where that is proven; else HOW_UNKNOWN.
+    def how(self, pid: int, times: NDArray[Any], unknown: NDArray[Any]) -> NDArray[Any]:
+        """Why faults of a process at those times have no Python frame, where that is proven; else HOW_NOT_YET.
 
-        waiting: of which faults it had not executed any of these libraries.
+        unknown: at which faults the programs did not know the process: it had executed no file that they knew.
         """
         programs = self._programs.get(pid, [])
-        how = np.full(len(times), HOW_UNKNOWN, "|u1")
-        begins = np.array([since.time_ns for since in programs], "<u8")
+        how = np.full(len(times), HOW_NOT_YET, "|u1")
+        begins = np.array([since for since, _ in programs], "<u8")
         if len(begins) and len(times) and times.min() >= begins[-1]:  # as nearly always: no search
             which = np.full(len(times), len(begins))
         else:
             which = begins.searchsorted(times, side="right")
         for i, (_, program) in enumerate(programs, 1):
+            mine = which == i
+            if program.known and not program.python and program.mapped is None:
+                how[mine] = HOW_NOT_PYTHON
+            elif program.refused:
+                how[mine] = HOW_NO_INTERPRETER
+            elif program.python and all(
+                file and self.told.get(file, _NEVER) <= program.began for file in program.files
+            ):
+                how[mine & unknown] = HOW_BEFORE_PYTHON
             if program.mapped is not None:
-                how[(which == i) & (times < program.mapped)] = HOW_BEFORE_PYTHON
-            elif program.known and not program.python:
-                how[which == i] = HOW_NOT_PYTHON
-            if waiting is not None and program.python and program.files <= libraries:
-                how[(which == i) & waiting] = HOW_BEFORE_PYTHON
+                how[mine & (times < program.mapped)] = HOW_BEFORE_PYTHON
         return how
+
+
+_NEVER = 1 << 64

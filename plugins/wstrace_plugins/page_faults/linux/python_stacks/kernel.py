@@ -1,4 +1,4 @@
-"""What the programs need of the running kernel, and what its refusals mean.
+"""The programs in the running kernel, what they need of it, and what its refusals mean.
 
 BTF, the description that the kernel gives of itself, says where members of its structures stand; only what is needed
 is looked up, as a scan of all types takes 0.1 s. Source: Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
@@ -11,6 +11,7 @@ import os
 import platform
 import struct
 import sys
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ from wstrace.interfaces import Level
 from wstrace_plugins.os.linux import procfs, versions
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
-from wstrace_plugins.page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, ProgramPath
+from wstrace_plugins.page_faults.linux.python_stacks.maps import WALKERS, Kernel, Maps
 from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
 from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, S
+from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from wstrace_plugins.os.linux.cpython.elf import Python
     from wstrace_plugins.os.linux.cpython.layouts import Layout
 
 _FIRST_KERNEL = (5, 17)  # with bpf_loop() and bpf_find_vma()
@@ -35,9 +39,8 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MACHINE = "x86_64"
 _SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
 _MEMBERS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
-            ("task_struct", "thread"), ("thread_struct", "fsbase"), ("task_struct", "mm"), ("file", "f_inode"),
-            ("inode", "i_ino"), ("inode", "i_sb"), ("super_block", "s_dev"), ("vm_area_struct", "vm_pgoff"),
-            ("vm_area_struct", "vm_file"))  # fmt: skip
+            ("task_struct", "thread"), ("thread_struct", "fsbase"), ("vm_area_struct", "vm_pgoff"),
+            ("vm_area_struct", "vm_file"), ("file", "f_inode"), ("inode", "i_size"))  # fmt: skip
 #: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
 #: of tasks stand in its first 50 KiB
 BEGINS = (1 << 16, 1 << 20, 1 << 30)
@@ -55,19 +58,16 @@ def this_kernel() -> Kernel:
     for begin in BEGINS:
         types = KernelTypes(begin=begin)
         found = {".".join(member): types.offset(*member) for member in _MEMBERS}
-        program, changed = types.nested("mm_struct", ("exe_file", "start_code")), _changed(types)
-        offsets = [offset for offset in found.values() if offset is not None]
-        if len(offsets) == len(found) and program is not None and changed is not None:
+        changed, offsets = _changed(types), [offset for offset in found.values() if offset is not None]
+        if len(offsets) == len(found) and changed is not None:
             break
     else:
-        missing = next((member for member, offset in found.items() if offset is None), "mm_struct.exe_file")
+        missing = next((member for member, offset in found.items() if offset is None), "inode.i_ctime")
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
-    exec_id, parent, tgid, thread, base, mm, inode, number, super_block, device, page, file = offsets
+    exec_id, parent, tgid, thread, base, *rest = offsets
     status = os.stat("/proc/self/ns/pid")
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    exe_file, start_code = program
-    path = ProgramPath(mm, exe_file, start_code, inode, number, super_block, device, changed)
-    return Kernel(exec_id, parent, tgid, thread + base, path, Mapped(0, page, file), namespace)
+    return Kernel(namespace, exec_id, parent, tgid, thread + base, *[*rest, *changed])
 
 
 def _changed(types: KernelTypes) -> tuple[int, int] | None:
@@ -121,33 +121,117 @@ def tried() -> Level:
     """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
     from wstrace_plugins.os.linux.cpython.layouts import layout
 
-    opened: list[bpf.Program | Maps | Gate] = []
     try:
-        kernel = this_kernel()
-        maps, gate = Maps(1), Gate()
-        opened += (maps, gate)
-        opened.append(load_entry(maps, kernel, gate))
-        opened.append(load_walker(maps, layout((3, 12), b""), b"probe"))
-        os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
+        gate = Gate()
+        try:
+            programs = Programs([0], gate)
+        finally:
+            gate.close()
+        try:
+            programs.walker(layout((3, 12), b""), (0, 0))
+            os.close(perf.perf_event_open(output_attributes(), -1, perf.online_cpus()[0]))
+        finally:
+            programs.close()
     except (Unavailable, OSError) as error:
         no = error if isinstance(error, Unavailable) else refusal(error)
         return Level("none", no.why, no.remedy)
-    finally:
-        for one in opened:
-            one.close()
     return Level("exact")
 
 
-def load_entry(maps: Maps, kernel: Kernel, gate: Gate) -> bpf.Program:
-    """Loads the program that the gates lead to. Raises OSError."""
-    return bpf.Program(entry(maps, kernel, gate.memory.fd), b"entry")
+_U32, _ASKED, _TOLD = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("<QQQQ")
+_FILE_KEY, _IN_FILE, _ALL_BITS = struct.Struct("<QQQ"), struct.Struct("<QQ"), (1 << 64) - 1
 
 
-def load_walker(maps: Maps, of: Layout, name: bytes, static: tuple[int, int] = (0, 0)) -> bpf.Program:
-    """Loads the walker for a layout; static: see walker(). Raises OSError."""
-    from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
+class Programs:
+    """The programs behind the gate, and the memory that they share with the tracer.
 
-    return bpf.Program(walker(maps, of, static), name)
+    Args:
+        cpus: the CPUs that are traced.
+        gate: what hangs on the events, and leads to the programs from now on.
+
+    Raises:
+        OSError, Unavailable: the kernel refuses them.
+    """
+
+    def __init__(self, cpus: Sequence[int], gate: Gate) -> None:
+        kernel = this_kernel()
+        self._outputs: list[int] = []
+        self._loaded: list[bpf.Program] = []
+        self._rings: list[bpf.RingBuffer] = []
+        self._walkers: dict[tuple[Layout, tuple[int, int]], int] = {}
+        self.maps = Maps(max(cpus) + 1)
+        try:
+            self._loaded.append(bpf.Program(entry(self.maps, kernel, gate.memory.fd), b"entry"))
+            self._rings.append(bpf.RingBuffer(self.maps.asked))
+            gate.lead_to(self._loaded[0])
+        except OSError:
+            self.close()
+            raise
+
+    def join(self, ring: Ring) -> None:
+        """Lets the programs write rows into a fault ring. Raises OSError."""
+        self._outputs.append(fd := perf.perf_event_open(output_attributes(), -1, ring.cpu))
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, ring.fd)
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+        self.maps.outputs.set(_U32.pack(2 * ring.cpu + (ring.kind == MAJOR)), _U32.pack(fd))
+
+    def walker(self, layout: Layout, static: tuple[int, int]) -> int:
+        """The index of the program for that layout and static data, loaded if it is new. Raises OSError."""
+        if (index := self._walkers.get((layout, static))) is not None:
+            return index
+        if (index := len(self._walkers)) >= WALKERS:
+            raise OSError(errno.ENOSPC, "there are programs for as many CPythons as can be held")
+        from wstrace_plugins.page_faults.linux.python_stacks.programs.walker import walker  # 12 ms, for a CPython alone
+
+        loaded = bpf.Program(walker(self.maps, layout, static), b"py%d%d" % layout.version)
+        self._loaded.append(loaded)
+        if not self._walkers:
+            self._rings.append(bpf.RingBuffer(self.maps.records))
+        self.maps.walkers.set(_U32.pack(index), _U32.pack(loaded.fd))
+        self._walkers[layout, static] = index
+        return index
+
+    def tell_file(self, file: tuple[int, int], python: Python, walker: int) -> None:
+        """Tells of a file with a CPython: its bytes, its time of change in ns. Raises OSError."""
+        size, changed_ns = file
+        from_begin = python.runtime - (python.code - python.code_offset) & _ALL_BITS
+        key = _FILE_KEY.pack(size, changed_ns // 10**9 & _ALL_BITS, changed_ns % 10**9)
+        self.maps.files.set(key, _IN_FILE.pack(from_begin, walker))
+
+    def tell_process(self, pid: int, executed: int, at: int = 0, walker: int = NONE) -> None:
+        """Tells which CPython a process runs: the address of its _PyRuntime, and its walker. Raises OSError.
+
+        executed: the number of its exec, for which alone that holds, as the programs give it; 0 = not known.
+        """
+        salt = int.from_bytes(os.urandom(8), "little") | 1
+        self.maps.told.set(pid.to_bytes(8, "little"), _TOLD.pack(salt, at, walker, executed))
+
+    def asked(self) -> Iterator[tuple[int, int]]:
+        """The processes that the programs have asked about since the last call: pid and number of the exec."""
+        return (_ASKED.unpack(record) for record in self._rings[0].read())
+
+    def records(self) -> Iterator[memoryview]:
+        """What the walkers have told since the last call; each is valid until the next one is wanted."""
+        return self._rings[1].read() if self._walkers else iter(())
+
+    def count(self, place: int) -> int:
+        """A count of the programs, of all CPUs."""
+        raw = self.maps.scratch.get(_U32.pack(0)) or b""
+        return int(np.frombuffer(raw, "<u8").reshape(-1, (S.BYTES + 7) // 8)[:, place // 8].sum())
+
+    def close(self) -> None:
+        """Closes programs, maps and events."""
+        for ring in self._rings:
+            ring.close()
+        self.after_fork_in_child()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: closes the copied descriptors."""
+        while self._outputs:
+            os.close(self._outputs.pop())
+        self.maps.close()
+        for one in self._loaded:
+            one.close()
 
 
 def output_attributes() -> NDArray[Any]:
@@ -163,7 +247,7 @@ _HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, header's size, ty
 _MAGIC, _STRUCT = 0xEB9F, 4
 #: 32-bit words of a type (name, kind and number of members, size) and of a member of a structure
 _HEAD_WORDS, _MEMBER_WORDS = 3, 3
-_MOST_MEMBERS, _MOST_NESTED = 4096, 256
+_MOST_MEMBERS = 4096
 _NOWHERE = 0xFFFFFFFF
 
 
@@ -209,30 +293,6 @@ class KernelTypes:
                 bits = int(hit[0, 2])
                 return (bits & 0xFFFFFF if info >> 31 else bits) // 8
         return None
-
-    def nested(self, structure: str, members: tuple[str, ...]) -> tuple[int, ...] | None:
-        """The offsets of members of the structure without a name that a structure begins with (struct mm_struct).
-
-        It is found by its members: None where not exactly one structure without a name has all of these.
-        """
-        begins = [at + _HEAD_WORDS for at in np.flatnonzero(self._types == self._name(structure)).tolist()]
-        if not any(self._types[at : at + _MEMBER_WORDS : 2].tolist() == [0, 0] for at in begins):
-            return None
-        names, found = [self._name(member) for member in members], []
-        for at in np.flatnonzero(self._types == names[0]).tolist():
-            for head in range(
-                at - _HEAD_WORDS, max(at - _HEAD_WORDS - _MOST_NESTED * _MEMBER_WORDS, 0), -_MEMBER_WORDS
-            ):
-                info = int(self._types[head + 1])
-                end = head + _HEAD_WORDS + (info & 0xFFFF) * _MEMBER_WORDS
-                if self._types[head] or info >> 24 & 31 != _STRUCT or not at < end <= len(self._types):
-                    continue
-                table = self._types[head + _HEAD_WORDS : end].reshape(-1, _MEMBER_WORDS)
-                bits = {name: offset for name, _, offset in table.tolist() if name in names}
-                if len(bits) == len(names):
-                    found.append(tuple((bits[name] & 0xFFFFFF if info >> 31 else bits[name]) // 8 for name in names))
-                break
-        return found[0] if len(found) == 1 else None
 
     def _name(self, text: str) -> int:
         if text not in self._found:  # most are asked for several times, and a search takes 10 us of each start

@@ -9,63 +9,41 @@ from typing import NamedTuple
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import CODE_HEAD, FILE_ROOM, LINES_ROOM, NAME_ROOM, S
 
-_PROCESSES, _THREADS, _KNOWN, _PROGRAMS, _LIBRARIES = 8192, 16384, 1 << 15, 1024, 256
+_PROCESSES, _THREADS, _KNOWN, _FILES = 8192, 16384, 1 << 15, 256
 #: bytes of the ring buffer for new stacks and code objects
 RING_BYTES = 4 << 20
 WALKERS = 32
 _PAGE = 4096
 
 
-class ProgramPath(NamedTuple):
-    """Offsets of the members on the way from a task to its program's inode and device, and of mm_struct.start_code.
-
-    changed: of the inode's time of change, its seconds and its nanoseconds.
-    """
-
-    mm: int
-    exe_file: int
-    start_code: int
-    inode: int
-    number: int
-    super_block: int
-    device: int
-    changed: tuple[int, int]
-
-
-class Mapped(NamedTuple):
-    """Offsets in struct vm_area_struct: where it begins, its first page in the file, and the file."""
-
-    start: int
-    page: int
-    file: int
-
-
 class Kernel(NamedTuple):
-    """Offsets in struct task_struct, in bytes; namespace: device and inode of our pid namespace, None = the first.
+    """Offsets of members in bytes, in task_struct, vm_area_struct, file and inode; our pid namespace.
 
-    program: the way from there to what identifies the program, and to where its code begins.
-    mapped: what is needed to find the library that a process executes.
+    namespace: its device and inode, None = the first.
     """
 
+    namespace: tuple[int, int] | None
     self_exec_id: int
     real_parent: int
     tgid: int
     thread_pointer: int
-    program: ProgramPath
-    mapped: Mapped
-    namespace: tuple[int, int] | None = None
+    mapping_page: int
+    mapping_file: int
+    file_inode: int
+    inode_size: int
+    inode_seconds: int
+    inode_nanoseconds: int
 
 
 class Maps:
     """The maps of a trace.
 
-    scratch: a CPU's memory (protocol.S). enabled: whether anything was told. told: pid -> what the tracer knows of its
-    CPython: u64 salt, u64 address of _PyRuntime, u64 walker. programs: u64 inode, u32 device, u32 and u64 nanoseconds
-    and seconds of the time of change of a program that is a CPython by itself -> u64 _PyRuntime from where its code
-    begins, u64 walker; of one that needs a library: 0, NEEDS. libraries: the same of a CPython's library -> u64
-    _PyRuntime from where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as told,
-    and of which exec. outputs: where rows go, by CPU and kind. asked: pids that the tracer is to look at, in a ring
-    buffer. walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs.
+    scratch: a CPU's memory (protocol.S). told: pid -> what the tracer knows of its CPython: u64 salt, u64 address of
+    _PyRuntime, u64 walker, u64 exec that it holds for, 0 = any. files: u64 bytes, u64 seconds and u64 nanoseconds of
+    the time of change of a file with a CPython (overlayfs gives the same of the file below) -> u64 _PyRuntime from
+    where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as told, and of which exec.
+    outputs: where rows go, by CPU and kind. asked: pid and exec of processes that the tracer is to look at. walkers: a
+    program for each CPython. multiplier: of the hashes, secret to the traced programs.
 
     The maps that walkers alone need are made when one is loaded: a command without a CPython does not pay their 6 ms.
 
@@ -79,10 +57,8 @@ class Maps:
         self._ring_bytes = ring_bytes
         try:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
-            self.enabled = self._map(bpf.ARRAY, 4, 8, 1, b"enabled")
-            self.told = self._map(bpf.HASH, 8, 24, _PROCESSES, b"told")
-            self.programs = self._map(bpf.LRU_HASH, 24, 16, _PROGRAMS, b"files")
-            self.libraries = self._map(bpf.LRU_HASH, 24, 16, _LIBRARIES, b"libs")
+            self.told = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"told")
+            self.files = self._map(bpf.LRU_HASH, 24, 16, _FILES, b"files")
             self.processes = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"procs")
             self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * cpus, b"rows")
             self.asked = self._map(bpf.RING_BUFFER, 0, 0, _PAGE, b"asked")

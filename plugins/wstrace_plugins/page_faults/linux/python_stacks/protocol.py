@@ -18,10 +18,8 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: the walker of a process of which the tracer has told nothing
-NOBODY = 0x7FFFFFFF
-#: the same of a process whose program needs a CPython's library: it is known as soon as it executes one that is known
-NEEDS = 0x7FFFFFFE
+#: instead of a walker: the process runs no CPython; the tracer was asked which one it runs
+NONE, ASKED = 0x7FFFFFFE, 0x7FFFFFFF
 #: the outermost frames of a deeper stack are left out
 DEPTH = 128
 
@@ -29,15 +27,13 @@ DEPTH = 128
 STATUS_BITS = 4
 #: read as a whole; the outermost frames are missing, because the stack is deep or one of them could not be read
 OK, TRUNCATED, BAD = 0, 1, 2
-#: without frames: the tracer has not told which CPython the process runs; no state of a thread was found; none of its
-#: frames could be read (BAD); it runs no Python
+#: without frames: which CPython the process runs is not known, and it has executed nothing of one that is; no state
+#: of a thread was found; none of its frames could be read (BAD); it runs no Python
 NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 #: for the tracer's own use: the row was lost; no row was ever written
 LOST, NO_ROW = 6, 7
 #: without frames: no interpreter was made yet, so that there was never a frame of any thread
 UNBORN = 8
-#: the same if the CPython that the process was seen to map is the library that the tracer has told of: not executed yet
-WAITING = 9
 #: what a status without frames says of a fault
 HOW_OF_STATUS = {
     BAD: HOW_NOT_READABLE,
@@ -47,7 +43,6 @@ HOW_OF_STATUS = {
     LOST: HOW_LOST,
     NOT_KNOWN: HOW_NOT_YET,
     UNBORN: HOW_BEFORE_PYTHON,
-    WAITING: HOW_NOT_YET,
     NO_ROW: HOW_NOT_YET,
 }
 
@@ -85,7 +80,8 @@ class S:
     KIND = 0  # 0 minor, 1 major
     IDS = 8  # tid, tgid
     LAST = 16  # of minor and of major rows: hash and tid of the last one, 0 = none
-    PROCESS = 48  # salt, address of _PyRuntime, index of the walker
+    PROCESS = 48  # salt, address of _PyRuntime
+    WALKER = 64  # its index
     THREAD_POINTER = 72
     HASH = 80
     SALT = 88
@@ -109,22 +105,16 @@ class S:
     CODE = 216
     OFFSET = 224
     ID = 232
-    STAGE = 240  # of the entry
     FLAGS = 248
     STRINGS = 256  # addresses of the qualified name and of the file's name
     AT = 272
     LEFT = 280
     SIZE = 288  # of the line table, while a code object is told
-    # tgid and exec of the process that the tracer was asked about last on this CPU
-    ASKED = 296
     # of the frame before in this walk: the file's name that was hashed last, and its hash
     FILE = 320
     FILE_HASH = 328
     WORDS = 336  # what was read last, up to 112 bytes
     WALK = 448  # its number on this CPU
-    TURNS = 456  # that are left to hash content
-    HERE = 464  # whether what is to be hashed was read already
-    TORN = 472
     SUMS = 480  # of the content that is being hashed: 4
     # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
     KNOWN = 512
@@ -132,12 +122,11 @@ class S:
     WINDOW_AT = 536  # of this walk: the address of the frame whose first wanted member WINDOW begins with, if it is one
     LIMIT = 544  # where the last frame stands that was read as a whole, from there
     WINDOW = 552  # a page's frames that were read at once
-    WAITS = WORDS  # of the entry: whether the process's program needs a library; then, of the mapping that it executes:
-    MAPPED = WORDS + 8  # whether its file is known, where it begins, its first page in the file
-    FILE_KEY = WORDS + 32  # what the maps know a file by, 24 bytes
+    MAPPED = WORDS  # of the mapping that is executed: whether its file is known, where it begins, its page in the file
+    FILE_KEY = WORDS + 24  # what the maps know a file by, 24 bytes
     RECORD = WINDOW + FRAME_WINDOW  # HEAD and the frames
     SLOTS = RECORD + HEAD + FRAME * (DEPTH + 1)
-    BLOCK = SLOTS + (SLOT << SLOT_BITS) + 64  # content that is being hashed; what stands before it was read with it
+    BLOCK = SLOTS + (SLOT << SLOT_BITS) + 64  # content that is being hashed; its head was read with it
     BYTES = BLOCK + BLOCK_ROOM + 32  # a CPU's value has 32 KiB at most
 
 

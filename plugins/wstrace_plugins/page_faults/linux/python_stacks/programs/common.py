@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
+    DOUBLE,
     FP,
     R0,
     R1,
@@ -83,13 +84,27 @@ class Walk(Assembler):
         self.lookup(self.maps.scratch.fd, missing)
         self.mov(R8, R0)
 
-    def read(self, to: int, size: int | None, source: Register, plus: int = 0) -> None:
-        """Reads user memory at source + plus into the scratch memory; size None = R2. R0 = 0 if it could be read."""
+    def get(self, target: Register, place: int, size: int = DOUBLE) -> None:
+        """target = what stands in the scratch memory."""
+        self.load(target, R8, place, size)
+
+    def put(self, place: int, value: int, size: int = DOUBLE) -> None:
+        """Sets what stands in the scratch memory to a register, or to a constant."""
+        self.store(R8, place, value, size)
+
+    def when(self, place: int, condition: str, right: int, label: str) -> None:
+        """Goes on at a label if what stands in the scratch memory CONDITION right; R1 is lost."""
+        self.get(R1, place)
+        self.jump_if(R1, condition, right, label)
+
+    def read(self, to: int, size: int | None, source: Register, plus: int, unreadable: str) -> None:
+        """Reads user memory at source + plus into the scratch memory, or goes on at a label; size None = R2."""
         self.mov(R3, source, plus)
         self.mov(R1, R8, to)
         if size is not None:
             self.mov(R2, size)
         self.call(READ_USER)
+        self.jump_if(R0, "!=", 0, unreadable)
 
     def mix(self, target: Register, other: Register) -> None:
         """target = a hash of both; R4 = the session's multiplier is expected, R5 is lost."""
@@ -99,30 +114,27 @@ class Walk(Assembler):
         self.op("rsh", R5, 29)
         self.op("xor", target, R5)
 
-    def count(self, place: int) -> None:
+    def count(self, place: int, base: Register = R8) -> None:
         """Adds one to a count in the scratch memory, which is this CPU's alone."""
-        self.load(R1, R8, place)
+        self.load(R1, base, place)
         self.op("add", R1, 1)
-        self.store(R8, place, R1)
+        self.store(base, place, R1)
 
-    def tell(self) -> None:
+    def write_row(self) -> None:
         """Writes a row with S.HASH before the sample, unless the last row of this ring says the same of this thread."""
-        done, first = self.name("done"), self.name("first")
-        self.load(R7, R8, S.KIND)
+        self.get(R7, S.KIND)
         self.op("and", R7, 1)
-        self.mov(R9, R8, S.LAST)
-        self.jump_if(R7, "==", 0, first)
-        self.op("add", R9, 16)
-        self.label(first)
-        self.load(R1, R8, S.IDS, WORD)
-        self.load(R2, R9, 8)
-        self.load(R3, R8, S.HASH)
-        self.load(R4, R9, 0)
-        told = self.name("tell")
-        self.jump_if(R1, "!=", R2, told)
-        self.jump_if(R3, "==", R4, done)
-        self.label(told)
-        self.store(R9, 8, 0)
+        self.mov(R9, R7)
+        self.op("mul", R9, 16)
+        self.op("add", R9, R8)
+        self.get(R1, S.IDS, WORD)
+        self.get(R3, S.HASH)
+        self.load(R2, R9, S.LAST + 8)
+        self.jump_if(R1, "!=", R2, "new row")
+        self.load(R2, R9, S.LAST)
+        self.jump_if(R3, "==", R2, "leave")
+        self.label("new row")
+        self.store(R9, S.LAST + 8, 0)
         self.store(FP, ROW + 4, MAGIC, WORD)
         self.store(FP, ROW + 8, R3)
         self.call(PROCESSOR)
@@ -134,24 +146,16 @@ class Walk(Assembler):
         self.mov(R4, FP, ROW + 4)
         self.mov(R5, 12)
         self.call(PERF_OUTPUT)
-        failed = self.name("failed")
-        self.jump_if(R0, "!=", 0, failed)
-        self.load(R1, R8, S.IDS, WORD)
-        self.store(R9, 8, R1)
-        self.load(R1, R8, S.HASH)
-        self.store(R9, 0, R1)
-        self.jump(done)
-        self.label(failed)
+        self.jump_if(R0, "!=", 0, "row lost")
+        self.get(R1, S.IDS, WORD)
+        self.store(R9, S.LAST + 8, R1)
+        self.get(R1, S.HASH)
+        self.store(R9, S.LAST, R1)
+        self.jump("leave")
+        self.label("row lost")
         self.op("lsh", R7, 3)
         self.op("add", R7, R8)
-        self.count_at(R7, S.ROWS_LOST)
-        self.label(done)
-
-    def count_at(self, base: Register, place: int) -> None:
-        """Adds one to the u64 at base + place."""
-        self.load(R1, base, place)
-        self.op("add", R1, 1)
-        self.store(base, place, R1)
+        self.count(S.ROWS_LOST, R7)
 
     def leave(self) -> None:
         """The end: the sample is written in any case, as the programs' answer is always 1."""

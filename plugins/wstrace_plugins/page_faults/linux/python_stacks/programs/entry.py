@@ -20,7 +20,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
     Code,
     Register,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.maps import Kernel, Mapped, Maps, ProgramPath
+from wstrace_plugins.page_faults.linux.python_stacks.maps import Kernel, Maps
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     CLOCK,
     CURRENT_TASK,
@@ -37,80 +37,74 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import NEEDS, NOBODY, NOT_KNOWN, UNBORN, WAITING, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import ASKED, NONE, NOT_KNOWN, S
 
 #: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
 _INSTRUCTION = 128
 #: of an inode's time of change; the kernel has its own use for the other bits (I_CTIME_QUERIED)
 _NANOSECONDS = (1 << 30) - 1
 _PAGE_SHIFT = 12
+_MAPPING_START = 0  # of vm_area_struct.vm_start
 
 
 def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     """The program of the events of both kinds; `kind`: the memory of the gates, which says of which one is.
 
-    A process is known by its tgid and the number of its exec. The first fault of one that is not known asks the tracer,
-    which looks into its program; a child is what its parent is until it executes something itself.
+    A process is known by its tgid and the number of its exec. It is what the tracer has told of it, or what its parent
+    is until it executes something itself, or what the file is of which it executes an instruction. Else the tracer is
+    asked once. Where nothing is known, a row says so.
     """
     a = Walk(maps)
     a.mov(R6, R1)
     a.scratch("leave")
     a.lookup(kind, "leave")
     a.load(R1, R0)
-    a.store(R8, S.KIND, R1)
+    a.put(S.KIND, R1)
     a.call(PID_TGID)
-    a.store(R8, S.IDS, R0)
+    a.put(S.IDS, R0)
     a.call(CURRENT_TASK)
     a.mov(R7, R0)
     a.load(R9, R7, kernel.self_exec_id)
     a.load(R1, R7, kernel.thread_pointer)
-    a.store(R8, S.THREAD_POINTER, R1)
-    a.load(R1, R8, S.IDS + 4, WORD)
+    a.put(S.THREAD_POINTER, R1)
+    a.get(R1, S.IDS + 4, WORD)
     a.store(FP, KEY, R1)
-    # -- nothing was told at all, and the tracer was asked about this one: that is all there is to do
-    a.map_value(R2, maps.enabled.fd)
-    a.load(R2, R2, 0)
-    a.jump_if(R2, "!=", 0, "enabled")
-    a.load(R2, R8, S.ASKED)
-    a.jump_if(R2, "!=", R1, "enabled")
-    a.load(R2, R8, S.ASKED + 8)
-    a.jump_if(R2, "==", R9, "leave")
-    a.label("enabled")
-    a.load(R2, R8, S.KNOWN)
+    a.get(R2, S.KNOWN)
     a.jump_if(R2, "!=", R1, "another")
-    a.load(R2, R8, S.KNOWN + 8)
+    a.get(R2, S.KNOWN + 8)
     a.jump_if(R2, "==", R9, "walk")
     a.label("another")
-    a.store(R8, S.KNOWN, 0)
-    a.store(R8, S.PROCESS, 0)
-    a.store(R8, S.STAGE, 1)
-    a.store(R8, S.WAITS, 0)
+    for place in (S.KNOWN, S.PROCESS, S.WALKER):
+        a.put(place, 0)
     a.lookup(maps.processes.fd, "told?")
     a.load(R1, R0, 0)
-    a.store(R8, S.PROCESS, R1)
+    a.put(S.PROCESS, R1)
     a.load(R1, R0, 24)
     a.jump_if(R1, "!=", R9, "told?")
     a.load(R1, R0, 16)
-    a.jump_if(R1, "<", NEEDS, "known")
-    a.store(R8, S.STAGE, 0)  # the tracer was asked
-    a.jump_if(R1, "!=", NEEDS, "told?")
-    a.store(R8, S.WAITS, 1)
+    a.put(S.WALKER, R1)
+    a.jump_if(R1, "<", NONE, "known")
     a.label("told?")
     _own_pid(a, kernel)
     a.lookup(maps.told.fd, "parent?")
     a.load(R1, R0, 0)
-    a.load(R2, R8, S.PROCESS)
-    a.jump_if(R1, "!=", R2, "take")  # else it was told before the exec that has made it void
+    a.get(R2, S.PROCESS)
+    a.jump_if(R1, "==", R2, "parent?")  # it was told before the exec that has made it void
+    a.load(R1, R0, 24)
+    a.jump_if(R1, "==", 0, "take")
+    a.jump_if(R1, "==", R9, "take")
     a.label("parent?")
-    a.load(R1, R8, S.STAGE)
-    a.jump_if(R1, "==", 0, "waits?")
+    a.when(S.WALKER, "==", NONE, "unknown")
+    a.jump_if(R1, "==", ASKED, "executes?")
     _follow(a, R1, R7, kernel.real_parent)
-    a.jump_if(R1, "==", 0, "ask")
+    a.jump_if(R1, "==", 0, "executes?")
     _follow(a, R1, R1, kernel.tgid, WORD)
     a.store(FP, KEY, R1)
-    a.lookup(maps.processes.fd, "ask")
+    a.lookup(maps.processes.fd, "executes?")
     a.load(R1, R0, 24)
-    a.jump_if(R1, "!=", R9, "ask")
+    a.jump_if(R1, "!=", R9, "executes?")
+    a.load(R1, R0, 16)
+    a.jump_if(R1, "==", ASKED, "executes?")
     a.label("take")
     for word in range(0, 24, 8):
         a.load(R1, R0, word)
@@ -119,62 +113,44 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     _remember(a)
     a.mov(R0, FP, VALUE)
     a.load(R1, R0, 16)
-    a.jump_if(R1, ">=", NEEDS, "unknown")
+    a.jump_if(R1, ">=", NONE, "unknown")
     a.label("known")
     for word in range(0, 24, 8):
         a.load(R1, R0, word)
-        a.store(R8, S.PROCESS + word, R1)
-    a.load(R1, R8, S.IDS + 4, WORD)
-    a.store(R8, S.KNOWN, R1)
-    a.store(R8, S.KNOWN + 8, R9)
+        a.put(S.PROCESS + word, R1)
+    a.get(R1, S.IDS + 4, WORD)
+    a.put(S.KNOWN, R1)
+    a.put(S.KNOWN + 8, R9)
     a.label("walk")
     a.mov(R1, R6)
     a.map(R2, maps.walkers.fd)
-    a.load(R3, R8, S.PROCESS + 16)
+    a.get(R3, S.WALKER)
     a.call(TAIL_CALL)
-    a.store(R8, S.WAITS, 0)
     a.jump("unknown")
+    a.label("executes?")
+    _executes(a)
     a.label("ask")
-    _program(a, kernel.program)
-    a.label("waits?")
-    a.load(R1, R8, S.WAITS)
-    a.jump_if(R1, "==", 0, "no library")
-    _library(a)
-    a.label("no library")
-    a.load(R1, R8, S.STAGE)
-    a.jump_if(R1, "==", 0, "unknown")
+    a.when(S.WALKER, "==", ASKED, "unknown")
     _own_pid(a, kernel)
+    a.load(R1, FP, KEY)
+    a.store(FP, VALUE, R1)
+    a.store(FP, VALUE + 8, R9)
     a.map(R1, maps.asked.fd)
-    a.mov(R2, FP, KEY)
-    a.mov(R3, 8)
+    a.mov(R2, FP, VALUE)
+    a.mov(R3, 16)
     a.mov(R4, FORCE_WAKEUP)
     a.call(RING_OUTPUT)
-    a.jump_if(R0, "!=", 0, "not asked")  # there is no room: its next fault asks again
-    a.load(R1, R8, S.PROCESS)
+    a.jump_if(R0, "!=", 0, "unknown")  # there is no room: its next fault asks again
+    a.get(R1, S.PROCESS)
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, 0)
-    a.store(FP, VALUE + 16, NOBODY)
-    a.load(R1, R8, S.WAITS)
-    a.jump_if(R1, "==", 0, "nobody")
-    a.store(FP, VALUE + 16, NEEDS)
-    a.label("nobody")
+    a.store(FP, VALUE + 16, ASKED)
     _remember(a)
     a.label("unknown")
-    a.load(R1, R8, S.IDS + 4, WORD)
-    a.store(R8, S.ASKED, R1)
-    a.store(R8, S.ASKED + 8, R9)
-    a.label("not asked")
-    a.map_value(R1, maps.enabled.fd)
-    a.load(R1, R1, 0)
-    a.jump_if(R1, "==", 0, "leave")
-    a.store(R8, S.HASH, NOT_KNOWN)
-    a.load(R1, R8, S.WAITS)
-    a.jump_if(R1, "==", 0, "row")
-    a.store(R8, S.HASH, WAITING)
-    a.label("row")
-    a.tell()
+    a.put(S.HASH, NOT_KNOWN)
+    a.write_row()
     a.leave()
-    _mapping(a, kernel.program, kernel.mapped)
+    _mapping(a, kernel)
     return a.assemble()
 
 
@@ -191,75 +167,13 @@ def _follow(a: Walk, to: Register, base: Register, offset: int, size: int = DOUB
     a.load(to, FP, ROW, size)
 
 
-def _program(a: Walk, path: ProgramPath) -> None:
-    """Goes on at `remember` if the program is a CPython that the tracer has told of: nobody needs to be asked."""
-    _follow(a, R7, R7, path.mm)
-    a.jump_if(R7, "==", 0, "other program")
-    _follow(a, R2, R7, path.start_code)
-    a.store(R8, S.AT, R2)
-    _follow(a, R7, R7, path.exe_file)
-    _identify(a, path, "other program")
-    _look_up(a, a.maps.programs.fd, "other program")
-    a.load(R1, R0, 8)
-    a.jump_if(R1, "==", NEEDS, "needs a library")
-    a.load(R1, R0, 0)
-    a.load(R2, R8, S.AT)
-    a.jump_if(R2, "==", 0, "not begun")  # execve() has not come so far: nothing of the program has run
-    a.op("add", R1, R2)
-    _found(a)
-    a.label("not begun")
-    a.store(R8, S.HASH, UNBORN)
-    a.jump("row")
-    a.label("needs a library")
-    a.store(R8, S.WAITS, 1)
-    a.label("other program")
+def _executes(a: Walk) -> None:
+    """Goes on at `remember` if the process executes code of a file that has a CPython, as the tracer has told.
 
-
-def _identify(a: Walk, path: ProgramPath, missing: str) -> None:
-    """Puts what the maps know the kernel's file R7 by into the scratch memory; R7 is lost; goes on at `missing` too."""
-    a.jump_if(R7, "==", 0, missing)
-    _follow(a, R7, R7, path.inode)
-    a.jump_if(R7, "==", 0, missing)
-    _follow(a, R2, R7, path.number)
-    a.store(R8, S.FILE_KEY, R2)
-    seconds, nanoseconds = path.changed
-    _follow(a, R2, R7, nanoseconds, WORD)
-    a.op("and", R2, _NANOSECONDS)
-    a.store(R8, S.FILE_KEY + 12, R2, WORD)
-    _follow(a, R2, R7, seconds)
-    a.store(R8, S.FILE_KEY + 16, R2)
-    _follow(a, R7, R7, path.super_block)
-    a.jump_if(R7, "==", 0, missing)
-    _follow(a, R2, R7, path.device, WORD)
-    a.store(R8, S.FILE_KEY + 8, R2, WORD)
-
-
-def _look_up(a: Walk, fd: int, missing: str) -> None:
-    """R0 = the address of what a map has of the file that was identified; goes on at `missing` without it."""
-    a.map(R1, fd)
-    a.mov(R2, R8, S.FILE_KEY)
-    a.call(LOOKUP)
-    a.jump_if(R0, "==", 0, missing)
-
-
-def _found(a: Walk) -> None:
-    """Goes on at `remember`: the runtime is at R1, R0 the address of what a map has of its file."""
-    a.load(R2, R0, 8)
-    a.store(FP, VALUE + 8, R1)
-    a.store(FP, VALUE + 16, R2)
-    a.call(CLOCK)  # differs from what any process before it had
-    a.op("or", R0, 1)
-    a.store(FP, VALUE, R0)
-    a.jump("remember")
-
-
-def _library(a: Walk) -> None:
-    """Goes on at `remember` if the process executes code of a CPython's library that the tracer has told of.
-
-    The first instruction of a library that a process executes is a fault, as nothing of its mapping was there before:
-    all of Python's frames come later.
+    The first instruction of a program or library that a process executes is a fault, as nothing of its mapping was
+    there before: all of Python's frames come later.
     """
-    a.store(R8, S.MAPPED, 0)
+    a.put(S.MAPPED, 0)
     a.store(FP, VALUE, R8)
     a.call(CURRENT_TASK)
     a.mov(R1, R0)
@@ -268,19 +182,27 @@ def _library(a: Walk) -> None:
     a.mov(R4, FP, VALUE)
     a.mov(R5, 0)
     a.call(FIND_MAPPING)
-    a.load(R1, R8, S.MAPPED)
-    a.jump_if(R1, "==", 0, "no library")
-    _look_up(a, a.maps.libraries.fd, "no library")
-    a.load(R1, R8, S.MAPPED + 8)
-    a.load(R2, R8, S.MAPPED + 16)
+    a.when(S.MAPPED, "==", 0, "ask")
+    a.map(R1, a.maps.files.fd)
+    a.mov(R2, R8, S.FILE_KEY)
+    a.call(LOOKUP)
+    a.jump_if(R0, "==", 0, "ask")
+    a.get(R1, S.MAPPED + 8)
+    a.get(R2, S.MAPPED + 16)
     a.op("lsh", R2, _PAGE_SHIFT)
     a.op("sub", R1, R2)
     a.load(R2, R0, 0)
     a.op("add", R1, R2)
-    _found(a)
+    a.store(FP, VALUE + 8, R1)
+    a.load(R2, R0, 8)
+    a.store(FP, VALUE + 16, R2)
+    a.call(CLOCK)  # differs from what any process before it had
+    a.op("or", R0, 1)
+    a.store(FP, VALUE, R0)
+    a.jump("remember")
 
 
-def _mapping(a: Walk, path: ProgramPath, mapped: Mapped) -> None:
+def _mapping(a: Walk, kernel: Kernel) -> None:
     """What is called with the mapping of an instruction in R2, and the address of the scratch memory's at R3.
 
     The verifier knows only here what the mapping's members point to: its file is identified before it returns.
@@ -288,12 +210,19 @@ def _mapping(a: Walk, path: ProgramPath, mapped: Mapped) -> None:
     a.label("mapping")
     a.load(R8, R3, 0)
     a.mov(R7, R2)
-    for place, member in enumerate((mapped.start, mapped.page), 1):
+    for place, member in enumerate((_MAPPING_START, kernel.mapping_page), 1):
         _follow(a, R1, R7, member)
-        a.store(R8, S.MAPPED + 8 * place, R1)
-    _follow(a, R7, R7, mapped.file)
-    _identify(a, path, "no file")
-    a.store(R8, S.MAPPED, 1)
+        a.put(S.MAPPED + 8 * place, R1)
+    for member in (kernel.mapping_file, kernel.file_inode):
+        _follow(a, R7, R7, member)
+        a.jump_if(R7, "==", 0, "no file")
+    for place, member in enumerate((kernel.inode_size, kernel.inode_seconds)):
+        _follow(a, R2, R7, member)
+        a.put(S.FILE_KEY + 8 * place, R2)
+    _follow(a, R2, R7, kernel.inode_nanoseconds, WORD)
+    a.op("and", R2, _NANOSECONDS)
+    a.put(S.FILE_KEY + 16, R2)
+    a.put(S.MAPPED, 1)
     a.label("no file")
     a.mov(R0, 0)
     a.exit()
@@ -301,7 +230,7 @@ def _mapping(a: Walk, path: ProgramPath, mapped: Mapped) -> None:
 
 def _own_pid(a: Walk, kernel: Kernel) -> None:
     """The key of a lookup = the pid of the process, as the tracer knows it."""
-    a.load(R1, R8, S.IDS + 4, WORD)
+    a.get(R1, S.IDS + 4, WORD)
     a.store(FP, KEY, R1)
     if kernel.namespace is None:
         return
@@ -317,6 +246,6 @@ def _own_pid(a: Walk, kernel: Kernel) -> None:
 def _remember(a: Walk) -> None:
     """Puts what the first 24 bytes of the value say, and the exec R9, under the process's tgid."""
     a.store(FP, VALUE + 24, R9)
-    a.load(R1, R8, S.IDS + 4, WORD)
+    a.get(R1, S.IDS + 4, WORD)
     a.store(FP, KEY, R1)
     a.update(a.maps.processes.fd)
