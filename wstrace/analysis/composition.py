@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis import tally
 from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
@@ -20,7 +19,7 @@ from wstrace.analysis.losses import LAST_PAGE, key_of
 from wstrace.analysis.moments import Recorded, Sums, sums_at
 from wstrace.analysis.names import names_of
 from wstrace.analysis.own import OwnRule
-from wstrace.analysis.segments import distinct
+from wstrace.analysis.tally import combinations, distinct
 from wstrace.batch import Batch
 from wstrace.ledger import OF_FILES
 from wstrace.schema import (
@@ -302,14 +301,14 @@ class Composition:
         if chosen.file:
             keep &= chosen.files(runs["file"], self.strings)[self.run]
         exclusive = (runs["flags"] & PAGE_EXCLUSIVE) != 0
-        alike, of_run = distinct(runs["space"], kind, runs["file"], exclusive, runs["shares"])
+        alike, of_run = combinations(runs["space"], kind, runs["file"], exclusive, runs["shares"])
         copied = np.zeros(len(owner), np.bool_)
         copied[self.loaded] = True
         columns: list[NDArray[Any]] = [of_run[self.run], owner_cell, self.found.reason, self.found.estimated, copied]
         of_pages = [one for one in cube.dimensions if one.code is not None and not one.owner]
         columns += [one.code(self._addresses(), cube.names) for one in of_pages if one.code is not None]
         columns = columns if keep.all() else [column[keep] for column in columns]
-        first, which = distinct(*columns)
+        first, which = combinations(*columns)
         run, cell, reason, estimated, copies, *codes = (column[first] for column in columns)
         run = alike[run]
         pages = np.bincount(which, minlength=len(first)).astype(np.int64) * self.page_size
@@ -320,7 +319,7 @@ class Composition:
         cells = cube.count(keys, {})
         self.page_cells = np.full(len(owner), LEFT_OUT, np.uint32)
         self.page_cells[keep] = cells[which]
-        private, spaces, shares = np.where(exclusive[run], pages, 0), tally.distinct(runs["space"]), runs["shares"]
+        private, spaces, shares = np.where(exclusive[run], pages, 0), distinct(runs["space"]), runs["shares"]
         pss = None
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]

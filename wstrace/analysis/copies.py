@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.faults import FORKS, Faults
 from wstrace.analysis.losses import Losses, page_of, space_of
-from wstrace.analysis.segments import begins
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import begins, distinct
 from wstrace.schema import (
     LOSS_EXECUTED,
     LOSS_PERHAPS,

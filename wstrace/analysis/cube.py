@@ -13,7 +13,7 @@ import numpy as np
 
 from wstrace.analysis.measures import measures
 from wstrace.analysis.names import Names
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import MIX, Numbers
 from wstrace.batch import Batch
 from wstrace.declarations import Dimension
 from wstrace.schema import FAULT_MAJOR, HOW_NOT_SAMPLED, PAGE_FAULT
@@ -31,10 +31,6 @@ KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "
 _PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}
 #: The cell of all combinations past the limit.
 OTHER = 0
-#: The cells of the last combinations are in a table, each at the slot that these top bits of its hash give.
-_SLOTS = 16
-#: An odd number that spreads the bits of a product: of the golden ratio.
-_MIX = 0x9E37_79B9_7F4A_7C15
 #: Rows whose hashes are computed at once: they stay in the cache.
 _ROWS = 1 << 13
 
@@ -69,8 +65,7 @@ class Cube:
         self.forgotten, self._limit = 0, limit
         self.first_ns = self.last_ns = 0
         self._n = 1  # cells; the arrays have room for more
-        self._ordered, self._numbers = np.zeros(0, np.uint64), np.zeros(0, np.uint32)  # hashes, ascending: their cells
-        self._last, self._at = np.zeros(1 << _SLOTS, np.uint64), np.zeros(1 << _SLOTS, np.uint32)
+        self._of_hash = Numbers()
 
     def __len__(self) -> int:
         """The number of cells, `[other]` included."""
@@ -181,39 +176,13 @@ class Cube:
         self.last_ns = max(self.last_ns, last)
 
     def _cells(self, keys: Columns) -> NDArray[np.uint32]:
-        hashes = _hash([keys.get(name) for name in self.keys])
-        slots = (hashes >> np.uint64(64 - _SLOTS)).astype(np.intp)
-        found, other = self._at[slots], np.flatnonzero(self._last[slots] != hashes)
-        if len(other):
-            own, at = hashes[other], slots[other]
-            new = distinct(own)
-            numbers = self._searched(new, own, other, keys)
-            self._last[at], self._at[at] = own, numbers  # of several at a slot the last one takes it
-            found[other] = numbers
-        return found
-
-    def _searched(
-        self, new: NDArray[np.uint64], own: NDArray[np.uint64], rows: NDArray[np.intp], keys: Columns
-    ) -> NDArray[np.uint32]:
-        """The cells of rows by hash, of which new ones get the next."""
-        at = self._ordered.searchsorted(new)
-        there = at < len(self._ordered)
-        there[there] = self._ordered[at[there]] == new[there]
-        if not there.all():
-            new, at = new[~there], at[~there]
-            first = np.zeros(len(new), np.intp)
-            place = new.searchsorted(own)
-            inside = place < len(new)
-            inside[inside] = new[place[inside]] == own[inside]
-            first[place[inside]] = rows[inside]
+        """The cell of each row; combinations of keys that are new get the next ones."""
+        found, new = self._of_hash.of(_hash([keys.get(name) for name in self.keys]))
+        if len(new):
             self._make_room(len(new))
-            for name in self.keys:
-                if name in keys:
-                    self.keys[name][self._n : self._n + len(new)] = keys[name][first]
-            self._ordered = np.insert(self._ordered, at, new)
-            self._numbers = np.insert(self._numbers, at, np.arange(self._n, self._n + len(new), dtype=np.uint32))
+            for name in self.keys.keys() & keys.keys():
+                self.keys[name][self._n : self._n + len(new)] = keys[name][new]
             self._n += len(new)
-        found: NDArray[np.uint32] = self._numbers[self._ordered.searchsorted(own)]
         return found
 
     def _make_room(self, more: int) -> None:
@@ -240,17 +209,14 @@ class Cube:
             key[1 : 1 + len(kept)] = key[kept]
             key[1 + len(kept) :] = 0
         self._n = 1 + len(kept)
-        hashes = _hash([self.key(name)[1:] for name in self.keys])
-        order = np.argsort(hashes)
-        self._ordered, self._numbers = hashes[order], (order + 1).astype(np.uint32)
-        self._last[:] = 0
+        self._of_hash.clear(_hash([self.key(name)[1:] for name in self.keys]))
 
 
 def _hash(columns: Sequence[NDArray[Any] | None]) -> NDArray[np.uint64]:
     """A number for each combination of values of these columns; None = a column of zeros."""
     n = next(len(column) for column in columns if column is not None)
     hashes = np.zeros(n, np.uint64)
-    mix = np.uint64(_MIX)
+    mix = np.uint64(MIX)
     varied = [column if column is None or not n or (column != column[0]).any() else column[0] for column in columns]
     for start in range(0, n, _ROWS):
         part = hashes[start : start + _ROWS]

@@ -12,7 +12,7 @@ import numpy as np
 
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.own import package_of
-from wstrace.analysis.segments import distinct
+from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch
 from wstrace.declarations import Dimension
 from wstrace.errors import UsageError
@@ -141,7 +141,7 @@ def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "fault
 def joined(by: Sequence[str], cube: Cube) -> Joined:
     """The labels of all cells of a cube by several dimensions together. Raises UsageError."""
     named = [labels_of(one, cube) for one in dimensions_of(by).values()]
-    first, of = distinct(*(one.of for one in named))
+    first, of = combinations(*(one.of for one in named))
     keys = zip(*(one.of[first].tolist() for one in named), strict=True)
     return Joined(of.astype(np.intp), [tuple(one.labels[n] for one, n in zip(named, key, strict=True)) for key in keys])
 
@@ -183,7 +183,7 @@ def _without_twins(of: NDArray[np.intp], labels: list[Label]) -> Labels:
 def _by(cube: Cube, keys: Sequence[str], name: Callable[..., Label]) -> Labels:
     """One label for each combination of these keys, which are given to `name`."""
     columns = [cube.key(key) for key in keys]
-    rows, of = distinct(*columns)
+    rows, of = combinations(*columns)
     return Labels(of.astype(np.intp), [name(*(int(column[row]) for column in columns)) for row in rows.tolist()])
 
 
@@ -243,7 +243,7 @@ def _of_stacks(view: StackBy, of_label: Callable[[StackLabel], Label]) -> Callab
         if view == "line" and place.any():  # what stands in the program's own code needs no sample
             leaf = np.where((cube.key("how") == HOW_NOT_SAMPLED) & _in_own_code(cube)[place], 0, leaf)
         place = np.where(leaf != 0, 0, place)
-        rows, of = distinct(leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
+        rows, of = combinations(leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
         stacked = np.flatnonzero(leaf[rows] != 0)
         found = [Label("")] * len(rows)
         leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
@@ -410,7 +410,7 @@ def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
 
 
 def _by_instruction(cube: Cube) -> Labels:
-    rows, of = distinct(cube.key("instruction"), cube.key("pc_file"))
+    rows, of = combinations(cube.key("instruction"), cube.key("pc_file"))
     places = cube.keys["place"]
     cube.keys["place"] = cube.keys["instruction"]
     try:

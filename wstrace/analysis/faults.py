@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.losses import Losses, space_of
-from wstrace.analysis.segments import begins
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import begins, distinct
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_MAJOR,

@@ -21,8 +21,8 @@ from wstrace.analysis.own import (
     shared_folder,
     short_path,
 )
-from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
+from wstrace.analysis.tally import combinations
 from wstrace.places import Place, SourceLine
 from wstrace.schema import (
     FRAME_CUT,
@@ -308,7 +308,7 @@ class Frames:
         columns = [
             tree.column(name)[ids] for name in ("kind", "function", "file", "line", "mapping", "offset", "flags")
         ]
-        rows, which = distinct(*columns)
+        rows, which = combinations(*columns)
         columns = [column[rows] for column in columns]
         origins = self.origins()[ids[rows]].tolist()
         places = self._places(columns[0], columns[4], columns[5])

@@ -26,7 +26,7 @@ from wstrace.analysis.frames import reason
 from wstrace.analysis.moments import Recorded
 from wstrace.analysis.own import short_path, slashed
 from wstrace.analysis.report import Report, completeness, moment_words
-from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import begins
 from wstrace.errors import Unavailable, UsageError
 from wstrace.schema import FAULT_MAJOR, FRAME_CUT, PAGE_EXCLUSIVE
 from wstrace.text import printable, size, unit_of

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis import tally
 from wstrace.analysis.copies import Ends
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.losses import Losses, LossRows, key_of
 from wstrace.analysis.moments import LAST, Moment, Recorded, Snapshot, Snapshots
 from wstrace.analysis.names import Names, Processes
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
 from wstrace.schema import (
@@ -145,7 +145,7 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     first = snapshots.first(max(moment.until for moment in wanted_at))
     parts = snapshots.parts(trace, {*first, *(one for moment in wanted_at for one in moment.snapshots)}, _RESIDENT)
     number_of = {one: processes.number(*one.process) for one in parts}
-    numbers = tally.distinct(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
+    numbers = distinct(np.concatenate([faults["process"], lost["process"], lost["other"], rows["process"],
                                              np.array(list(number_of.values()), np.uint64)]))  # fmt: skip
     for columns in (faults, lost, rows):
         columns["space"] = numbers.searchsorted(columns.pop("process")).astype(np.int32)
@@ -159,7 +159,7 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
     faults["key"] = key_of(faults["space"], faults.pop("va") >> shift)
     own = rows["tid"] == rows["pid"]
     ended = own & (rows["event"] == PROCESS_EXIT)
-    began = tally.distinct(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
+    began = distinct(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
     whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.segments import begins
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import begins, distinct
 from wstrace.schema import LOSS_MOVED
 
 #: A page of a process is one number: the number of its space (see Spaces) above PAGE_BITS, the page's own below.

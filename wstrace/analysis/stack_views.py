@@ -10,8 +10,8 @@ import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, package_of, slashed
-from wstrace.analysis.segments import distinct
 from wstrace.analysis.symbols import Symbolizer
+from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FRAME_CUT, FRAME_KINDS, Column, Schema
 from wstrace.text import base_name
@@ -130,7 +130,7 @@ class StackViews:
         nodes = self._tree.first_above(leaves, origins >= Origin.PACKAGE)
         library = self._tree.first_above(leaves, origins == Origin.LIBRARY) != 0
         columns = (self._tree.column(name)[nodes] for name in ("kind", "file", "function", "mapping"))
-        rows, which = distinct(nodes != 0, library, origins[nodes], *columns)
+        rows, which = combinations(nodes != 0, library, origins[nodes], *columns)
         found: list[Label] = []
         for node, is_library in zip(nodes[rows].tolist(), library[rows].tolist(), strict=True):
             if node:

@@ -14,7 +14,7 @@ from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Row
 from wstrace.analysis.inputs import LEFT_OUT
 from wstrace.analysis.moments import Recorded
-from wstrace.analysis.segments import distinct
+from wstrace.analysis.tally import combinations
 from wstrace.schema import FAULT_MAJOR, SPAN, SPAN_OPEN
 
 Figures = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Timeline:
         if pids:
             at[~np.isin(inputs.pids[inputs.faults["space"]], list(pids))] = -1
         timed = (at >= 0) & inputs.faults["chosen"]
-        rows, which = distinct(cell[timed], at[timed])
+        rows, which = combinations(cell[timed], at[timed])
         each = inputs.faults.get("sampled")
 
         def counted(some: NDArray[np.bool_], each: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -83,7 +83,7 @@ class Timeline:
         self._gone = counted(of.gone_faults, each)
         page, time = of.page_cells, np.append(at, -1)[of.owner]
         page, time = page[page != LEFT_OUT], time[page != LEFT_OUT]
-        rows, which = distinct(page, time)
+        rows, which = combinations(page, time)
         self._pages: _Counts = page[rows], time[rows], np.bincount(which, minlength=len(rows))
 
     def by(self, *views: str) -> Over:

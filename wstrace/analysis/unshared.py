@@ -17,7 +17,7 @@ from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
 from wstrace.analysis.moments import Recorded
 from wstrace.analysis.report import Report, completeness
-from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import begins
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
 from wstrace.text import number, plural, size, unit_of
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.segments import distinct
+from wstrace.analysis.tally import combinations
 
 #: The owners with counters of their own, over all processes, and the most steps of a counter.
 OWNERS, STEPS = 20, 1000
@@ -45,7 +45,7 @@ def counters(of: Composition) -> Iterator[Counter]:
         label, space, time = (column[brought] for column in (label, of.inputs.faults["space"],
                                                              of.inputs.faults["time_ns"]))  # fmt: skip
         each = None if of.past.sampled == 1 else of.inputs.faults["sampled"][brought]
-    some, which = distinct(space, label)
+    some, which = combinations(space, label)
     largest = np.argsort(-np.bincount(which, minlength=len(some)), kind="stable")[:OWNERS]
     number = np.full(len(some), len(largest))
     number[largest] = np.arange(len(largest))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import to_the_root
-from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import begins
 from wstrace.analysis.timeline import Timeline
 from wstrace.text import number, printable
 from wstrace_exporters.html.document import varints

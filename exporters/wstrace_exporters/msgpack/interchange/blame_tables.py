@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.losses import page_of, space_of
-from wstrace.analysis.segments import begins
+from wstrace.analysis.tally import begins
 from wstrace.analysis.unshared import Unshared
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
