@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wstrace.analysis.arrival import REASONS
+from wstrace.analysis.frames import native_frame, native_frames
 from wstrace.analysis.own import package_of
+from wstrace.analysis.stack_views import Label as Label
+from wstrace.analysis.stack_views import StackBy, line_of_native, whole
 from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch
 from wstrace.declarations import Dimension
@@ -26,10 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wstrace.analysis.cube import Cube
-    from wstrace.analysis.frames import Frame
     from wstrace.analysis.names import Names
-    from wstrace.analysis.stack_views import Label as StackLabel
-    from wstrace.analysis.stack_views import StackBy
 
 #: The top bit of the offset of an instruction that is kept.
 _TOP_BIT = np.uint64(43)
@@ -38,32 +38,6 @@ NOT_KNOWN = "(not known)"
 NAME_LIMIT = 60
 #: The cells of all that was too rare to be kept apart.
 OTHER = "[other]"
-
-
-class Label(NamedTuple):
-    """The name of a row in one dimension.
-
-    Attributes:
-        text: as tables show it, as it came from the target (print it through wstrace.text.printable).
-        whole: the same, of which no two are equal; "" = text.
-        file, line, function, package: of its place, "" and 0 = not known.
-        frames: those of a stack, innermost first.
-        reason: why the owner is not known.
-    """
-
-    text: str
-    whole: str = ""
-    file: str = ""
-    line: int = 0
-    function: str = ""
-    package: str = ""
-    frames: tuple[Frame, ...] = ()
-    reason: str = ""
-
-    @property
-    def unique(self) -> str:
-        """What tells it from all others of its dimension."""
-        return self.whole or self.text
 
 
 class Labels(NamedTuple):
@@ -233,7 +207,7 @@ def _threads(cube: Cube) -> Labels:
 # -- labels of stacks and instructions ---------------------------------------------------------------------------
 
 
-def _of_stacks(view: StackBy, of_label: Callable[[StackLabel], Label]) -> Callable[[Cube], Labels]:
+def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
     """Labels by stack, and by instruction where there is none."""
 
     def labels(cube: Cube) -> Labels:
@@ -248,10 +222,9 @@ def _of_stacks(view: StackBy, of_label: Callable[[StackLabel], Label]) -> Callab
         found = [Label("")] * len(rows)
         leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
         if len(leaves):
-            named = names.views.labels(view)(leaves)
-            texts = {id(label): of_label(label) for label in named}
+            named = names.views.labels(view, leaves)
             for row, at in zip(stacked.tolist(), which.tolist(), strict=True):
-                found[row] = texts[id(named[at])]
+                found[row] = named[at]
         bare = np.flatnonzero(leaf[rows] == 0)
         for row, label in zip(bare.tolist(), _instructions(cube, rows[bare], view), strict=True):
             found[row] = label
@@ -273,7 +246,7 @@ def _in_own_code(cube: Cube) -> NDArray[np.bool_]:
 def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]:
     """The labels of cells by their instruction."""
     names = cube.names
-    numbers = cube.key("place")[cells]
+    numbers = cube.key("instruction" if view == "instruction" else "place")[cells]
     files = [names.text(code) for code in cube.key("pc_file")[cells].tolist()]
     mappings, offsets = names.instructions.places(numbers)
     kernel = np.flatnonzero(np.array([file in OWN_KERNEL for file in files], np.bool_) & (offsets >> _TOP_BIT != 0))
@@ -304,9 +277,6 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
 
 def _innermost(cube: Cube, place: Place | str, file: str, mapping: int, offset: int) -> Label:
     """The label of an instruction as a whole stack: the frames that are there."""
-    from wstrace.analysis.frames import native_frames
-    from wstrace.analysis.stack_views import whole
-
     names = cube.names
     if not isinstance(place, Place):
         return _of_place(place, file, "stack", offset, with_line=False)
@@ -319,9 +289,7 @@ def _innermost(cube: Cube, place: Place | str, file: str, mapping: int, offset: 
 def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: bool) -> Label:
     """The label of an instruction; place = "": it lies in no known mapping, but in that file."""
     if isinstance(place, Place) and with_line:
-        from wstrace.analysis.frames import native_frame
-
-        return _of_native(native_frame(place, offset=offset))
+        return line_of_native(native_frame(place, offset=offset))
     module = place.module if isinstance(place, Place) else base_name(place or file)
     package = package_of(file) or module
     if view in ("package", "import"):
@@ -335,55 +303,7 @@ def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: 
     return Label(where, package=package)
 
 
-def _of_native(frame: Frame) -> Label:
-    """The own line of a program that is not Python."""
-    if not (frame.own and frame.shown and frame.line):
-        label, whole = frame.module, frame.module  # of a stripped file an offset would be a row for each instruction
-        if frame.function:
-            label, whole = f"{label}!{without_arguments(frame.function)}", frame.name
-        return Label(label, whole, function=frame.function, package=frame.module)
-    label = f"{without_arguments(frame.function) or frame.module} {frame.shown}:{frame.line}{frame.doubt}"
-    return _of_frame(frame, label)._replace(package=frame.module)
-
-
-def _of_frame(frame: Frame, text: str) -> Label:
-    where = f"{frame.file}:{frame.line}" if frame.line else frame.file
-    whole = f"{where} {frame.name}{frame.doubt}" if where else text
-    return Label(text, whole, frame.file, frame.line, frame.function, package_of(frame.file))
-
-
-def _line_label(label: StackLabel) -> Label:
-    """The own line that a stack is attributed to."""
-    if not label.frames:
-        package = label.text.removeprefix("(package ").partition(",")[0].rstrip(")")
-        return Label(label.text, package=package if label.text.startswith("(package ") else "")
-    (frame,) = label.frames
-    if frame.kind == "native":
-        return _of_native(frame)
-    if name := label.imported:
-        whole = f"{frame.file}:{frame.line} import {name}"
-        return Label(label.text, whole, frame.file, frame.line, frame.function, name)
-    return _of_frame(frame, label.text)
-
-
-def _function_label(label: StackLabel) -> Label:
-    if not label.frames:
-        return Label(label.text)
-    frame = label.frames[0]
-    if frame.kind == "native" and not frame.function:  # an offset would be a row for each instruction
-        return Label(frame.module, package=frame.module)
-    return _of_frame(frame, label.text)._replace(line=0, whole=label.text)
-
-
-def _package_label(label: StackLabel) -> Label:
-    return Label(label.text, package=label.text)
-
-
-def _stack_label(label: StackLabel) -> Label:
-    return Label(label.text, frames=label.frames)
-
-
-_LINES = _of_stacks("line", _line_label)
+_LINES = _of_stacks("line")
 
 
 def _imports(cube: Cube) -> Labels:
@@ -411,24 +331,19 @@ def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
 
 def _by_instruction(cube: Cube) -> Labels:
     rows, of = combinations(cube.key("instruction"), cube.key("pc_file"))
-    places = cube.keys["place"]
-    cube.keys["place"] = cube.keys["instruction"]
-    try:
-        return Labels(of.astype(np.intp), _instructions(cube, rows, "instruction"))
-    finally:
-        cube.keys["place"] = places
+    return Labels(of.astype(np.intp), _instructions(cube, rows, "instruction"))
 
 
 _OF_STACK = ("stack", "how", "place", "pc_file", "reason")
 _ALL = (
     Dimension("line", "own line", "the innermost line of the program's own code, else the function of the instruction",
               _OF_STACK, _LINES, owner=True),
-    Dimension("function", "function", "the innermost function", _OF_STACK, _of_stacks("function", _function_label),
+    Dimension("function", "function", "the innermost function", _OF_STACK, _of_stacks("function"),
               owner=True),
     Dimension("package", "package", "the package of the innermost frame outside of the standard library", _OF_STACK,
-              _of_stacks("package", _package_label), owner=True),
+              _of_stacks("package"), owner=True),
     Dimension("import", "import", "the module that was being imported", _OF_STACK, _imports, owner=True),
-    Dimension("stack", "stack", "the whole stack", _OF_STACK, _of_stacks("stack", _stack_label), owner=True),
+    Dimension("stack", "stack", "the whole stack", _OF_STACK, _of_stacks("stack"), owner=True),
     Dimension("file", "file of the page", "the file that the page is mapped from, or [heap], [anon] ...", ("file",),
               _files),
     Dimension("module", "module of the instruction", "the file of the code that touched the page", ("pc_file",),

@@ -11,6 +11,7 @@ import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, module_origin
+from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
@@ -20,8 +21,6 @@ from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from wstrace.analysis.stack_views import StackViews
 
 #: The number for all processes past the limit.
 UNNUMBERED = (1 << 32) - 1
@@ -236,8 +235,6 @@ class Names:
     @cached_property
     def views(self) -> StackViews:
         """Labels the stacks of the call sites so far."""
-        from wstrace.analysis.stack_views import StackViews
-
         return StackViews(self.tree, self.rule, self.symbolizer)
 
     def text(self, code: int) -> str:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.frames import Frame, Frames, to_the_root
 from wstrace.analysis.own import Origin, OwnRule, package_of, slashed
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FRAME_CUT, FRAME_KINDS, Column, Schema
+from wstrace.signatures import without_arguments
 from wstrace.text import base_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from wstrace.analysis.frames import Frame
 
 #: The file of the frames of the import system.
 IMPORT_SYSTEM = "<frozen importlib"
@@ -50,16 +50,46 @@ STACKS = Schema(
 
 
 class Label(NamedTuple):
-    """What a table shows for a stack.
+    """The name of a row in one dimension.
 
     Attributes:
-        frames: those that the text names, innermost first.
-        imported: the package or module that the frame was importing; "" = none.
+        text: as tables show it, as it came from the target (print it through wstrace.text.printable).
+        whole: the same, of which no two are equal; "" = text.
+        file, line, function, package: of its place, "" and 0 = not known.
+        frames: those of a stack, innermost first.
+        reason: why the owner is not known.
     """
 
     text: str
+    whole: str = ""
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    package: str = ""
     frames: tuple[Frame, ...] = ()
-    imported: str = ""
+    reason: str = ""
+
+    @property
+    def unique(self) -> str:
+        """What tells it from all others of its dimension."""
+        return self.whole or self.text
+
+
+def line_of_native(frame: Frame) -> Label:
+    """The own line of a program that is not Python."""
+    if not (frame.own and frame.shown and frame.line):
+        label, whole = frame.module, frame.module  # of a stripped file an offset would be a row for each instruction
+        if frame.function:
+            label, whole = f"{label}!{without_arguments(frame.function)}", frame.name
+        return Label(label, whole, function=frame.function, package=frame.module)
+    label = f"{without_arguments(frame.function) or frame.module} {frame.shown}:{frame.line}{frame.doubt}"
+    return _of_frame(frame, label)._replace(package=frame.module)
+
+
+def _of_frame(frame: Frame, text: str) -> Label:
+    where = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    whole = f"{where} {frame.name}{frame.doubt}" if where else text
+    return Label(text, whole, frame.file, frame.line, frame.function, package_of(frame.file))
 
 
 class StackViews:
@@ -72,19 +102,15 @@ class StackViews:
     """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
-        from wstrace.analysis.frames import Frames  # which no summary without stacks needs
-
         self._tree = tree
         self._frames = Frames(tree, rule, symbolizer)
         self._of_lines: tuple[NDArray[np.intp], list[Label]] = np.zeros(0, np.intp), []
 
-    def labels(self, by: StackBy) -> Callable[[NDArray[np.intp]], list[Label]]:
-        """A function that labels stacks, by their innermost call sites."""
-        if by == "stack":
-            return self._stacks
-        if by == "function":
-            return self._innermost
-        return self._lines if by == "line" else self._packages
+    def labels(self, by: StackBy, leaves: NDArray[np.intp]) -> list[Label]:
+        """The labels of stacks, by their innermost call sites."""
+        return {"line": self._lines, "function": self._innermost, "stack": self._stacks, "package": self._packages}[by](
+            leaves
+        )
 
     def attributed(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
         """The frame that each stack is attributed to, its innermost one of the highest Origin, and that Origin."""
@@ -119,11 +145,16 @@ class StackViews:
 
     def _line(self, node: int, frame: Frame, origin: int, name: str, *, is_cut: bool) -> Label:
         if origin in (Origin.PACKAGE, Origin.LIBRARY):
-            name = f"(package {self._frames.package(node)})" if origin == Origin.PACKAGE else LIBRARY
-            return Label(f"{name[:-1]}, stack cut)" if is_cut else name)
+            package = self._frames.package(node) if origin == Origin.PACKAGE else ""
+            text = f"(package {package})" if origin == Origin.PACKAGE else LIBRARY
+            return Label(f"{text[:-1]}, stack cut)" if is_cut else text, package=package)
+        if frame.kind == "native":
+            return line_of_native(frame)
         if name and frame.file:
-            return Label(f"import {name} {frame.shown or frame.file}:{frame.line}", (frame,), name)
-        return Label(str(frame), (frame,))
+            place = f"{frame.file}:{frame.line}"
+            return Label(f"import {name} {frame.shown or frame.file}:{frame.line}", f"{place} import {name}",
+                         frame.file, frame.line, frame.function, name)  # fmt: skip
+        return _of_frame(frame, str(frame))
 
     def _packages(self, leaves: NDArray[np.intp]) -> list[Label]:
         origins = self._frames.origins()
@@ -137,15 +168,20 @@ class StackViews:
                 label = "(own code)" if origins[node] > Origin.PACKAGE else self._frames.package(node)
             else:
                 label = LIBRARY if is_library else "(no package)"
-            found.append(Label(label))
+            found.append(Label(label, package=label))
         return [found[at] for at in which.tolist()]
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
-        return [Label(frame.located + frame.doubt, (frame,)) for frame in self._frames.functions(leaves.tolist())]
+        found = []
+        for frame in self._frames.functions(leaves.tolist()):
+            text = frame.located + frame.doubt
+            if frame.kind == "native" and not frame.function:  # an offset would be a row for each instruction
+                found.append(Label(frame.module, package=frame.module))
+            else:
+                found.append(_of_frame(frame, text)._replace(line=0, whole=text))
+        return found
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
-        from wstrace.analysis.frames import to_the_root
-
         sites, bounds = self._tree.stacks(leaves)
         # frames are named together, not stack by stack, and those of many call sites are one object
         named, which = self._frames.named(sites)
@@ -156,7 +192,7 @@ class StackViews:
             frames = tuple(chain.from_iterable([named[at] for at in stack]))
             text = CALLED_BY.join([texts[at] for at in stack])
             lacks = to_the_root(frames)[len(frames) :]
-            found.append(Label(CALLED_BY.join([text, *map(str, lacks)]) if lacks else text, frames))
+            found.append(Label(CALLED_BY.join([text, *map(str, lacks)]) if lacks else text, frames=frames))
         return found
 
 
@@ -226,8 +262,6 @@ def stack_rows(
         wanted: the names of these columns.
         symbolizer: names native frames.
     """
-    from wstrace.analysis.frames import Frames
-
     ids, names, code = tree.ids(), set(wanted), strings.code
     columns = {}
     if "id" in names:
@@ -246,7 +280,7 @@ def stack_rows(
     views = StackViews(tree, OwnRule(), symbolizer)
     for name, by in (("own_line", "line"), ("package", "package")):
         if name in names:
-            labels = views.labels(by)(ids)  # type: ignore[arg-type]
+            labels = views.labels(by, ids)  # type: ignore[arg-type]
             columns[name] = np.array([code(label.text) for label in labels], "<u4")
     if "folded" in names:
         folded = (";".join(str(frame).replace(";", ",") for frame in reversed(frames.stack(i))) for i in ids.tolist())
