@@ -120,13 +120,13 @@ class ImportChains:
         tree: the call sites. leaves: innermost call sites of stacks, shape (n,).
 
     Attributes:
-        imports: by number; that at 0 stands for none.
+        tree: the call sites. imports: by number; that at 0 stands for none.
         of: of each leaf the number of its innermost import.
         programs: codes of the files that ran without being imported.
     """
 
     def __init__(self, tree: CallTree, leaves: NDArray[np.intp]) -> None:
-        self._tree, self._role = tree, _roles(tree)
+        self.tree, self._role = tree, _roles(tree)
         self.imports: list[Import] = [Import(0, 0, 0)]
         self.programs: set[int] = set()
         self._numbers: dict[Import, int] = {self.imports[0]: 0}
@@ -148,7 +148,7 @@ class ImportChains:
         """The innermost import of a call site, of which its caller has that number."""
         parent, role, now = int(self._parent[site]), int(self._role[site]), self.imports[number]
         above = int(self._role[parent])
-        if not parent and self._tree.column("flags")[site] & FRAME_CUT:
+        if not parent and self.tree.column("flags")[site] & FRAME_CUT:
             number = self._number(Import(0, 1, CUT_SITE, running=True))
             now = self.imports[number]
         if role == _FIND:
@@ -161,7 +161,7 @@ class ImportChains:
         return number
 
     def _module(self, site: int, number: int, *, by_system: bool) -> int:
-        now, file = self.imports[number], int(self._tree.column("file")[site])
+        now, file = self.imports[number], int(self.tree.column("file")[site])
         if now.depth and not now.file and now.site != CUT_SITE:
             return self._number(now._replace(file=file, running=True))
         if by_system:
@@ -179,13 +179,13 @@ class ImportChains:
         return self._numbers[found]
 
     def place(self, site: int) -> str:
-        """Where it was imported: `pandas/core/api.py:9`, the innermost line outside of the import system."""
-        tree = self._tree
+        """Where it was imported: `(imported at pandas/core/api.py:9)`, the innermost line outside of the system."""
+        tree = self.tree
         while site > 0 and tree.text(int(tree.column("file")[site])).startswith("<frozen "):
             site = int(self._parent[site])
         if site <= 0:
-            return ""
-        return f"{short_path(tree.text(int(tree.column('file')[site])))}:{tree.column('line')[site]}"
+            return "(imported by the interpreter)"
+        return f"(imported at {short_path(tree.text(int(tree.column('file')[site])))}:{tree.column('line')[site]})"
 
 
 def _roles(tree: CallTree) -> NDArray[np.uint8]:
@@ -205,129 +205,6 @@ def _roles(tree: CallTree) -> NDArray[np.uint8]:
 
 
 NOT_IMPORTING, CUT = "(not importing)", "(imports that the stack lacks)"
-
-
-class Node(NamedTuple):
-    """A module within those that imported it; parent: the number of that one, -1 = none."""
-
-    parent: int
-    label: str
-
-
-class ImportRows(NamedTuple):
-    """Faults with a Python stack in any order, each an array of shape (n,).
-
-    stack: the number of the stack's leaf in the chains. thread: a number for each thread. extension: the code of the
-    file of an extension module whose first page this is, 0 = it is not.
-    """
-
-    stack: NDArray[np.intp]
-    thread: NDArray[np.intp]
-    time: NDArray[np.uint64]
-    extension: NDArray[np.intp]
-
-
-class ImportTree:
-    """The tree of the imports.
-
-    Args:
-        chains: of the stacks. rows: the faults. names: of modules. texts: file -> its path, of all of both.
-
-    Attributes:
-        nodes: that at 0 is what imports nothing. A node's parent stands before it.
-        of: of each fault its node.
-    """
-
-    def __init__(self, chains: ImportChains, rows: ImportRows, names: ModuleNames, texts: dict[int, str]) -> None:
-        self._chains, self._rows = chains, rows
-        self._labels: list[str] = [""]
-        self._codes: dict[str, int] = {"": 0}
-        self.nodes = [Node(-1, NOT_IMPORTING)]
-        self.of = np.zeros(len(rows.stack), np.intp)
-        imports = chains.imports
-        self._depth = np.array([one.depth for one in imports])
-        self._site = np.array([one.site for one in imports])
-        self._running = np.array([one.running for one in imports])
-        self._package = np.array([one.package for one in imports])
-        self._name = np.array([self._code(CUT if one.site == CUT_SITE else names.of(texts[one.file]) if one.file
-                                          else "") for one in imports])  # fmt: skip
-        self._extension = np.zeros(len(rows.stack), np.intp)
-        for file in np.unique(rows.extension[rows.extension != 0]).tolist():
-            self._extension[rows.extension == file] = self._code(names.of(texts[file]))
-        above = np.zeros((int(self._depth.max()) + 1, len(imports)), np.intp)  # by depth, the import of each import
-        for number, one in enumerate(imports):
-            above[:, number] = above[:, one.outer]
-            above[one.depth, number] = number
-        innermost = chains.of[rows.stack]
-        for depth in range(1, len(above)):
-            self._level(np.flatnonzero(self._depth[innermost] >= depth), above[depth], innermost)
-
-    def _code(self, label: str) -> int:
-        if label not in self._codes:
-            self._codes[label] = len(self._labels)
-            self._labels.append(label)
-        return self._codes[label]
-
-    def _level(self, faults: NDArray[np.intp], above: NDArray[np.intp], innermost: NDArray[np.intp]) -> None:
-        """Takes the faults within so many imports to the node of the innermost one of these."""
-        thread, time = self._rows.thread[faults], self._rows.time[faults]
-        site = self._site[above[innermost[faults]]]
-        order = np.lexsort((time, site, thread))
-        faults, thread, site = faults[order], thread[order], site[order]
-        one = above[innermost[faults]]
-        name, running = self._name[one], self._running[one]
-        made = (name == 0) & running & (one == innermost[faults])
-        name = np.where(made, self._extension[faults], name)
-        name = self._named(begins(thread, site), name, running)
-        unknown = np.flatnonzero(name == 0)
-        name[unknown] = self._otherwise(unknown, site, name, faults, self._package[one])
-        pairs, which = np.unique(self.of[faults] << 32 | name, return_inverse=True)
-        first = len(self.nodes)
-        self.nodes += [Node((pair >> 32) or -1, self._labels[pair & 0xFFFFFFFF]) for pair in pairs.tolist()]
-        self.of[faults] = first + which
-
-    def _named(self, new: NDArray[np.bool_], name: NDArray[np.intp], running: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """The names, also of what came before a module ran, of faults in order of thread, place and time."""
-        if not len(new):
-            return name
-        again = ~running & np.concatenate(([False], running[:-1]))
-        number = np.arange(len(new))
-        begin = np.maximum.accumulate(np.where(new | again, number, 0))
-        last = np.maximum.accumulate(np.where(name != 0, number, -1))
-        before = np.concatenate(([-1], last[:-1]))
-        other = (name != 0) & (before >= begin) & (name[before] != name)
-        which = np.cumsum(new | again | other) - 1
-        found = np.zeros(int(which[-1]) + 1, np.intp)
-        np.maximum.at(found, which, name)
-        named: NDArray[np.intp] = found[which]
-        return named
-
-    def _otherwise(
-        self, unknown: NDArray[np.intp], site: NDArray[np.intp], name: NDArray[np.intp], faults: NDArray[np.intp],
-        package: NDArray[np.bool_],
-    ) -> NDArray[np.intp]:  # fmt: skip
-        """Names of faults whose module did not run: by the module that it holds, or the only one of its line."""
-        sites, at = np.unique(site, return_inverse=True)
-        least, most = np.full(len(sites), np.iinfo(np.intp).max), np.zeros(len(sites), np.intp)
-        known = name != 0
-        np.minimum.at(least, at[known], name[known])
-        np.maximum.at(most, at[known], name[known])
-        found = []
-        known_as: dict[tuple[int, int], int] = {}
-        for n, number, node in zip(unknown.tolist(), at[unknown].tolist(), self.of[faults[unknown]].tolist(),
-                                   strict=True):  # fmt: skip
-            key = number, node
-            if key not in known_as:
-                holds = self.nodes[node].label.rpartition(".")[0] if node and package[n] else ""
-                if holds and not holds.startswith("("):
-                    known_as[key] = self._code(holds)
-                elif least[number] == most[number]:
-                    known_as[key] = int(most[number])
-                else:
-                    place = self._chains.place(int(sites[number]))
-                    known_as[key] = self._code(f"(imported at {place})" if place else "(imported by the interpreter)")
-            found.append(known_as[key])
-        return np.array(found, np.intp)
 
 
 #: The figures of a row; the first two in bytes.
@@ -378,29 +255,45 @@ def added(sums: dict[str, int], more: dict[str, int]) -> None:
 class Imports:
     """The imports of a composition.
 
+    Args:
+        of: the composition.
+
     Attributes:
-        of: the composition, whose resident bytes are the sum of the rows.
+        of: the composition, of which the resident bytes are the sum of the rows.
         top: the rows that nothing imported, most resident first: imports, `(not importing)`, and what is not known.
         estimated: whether figures are, as only one of several faults was recorded.
+
+    Raises:
+        UsageError: there are no Python stacks in the trace.
     """
 
-    def __init__(self, composition: Composition) -> None:
-        self.of, self._past = composition, composition.past
-        self.estimated = self._past.sampled > 1
-        tree, of_faults, labels = self._of_faults()
-        of_pages = self._of_pages(of_faults, labels)
-        rows: list[ImportRow] = []
-        for number, values in enumerate(self._figures(of_faults, of_pages, len(labels))):
-            above = tree.nodes[number].parent if number < len(tree.nodes) else -1
-            rows.append(ImportRow((*(rows[above].path if above >= 0 else ()), labels[number]), values))
-            if above >= 0:
-                rows[above].children.append(rows[-1])
-        for row in rows:
+    def __init__(self, of: Composition) -> None:
+        self.of, self.estimated = of, of.past.sampled > 1
+        rows = [ImportRow((NOT_IMPORTING,))]
+        of_faults = self._of_faults(rows)
+        known, reasons = of.owner >= 0, of.found.reason
+        of_pages = reasons.astype(np.intp) + len(rows)
+        of_pages[known] = of_faults[of.owner[known]]
+        rows += [ImportRow((f"(not known: {why})",)) for why in REASONS]
+        recorded, private = of.inputs.faults, (of.column("flags") & PAGE_EXCLUSIVE) != 0
+        each = recorded["sampled"] if self.estimated else np.ones(len(of_faults), np.uint32)
+        figures = {
+            "resident": np.bincount(of_pages, minlength=len(rows)) * of.page_size,
+            "private": np.bincount(of_pages[private], minlength=len(rows)) * of.page_size,
+            "faults": np.bincount(of_faults, each, len(rows)),
+            "from_disk": np.bincount(of_faults, each * ((recorded["flags"] & FAULT_MAJOR) != 0), len(rows)),
+        }
+        for name, amounts in figures.items():
+            for row, n in zip(rows, amounts.astype(np.int64).tolist(), strict=True):
+                row.values[name] = n
+        by_path = {row.path: row for row in rows}  # a row stands behind those that imported it
+        for row in reversed(rows):
             added(row.all, row.values)
-        for node, row in reversed(list(zip(tree.nodes, rows, strict=False))):
             row.children.sort(key=lambda child: (-child.all["resident"], child.label))
-            if node.parent >= 0:
-                added(rows[node.parent].all, row.all)
+            if len(row.path) > 1:
+                above = by_path[row.path[:-1]]
+                above.children.append(row)
+                added(above.all, row.all)
         tops = [row for row in rows if len(row.path) == 1 and any(row.all.values())]
         self.top = sorted(tops, key=lambda row: (-row.all["resident"], row.label))
 
@@ -424,7 +317,7 @@ class Imports:
         of, total = self.of, dict.fromkeys(FIGURES, 0)
         for row in self.rows:
             added(total, row.values)
-        words = completeness(of.trace, self._past, of, of.sums)
+        words = completeness(of.trace, self.of.past, of, of.sums)
         peak, notes = of.inputs.of_peak, list(of.info.obstacles)
         if peak and of.rss < 0.995 * peak:
             notes.insert(0, f"the snapshot has {size(of.rss)} of a peak of {size(peak)}")
@@ -453,69 +346,110 @@ class Imports:
         beside = [row for row in others if row.all["resident"] >= _SHARE * total][:_NAMED]
         return "; ".join([text, *(f"{_named(row)} {mark}{row.all['resident'] / divisor:,.1f}" for row in beside)])
 
-    def _of_faults(self) -> tuple[ImportTree, NDArray[np.intp], list[str]]:
-        """The tree, of each fault the number of its label, and the labels: those of the nodes, then reasons."""
-        inputs = self._past.inputs[0]
-        tree = inputs.names.tree
+    def _of_faults(self, rows: list[ImportRow]) -> NDArray[np.intp]:
+        """Of each fault the place of its row in `rows`; adds imports there, and why faults have no stack."""
+        inputs, tree = self.of.inputs, self.of.inputs.names.tree
         stacks = tree.known(inputs.faults["stack"])
         has = np.flatnonzero(stacks)
         if not len(has):
-            if lacks := self._past.incomplete:
+            if lacks := self.of.past.incomplete:
                 raise UsageError(f"no Python stacks are in what is there of the trace: {printable(lacks)}")
-            level = self.of.trace.info.level
+            level = self.of.info.level
             if level is not None and level.counts_only:
                 raise Unavailable(f"what is imported is known from page faults with stacks: {level.why}", level.remedy)
             raise UsageError("no Python stacks are in the trace, and what is imported is known from them",
                              "wstrace doctor says what lifts that")  # fmt: skip
         leaves, which = np.unique(stacks[has], return_inverse=True)
         chains = ImportChains(tree, leaves)
-        threads = inputs.faults["space"][has] << 32 | inputs.faults["tid"][has]
-        extension = self._extensions()
-        texts = {code: self.of.trace.strings[code] for code in np.unique(extension).tolist()}
-        texts |= {one.file: tree.text(one.file) for one in chains.imports}
         files = [tree.text(code) for code in np.unique(tree.column("file")).tolist()]
         names = ModuleNames(files, [tree.text(code) for code in chains.programs])
-        rows = ImportRows(which, np.unique(threads, return_inverse=True)[1], inputs.faults["time_ns"][has],
-                          extension[has])  # fmt: skip
-        found = ImportTree(chains, rows, names, texts)
+        of_imports = self._under_imports(chains, names, chains.of[which], has, rows)
         hows, of_how = np.unique(inputs.faults["stack_how"], return_inverse=True)
-        of_faults = of_how + len(found.nodes)
-        of_faults[has] = found.of
-        return found, of_faults, [node.label for node in found.nodes] + [reason(how) for how in hows.tolist()]
+        found: NDArray[np.intp] = of_how + len(rows)
+        found[has] = of_imports
+        rows += [ImportRow((reason(how),)) for how in hows.tolist()]
+        return found
 
-    def _of_pages(self, of_faults: NDArray[np.intp], labels: list[str]) -> NDArray[np.intp]:
-        """Of each resident page the number of its label; adds those of pages that no known fault brought."""
-        of = self.of
-        known = of.owner >= 0
-        labels_of_pages = np.empty(len(known), np.intp)
-        labels_of_pages[known] = of_faults[of.owner[known]]
-        hows, of_how = np.unique(of.found.reason[~known], return_inverse=True)
-        labels_of_pages[~known] = of_how + len(labels)
-        labels += [f"(not known: {REASONS[how]})" for how in hows.tolist()]
-        return labels_of_pages
+    def _under_imports(
+        self, chains: ImportChains, names: ModuleNames, innermost: NDArray[np.intp], faults: NDArray[np.intp],
+        rows: list[ImportRow],
+    ) -> NDArray[np.intp]:  # fmt: skip
+        """Of each of these faults the place of its row, given the number of its innermost import; adds the rows."""
+        imports, inputs, codes = chains.imports, self.of.inputs, {"": 0}  # label -> its code
 
-    def _figures(self, of_faults: NDArray[np.intp], of_pages: NDArray[np.intp], n: int) -> Iterable[list[int]]:
-        """The own figures of each label."""
-        of = self.of
-        private = (of.column("flags") & PAGE_EXCLUSIVE) != 0
-        recorded = self._past.inputs[0].faults
-        major = (recorded["flags"] & FAULT_MAJOR) != 0
-        each = recorded["sampled"] if self.estimated else np.ones(len(major), np.uint32)
-        pages = [np.bincount(some, minlength=n) * of.page_size for some in (of_pages, of_pages[private])]
-        faults = [np.bincount(of_faults, each, n), np.bincount(of_faults[major], each[major], n)]
-        return np.stack([*pages, *faults], axis=1).astype(np.int64).tolist()  # type: ignore[no-any-return]
+        def code(label: str) -> int:
+            return codes.setdefault(label, len(codes))
 
-    def _extensions(self) -> NDArray[np.intp]:
-        """Of each fault the code of the file of an extension module, if it is the first of its process on that file."""
-        file, columns = self._past.file, self._past.inputs[0].faults
-        strings = self.of.trace.strings
+        depth, site, running, package = (np.array(column) for column in zip(
+            *((one.depth, one.site, one.running, one.package) for one in imports), strict=True))  # fmt: skip
+        name_of = np.array([code(CUT if one.site == CUT_SITE else names.of(chains.tree.text(one.file)) if one.file
+                                 else "") for one in imports])  # fmt: skip
+        extension = np.zeros(len(faults), np.intp)
+        for at, file in self._extensions(faults):
+            extension[at] = code(names.of(file))
+        above = np.zeros((int(depth.max()) + 1, len(imports)), np.intp)  # by depth, the import of each import
+        for number, one in enumerate(imports):
+            above[:, number] = above[:, one.outer]
+            above[one.depth, number] = number
+        threads = inputs.faults["space"][faults] << 32 | inputs.faults["tid"][faults]
+        found = np.zeros(len(faults), np.intp)
+        for level in range(1, len(above)):
+            some = np.flatnonzero(depth[innermost] >= level)
+            one = above[level][innermost[some]]
+            order = np.lexsort((inputs.faults["time_ns"][faults[some]], site[one], threads[some]))
+            some, one = some[order], one[order]
+            made = running[one] & (one == innermost[some])
+            name = np.where((name_of[one] == 0) & made, extension[some], name_of[one])
+            name = _continued(begins(threads[some], site[one]), name, running[one])
+            at_site: dict[int, set[int]] = {}
+            for pair in np.unique(site[one] << 32 | name).tolist():
+                at_site.setdefault(pair >> 32, set()).add(pair & 0xFFFFFFFF)
+            for at in np.flatnonzero(
+                name == 0
+            ).tolist():  # the module did not run: the one that it holds, or the only one
+                where = int(site[one[at]])
+                holds = rows[found[some[at]]].label.rpartition(".")[0] if package[one[at]] and level > 1 else ""
+                if holds and not holds.startswith("("):
+                    name[at] = code(holds)
+                else:
+                    name[at] = max(at_site[where]) if len(at_site[where]) == 2 else code(chains.place(where))
+            pairs, which = np.unique(found[some] << 32 | name, return_inverse=True)
+            found[some] = len(rows) + which
+            labels = list(codes)
+            rows += [ImportRow((*(rows[pair >> 32].path if level > 1 else ()), labels[pair & 0xFFFFFFFF]))
+                     for pair in pairs.tolist()]  # fmt: skip
+        return found
+
+    def _extensions(self, faults: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
+        """Those of these faults that are the first of their process on an extension module; and its file."""
+        file, columns, strings = self.of.past.file, self.of.inputs.faults, self.of.strings
         codes = [code for code in np.unique(file).tolist() if 0 < code < len(strings) and is_extension(strings[code])]
         at = np.flatnonzero(np.isin(file, codes))
         at = at[np.argsort(columns["time_ns"][at], kind="stable")]
         first = at[np.unique(columns["space"][at] << 32 | file[at], return_index=True)[1]]
-        found = np.zeros(len(file), np.intp)
-        found[first] = file[first]
-        return found
+        place = np.flatnonzero(np.isin(faults, first))
+        for row in place.tolist():
+            yield row, strings[int(file[faults[row]])]
+
+
+def _continued(new: NDArray[np.bool_], name: NDArray[np.intp], running: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The names, also of what came before a module ran, of faults in order of thread, place and time; 0 = none.
+
+    new: whether each is at another thread or place than the one before it.
+    """
+    if not len(new):
+        return name
+    again = ~running & np.concatenate(([False], running[:-1]))
+    number = np.arange(len(new))
+    begin = np.maximum.accumulate(np.where(new | again, number, 0))
+    last = np.maximum.accumulate(np.where(name != 0, number, -1))
+    before = np.concatenate(([-1], last[:-1]))
+    other = (name != 0) & (before >= begin) & (name[before] != name)
+    which = np.cumsum(new | again | other) - 1
+    found = np.zeros(int(which[-1]) + 1, np.intp)
+    np.maximum.at(found, which, name)
+    named: NDArray[np.intp] = found[which]
+    return named
 
 
 def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -> Imports:
