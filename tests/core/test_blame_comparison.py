@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from kit.blame_scripted import ANON, FILE, PACKAGES, PAGE, Script, saved
 
 from wstrace.analysis.alignment import paired, shift_between, unversioned
-from wstrace.analysis.compare import VIEWS, Comparison
+from wstrace.analysis.compare import Comparison
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FILE, PAGE_SHARED
 from wstrace.trace import Trace
@@ -72,7 +72,7 @@ def test_each_view_tells_what_the_second_run_has_more():
     assert changes(found, "file") == {"[anon]": (36, 62), "/usr/lib/libbig.so": (3, 5)}
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", ["package", "function", "line", "file", "module", "kind"])
 def test_the_rows_of_every_view_sum_to_the_difference_of_both_totals(view):
     first, second = run(*BEFORE, shared=3), run(*AFTER, shared=5)
     found = first.diff(second)
@@ -170,18 +170,6 @@ def test_a_trace_without_stacks_is_compared_by_file_only(tmp_path):
     assert text.splitlines()[0].endswith("+16.0 [anon]")
     assert "Python stacks" in text.splitlines()[2]
     assert "Python stacks" in said(run(*BEFORE), bare, "--by", "line", folder=tmp_path)[1]
-
-
-def test_two_programs_are_not_two_runs_of_one(tmp_path):
-    other = run(*AFTER)
-    other.info.command = ["/opt/node/bin/node", "server.js"]
-    found = run(*BEFORE).diff(other)
-    assert any("different programs" in doubt for doubt in found.doubts)
-    same = run(*AFTER)
-    same.info.command = ["/srv/venv-2/bin/python3.12", "-X", "dev", "./app.py", "--fast"]
-    assert run(*BEFORE).diff(same).doubts == []
-    text = said(run(*BEFORE), other, folder=tmp_path)[1]
-    assert "different programs" in text.splitlines()[0]
 
 
 def test_without_a_snapshot_nothing_is_compared():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +19,6 @@ from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
 from wstrace.text import base_name, duration, estimate_mark, printable, signed, size, unit_of
 
-#: The dimensions of the page that shows two runs.
-VIEWS = ("package", "function", "line", "file", "module", "kind")
 #: Rows that the first line names, and the least share of all changes of one.
 _NAMED, _SHARE = 3, 0.05
 #: From this share of all that grew on, one row is the answer over time.
@@ -64,10 +61,12 @@ def held(row: Row) -> int:
 
 def changes_between(first: Iterable[Row], second: Iterable[Row], by: str) -> list[Change]:
     """The rows of both runs by a dimension, each with the one that is the same, the largest change first."""
-    found: list[Change] = []
-    for one, other in paired(_grouped(first, by), _grouped(second, by), _NAMES):
-        before, after = one.rows if one else [], other.rows if other else []
-        found += _lines(before, after) if by == "line" and one and other else _each(before, after, by)
+    one, other = _grouped(first, by), _grouped(second, by)
+    found = [
+        _change(*rows)
+        for before, after in paired(list(one), list(other), _NAMES)
+        for rows in _alike(one[before] if before else [], other[after] if after else [], by)
+    ]
     found = [row for row in found if row["first"] or row["second"]]
     same = Counter(row.label for row in found)
     for row in found:
@@ -77,68 +76,51 @@ def changes_between(first: Iterable[Row], second: Iterable[Row], by: str) -> lis
     return sorted(found, key=lambda row: (-abs(row["change"]), -row["second"], row.whole))
 
 
-class _Group:
-    """Rows of one function, package or file of a run."""
-
-    def __init__(self, place: str, what: str) -> None:
-        self.place, self.what = place, what
-        self.rows: list[Row] = []
-
-
-#: what two groups have in common that are the same, the surest first
+#: What two functions, packages or files (place, name) have in common that are the same, the surest first.
 _NAMES = (
-    lambda group: (group.place, group.what),
-    lambda group: (short_path(group.place), group.what),
-    lambda group: (unversioned(short_path(group.place)), unversioned(group.what)),
-    lambda group: (unversioned(base_name(group.place)), unversioned(group.what)),
+    lambda group: group,
+    lambda group: (short_path(group[0]), group[1]),
+    lambda group: (unversioned(short_path(group[0])), unversioned(group[1])),
+    lambda group: (unversioned(base_name(group[0])), unversioned(group[1])),
 )
 
 
-def _grouped(rows: Iterable[Row], by: str) -> list[_Group]:
-    """The rows by their function, which has several of a view of lines."""
-    groups: dict[tuple[str, str], _Group] = {}
+def _grouped(rows: Iterable[Row], by: str) -> dict[tuple[str, str], list[Row]]:
+    """The rows by the place and the name of their function, which has several of a view of lines."""
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         place = row.of("file") or row.of("package") or row.whole
         imported = by == "line" and row.label.startswith("import ")
-        what = f"import {row.of('package')}" if imported else row.of("function") or row.whole * (row.whole != place)
-        groups.setdefault((place, what), _Group(place, what)).rows.append(row)
-    return list(groups.values())
+        name = f"import {row.of('package')}" if imported else row.of("function") or row.whole * (row.whole != place)
+        groups.setdefault((place, name), []).append(row)
+    return groups
 
 
-def _lines(first: list[Row], second: list[Row]) -> list[Change]:
-    """The lines of a function, each with the one that it was; one row where that is not known."""
+def _alike(first: list[Row], second: list[Row], by: str) -> Iterable[tuple[list[Row], list[Row]]]:
+    """The rows of a function that are the same in both runs; all of them together where that is not known."""
+    if by != "line":
+        return [(first, second)]
+    if not first or not second:
+        return [*(([row], []) for row in first), *(([], [row]) for row in second)]
     shift = shift_between([row.line for row in first], [row.line for row in second])
     if shift is None:
-        before, after = (", ".join(str(n) for n in sorted({row.line for row in rows})[:9]) for rows in (first, second))
-        merged, was = _labelled(first, second)
-        text = f"{merged.text.rpartition(':')[0]} (lines {before}; now {after})"
-        merged = merged._replace(text=text, whole=f"{merged.file} {merged.function}", line=0)
-        return [Change(merged, first, second, was)]
+        return [(first, second)]
     lines: dict[int, tuple[list[Row], list[Row]]] = {}
-    for row in first:
-        lines.setdefault(row.line + shift, ([], []))[0].append(row)
-    for row in second:
-        lines.setdefault(row.line, ([], []))[1].append(row)
-    return [_row(before, after) for before, after in lines.values()]
+    for which, rows in enumerate((first, second)):
+        for row in rows:
+            lines.setdefault(row.line + shift * (not which), ([], []))[which].append(row)
+    return lines.values()
 
 
-def _each(first: list[Row], second: list[Row], by: str) -> list[Change]:
-    """One row of all; of lines that only one of the runs has, one for each."""
-    if by == "line":
-        return [_row([row], []) for row in first] + [_row([], [row]) for row in second]
-    return [_row(first, second)]
-
-
-def _labelled(first: Sequence[Row], second: Sequence[Row]) -> tuple[Label, str]:
-    """The label of rows that are the same, and what it was in the first run."""
-    (shown,), (before,) = (second or first)[0].labels, (first or second)[0].labels
-    was = next((one for one, other in ((before.file, shown.file), (before.package, shown.package),
-                                       (before.unique, shown.unique)) if one != other), "")  # fmt: skip
-    return shown, was
-
-
-def _row(first: Sequence[Row], second: Sequence[Row]) -> Change:
-    label, was = _labelled(first, second)
+def _change(first: Sequence[Row], second: Sequence[Row]) -> Change:
+    (label,), (before,) = (second or first)[0].labels, (first or second)[0].labels
+    was = next((one for one, other in ((before.file, label.file), (before.package, label.package),
+                                       (before.unique, label.unique)) if one != other), "")  # fmt: skip
+    lines = [sorted({row.line for row in rows}) for rows in (first, second)]
+    if max(map(len, lines)) > 1:
+        one, other = (", ".join(map(str, some[:9])) for some in lines)
+        text = f"{label.text.rpartition(':')[0]} (lines {one}; now {other})"
+        label = label._replace(text=text, whole=f"{label.file} {label.function}", line=0)
     return Change(label, first, second, was)
 
 
@@ -228,23 +210,10 @@ class Comparison:
         both = one if one == other else f"{self.first.name} {one}, {self.second.name} {other}"
         return printable(both, 3 * NAME_LIMIT)
 
-    @cached_property
-    def programs(self) -> tuple[str, str] | None:
-        """What ran, where that was not the same program twice; None = it was, or is not known."""
-        one, other = (_program(run.trace.info.command) for run in (self.first, self.second))
-        shared = min(len(one), len(other))
-        if not shared or [unversioned(word) for word in one[:shared]] == [unversioned(word) for word in other[:shared]]:
-            return None
-        return " ".join(one), " ".join(other)
-
-    @cached_property
+    @property
     def doubts(self) -> list[str]:
         """Why numbers may be others than they seem; [] = nothing is known to be missing."""
-        found = [doubt for run in (self.first, self.second) for doubt in run.doubts]
-        if self.programs:
-            one, other = (printable(program, NAME_LIMIT) for program in self.programs)
-            found.insert(0, f"different programs ({one}; {other}): their rows are paired by name alone")
-        return found
+        return [doubt for run in (self.first, self.second) for doubt in run.doubts]
 
     def why_not(self, by: str) -> str:
         """Why the runs cannot be compared by a dimension; "" = they can. Raises UsageError: there is no such one."""
@@ -291,11 +260,10 @@ class Comparison:
 
     def _answer(self, lines: list[Change]) -> str:
         """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 import pandas, ...`."""
-        programs = "two different programs: " if self.programs else ""
         if not self.change and not any(row["change"] for row in lines):
-            return f"{programs}no change: {size(self.second.total)} resident {self.moment}"
+            return f"no change: {size(self.second.total)} resident {self.moment}"
         from_to = f"{size(self.first.total)} -> {size(self.second.total)}"
-        head = f"{programs}{signed(self.change)} resident {self.moment} ({from_to})"
+        head = f"{signed(self.change)} resident {self.moment} ({from_to})"
         phrases: Counter[str] = Counter()
         estimated: Counter[str] = Counter()
         for row in lines:
@@ -314,25 +282,6 @@ class Comparison:
         words = [f"{estimate_mark(phrases[one], estimated[one], shown)}{shown(phrases[one])} {one}" for one in named]
         more = ", ..." if any(phrases[phrase] for phrase in order if phrase not in named) else ""
         return f"{head}: {', '.join(words)}{more}"
-
-
-def _program(command: Sequence[str]) -> list[str]:
-    """A command line's program, and of Python its script or module."""
-    if not command:
-        return []
-    name = base_name(command[0])
-    found = [name.removesuffix(".exe")]
-    if not unversioned(name).startswith(("python", "pypy")):
-        return found
-    words = iter(command[1:])
-    for word in words:
-        if word in ("-X", "-W"):
-            next(words, "")
-        elif word in ("-c", "-m"):
-            return [*found, word, next(words, "") if word == "-m" else ""]
-        elif not word.startswith("-"):
-            return [*found, base_name(word)]
-    return found
 
 
 # -- over time ---------------------------------------------------------------------------------------------------
