@@ -23,11 +23,11 @@ def counted(limit: int = 4096) -> LastSnapshots[list[int]]:
 
 def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does():
     last = counted()
-    last.add(part(30, pid=7, snap=1, part=0, last=False, t=5))
-    assert (list(last), last.cut) == ([], [7])
-    last.add(part(70, pid=7, snap=1, part=1, last=True, t=5))
+    assert last.add(part(30, pid=7, snap=1, part=0, last=False, t=5)) is None
+    assert not list(last)
+    assert last.add(part(70, pid=7, snap=1, part=1, last=True, t=5)) == [30, 70]
     last.add(part(30, pid=7, snap=2, part=0, last=False, t=6))
-    assert (list(last), last.cut) == ([(7, [30, 70])], [])
+    assert list(last) == [((0, 7), [30, 70])]
 
 
 def test_a_snapshot_of_which_a_part_is_missing_never_counts():
@@ -35,7 +35,7 @@ def test_a_snapshot_of_which_a_part_is_missing_never_counts():
     last.add(part(1, pid=7, snap=1, part=0, last=False, t=5))
     last.add(part(3, pid=7, snap=1, part=2, last=True, t=5))
     last.add(part(3, pid=8, snap=1, part=1, last=True, t=5))
-    assert (last.pids, last.cut) == ([], [7, 8])
+    assert not list(last)
 
 
 def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_turns():
@@ -44,9 +44,9 @@ def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_tu
     last.add(part(5, pid=7, snap=0, part=0, last=True, t=8))
     last.add(part(2, pid=7, snap=1, part=1, last=True, t=9))
     last.add(part(6, pid=7, snap=3, part=0, last=True, t=1))
-    assert list(last) == [(7, [1, 2])]
+    assert list(last) == [((0, 7), [1, 2])]
     last.add(part(4, pid=7, snap=2, part=0, last=True, t=9))
-    assert list(last) == [(7, [4])]
+    assert list(last) == [((0, 7), [4])]
 
 
 @pytest.mark.parametrize("flag", [PAGE_SWAPPED, PAGE_ZERO, PAGE_GUARD])
@@ -54,18 +54,18 @@ def test_only_resident_pages_are_counted(flag):
     last = counted()
     last.add(part(3, flag, pid=7, snap=1, part=0, last=False, t=1))
     last.add(part(4, 1, pid=7, snap=1, part=1, last=True, t=1))
-    assert list(last) == [(7, [4])]
+    assert list(last) == [((0, 7), [4])]
 
 
-def test_processes_past_the_limit_are_forgotten_and_counted():
+def test_processes_past_the_limit_are_forgotten_and_those_of_two_hosts_are_two():
     last = counted(limit=2)
     for pid in range(5):
         last.add(part(pid, pid=pid, snap=1, part=0, last=True, t=1))
-    assert (last.pids, last.forgotten) == ([3, 4], 3)
-    for turn in range(10):  # each once, however often they come and are forgotten again
-        for pid in range(5):
-            last.add(part(pid, pid=pid, snap=turn, part=0, last=True, t=1))
-    assert (last.pids, last.forgotten) == ([3, 4], 3)
+    assert list(last) == [((0, 3), [3]), ((0, 4), [4])]
+    last.add(part(8, pid=4, snap=1, part=0, last=True, t=2, host=1))
+    assert list(last) == [((0, 4), [4]), ((1, 4), [8])]
+    last.add(part(5, pid=7, snap=2, part=0, last=False, t=3, host=2))
+    assert list(last) == [((1, 4), [8])]
 
 
 @given(
@@ -78,13 +78,4 @@ def test_it_is_what_a_naive_reading_gives(snapshots):
             last.add(part(number * 10 + i, pid=pid, snap=number, part=i, last=i == parts - 1, t=time))
         if come >= parts and (pid not in naive or naive[pid][0] <= time):
             naive[pid] = time, [number * 10 + i for i in range(parts)]
-    assert dict(last) == {pid: pages for pid, (_, pages) in naive.items()}
-
-
-def test_equal_pids_of_two_hosts_are_two_processes():
-    last = counted(limit=2)
-    last.add(part(3, pid=7, snap=1, part=0, last=True, t=1))
-    last.add(part(4, pid=7, snap=1, part=0, last=True, t=2, host=1))
-    assert (list(last), last.forgotten) == ([(7, [3]), (7, [4])], 0)
-    last.add(part(5, pid=7, snap=2, part=0, last=False, t=3, host=2))
-    assert (list(last), last.cut, last.forgotten) == ([(7, [4])], [7], 1)
+    assert dict(last) == {(0, pid): pages for pid, (_, pages) in naive.items()}

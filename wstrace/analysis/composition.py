@@ -16,7 +16,7 @@ from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.inputs import LEFT_OUT, Asked, Columns, mapping_rows, of_mapping, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
-from wstrace.analysis.moments import Recorded, Sums, sums_at
+from wstrace.analysis.moments import Recorded, Sums, read_sums, sums_at
 from wstrace.analysis.names import names_of
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.tally import combinations, distinct
@@ -323,9 +323,8 @@ class Composition:
         pss = None
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]
-        self.memory = sums_at(self.info, inputs.pids[spaces].tolist(), runs["time"], int(pages.sum()),
-                              None if pss is None else round(float(pss.sum())), all_kinds=not chosen,
-                              at_peak=inputs.moment == "peak")  # fmt: skip
+        self.memory = sums_at(None if chosen else read_sums(self.info), inputs.pids[spaces].tolist(), runs["time"],
+                              int(pages.sum()), None if pss is None else round(float(pss.sum())))  # fmt: skip
         divided = _divided(pages, private, pss, self.memory) if len(spaces) > 1 else None
         resident = pages if divided is None else divided
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -19,8 +18,6 @@ T = TypeVar("T")
 
 #: The number of processes of which snapshots are held; past it, the one that was seen first is forgotten.
 MAX_PROCESSES = 4096
-#: The number of forgotten processes that are distinguished, so that each is counted once.
-_MOST_FORGOTTEN = 1 << 16
 #: The snapshots of one process of which parts may interleave: each source takes its own.
 _AT_ONCE = 4
 
@@ -38,8 +35,7 @@ class LastSnapshots(Generic[T]):
 
     A snapshot is whole once its parts 0, 1 ... up to the last one have come. A snapshot that is cut (the trace ended,
     or a part was lost) never counts; the whole one before it does. The last one has the greatest time, and of equal
-    times it is the one that came last. Iterating gives (pid, counted) for each; equal pids of several hosts are
-    several.
+    times it is the one that came last. Iterating gives ((host, pid), counted) for each.
 
     Args:
         empty: makes an empty counter for one snapshot.
@@ -51,82 +47,38 @@ class LastSnapshots(Generic[T]):
         self, empty: Callable[[], T], count: Callable[[T, Batch], None], *, limit: int = MAX_PROCESSES
     ) -> None:
         self._empty, self._count, self._limit = empty, count, limit
-        self._processes: dict[tuple[int, int], _Process[T]] = {}  # Keyed by (host, pid).
-        self._forgotten: set[tuple[int, int]] = set()
+        #: process -> (time, number) of an unfinished one -> its next part, and the counter
+        self._unfinished: dict[tuple[int, int], dict[tuple[int, int], tuple[int, T]]] = {}
+        self._whole: dict[tuple[int, int], tuple[int, T]] = {}  # process -> time, counter
 
-    def add(self, batch: Batch) -> None:
-        """Takes one part of a snapshot; batches of other streams are ignored."""
+    def add(self, batch: Batch) -> T | None:
+        """Takes one part of a snapshot; returns the counter of one that is whole with it, else None."""
         if batch.schema.name != RESIDENT_PAGES.name:
-            return
+            return None
         one = batch.snapshot or SnapshotPart()
-        owner = one.host, one.pid
-        if owner not in self._processes and len(self._processes) >= self._limit:
-            first = next(iter(self._processes))
-            del self._processes[first]
-            if len(self._forgotten) < _MOST_FORGOTTEN:
-                self._forgotten.add(first)
-        self._forgotten.discard(owner)
-        process = self._processes.setdefault(owner, _Process())
-        key = one.time_ns, one.number
-        parts = process.unfinished.get(key)
-        if one.part == 0:
-            parts = process.unfinished[key] = _Parts(self._empty())
-            while len(process.unfinished) > _AT_ONCE:
-                del process.unfinished[next(iter(process.unfinished))]
-        if parts is None or one.part != parts.next:  # A part is missing, so this snapshot will never be whole.
-            process.unfinished.pop(key, None)
-            return
-        self._count(parts.counted, resident_rows(batch))
-        parts.next += 1
-        if one.last:
-            del process.unfinished[key]
-            if process.whole is None or process.whole[0] <= key[0]:
-                process.whole = key[0], parts.counted
+        process, key = (one.host, one.pid), (one.time_ns, one.number)
+        if process not in self._unfinished and len(self._unfinished) >= self._limit:
+            first = next(iter(self._unfinished))
+            del self._unfinished[first]
+            self._whole.pop(first, None)
+        unfinished = self._unfinished.setdefault(process, {})
+        begun = unfinished.pop(key, None)
+        expected, counted = (0, self._empty()) if one.part == 0 or begun is None else begun
+        if one.part != expected:  # a part is missing, so this snapshot will never be whole
+            return None
+        self._count(counted, resident_rows(batch))
+        if not one.last:
+            unfinished[key] = one.part + 1, counted
+            while len(unfinished) > _AT_ONCE:
+                del unfinished[next(iter(unfinished))]
+            return None
+        if process not in self._whole or self._whole[process][0] <= one.time_ns:
+            self._whole[process] = one.time_ns, counted
+        return counted
 
-    def __iter__(self) -> Iterator[tuple[int, T]]:
-        for _, pid, counted in self.by_host():
-            yield pid, counted
-
-    def by_host(self) -> Iterator[tuple[int, int, T]]:
-        """(host, pid, counted) for each process; the host is 0 if the trace has only one."""
-        for (host, pid), process in list(self._processes.items()):
-            if process.whole is not None:
-                yield host, pid, process.whole[1]
-
-    def whole(self, host: int, pid: int) -> tuple[int, T] | None:
-        """(time, counted) of the last whole snapshot of a process; None without one."""
-        process = self._processes.get((host, pid))
-        return None if process is None else process.whole
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes that have a whole snapshot."""
-        return [pid for pid, _ in self]
-
-    @property
-    def forgotten(self) -> int:
-        """The number of processes of which snapshots came and are not held any more; at most 65,536."""
-        return len(self._forgotten)
-
-    @property
-    def cut(self) -> list[int]:
-        """The processes with parts but no whole snapshot: what they had in memory is not known."""
-        return [pid for (_, pid), process in self._processes.items() if process.whole is None]
-
-
-class _Parts(Generic[T]):
-    """A snapshot of which parts are arriving: the counter so far, and the number of the next part."""
-
-    def __init__(self, counted: T) -> None:
-        self.counted, self.next = counted, 0
-
-
-class _Process(Generic[T]):
-    """A process: its unfinished snapshots by (time, number), and the last whole one as (time, counted)."""
-
-    def __init__(self) -> None:
-        self.unfinished: dict[tuple[int, int], _Parts[T]] = {}
-        self.whole: tuple[int, T] | None = None
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], T]]:
+        for process, (_, counted) in list(self._whole.items()):
+            yield process, counted
 
 
 #: Moments that are the last snapshot of each process, at its own end.
@@ -204,26 +156,20 @@ class Snapshots:
             for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)
         ]
         self.ends = _ends(trace)
-        begun: dict[tuple[int, tuple[int, int], int], list[int]] = {}  # of each its next part, pages, swapped ones
-        whole: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
+        taken: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
+        swapped: dict[tuple[int, tuple[int, int], int], int] = {}
+        pages = LastSnapshots[list[int]](list, _add_pages, limit=_MOST)
         for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
             if (part := batch.snapshot) is None:
                 continue
             key = part.time_ns, (part.host, part.pid), part.number
-            state = begun.setdefault(key, [0, 0, 0])
-            if part.part == 0:
-                state[:] = 0, 0, 0
-            if part.part != state[0]:  # a part is missing, so it will never be whole
-                state[0] = -1
-                continue
-            state[0] += 1
-            if "pages" in batch:
-                state[1] += int(resident_rows(batch)["pages"].sum(dtype=np.int64))
+            before = swapped.get(key, 0) if part.part else 0
+            swapped[key] = before
             if "pages" in batch and "flags" in batch:
-                state[2] += int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
-            if part.last:
-                whole[key] = Snapshot(*key, *state[1:])
-        self.taken = sorted(whole.values(), key=lambda one: one.time_ns)
+                swapped[key] += int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
+            if (counted := pages.add(batch)) is not None:
+                taken[key] = Snapshot(*key, sum(counted), swapped[key])
+        self.taken = sorted(taken.values(), key=lambda one: one.time_ns)
 
     def at(self, at: str | int, pids: Collection[int] = ()) -> Moment:
         """The snapshots of a moment.
@@ -321,6 +267,12 @@ class Snapshots:
         return one.time_ns <= self.ends.get(one.process, -1) <= time
 
 
+def _add_pages(pages: list[int], batch: Batch) -> None:
+    """Adds the number of pages of a part."""
+    if "pages" in batch:
+        pages.append(int(batch["pages"].sum(dtype=np.int64)))
+
+
 def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
     """(host, pid) -> the time of its last end."""
     found: dict[tuple[int, int], int] = {}
@@ -337,28 +289,27 @@ def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
 # -- sums of several processes ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """What processes have in memory, in bytes.
 
     rss_sum: of each process, where a page counts once for each that has it. pss: of each its proportional share: a page
-    counts for a part where others have it too. distinct: each page once. None = not known; why: the reason.
+    counts for a part where others have it too. distinct: each page once. None = not known.
     """
 
     processes: int
     rss_sum: int
     pss: int | None = None
     distinct: int | None = None
-    why: str = ""
 
 
 class ReadSums(NamedTuple):
     """The sums that the source `peak_snapshot` has read of these processes beside a look, between two times in ns."""
 
-    sums: Sums
     pids: frozenset[int]
     begin: int
     end: int
+    pss: int | None
+    distinct: int | None
 
 
 def read_sums(info: TraceInfo) -> ReadSums | None:
@@ -366,44 +317,24 @@ def read_sums(info: TraceInfo) -> ReadSums | None:
     noted = info.extra.get("sums")
     if not isinstance(noted, dict) or not isinstance(pids := noted.get("pids"), list):
         return None
-    begin, end, rss_sum, pss, distinct = (
+    begin, end, pss, distinct = (
         value if type(value := noted.get(name)) is int and 0 <= value < _MOST else None
-        for name in ("from_ns", "to_ns", "rss_sum", "pss", "distinct")
+        for name in ("from_ns", "to_ns", "pss", "distinct")
     )
-    if begin is None or end is None or rss_sum is None or not 0 < len(pids) <= _MOST_PROCESSES:
+    if begin is None or end is None or not 0 < len(pids) <= _MOST_PROCESSES:
         return None
-    why = noted.get("why")
-    sums = Sums(len(pids), rss_sum, pss, distinct, why if isinstance(why, str) else "")
-    return ReadSums(sums, frozenset(pid for pid in pids if type(pid) is int), begin, end)
+    return ReadSums(frozenset(pid for pid in pids if type(pid) is int), begin, end, pss, distinct)
 
 
-def sums_at(
-    info: TraceInfo,
-    pids: Collection[int],
-    times: NDArray[np.uint64],
-    total: int,
-    pss: int | None,
-    *,
-    all_kinds: bool,
-    at_peak: bool,
-) -> Sums:
+def sums_at(read: ReadSums | None, pids: Collection[int], times: NDArray[np.uint64], total: int,
+            pss: int | None) -> Sums:  # fmt: skip
     """The sums of a composition; pss and distinct as far as they were read at its moment.
 
     Args:
-        info: the description of the trace.
+        read: what was read of all memory; None = nothing.
         pids: the processes. times: of their snapshots, in ns.
         total: what is resident in them, in bytes. pss: the same by proportional shares, where their pages tell it.
-        all_kinds: whether this is of all kinds of memory. at_peak: whether it is of the largest look.
     """
-    noted = read_sums(info)
-    why = ""
-    if not all_kinds:
-        why = "they are read of all memory"
-    elif noted is None:
-        why = "the trace does not tell (-s peak_snapshot reads them of several processes)"
-    elif noted.pids != frozenset(pids) or int(times.min()) < noted.begin or int(times.max()) > noted.end:
-        why = "they were read at another moment than this largest look"
-        why = why if at_peak else "they were read at the peak only (--at peak)"
-    if why or noted is None:
-        return Sums(len(pids), total, pss, None, why)
-    return Sums(len(pids), total, noted.sums.pss if pss is None else pss, noted.sums.distinct, noted.sums.why)
+    if read is None or read.pids != frozenset(pids) or int(times.min()) < read.begin or int(times.max()) > read.end:
+        return Sums(len(pids), total, pss)
+    return Sums(len(pids), total, read.pss if pss is None else pss, read.distinct)

@@ -254,4 +254,4 @@ def _looks(trace: TraceFile, numbers: Processes) -> dict[int, tuple[int, int, in
     taken: LastSnapshots[list[int]] = LastSnapshots(lambda: [0, 0, 0], count)
     for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
         taken.add(batch)
-    return {numbers.number(host, pid): (sums[0], sums[1], sums[2]) for host, pid, sums in taken.by_host()}
+    return {numbers.number(host, pid): (sums[0], sums[1], sums[2]) for (host, pid), sums in taken}
