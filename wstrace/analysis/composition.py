@@ -14,7 +14,7 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.inputs import LEFT_OUT, Asked, Columns, mapping_rows, of_mapping, pages_of, read_all
+from wstrace.analysis.inputs import LEFT_OUT, Asked, Columns, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
 from wstrace.analysis.moments import Recorded, Sums, read_sums, sums_at
 from wstrace.analysis.names import names_of
@@ -61,7 +61,6 @@ class Past:
         inputs: what was read, for each moment. cube: the cells of faults and pages.
         seen: the faults before the filter.
         file: of each recorded fault the code of the file of its page, 0 = not known.
-        mapping: of each its row in inputs.mappings, -1 = not known.
         copyable: whether each recorded fault is on a page that a write after a fork copies.
         lost: records that the trace lacks. stacks_lost: sampled stacks that it lacks.
         assumed: the kinds of losses that were not recorded, in words.
@@ -78,11 +77,9 @@ class Past:
         self.lost, self.stacks_lost, self.sampled = ledger.lost, ledger.get("stacks_lost"), trace.info.sampled
         recorded = set(trace.info.content_losses)
         self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
-        known, row = mapping_rows(inputs.mappings, inputs.faults["mapping"])
-        flags = np.where(known, of_mapping(inputs.mappings, "flags", row), np.uint16(0))
-        kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
-        self.file, self._kind = np.where(known, of_mapping(inputs.mappings, "file", row), 0), kind
-        self.mapping = np.where(known, row, -1).astype(np.int32)
+        self._mappings = names.symbolizer.mappings
+        self.file, flags = self._mappings.columns(inputs.faults["mapping"], "file", "flags")
+        self._kind = kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
         private = (flags & MAP_SHARED) == 0
         self.copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
         self.copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
@@ -97,8 +94,7 @@ class Past:
         rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place)
         mapped = None
         if _unrecorded(trace) > _OF_EXECS * len(inputs.pids):
-            mapped = np.where(self.mapping >= 0, of_mapping(inputs.mappings, "time_ns", np.maximum(self.mapping, 0)),
-                              np.uint64(0))  # fmt: skip
+            (mapped,) = self._mappings.columns(columns["mapping"], "time_ns")
         seen = (part for one in self.inputs for part in page_rows(one))
         return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
                        size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
@@ -138,14 +134,11 @@ def _unrecorded(trace: Recorded) -> int:
 
 def page_rows(inputs: Any) -> Iterator[PageRows]:
     """The resident pages, _AT_ONCE at a time, as a large process has millions; at least one part."""
-    runs, mappings = inputs.runs, inputs.mappings
-    shift = np.uint64(inputs.page_size.bit_length() - 1)
+    runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
     run, key = keys_of(runs, inputs.page_size)
-    known, row = mapping_rows(mappings, runs["mapping"])
-    low, high, offset = (
-        np.where(known, of_mapping(mappings, name, row) >> shift, np.uint64(0)) for name in ("start", "end", "offset")
-    )
-    flags = np.where(known, of_mapping(mappings, "flags", row), np.uint16(0))
+    mappings = inputs.names.symbolizer.mappings
+    *place, flags = mappings.columns(runs["mapping"], "start", "end", "offset", "flags")
+    low, high, offset = (column >> shift for column in place)
     noticed = (flags & MAP_WRITE != 0) & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
     file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
     columns = runs["time"], file, huge, low, high, offset, noticed

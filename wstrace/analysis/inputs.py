@@ -47,8 +47,6 @@ _COUNTED = ("host", "pc_mapping", "file", "pc_file", "kind", "native_stack", "na
 #: The cell of a page that a filter left out.
 LEFT_OUT = np.uint32(0xFFFF_FFFF)
 _LOSS = {"time_ns": "<u8", "pid": "<u4", "event": "|u1", "start": "<u8", "end": "<u8", "to": "<u8", "other": "<u4"}
-_MAPPING = {"id": "<u4", "pid": "<u4", "start": "<u8", "end": "<u8", "offset": "<u8", "file": "<u4", "flags": "<u2",
-            "build_id": "<u4", "time_ns": "<u8"}  # fmt: skip
 _PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1"}
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
              "kind": "|u1"}  # fmt: skip
@@ -67,9 +65,8 @@ class Inputs:
         pids: of each space, ascending where no pid belongs to several hosts. processes: its number in Names.
         cgroups: of each space the code of the control group that it last faulted in, 0 = not known.
         names: what ids and codes stand for.
-        faults, mappings: columns of these streams; `space` beside them. mappings are in order of id. faults have
-            `key`, that of the page, `cell`, that of the cube, `chosen`, whether the filter lets it through, and
-            sampled only where one of several was recorded.
+        faults: columns of the stream. `space` beside them; `key`, that of the page, `cell`, that of the cube, `chosen`,
+            whether the filter lets it through, and sampled only where one of several was recorded.
         losses: of all processes. ends: of processes.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
@@ -85,7 +82,6 @@ class Inputs:
     cgroups: NDArray[np.uint32]
     names: Names
     faults: Columns
-    mappings: Columns
     losses: LossRows
     ends: Ends
     began: NDArray[np.intp]
@@ -124,13 +120,10 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
         TraceFileError: the snapshots of a moment claim more pages than are held in memory here.
     """
     processes = cube.names.processes
-    for batch in trace.batches(CALL_SITE.name):
-        cube.add(batch)
-    mappings = _gather(_counted(trace, MAPPING.name, cube), _MAPPING, processes)
-    order = np.argsort(mappings["id"], kind="stable")
-    for name, column in mappings.items():  # one at a time: of a million mappings, all twice are 60 MB
-        mappings[name] = column[order]
-    rows = _gather(_counted(trace, PROCESS.name, cube), _PROCESS, processes)
+    for stream in (CALL_SITE, MAPPING, PROCESS):
+        for batch in trace.batches(stream.name):
+            cube.add(batch)
+    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes)
     lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
     cells, kept, seen = [np.zeros(0, np.uint32)], [np.zeros(0, np.bool_)], [0]
     wanted = _FAULT | ({"sampled": "<u4"} if trace.info.sampled > 1 else {})
@@ -174,7 +167,6 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
             cgroups,
             cube.names,
             faults,
-            mappings,
             losses,
             ends,
             began,
@@ -188,13 +180,6 @@ def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filt
             _unseen(moment, runs, ran) if not pids else none,
         ))  # fmt: skip
     return found, sum(seen)
-
-
-def _counted(trace: Recorded, stream: str, cube: Cube) -> Iterator[Batch]:
-    """The batches of a stream, of which the cube has learned the names."""
-    for batch in trace.batches(stream):
-        cube.add(batch)
-        yield batch
 
 
 def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
@@ -318,22 +303,6 @@ def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, i
         )
     order = np.lexsort((columns["start"], columns["space"]))
     return {name: column[order] for name, column in columns.items()}
-
-
-def mapping_rows(mappings: Columns, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Which ids are known, and the row of each in `mappings`; 0 of an unknown one."""
-    if not len(mappings["id"]):
-        return np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.intp)
-    at = mappings["id"].searchsorted(ids)
-    at[at == len(mappings["id"])] = 0
-    known = (mappings["id"][at] == ids) & (ids != 0)
-    return known, np.where(known, at, 0)
-
-
-def of_mapping(mappings: Columns, name: str, rows: NDArray[np.intp]) -> NDArray[Any]:
-    """A column of mappings at the rows that mapping_rows() gave; 0 where there are no mappings at all."""
-    column = mappings[name]
-    return column[rows] if len(column) else np.zeros(len(rows), column.dtype)
 
 
 def pages_of(runs: Columns) -> Iterator[NDArray[Any]]:

@@ -29,7 +29,8 @@ _IN_PAGE, _NOT_KNOWN = np.uint64(4095), np.uint64(1 << (_OF_OFFSET - 1))
 UNKNOWN = "[unknown]"
 PlaceBy = Literal["section", "function"]
 _FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "end": np.uint64, "offset": np.uint64,
-           "file": np.uint32, "dev": np.uint64, "ino": np.uint64, "build_id": np.uint32}  # fmt: skip
+           "file": np.uint32, "dev": np.uint64, "ino": np.uint64, "build_id": np.uint32, "flags": np.uint16,
+           "time_ns": np.uint64}  # fmt: skip
 _FILE_KEYS = ("file", "build_id", "dev", "ino")  # These distinguish a file from another one that had its name.
 #: The number of ended processes that are remembered.
 _ENDED = 1 << 16
@@ -44,7 +45,9 @@ class MappingTable:
 
     def __init__(self, limit: int = 1 << 20) -> None:
         self.limit = limit
-        self._rows: dict[str, NDArray[Any]] = {name: np.empty(0, dtype) for name, dtype in _FIELDS.items()}
+        self._rows: dict[str, NDArray[Any]] = {
+            name: np.zeros(1, dtype) for name, dtype in _FIELDS.items()
+        }  # by id; that of 0 is unknown
         self._new: list[dict[str, NDArray[Any]]] = []
         self._new_rows = 0
         self._ended: dict[int, None] = {}
@@ -70,13 +73,20 @@ class MappingTable:
 
     def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
         """Which ids are known, shape (n,), and the mappings of those, with the columns of MAPPING."""
-        self._settle()
-        known_ids = self._rows["id"]
-        at = known_ids.searchsorted(ids)
-        known: NDArray[np.bool_] = at < len(known_ids)
-        known[known] = known_ids[at[known]] == ids[known]
-        known &= ids != 0
+        at = self._at(ids)
+        known = at > 0
         return known, {name: column[at[known]] for name, column in self._rows.items()}
+
+    def columns(self, ids: NDArray[Any], *names: str) -> list[NDArray[Any]]:
+        """These columns of MAPPING for each id, shape (n,); 0 of one that is not known."""
+        at = self._at(ids)
+        return [self._rows[name][at] for name in names]
+
+    def _at(self, ids: NDArray[Any]) -> NDArray[np.intp]:
+        """The row of each id, 0 = not known."""
+        self._settle()
+        at = np.minimum(self._rows["id"].searchsorted(ids), len(self._rows["id"]) - 1)
+        return np.where(self._rows["id"][at] == ids, at, 0)
 
     def _settle(self) -> None:
         if not self._new:
@@ -85,13 +95,14 @@ class MappingTable:
         self._new, self._new_rows = [], 0
         if len(rows["id"]) > self.limit:
             ended = np.isin(rows["pid"], np.fromiter(self._ended, np.uint32, len(self._ended)))
-            keep = np.flatnonzero(~ended)[-self.limit // 2 :]
+            keep = np.append(0, np.flatnonzero(~ended)[-self.limit // 2 :])
             rows = {name: column[keep] for name, column in rows.items()}
             self._ended = {}
         # By id; a later row with the same id wins.
         _, last = np.unique(rows["id"][::-1], return_index=True)
         for name, column in rows.items():
             rows[name] = column[::-1][last]
+            rows[name][0] = 0
         self._rows = rows
 
 
@@ -111,7 +122,7 @@ class Symbolizer:
         # A pid from a trace file may belong to any process by now.
         self._live = context.live if live is None else live
         self._info = context.info
-        self.mappings = MappingTable()
+        self.mappings = MappingTable(1 << 20 if self._live else 1 << 22)
 
     @property
     def _of_known_boot(self) -> bool:
