@@ -63,7 +63,7 @@ def table_of(names: list[str]) -> TextTable:
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
 def test_a_table_keeps_to_its_width_and_cuts_no_number(width):
     names = [f"/usr/lib/python3/dist-packages/package_{i}/module_{i}.so" for i in range(20)]
-    lines = ["".join(piece.text for piece in line) for line in table_of(names).lines(width=width, unicode=True)]
+    lines = list(table_of(names).lines(width=width, unicode=True))
     assert max(map(width_of, lines)) <= width
     assert [line.split()[0] for line in lines[1:]] == [f"{i}.0" for i in range(20)]
     shown = [line.split()[-1] for line in lines[1:]]
@@ -75,7 +75,7 @@ def test_a_table_keeps_to_its_width_and_cuts_no_number(width):
 def test_without_a_terminal_nothing_is_cut():
     name = "/a" * 200
     *_, last = table_of([name]).lines(width=None, unicode=True)
-    assert last[-1].text == name
+    assert last.endswith(name)
 
 
 def test_everything_that_is_shown_is_printable():
@@ -101,7 +101,7 @@ def test_a_number_that_may_be_left_out_makes_room_for_names_of_80_columns():
     names = [f"ld-linux-x86-64.so.2!_dl_relocate_object_{n}" for n in range(3)]
     columns = [Column(f"number {n}", spare=n > 0) for n in range(7)]
     table = TextTable([*columns, Column("own line", "name")], [[*["1,000.0 KiB"] * 7, name] for name in names])
-    head, *shown = ("".join(piece.text for piece in line) for line in table.lines(width=80, unicode=True))
+    head, *shown = table.lines(width=80, unicode=True)
     assert head.split()[:3] == ["number", "0", "number"]
     assert all(len(line) <= 80 for line in shown)
     assert len({line.split("KiB  ")[-1] for line in shown}) == 3

@@ -26,16 +26,6 @@ class TestConsole(ExporterContract):
         return Console(io.StringIO())
 
 
-class TestConsoleLines(ExporterContract):
-    def make(self) -> Exporter:
-        return Console(io.StringIO(), format="lines")
-
-
-class TestConsoleJsonl(ExporterContract):
-    def make(self) -> Exporter:
-        return Console(io.StringIO(), format="jsonl")
-
-
 def readme_module() -> Any:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert code is not None

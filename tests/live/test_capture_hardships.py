@@ -169,7 +169,6 @@ def test_a_terminal_that_closes(touches, tmp_path, ignored):
     trap = "trap '' HUP; " * ignored
     words = [
         "run",
-        "--live",
         "-o",
         path,
         "--",

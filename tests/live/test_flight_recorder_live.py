@@ -28,7 +28,7 @@ def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_lev
     )
     grow(program, 1)
     words = ["attach", str(program.pid), "--keep", "60s", "--on", "rss=100MiB", "--on", "end", "-o", "api.wst"]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *words, "--live"], cwd=tmp_path, text=True,
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *words], cwd=tmp_path, text=True,
                               stderr=subprocess.PIPE)  # fmt: skip
     try:
         wait_until_traced(tmp_path / "api.ring.wst", tracer)

@@ -47,7 +47,6 @@ class Tracing(NamedTuple):
     children: bool
     wait_children: bool
     quiet: bool
-    live: bool | None
     fail_on_loss: bool
     require: str
     config: str | None
@@ -75,7 +74,6 @@ _OPTIONS = [
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
-    click.option("--live/--no-live", default=None, help="Show a live line of faults, resident memory and loss."),
     click.option(
         "--fail-on-loss",
         is_flag=True,
@@ -204,8 +202,7 @@ class Recording:
     def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
         quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        shared = {"quiet": quiet or None, "live": self.options.live,
-                  "over_time": self.options.over_time or None}  # fmt: skip
+        shared = {"quiet": quiet or None, "over_time": self.options.over_time or None}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
         for one in (*self.config.get(role + "s", ()), *requested):
             spec = parse_spec(one)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TextIO
+from textwrap import wrap
+from typing import TextIO
+
+import click
 
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output
-from wstrace.terminal.table import Styled, TextTable, has_blocks
+from wstrace.terminal.table import TextTable, has_blocks, styled
 from wstrace.text import encodable, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console as RichConsole
-
-
-_ENDLESS = 8192  # cells of a line without a terminal
-_STYLED_ROWS = 400  # only this many rows of a table have colours
-_COLORS: dict[str, Literal["standard", "256", "truecolor"]] = {
-    "standard": "standard", "256": "256", "truecolor": "truecolor"}  # fmt: skip
 
 
 class Output:
@@ -74,8 +66,12 @@ class Output:
         if self.broken or not text:
             return
         try:
-            self.stream.write(encodable(text, self.encoding))
-            self.stream.flush()
+            text = encodable(text, self.encoding)
+            if self.terminal:
+                click.echo(text, self.stream, nl=False)  # consoles of Windows need calls in place of escapes
+            else:
+                self.stream.write(text)
+                self.stream.flush()
         except ValueError:  # closed by its owner
             self.broken = True
         except OSError as error:
@@ -100,97 +96,30 @@ class Output:
     @property
     def width(self) -> int | None:
         """The width of the terminal in cells; where it is no terminal that of standard(), None = endless."""
-        return max(self.rich().width, 20) if self.terminal else self._width
-
-    def rich(self) -> RichConsole:
-        """A rich console on the stream, without markup or highlighting; plain under NO_COLOR or TERM=dumb."""
-        from rich.console import Console as RichConsole
-
-        painter = RichConsole(file=self.stream, markup=False, highlight=False, emoji=False)
-        return self._copy(painter, self.stream) if painter.legacy_windows or not self.terminal else painter
-
-    def _copy(self, painter: RichConsole, file: TextIO) -> RichConsole:
-        """The same console on another file, without colours if only calls of the old Windows console could set them."""
-        from rich.console import Console as RichConsole
-
-        plain = painter.legacy_windows or not self.terminal
-        return RichConsole(file=file, markup=False, highlight=False, emoji=False, legacy_windows=False,
-                       force_terminal=not plain, no_color=painter.no_color,
-                       color_system=None if plain else _COLORS.get(painter.color_system or ""),
-                       width=painter.width if self.terminal else _ENDLESS)  # fmt: skip
-
-    def show(self, *parts: str | Styled | TextTable) -> None:
-        """Writes lines and tables, with control characters escaped, in one write; "" is an empty line."""
-        if self.broken:
-            return
-        width = self.width
-        page = io.StringIO()
-        if self.terminal:
-            self._paint(page, parts, width)
-        else:
-            for part in parts:
-                for line in self._lines(part, width):
-                    page.write("".join(piece.text for piece in line).rstrip() + "\n")
-        self.write(page.getvalue())
-
-    def _lines(self, part: str | Styled | TextTable, width: int | None) -> Iterable[list[Styled]]:
-        if isinstance(part, TextTable):
-            return part.lines(width=width, unicode=self.unicode)
-        text, style = (part, "") if isinstance(part, str) else part
-        return [[Styled(printable(text), style)]]
-
-    def _paint(self, page: TextIO, parts: Iterable[str | Styled | TextTable], width: int | None) -> None:
-        """Renders the parts with colours into `page`, which cannot fail; only write() touches the stream."""
-        from rich.text import Text
-
-        painter = self._copy(self.rich(), page)
-        for part in parts:
-            table = isinstance(part, TextTable)
-            for number, line in enumerate(self._lines(part, width)):
-                if table and number > _STYLED_ROWS:  # rich takes 0.1 ms per line
-                    page.write("".join(piece.text for piece in line) + "\n")
-                else:
-                    text = Text.assemble(*line)
-                    painter.print(text, no_wrap=table, overflow="ignore" if table else None, crop=False)
-
-
-class LiveLines:
-    """Status lines whose text update() replaces.
-
-    rich's refresh thread stays off, because a session that traces its own process would trace that thread too.
-
-    Args:
-        output: an Output on a terminal.
-    """
-
-    def __init__(self, output: Output) -> None:
-        from rich.live import Live
-
-        self._terminal = output.rich()
-        self._live = Live(console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False,
-                          redirect_stderr=False)  # fmt: skip
-        self._live.start()
-
-    @property
-    def room(self) -> int:
-        """How many lines the terminal has."""
-        return self._terminal.height
-
-    def update(self, *lines: str) -> bool:
-        """Draws these lines, each cut to the terminal's width. Returns False when the terminal is closed."""
-        from rich.text import Text
-
-        text = "\n".join(map(printable, lines))
+        if not self.terminal:
+            return self._width
         try:
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+            cells = int(os.environ.get("COLUMNS") or os.get_terminal_size(self.stream.fileno()).columns)
         except (OSError, ValueError):
-            return False
-        return True
+            cells = 0
+        return max(cells or 80, 20)
 
-    def close(self) -> None:
-        """Removes the lines."""
-        with contextlib.suppress(OSError, ValueError):
-            self._live.stop()
+    def show(self, *parts: str | TextTable) -> None:
+        """Writes lines and tables, with control characters escaped, in one write; "" is an empty line.
+
+        On a terminal the first line is bold, and lines are broken between words.
+        """
+        width, colors = self.width, self.terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        lines: list[str] = []
+        for part in parts:
+            if isinstance(part, TextTable):
+                lines += part.lines(width=width, unicode=self.unicode, colors=colors)
+            elif self.terminal and width is not None:
+                broken = wrap(printable(part), width, break_long_words=False, break_on_hyphens=False) or [""]
+                lines += broken if lines or not colors else [styled(line, "bold") for line in broken]
+            else:
+                lines.append(printable(part).rstrip())
+        self.write("".join(f"{line}\n" for line in lines))
 
 
 @contextmanager

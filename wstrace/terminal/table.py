@@ -13,11 +13,10 @@ _SHADES, _PLAIN_SHADES = " ░▒▓█", " .-+#"
 
 
 class Bar(NamedTuple):
-    """A value as a fraction of a whole, drawn as a bar. `style` is its colour on a terminal, as rich names it."""
+    """A value as a fraction of a whole, drawn as a bar."""
 
     value: float
     whole: float
-    style: str = "cyan"
 
     def text(self, cells: int, *, unicode: bool) -> str:
         """The bar in at most `cells` cells: blocks with a resolution of 1/8 cell, or `#`; empty only for 0."""
@@ -47,21 +46,10 @@ _ROOM = 28  # bars, then columns with `spare`, are left out when names would hav
 _NARROW = 8  # any column is left out when names would have fewer cells than this
 #: The most characters of a name, with or without a terminal.
 _NAME_LIMIT = 1024
+_STYLES = {"bold": 1, "dim": 2, "bar": 36}
 
 Cell = str | Bar
 Kind = Literal["number", "text", "bar", "name"]
-
-
-def rows_to_show(total: int, top: int | None) -> int:
-    """How many of `total` rows a table of at most `top` rows shows: one more, rather than a line `and 1 more`."""
-    return total if top is None or total <= top + 1 else top
-
-
-class Styled(NamedTuple):
-    """A piece of a line and its style on a terminal, as rich names styles."""
-
-    text: str
-    style: str = ""
 
 
 class Column(NamedTuple):
@@ -98,74 +86,63 @@ class TextTable(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], top: int | None) -> TextTable:
-        """A table of at most `top` of these rows."""
-        return cls(columns, rows[: rows_to_show(len(rows), top)], total=len(rows))
+        """A table of at most `top` of these rows; of one more, rather than with a line `and 1 more`."""
+        shown = rows if top is None or len(rows) <= top + 1 else rows[:top]
+        return cls(columns, shown, total=len(rows))
 
-    def lines(self, *, width: int | None, unicode: bool) -> Iterator[list[Styled]]:
+    def lines(self, *, width: int | None, unicode: bool, colors: bool = False) -> Iterator[str]:
         """Yields the lines: the headings, the rows, and how many rows are not shown.
 
         Args:
             width: the width of the terminal in cells; None = no terminal: nothing is cut or left out.
             unicode: whether the output's encoding has block characters.
+            colors: whether to mark headings, strong rows and bars as a terminal shows them.
         """
-        columns = [_Filled(column, [row[i] for row in self.rows], unicode) for i, column in enumerate(self.columns)]
+        columns = self.columns
+        texts = [[printable(column.head)] for column in columns]
+        for row in self.rows:
+            for column, cell in zip(texts, row, strict=True):
+                text = cell.text(BAR, unicode=unicode) if isinstance(cell, Bar) else printable(cell, _NAME_LIMIT)
+                column.append(text)
+        widths = [max([BAR * (column.kind == "bar"), *map(width_of, cells)])
+                  for column, cells in zip(columns, texts, strict=True)]  # fmt: skip
+        shown = list(range(len(columns)))
         if width is not None and not self.whole:
-            columns = _fitting(columns, width)
-        heads = any(column.head for column in columns)
-        for number in range(-1 if heads else 0, len(self.rows)):
-            style = "dim" if number < 0 else "bold" if number in self.strong else ""
-            yield [piece for column in columns for piece in column.pieces(number, style, last=column is columns[-1])]
+            shown, room = _fitting(columns, widths, width)
+            if widths[-1] > room and columns[-1].kind == "name":
+                head, *names = texts[-1]
+                texts[-1] = [*elide([head], room, unicode=unicode), *elide(names, room, unicode=unicode)]
+        for number in range(0 if any(column.head for column in columns) else 1, len(self.rows) + 1):
+            line = []
+            for at in shown:
+                text, kind = texts[at][number], columns[at].kind
+                fill = " " * (widths[at] - width_of(text))
+                if colors and text:
+                    strong = kind == "name" and number - 1 in self.strong
+                    text = styled(text, "dim" if not number else "bar" if kind == "bar" else "bold" * strong)
+                line.append(fill + text if kind == "number" else text if at == shown[-1] else text + fill)
+            yield GAP.join(line).rstrip()
         if (hidden := self.total - len(self.rows)) > 0:
-            indent = sum(column.width + len(GAP) for column in columns[:-1])
-            yield [Styled(" " * indent), Styled(f"and {hidden:,} more", "dim")]
+            yield " " * sum(widths[at] + len(GAP) for at in shown[:-1]) + f"and {hidden:,} more"
 
 
-class _Filled:
-    """A column with its cells as text."""
-
-    def __init__(self, column: Column, cells: Sequence[Cell], unicode: bool) -> None:
-        self.kind, self.spare, self.unicode = column.kind, column.spare, unicode
-        self.head = printable(column.head)
-        self.styles = [cell.style if isinstance(cell, Bar) else "" for cell in cells]
-        self.cells = [
-            cell.text(BAR, unicode=unicode) if isinstance(cell, Bar) else printable(cell, _NAME_LIMIT) for cell in cells
-        ]
-        texts = [self.head, *self.cells]
-        self.width = max([BAR] * (self.kind == "bar") + [width_of(text) for text in texts])
-
-    def fit(self, room: int) -> None:
-        """Cuts the heading and the names to `room` cells."""
-        (self.head,) = elide([self.head], room, unicode=self.unicode)
-        self.cells = elide(self.cells, room, unicode=self.unicode)
-        self.width = room
-
-    def pieces(self, row: int, style: str, *, last: bool) -> Iterator[Styled]:
-        """Yields the cell of a row (-1: the heading), padded to the column's width, and the gap to the next column."""
-        text = self.head if row < 0 else self.cells[row]
-        fill = " " * (self.width - width_of(text))
-        own = (self.styles[row] if row >= 0 else "") or (style if row < 0 or self.kind == "name" else "")
-        if self.kind == "number":
-            yield Styled(fill)
-            fill = ""
-        yield Styled(text, own)
-        if not last:
-            yield Styled(fill + GAP)
+def styled(text: str, style: str) -> str:
+    """The text as a terminal shows it in a style: `dim`, `bold`, `bar`; "" = as it is. Source: ECMA-48, 8.3.117."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style else text
 
 
-def _fitting(columns: list[_Filled], width: int) -> list[_Filled]:
-    """The columns that fit into `width` cells: a column is left out rather than a number cut."""
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], int]:
+    """The columns that fit into `width` cells, and the room of the last one; they go rather than a number is cut."""
+    shown, last = list(range(len(columns))), widths[-1]
 
     def room() -> int:
-        return width - sum(column.width + len(GAP) for column in columns[:-1])
+        return width - sum(widths[at] + len(GAP) for at in shown[:-1])
 
-    last = columns[-1]
     for kinds, spare, least in ((("bar",), True, _ROOM), (("number", "text", "bar"), True, _ROOM),
                                 (("number", "text", "bar"), False, _NARROW)):  # fmt: skip
-        for column in columns[-2:0:-1]:
-            if room() >= min(last.width, least):
+        for at in shown[-2:0:-1]:
+            if room() >= min(last, least):
                 break
-            if column.kind in kinds and (column.spare or not spare):
-                columns.remove(column)
-    if last.width > room() and last.kind == "name":
-        last.fit(room())
-    return columns
+            if columns[at].kind in kinds and (columns[at].spare or not spare):
+                shown.remove(at)
+    return shown, room()

@@ -1,4 +1,4 @@
-"""One line per fault: `VA PC owner via module` as text, or a JSON object."""
+"""What `report --format lines` and `jsonl` print: `VA PC owner via module` for each fault, or a JSON object."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from wstrace.analysis.call_tree import CallTree
+from wstrace.analysis.filter import Filter
 from wstrace.analysis.frames import Frames, stack_reason
+from wstrace.analysis.own import OwnRule
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
 from wstrace.places import Place
@@ -21,6 +24,7 @@ from wstrace.schema import (
     HOW_NO_PYTHON,
     ID_SPACES,
     KINDS,
+    PAGE_FAULT,
     STACK_HOW,
     Column,
 )
@@ -82,6 +86,17 @@ _PLACED = frozenset(("time_ns", "pid", "tid", "va", "pc", "flags", "kind", "mapp
 
 #: The number of rows that become text at once, which bounds the memory for a large batch.
 ROWS = 8192
+
+
+def lines_of(batches: Iterable[Batch], symbolizer: Symbolizer, chosen: Filter, *, as_json: bool) -> Iterator[str]:
+    """Blocks of lines, one for each chosen fault, of all batches of a trace in their order."""
+    tree = CallTree()
+    stacks = Stacks(Frames(tree, OwnRule(), symbolizer))
+    for batch in batches:
+        if symbolizer.learn(batch) or tree.learn(batch) or batch.schema.name != PAGE_FAULT.name:
+            continue
+        faults = chosen.apply(batch)
+        yield from json_lines(faults, symbolizer, stacks) if as_json else text_lines(faults, symbolizer)
 
 
 def text_lines(batch: Batch, symbolizer: Symbolizer) -> Iterator[str]:

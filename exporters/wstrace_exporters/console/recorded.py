@@ -110,7 +110,7 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     tracing = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
                       force=options["force"], duration=options["duration"], over_time=None,
                       children=True,
-                      wait_children=False, quiet=True, live=False, fail_on_loss=False, require="",
+                      wait_children=False, quiet=True, fail_on_loss=False, require="",
                       config=None)  # fmt: skip
     recording = Recording(tracing)
     platform = recording.plugins.platform

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wstrace.analysis.dimensions import dimensions
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.report import Report
-from wstrace.terminal.table import Bar, Cell, Column, Styled, TextTable
+from wstrace.terminal.table import Bar, Cell, Column, TextTable
 from wstrace.text import estimate_mark, signed, size
 
 if TYPE_CHECKING:
@@ -20,15 +20,14 @@ _FIRST = ("resident", "faults", "first", "second", "at_the_end")
 _SIGNED = ("grown", "change", "private", "shared")
 
 
-def usual(report: Report, top: int = 10) -> list[str | Styled | TextTable]:
+def usual(report: Report, top: int = 10) -> list[str | TextTable]:
     """What is shown of a report without --by: few columns."""
     return parts(report, top=top, names=_FIRST)
 
 
-def parts(report: Report, *, top: int, names: Sequence[str] = ()) -> list[str | Styled | TextTable]:
+def parts(report: Report, *, top: int, names: Sequence[str] = ()) -> list[str | TextTable]:
     """The lines of a report, and its table with these columns; () = all."""
-    lines = [Styled(line, "dim") for line in (report.completeness, *report.notes) if line]
-    found: list[str | Styled | TextTable] = [Styled(report.answer, "bold"), *lines]
+    found: list[str | TextTable] = [report.answer, *(line for line in (report.completeness, *report.notes) if line)]
     return [*found, "", table(report, top, names)] if report.rows else found
 
 
@@ -65,7 +64,7 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     return TextTable([*heads, Column(title, "name")], cells, len(cells), strong)
 
 
-def over_time(found: OverTime, top: int) -> list[str | Styled | TextTable]:
+def over_time(found: OverTime, top: int) -> list[str | TextTable]:
     """What grew and how fast, a row for each moment with what changed most since the one before, and all that grew."""
     report = found.report()
     lines = parts(report, top=top, names=_FIRST)
@@ -82,5 +81,5 @@ def over_time(found: OverTime, top: int) -> list[str | Styled | TextTable]:
     columns = [Column("time", spare=False), Column("resident", spare=False), Column("private"), Column("change"),
                Column("", "bar"), Column(title, "name")]  # fmt: skip
     head = 2 if report.rows else 0  # an empty line, and the table of what grew
-    moments: list[str | Styled | TextTable] = ["", TextTable(columns, cells, len(cells))]
+    moments: list[str | TextTable] = ["", TextTable(columns, cells, len(cells))]
     return [*lines[: len(lines) - head], *moments, *lines[len(lines) - head :]] if len(cells) > 1 else lines

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wstrace.analysis.filter import Filter
+from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
 from wstrace.interfaces import Context
 from wstrace.places import MappedFile, Place
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import ScriptedTarget
 from wstrace_exporters.console.console import Console
+from wstrace_exporters.console.lines import lines_of
 
 LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/libtorch_cpu.so", "/usr/bin/python3.11"
 
@@ -57,19 +60,23 @@ class Trace:
         return Batch(MAPPING, columns, strings=self.context.strings)
 
 
-def printed(trace: Trace, batches: list[Batch], stream: Any = None, **options: Any) -> str:
-    """What the exporter writes of a whole trace."""
+def printed(trace: Trace, stream: Any = None, **options: Any) -> str:
+    """What the exporter writes of a kept trace."""
     stream = stream or io.StringIO()
     console = Console(stream, **options)
     console.start(trace.context)
-    for batch in batches:
-        console.export(batch)
     console.flush(1)
     console.close()
     if isinstance(stream, io.StringIO):
         return stream.getvalue()
     stream.flush()
     return str(stream.buffer.getvalue().decode(stream.encoding))
+
+
+def fault_lines(trace: Trace, batches: list[Batch], form: str, **chosen: Any) -> str:
+    """What `report --format` prints of the faults of a trace."""
+    symbolizer = Symbolizer(trace.context)
+    return "".join(lines_of(batches, symbolizer, Filter(**chosen), as_json=form == "jsonl"))
 
 
 class KnownSections:
@@ -91,7 +98,7 @@ class KnownSections:
         ]
 
 
-def lines_of(trace: Trace) -> list[Batch]:
+def small(trace: Trace) -> list[Batch]:
     start, code = 0x7F1000000000, 0x7F0000000000
     mapped = {"mapping": np.array([1, 1, 1, 2, 0], "u4"), "pc_mapping": np.array([3, 3, 3, 3, 0], "u4")}
     rows = [(1, LIBC, PYTHON), (1, LIBC, PYTHON), (1, LIBC, PYTHON), (1, "[heap]", PYTHON), (1, "", "[kernel]")]

@@ -20,7 +20,7 @@ LIBC, TORCH, PYTHON = "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/torch/lib/lib
 def test_lines_name_owner_and_module_with_their_sections(kit):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
-    assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines() == [
+    assert kit.fault_lines(trace, kit.small(trace), "lines").splitlines() == [
         "7f1000000000 7f0000001234 libc.so.6!.text(14) via python3.11!.text(14)",
         "7f1000001000 7f0000001234 libc.so.6!.data(20) via python3.11!.text(14)",
         "7f1000002000 7f0000001234 libc.so.6!.data(20) via python3.11!.text(14)",
@@ -35,7 +35,7 @@ def test_lines_name_owner_and_module_with_their_sections(kit):
 def test_lines_without_a_resolver_give_file_and_offset(kit, broken):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections(broken=True)} if broken else {})
-    assert kit.printed(trace, kit.lines_of(trace), format="lines").splitlines()[0] == (
+    assert kit.fault_lines(trace, kit.small(trace), "lines").splitlines()[0] == (
         "7f1000000000 7f0000001234 libc.so.6+0x1000 via python3.11+0x1234"
     )
 
@@ -43,14 +43,14 @@ def test_lines_without_a_resolver_give_file_and_offset(kit, broken):
 def test_a_report_does_not_look_into_processes_of_today(kit):
     trace = kit.Trace(live=False)
     trace.context = replace(trace.context, resolvers={"sections": (resolver := kit.KnownSections())})
-    kit.printed(trace, kit.lines_of(trace), format="lines")
+    kit.fault_lines(trace, kit.small(trace), "lines")
     assert {pid for _, _, pid in resolver.wanted} == {0}
 
 
 def test_jsonl_has_the_documented_keys(kit):
     trace = kit.Trace()
     trace.context = replace(trace.context, resolvers={"sections": kit.KnownSections()})
-    rows = [json.loads(line) for line in kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()]
+    rows = [json.loads(line) for line in kit.fault_lines(trace, kit.small(trace), "jsonl").splitlines()]
     assert rows[0] == {
         "time_ns": 5_000_000_000,
         "pid": 700,
@@ -107,24 +107,17 @@ def test_a_column_that_the_schema_gains_is_in_json_lines_by_what_it_means(kit):
         "owner": np.array([1, 1], "u4"),
     }
     batch = Batch(schema, columns, strings=trace.context.strings, window=old.window)
-    before = kit.printed(trace, [old], format="jsonl").splitlines()
-    rows = [json.loads(line) for line in kit.printed(trace, [batch], format="jsonl").splitlines()]
+    before = kit.fault_lines(trace, [old], "jsonl").splitlines()
+    rows = [json.loads(line) for line in kit.fault_lines(trace, [batch], "jsonl").splitlines()]
     assert rows[0] == {**json.loads(before[0]), "cpu": 0, "around": "0x0"}
     assert rows[1] == {**json.loads(before[1]), "cpu": 3, "around": "0x7f0000", "lock": "mmap_lock"}
-    assert kit.printed(trace, [batch], format="lines") == kit.printed(trace, [old], format="lines")
+    assert kit.fault_lines(trace, [batch], "lines") == kit.fault_lines(trace, [old], "lines")
 
 
 def test_filter_holds_for_lines_too(kit):
     trace = kit.Trace()
-    assert len(kit.printed(trace, kit.lines_of(trace), format="lines", hard=True).splitlines()) == 1
-    assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl", file="libc*").splitlines()) == 3
-
-
-def test_loss_is_reported_beside_the_lines_not_among_them(kit, capsys):
-    trace = kit.Trace()
-    trace.context.ledger.add("dropped_bus", 3, "page_fault")
-    assert len(kit.printed(trace, kit.lines_of(trace), format="jsonl").splitlines()) == 5
-    assert "3  records dropped: the bus's queue was full (page_fault)" in capsys.readouterr().err
+    assert len(kit.fault_lines(trace, kit.small(trace), "lines", hard=True).splitlines()) == 1
+    assert len(kit.fault_lines(trace, kit.small(trace), "jsonl", file="libc*").splitlines()) == 3
 
 
 def test_a_json_line_has_the_stack_or_the_reason_why_not(kit):
@@ -138,7 +131,7 @@ def test_a_json_line_has_the_stack_or_the_reason_why_not(kit):
     ]
     found = [
         json.loads(line)
-        for line in kit.printed(trace, Stacks(trace.context.strings).batches(faults), format="jsonl").splitlines()
+        for line in kit.fault_lines(trace, Stacks(trace.context.strings).batches(faults), "jsonl").splitlines()
     ]
     loads = {"kind": "python", "function": "loads", "file": LOADS[1], "line": 346, "own": False, "how": "exact"}
     parse = {"kind": "python", "function": "parse_record", "file": PARSE[1], "line": 12, "own": True, "how": "exact"}
@@ -160,7 +153,7 @@ def test_json_lines_go_on_when_further_call_sites_come(kit):
     parts = [
         batch for stack in ([MAIN], [PARSE, MAIN], [LOADS, PARSE, MAIN]) for batch in stacks.batches([Fault(stack)])
     ]
-    found = [json.loads(line)["stack"] for line in kit.printed(trace, parts, format="jsonl").splitlines()]
+    found = [json.loads(line)["stack"] for line in kit.fault_lines(trace, parts, "jsonl").splitlines()]
     assert [[frame["function"] for frame in frames] for frames in found] == [
         ["<module>"], ["parse_record", "<module>"], ["loads", "parse_record", "<module>"],
     ]  # fmt: skip
@@ -172,6 +165,6 @@ def test_a_json_line_says_that_a_stack_was_cut_and_that_a_frame_is_not_certain(k
     ids = [stacks.python([PARSE], flags=FRAME_CUT), stacks.python([PARSE], flags=16)]
     sites = [batch for tree in stacks.trees.values() if (batch := tree.new_rows())]
     fault = batch_of(PAGE_FAULT, trace.context.strings, pid=1, tid=1, pc=1, va=1, flags=0, stack=ids, stack_how=[1, 1])
-    found = [json.loads(line) for line in kit.printed(trace, [*sites, fault], format="jsonl").splitlines()]
+    found = [json.loads(line) for line in kit.fault_lines(trace, [*sites, fault], "jsonl").splitlines()]
     assert [row.get("stack_truncated") for row in found] == [True, None]
     assert [row["stack"][0]["how"] for row in found] == ["exact", "not checked"]

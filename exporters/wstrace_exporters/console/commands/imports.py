@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wstrace.cli.common import Size, print_json
-from wstrace.terminal.table import Cell, Column, Styled, TextTable
+from wstrace.terminal.table import Cell, Column, TextTable
 from wstrace.text import number, plural, size
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
@@ -48,7 +48,7 @@ def imports(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> i
     return code
 
 
-def parts(found: Imports, top: int, least: int | None) -> list[str | Styled | TextTable]:
+def parts(found: Imports, top: int, least: int | None) -> list[str | TextTable]:
     """The lines and tables to show."""
     from wstrace_exporters.console.report_table import parts as report_parts
 

@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wstrace.cli.common import Duration, exit_on_exporter_error, print_json, time_window
+from wstrace.cli.common import Duration, print_json, time_window
 from wstrace.errors import UsageError
-from wstrace.options import Spec
 from wstrace.text import damage_note, estimates_note, number, printable
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
     from wstrace.analysis.filter import Filter
     from wstrace.trace import Trace
-
-#: What selects rows.
-_CHOICE = ("kind", "pid", "tid", "hard", "soft")
 
 
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,8 +54,6 @@ def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str
     wstrace report out.wst --format folded | flamegraph.pl > faults.svg
     """
     format_, step = options.pop("format_"), options["step"]
-    if format_ in ("lines", "jsonl"):
-        return _faults(target, format_, options)
     if step:
         # So rarely that a snapshot, which holds the lock of the target's mappings, takes 1 % of the time at most.
         options["sources"] = (f"working_set:interval={step},max_cpu=0.01", *options["sources"])
@@ -69,6 +63,8 @@ def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str
             click.echo(f"{printable(html)}: {number(faults)} faults{damage}", err=True)
         elif format_ == "folded":
             _folded(trace)
+        elif format_ != "summary":
+            _faults(trace, options, as_json=format_ == "jsonl")
         elif step:
             _over_time(trace, step, by or "line", options)
         else:
@@ -125,19 +121,18 @@ def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> N
         Output.standard("stdout").show(*over_time(found, options["top"]))
 
 
-def _faults(files: tuple[str, ...], format_: str, options: dict[str, Any]) -> int:
-    """Prints a line for each fault of trace files."""
-    from wstrace.bus import UNLIMITED
-    from wstrace.session import Session
-    from wstrace_exporters.console.console import Console
+def _faults(trace: Trace, options: dict[str, Any], *, as_json: bool) -> None:
+    """Prints a line for each fault, then on stderr what was lost."""
+    from wstrace.analysis.symbols import symbolizer_of
+    from wstrace.table import Selection
+    from wstrace.terminal.output import Output
+    from wstrace_exporters.console.console import losses
+    from wstrace_exporters.console.lines import lines_of
 
-    chosen = {name: options[name] for name in _CHOICE} | {"start": options["start"] or 0, "end": options["end"] or 0}
-    console = Console(to="stdout", format=format_, file=options["glob"], **chosen)  # type: ignore[arg-type]
-    source = Spec("replay", {"path": list(files)})  # A list is not parsed as text, so a path may contain commas.
-    session = Session(sources=[source], exporters=[console], record=False, patience=UNLIMITED)
-    with session:
-        while not session.wait(0.1):
-            if console.broken:
-                break
-    exit_on_exporter_error(session)
-    return 0
+    chosen, output = _chosen(options), Output.standard("stdout")
+    chosen.origin_ns = trace.info.started_ns
+    for block in lines_of(trace.read(Selection()), symbolizer_of(trace.info, ()), chosen, as_json=as_json):
+        output.write(block)
+        if output.broken:
+            return
+    Output.standard("stderr").write(losses(trace.ledger))

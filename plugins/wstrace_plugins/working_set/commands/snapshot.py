@@ -28,8 +28,6 @@ from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 
 SnapshotBy = By | Literal["section"]
-#: the colour of each kind of memory
-STYLES = {"file": "blue", "anon": "yellow", "heap": "red", "stack": "magenta", "shared memory": "cyan"}
 
 
 @click.command()
@@ -87,8 +85,7 @@ def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None) -> TextTable:
     sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
-        [*cells, Bar(owner.resident, most, STYLES.get(owner.kind, "cyan")), owner.name]
-        for cells, owner in zip(sizes, owners, strict=True)
+        [*cells, Bar(owner.resident, most), owner.name] for cells, owner in zip(sizes, owners, strict=True)
     ]
     return TextTable.of([*numbers, Column("", "bar"), Column(by, "name")], rows, top)
 
