@@ -22,7 +22,7 @@ from wstrace.text import nearest
 #: The command line's own options: keys at the top of a configuration, and WSTRACE_<KEY> variables.
 TOP = ("sources", "exporters", "output", "duration", "children", "fail_on_loss", "require", "quiet", "user")
 #: Variables with the same prefix that are not options.
-_OTHER_VARIABLES = {"WSTRACE_DEBUG", "WSTRACE_DISABLE_PLUGINS", "WSTRACE_LOAD_PLUGINS", "WSTRACE_TRACE_PLUGINS"}
+_OTHER_VARIABLES = {"WSTRACE_DEBUG", "WSTRACE_DISABLE_PLUGINS", "WSTRACE_LOAD_PLUGINS"}
 #: The longest file: the keys that there are fill some KiB.
 _FILE_BYTES = 1 << 20
 

@@ -1,10 +1,9 @@
-"""Writes a trace in a file format: finds the format by the suffix, and supervises what it does."""
+"""Writes a trace in a file format: finds the format by the suffix, and guards its call."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import IO
@@ -17,9 +16,6 @@ from wstrace.output_refusals import NO_ROOM
 from wstrace.plugins import Plugins, default_plugins, load
 from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest
-
-#: After this many seconds in which no row was read and no byte written, a line says what is being waited for.
-SILENT_SECONDS = 10.0
 
 
 class Rows(int):
@@ -59,11 +55,8 @@ def save(
     *,
     force: bool = False,
     plugins: Plugins | None = None,
-    waiting: Callable[[str], None] = lambda _: None,
 ) -> int:
     """Writes a trace to a file in the format that its suffix selects; returns the number of rows.
-
-    The format works on its own thread: if it hangs, an interrupt still ends the wait, and no file is left behind.
 
     Args:
         trace: the trace to write.
@@ -72,7 +65,6 @@ def save(
         options: the format's own. None = not given.
         force: overwrite an existing file.
         plugins: the plugins that provide formats; None = those of the environment.
-        waiting: called with a sentence when a format has neither read nor written anything for ten seconds.
 
     Raises:
         UsageError: no such format, or it has no such option; the trace has no such stream or column.
@@ -89,79 +81,30 @@ def save(
     given = dict(options) if chosen.takes == "rows" else {**selection._asdict(), **options}
     given = {name: value for name, value in given.items() if value is not None}
     _check(chosen, write, given)
-    rows = _selected(trace, selection) if chosen.takes == "rows" else None
+    taken = _selected(trace, selection) if chosen.takes == "rows" else trace
     with whole_file(path, force=force) as file:
-        work = _Work(write, trace, rows, file, given)
-        work.start()
-        while not work.done.wait(SILENT_SECONDS):
-            if not work.went_on():
-                waiting(f"{named} has done nothing for {SILENT_SECONDS:.0f} s; Ctrl-C ends it, and leaves no file")
-        error = work.error
-        if isinstance(error, OSError):
+        try:
+            rows = _rows(write(taken, file, **given), trace, file)
+        except WstraceError:
+            raise
+        except OSError as error:
             why = f"cannot write {path}: {error.strerror or error} ({named})"
             raise OutputError(why, NO_ROOM.get(error.errno or 0, "")) from None
-        if isinstance(error, WstraceError):
-            raise error
-        if error is not None:
+        except BaseException as error:
+            guard.pass_interrupt(error)
             remedy = guard.lifted_by(error) or "no file was written"
             raise OutputError(f"{named} failed: {guard.why(error)}", remedy) from error
-        return work.rows
-
-
-class _Work(threading.Thread):
-    """One call of a format's function."""
-
-    def __init__(
-        self,
-        write: Callable[..., object],
-        trace: Records,
-        rows: Batches | None,
-        file: IO[bytes],
-        options: dict[str, object],
-    ) -> None:
-        super().__init__(name="wstrace-format", daemon=True)
-        self._write, self._trace, self._file, self._options = write, trace, file, options
-        self._taken = trace if rows is None else rows
-        self.done = threading.Event()
-        self.rows = 0
-        self.error: BaseException | None = None
-        self._steps = self._seen = 0
-        self._before, trace.observer = trace.observer, self._observe
-
-    def _observe(self, rows: int) -> None:
-        self._steps += 1
-        if self._before is not None:
-            self._before(rows)
-
-    def run(self) -> None:
-        """Calls the function, and keeps what it returns or raises."""
-        try:
-            self.rows = self._checked(self._write(self._taken, self._file, **self._options))
-        except BaseException as error:  # This includes a plugin's SystemExit: it must not end us in silence.
-            self.error = error
-        finally:
-            self._trace.observer = self._before
-            self.done.set()
-
-    def _checked(self, rows: object) -> int:
-        """What it returned, if that is a number of rows, and file and trace are still open."""
-        if not isinstance(rows, int) or isinstance(rows, bool):
-            raise TypeError(f"it returned {type(rows).__name__}, not the number of rows")
-        if rows < 0:
-            raise ValueError(f"it returned {rows}, not the number of rows")
-        for what, closed in (("trace", self._trace.closed), ("file", self._file.closed)):
-            if closed:
-                raise ValueError(f"it closed the {what}, which is not its own")
         return rows
 
-    def went_on(self) -> bool:
-        """Whether it has read or written anything since the last call."""
-        try:
-            now = self._steps + os.fstat(self._file.fileno()).st_size
-        except (OSError, ValueError):
-            now = self._steps
-        before, self._seen = self._seen, now
-        return now != before
+
+def _rows(rows: object, trace: Records, file: IO[bytes]) -> int:
+    """What a format returned. Raises TypeError, ValueError: it is no number of rows, or trace or file is closed."""
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
+        raise TypeError(f"it returned {rows!r}, not the number of rows")
+    for what, closed in (("trace", trace.closed), ("file", file.closed)):
+        if closed:
+            raise ValueError(f"it closed the {what}, which is not its own")
+    return rows
 
 
 def _check(chosen: Format, write: Callable[..., object], given: dict[str, object]) -> None:

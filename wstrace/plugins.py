@@ -9,18 +9,18 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
 import wstrace.hookspecs
+from wstrace import interfaces
 from wstrace.declarations import Dimension, Format, Measure, Reference
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError
 from wstrace.guard import named, pass_interrupt, why
-from wstrace.hook_checks import CHECKS, refers_to, suffixes_of
 from wstrace.logs import log
 from wstrace.text import nearest
 
@@ -43,8 +43,8 @@ NOT_INSTALLED = (
 class Plugin:
     """One entry point. `state`: loaded, disabled, not allowed, unavailable (on this system) or failed."""
 
-    def __init__(self, name: str, distribution: str = "", version: str = "") -> None:
-        self.name, self.distribution, self.version = name, distribution, version
+    def __init__(self, entry: EntryPoint) -> None:
+        self.name, self.distribution, self.version = entry.name, entry.distribution, entry.version
         self.state, self.error = "loaded", ""
         self.hooks: list[str] = []
 
@@ -67,7 +67,6 @@ class Plugins:
         disabled: names of plugins, sources, enrichers or exporters to switch off.
         allowed: names of the only plugins to load; None = all.
         third_party: False loads built-in plugins only.
-        trace: whether to report every hook call on stderr.
     """
 
     def __init__(
@@ -76,12 +75,10 @@ class Plugins:
         disabled: Iterable[str] = (),
         allowed: Iterable[str] | None = None,
         third_party: bool = True,
-        trace: bool = False,
     ) -> None:
         self._disabled = frozenset(disabled)
         self._allowed = None if allowed is None else frozenset(allowed)
         self._third_party = third_party
-        self._trace = trace
         self._offers: dict[str, dict[str, tuple[str, Any]]] = {}
         self._manager = _Manager(GROUP)
         self._manager.add_hookspecs(wstrace.hookspecs)
@@ -97,11 +94,10 @@ class Plugins:
             disabled=[*disabled, *_words(environ.get("WSTRACE_DISABLE_PLUGINS", ""))],
             allowed=None if allowed is None else _words(allowed),
             third_party=third_party,
-            trace=environ.get("WSTRACE_TRACE_PLUGINS") == "1",
         )
 
     def _load(self, entry: EntryPoint) -> Plugin:
-        plugin = Plugin(entry.name, entry.distribution, entry.version)
+        plugin = Plugin(entry)
         if entry.name in self._disabled:
             plugin.state = "disabled"
         elif self._allowed is not None and entry.name not in self._allowed:
@@ -134,25 +130,20 @@ class Plugins:
         """Whether no built-in plugin was found, as in a checkout that was never installed."""
         return not any(plugin.distribution == BUILT_IN for plugin in self.found)
 
-    def _call(self, hook: str, **arguments: object) -> list[tuple[str, Any]]:
-        """(plugin name, result) of each, in the order of registration; an error is recorded with its plugin."""
+    def _call(self, hook: str, check: Callable[[str, Any], Any], **arguments: object) -> list[Any]:
+        """What `check` makes of each plugin's name and result; what either raises is recorded with the plugin."""
         results = []
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             plugin = implementation.plugin_name
             try:
-                result = implementation.function(*(arguments[name] for name in implementation.argnames))
-                result = CHECKS[hook](result) if hook in CHECKS and result is not None else result
+                given = implementation.function(*(arguments[name] for name in implementation.argnames))
+                if given is not None:
+                    results.append(check(plugin, given))
             except Unavailable as absent:
                 self._fail(plugin, str(absent), state="unavailable")
-                result = None
             except BaseException as broken:
                 pass_interrupt(broken)
                 self._fail(plugin, f"{hook}: {why(broken)}")
-                result = None
-            if self._trace:
-                print(f"wstrace: hook {hook} of {plugin} -> {result!r}", file=sys.stderr)  # noqa: T201
-            if result is not None:
-                results.append((plugin, result))
         return results
 
     def _fail(self, name: str, error: str, state: str = "failed") -> None:
@@ -164,12 +155,13 @@ class Plugins:
         """name -> (plugin, class or Reference) of a role, such as `source`."""
         if role not in self._offers:
             found: dict[str, tuple[str, Any]] = {}
-            for plugin, classes in self._call(f"wstrace_{role}s"):
-                for cls in classes:
-                    if cls.name in found:
-                        self._fail(plugin, f"wstrace_{role}s: {cls.name!r} is taken by another plugin")
-                    elif cls.name not in self._disabled:
-                        found[cls.name] = plugin, cls
+            calls = self._call(f"wstrace_{role}s", lambda plugin, given: (plugin, _offers_of(role, given)))
+            for plugin, offers in calls:
+                for offer in offers:
+                    if offer.name in found:
+                        self._fail(plugin, f"wstrace_{role}s: {offer.name!r} is taken by another plugin")
+                    elif offer.name not in self._disabled:
+                        found[offer.name] = plugin, offer
             self._offers[role] = found
         return self._offers[role]
 
@@ -179,7 +171,9 @@ class Plugins:
         if not isinstance(offer, Reference):
             return offer
         cls = load(offer.target)
-        refers_to(offer, cls, role.capitalize())
+        for said in ("name", "takes_output", "default", "reports"):
+            if not _is_class(role, cls) or getattr(cls, said, False) != getattr(offer, said):
+                raise TypeError(f"{offer.target} is no {role} with the {said} that its Reference has")
         self._offered(role)[name] = plugin, cls
         return cls
 
@@ -229,12 +223,7 @@ class Plugins:
     def formats(self) -> dict[str, tuple[str, Format]]:
         """suffix -> (plugin, Format). One unusable format excludes all formats of its plugin."""
         found: dict[str, tuple[str, Format]] = {}
-        for plugin, formats in self._call("wstrace_formats"):
-            try:
-                found |= suffixes_of(plugin, formats, found)
-            except BaseException as broken:
-                pass_interrupt(broken)
-                self._fail(plugin, f"wstrace_formats: {broken}")
+        self._call("wstrace_formats", lambda plugin, given: found.update(suffixes_of(plugin, given, found)))
         return found
 
     def failures(self, hook: str) -> list[str]:
@@ -248,22 +237,24 @@ class Plugins:
     @functools.cached_property
     def dimensions(self) -> list[Dimension]:
         """What plugins add to what rows of a report can be by."""
-        return [one for _, found in self._call("wstrace_dimensions") for one in found]
+        return [one for found in self._call("wstrace_dimensions", _all_of(Dimension)) for one in found]
 
     @functools.cached_property
     def measures(self) -> list[Measure]:
         """What plugins add to what a report sums."""
-        return [one for _, found in self._call("wstrace_measures") for one in found]
+        return [one for found in self._call("wstrace_measures", _all_of(Measure)) for one in found]
 
     @functools.cached_property
     def stages(self) -> dict[str, tuple[bool, str]]:
         """Ledger stages that plugins add to `wstrace.ledger.STAGES`: stage -> (whether it is loss, what it counts)."""
-        return {stage: about for _, stages in self._call("wstrace_stages") for stage, about in stages.items()}
+        found: dict[str, tuple[bool, str]] = {}
+        self._call("wstrace_stages", lambda _, given: found.update(_stages(given)))
+        return found
 
     @functools.cached_property
     def platform(self) -> Platform:
         """The platform of this system. Raises Unavailable when no plugin serves it."""
-        for _, platform in self._call("wstrace_platform"):
+        for platform in self._call("wstrace_platform", lambda _, given: given):
             return cast("Platform", platform)
         if self.not_installed:
             raise UsageError(*NOT_INSTALLED)
@@ -273,8 +264,9 @@ class Plugins:
 
     def target_environment(self, exporters: Sequence[str]) -> dict[str, str]:
         """Environment variables for a command that is about to be launched."""
-        calls = self._call("wstrace_target_environment", exporters=exporters)
-        return {name: value for _, variables in calls for name, value in variables.items()}
+        found: dict[str, str] = {}
+        self._call("wstrace_target_environment", lambda _, given: found.update(_variables(given)), exporters=exporters)
+        return found
 
     def defaults(self, role: str) -> list[str]:
         """The names of the sources or exporters that are used by default."""
@@ -320,6 +312,67 @@ class Plugins:
         if self.not_installed:
             raise UsageError(*NOT_INSTALLED)
         raise UsageError(f"there is no {role} {name!r}", nearest(name, known))
+
+
+def _is_class(role: str, cls: Any) -> bool:
+    base = getattr(interfaces, role.capitalize())
+    return isinstance(cls, type) and issubclass(cls, base) and isinstance(getattr(cls, "name", None), str)
+
+
+def _offers_of(role: str, given: Any) -> list[Any]:
+    """What a plugin offers of a role. Raises TypeError for what is neither a class with a name nor a Reference."""
+    offers = list(given)
+    for offer in offers:
+        if not (isinstance(offer, Reference) and isinstance(offer.target, str)) and not _is_class(role, offer):
+            raise TypeError(f"it gave {offer!r}, which is no {role} class with a name")
+    return offers
+
+
+def _all_of(kind: type[Any]) -> Callable[[str, Any], list[Any]]:
+    """Returns a check of a hook's result: every item is one of these declarations, with a name."""
+
+    def check(_: str, given: Any) -> list[Any]:
+        found = list(given)
+        for one in found:
+            if not isinstance(one, kind) or not isinstance(one.name, str) or not one.name:
+                raise TypeError(f"it gave {one!r}, which is no {kind.__name__} with a name")
+        return found
+
+    return check
+
+
+def _stages(given: Any) -> dict[str, tuple[bool, str]]:
+    for stage, (loss, words) in given.items():
+        if not (isinstance(stage, str) and isinstance(loss, bool) and isinstance(words, str)):
+            raise TypeError(f"it gave {stage!r}, which is no stage with (is it loss?, words)")
+    return dict(given)
+
+
+def _variables(given: Any) -> dict[str, str]:
+    for name, text in given.items():
+        if not name or "=" in name or b"\0" in os.fsencode(name + text):
+            raise ValueError(f"it gave {name!r}: {text!r}, which no environment takes")
+    return dict(given)
+
+
+def suffixes_of(
+    plugin: str, formats: Iterable[Any], taken: Mapping[str, tuple[str, Format]]
+) -> dict[str, tuple[str, Format]]:
+    """suffix -> (plugin, Format) for the formats that a plugin's hook returned. Raises ValueError for unusable ones."""
+    found: dict[str, tuple[str, Format]] = {}
+    for given in formats:
+        if not isinstance(given, Format) or given.takes not in ("rows", "trace") or isinstance(given.suffixes, str):
+            raise ValueError(f"{given!r} is no Format with suffixes=('.one', ...) and takes='rows' or 'trace'")
+        if not isinstance(given.write, str) or [*map(bool, given.write.split(":"))] != [True, True]:
+            raise ValueError(f"the format {given.name!r}: write={given.write!r} is not 'module:function'")
+        for suffix in given.suffixes:
+            if not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
+                raise ValueError(f"the format {given.name!r}: {suffix!r} is no suffix such as '.csv'")
+            if suffix in {**taken, **found}:
+                other, theirs = {**taken, **found}[suffix]
+                raise ValueError(f"{suffix} is the format {theirs.name!r} of the plugin {other!r} already")
+            found[suffix] = plugin, given
+    return found
 
 
 def load(target: str) -> Any:

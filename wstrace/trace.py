@@ -19,19 +19,14 @@ from typing import TYPE_CHECKING, Self
 
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
-from wstrace.schema import PAGE_FAULT
 from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
 _TEXTS = ("label", "file", "function", "package", "reason")
 
-#: Faults that a representation counts: these take a tenth of a second.
-_QUICK = 1_000_000
-
 if TYPE_CHECKING:
     from wstrace.analysis.compare import Comparison
     from wstrace.analysis.report import Report
-    from wstrace.notebook import Picture
     from wstrace.table import Table
 
 
@@ -165,24 +160,6 @@ class Trace(Records):
         state = self.state  # before the rows, because determining the state of a file finds missing ones
         rows = ", ".join(f"{n:,} {stream}" for stream, n in sorted(self.rows.items())) or "no rows"
         return f"<{type(self).__name__} {self.name}: {state}; {rows}; {self._lost()}>"
-
-    def _repr_html_(self) -> str:
-        from wstrace.notebook import shown
-
-        return shown(self._picture)
-
-    def _picture(self) -> Picture:
-        """The first lines of a report and its rows by file, for a notebook; of many faults only the number."""
-        from wstrace.notebook import Picture
-
-        n = self.rows.get(PAGE_FAULT.name, 0)
-        if n > _QUICK:
-            return Picture([f"{self.name}: {n:,} page faults", "too many to be counted here: see report()"])
-        found = self.report(by="file", sort="faults")
-        whole = max(found.total.get("faults", 0), 1)
-        rows = [(f"{row.values.get('faults', 0):,}", f"{row.values.get('from_disk', 0):,}",
-                 f"{row.values.get('faults', 0) / whole:.1%}", row.label) for row in found.rows]  # fmt: skip
-        return Picture([found.answer, found.completeness], ["faults", "from disk", "share", "file of the page"], rows)
 
     def _lost(self) -> str:
         """The number of lost records, in words."""

@@ -80,12 +80,6 @@ def test_the_environment_switches_too(monkeypatch):
     assert states(Plugins.from_environment(environ={"WSTRACE_LOAD_PLUGINS": ""})) == {"good": "not allowed"}
 
 
-def test_every_hook_call_can_be_seen(monkeypatch, capsys):
-    monkeypatch.setattr(wstrace.plugins, "entry_points", lambda group: [GOOD])
-    Plugins.from_environment(environ={"WSTRACE_TRACE_PLUGINS": "1"}).sources  # noqa: B018
-    assert "hook wstrace_sources of good" in capsys.readouterr().err
-
-
 def test_an_unknown_name_suggests_the_nearest_or_says_what_failed(monkeypatch):
     found = plugins(monkeypatch, Entry("broken", ImportError("gone")), GOOD)
     with pytest.raises(UsageError, match="did you mean 'scripted'"):
@@ -118,7 +112,7 @@ def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch)
     found = plugins(monkeypatch, Entry("referring", module(wstrace_exporters=lambda: offered)))
     assert found.taking_output() == ["taking", "output"]
     assert found.class_of("exporter", "taking") is TakingOutput
-    with pytest.raises(PluginError, match="no Exporter whose takes_output is True"):
+    with pytest.raises(PluginError, match="no exporter with the takes_output that"):
         found.class_of("exporter", "output")
 
 
@@ -126,9 +120,9 @@ def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch)
     ("name", "target", "why"),
     [
         ("output", "gone.for_good:OutputExporter", "No module named 'gone'"),
-        ("output", "wstrace.options:Spec", "which is no Exporter class"),
-        ("other", "wstrace.testing:RecordingExporter", "is no Exporter whose name is 'other'"),
-        ("output", 5, "which is no Reference of two texts"),
+        ("output", "wstrace.options:Spec", "is no exporter with the name"),
+        ("other", "wstrace.testing:RecordingExporter", "is no exporter with the name"),
+        ("output", 5, "which is no exporter class with a name"),
     ],
 )
 def test_a_wrong_reference_costs_only_its_plugin(name, target, why, monkeypatch):

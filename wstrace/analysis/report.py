@@ -74,16 +74,6 @@ class Report:
             and (known[name].always or self.total[name] or any(row[name] for row in self.rows))
         ]
 
-    def _repr_html_(self) -> str:
-        from wstrace.notebook import Picture, shown
-
-        known, names = measures(), self.measures
-        whole = max(self.total.get(self.lead, 0), 1)
-        cells = [(*(written(known[name], row[name]) for name in names), f"{row[self.lead] / whole:.1%}", row.label)
-                 for row in self.rows]  # fmt: skip
-        heads = [*(known[name].title for name in names), "share", ", ".join(self.by)]
-        return shown(lambda: Picture([self.answer, self.completeness], heads, cells))
-
     def as_dict(self) -> dict[str, Any]:
         """The report for JSON."""
         found = {

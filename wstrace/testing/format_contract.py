@@ -44,7 +44,7 @@ class FormatContract:
 
     def test_it_is_named_and_has_suffixes(self) -> None:
         """Its name is a word, its help one line, and its suffixes can select it."""
-        from wstrace.hook_checks import suffixes_of
+        from wstrace.plugins import suffixes_of
 
         chosen = self.make()
         assert chosen.name.isidentifier()

@@ -29,8 +29,6 @@ from wstrace_plugins.working_set.backend import Totals, backend
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.notebook import Picture
-
 By = Literal["module", "mapping", "kind"]
 
 
@@ -76,21 +74,6 @@ class WorkingSet:
     def __repr__(self) -> str:
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
         return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
-
-    def _repr_html_(self) -> str:
-        from wstrace.notebook import shown
-
-        return shown(self._picture)
-
-    def _picture(self) -> Picture:
-        """The largest owners, as a notebook shows them."""
-        from wstrace.notebook import Picture
-
-        sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
-        rows = [(*map(size, (one.resident, one.private, one.shared)), one.kind, one.name)
-                for one in self.by("module") if one.resident]  # fmt: skip
-        heads = ["resident", "private", "shared", "kind", "module"]
-        return Picture([f"{self.name} ({self.pid}): {sizes}"], heads, rows)
 
     @property
     def resident(self) -> NDArray[Any]:

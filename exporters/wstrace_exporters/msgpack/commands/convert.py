@@ -188,7 +188,7 @@ def _save(
         with progress_bar("convert", trace.rows.get(stream or "page_fault", 0), shown=sys.stderr.isatty()) as advance:
             trace.observer = advance
             selection = Selection(stream, names, first, last)
-            rows = save(trace, output, selection, options, force=force, plugins=plugins, waiting=warn)
+            rows = save(trace, output, selection, options, force=force, plugins=plugins)
         damage, format_ = damage_note(trace.state), format_of(output, plugins)[1]
         notes = [estimates_note(trace.info.sampled) if format_.takes == "trace" else "", getattr(rows, "note", "")]
     click.echo("; ".join([f"{printable(output)}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
