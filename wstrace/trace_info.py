@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -222,35 +222,15 @@ class TraceInfo:
 
         clock, host, boot_id and created_ns are not included: a trace file has them in its header and clock marks.
         """
-        level, usage = self.level or Level(""), self.usage
-        known = {
-            "command": self.command,
-            "pid": self.targets[0] if self.targets else None,
-            "pids": list(self.targets) if len(self.targets) > 1 else None,
-            "exit_code": self.exit_code,
-            "exit_signal": self.exit_signal,
-            "level": level.name,
-            "level_why": level.why,
-            "level_remedy": level.remedy,
-            "usage_minor": usage.minor,
-            "usage_major": usage.major,
-            "peak_resident_bytes": usage.peak_resident_bytes,
-            "peak_sampled": usage.peak_sampled or None,
-            "peak_pid": usage.peak_pid,
-            "sampled": self.sampled if self.sampled > 1 else None,
-            "not_visible": self.notes,
-            "lacking": self.lacking,
-            "started_ns": self.started_ns or None,
-            "ended_ns": self.ended_ns or None,
-            "page_size": self.page_size or None,
-            "saved": self.saved,
-            "incomplete": self.incomplete,
-            "final_snapshot": self.final_snapshot,
-            "snapshot_age_ms": self.snapshot_age_ms,
-            "content_losses": list(self.content_losses),
-        }
-        given = {key: value for key, value in known.items() if value is not None and value not in ("", [])}
-        return {**given, **{key: value for key, value in self.extra.items() if key not in known}}
+        pids, level = list(self.targets), self.level or Level("")
+        found: dict[str, object] = {"pid": pids[0]} if pids else {}
+        if len(pids) > 1:
+            found["pids"] = pids
+        for of, known in ((self, _OWN), (level, _LEVEL), (self.usage, _USAGE)):
+            for key, (name, default, _) in known.items():
+                if (value := getattr(of, name)) != default:
+                    found[key] = list(value) if isinstance(value, tuple) else value
+        return {**found, **{key: value for key, value in self.extra.items() if key not in _KEYS}}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, object]) -> TraceInfo:
@@ -258,53 +238,20 @@ class TraceInfo:
 
         `saved` is left out.
         """
-        pid, pids = facts.get("pid"), facts.get("pids")
-        targets = pids if isinstance(pids, list) else [pid]
-        level, why, remedy = (_text(facts.get(key)) for key in ("level", "level_why", "level_remedy"))
+        read: list[dict[str, Any]] = [
+            {name: reader(facts.get(key, default)) for key, (name, default, reader) in known.items()}
+            for known in (_OWN, _LEVEL, _USAGE)
+        ]
+        own, level, usage = read
+        pids = facts.get("pids")
+        targets = pids if isinstance(pids, list) else [facts.get("pid")]
         return cls(
-            command=_texts(facts.get("command")),
+            **{**own, "saved": "", "sampled": min(max(1, own["sampled"]), _MOST_SAMPLED)},
             targets=tuple(one for one in map(_count, targets[:_MOST_TEXTS]) if one is not None),
-            exit_code=_count(facts.get("exit_code")),
-            exit_signal=_text(facts.get("exit_signal")),
-            level=Level(level, why, remedy) if level else None,
-            usage=Usage(
-                _count(facts.get("usage_minor")),
-                _count(facts.get("usage_major")),
-                _count(facts.get("peak_resident_bytes")),
-                peak_sampled=facts.get("peak_sampled") is True,
-                peak_pid=_count(facts.get("peak_pid")),
-            ),
-            sampled=min(max(1, _count(facts.get("sampled")) or 1), _MOST_SAMPLED),
-            notes=_texts(facts.get("not_visible")),
-            lacking=_texts(facts.get("lacking")),
-            started_ns=_count(facts.get("started_ns")) or 0,
-            ended_ns=_count(facts.get("ended_ns")) or 0,
-            page_size=_count(facts.get("page_size")) or 0,
-            incomplete=_text(facts.get("incomplete")),
-            final_snapshot=_count(facts.get("final_snapshot")),
-            snapshot_age_ms=_count(facts.get("snapshot_age_ms")),
-            content_losses=tuple(_texts(facts.get("content_losses"))),
+            level=Level(**level) if level["name"] else None,
+            usage=Usage(**usage),
             extra={key: value for key, value in facts.items() if isinstance(key, str) and key not in _KEYS},
         )
-
-
-_KEYS = frozenset(
-    (
-        *("command", "pid", "pids", "exit_code", "exit_signal", "level", "level_why", "level_remedy"),
-        *("usage_minor", "usage_major"),
-        *(
-            "peak_resident_bytes",
-            "peak_sampled",
-            "peak_pid",
-            "sampled",
-            "not_visible",
-            "lacking",
-            "started_ns",
-            "ended_ns",
-        ),
-        *("page_size", "saved", "incomplete", "final_snapshot", "snapshot_age_ms", "content_losses"),
-    )
-)
 
 
 def _added(notes: Iterable[str]) -> list[str]:
@@ -337,3 +284,28 @@ def _text(value: object) -> str:
 def _texts(value: object) -> list[str]:
     given: Iterable[object] = value if isinstance(value, list | tuple) else ()
     return [_text(one) for one in list(given)[:_MOST_TEXTS] if isinstance(one, str | bytes)]
+
+
+def _facts(of: TraceInfo | Usage) -> dict[str, tuple[str, Any, Callable[[object], Any]]]:
+    """Fact -> (the field that it is, the default, which stands for not known, and what reads it from a file)."""
+    found = {}
+    for one in fields(of):
+        if one.type in _READERS and one.name not in _IN_THE_HEADER:
+            found[_NAMES.get(one.name, one.name)] = one.name, getattr(of, one.name), _READERS[one.type]
+    return found
+
+
+#: type of a field -> what reads a value of it
+_READERS: dict[Any, Callable[[object], Any]] = {
+    "int": lambda value: _count(value) or 0,
+    "int | None": _count,
+    "bool": lambda value: value is True,
+    "str": _text,
+    "list[str]": _texts,
+    "tuple[str, ...]": lambda value: tuple(_texts(value)),
+}
+_IN_THE_HEADER = ("hosts", "boot_id", "created_ns")
+_NAMES = {"notes": "not_visible", "minor": "usage_minor", "major": "usage_major"}
+_OWN, _USAGE = _facts(TraceInfo()), _facts(Usage())
+_LEVEL = {f"level_{name}".removesuffix("_name"): (name, "", _text) for name in Level._fields}
+_KEYS = frozenset((*_OWN, *_USAGE, *_LEVEL, "pid", "pids"))
