@@ -9,13 +9,11 @@ from threading import Event
 import numpy as np
 
 from wstrace.batch import Batch
-from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Exporter
 from wstrace.recorder import Recorder
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT
 from wstrace.session_trace import SessionTrace
-from wstrace.trace_info import Usage
 from wstrace_exporters.live_screen.look import OWNERS, Look, take_look
 
 #: The bytes of faults that are kept between two looks; what is past that is counted as lost.
@@ -48,7 +46,6 @@ class Live(Exporter):
         self._context = context
         self._recorder.start(context)
         self._trace = SessionTrace(context, self._recorder, lambda: "running")
-        self._usage = _usage(context)
 
     def export(self, batch: Batch) -> None:
         """Keeps a batch, and takes the look that is due."""
@@ -80,24 +77,11 @@ class Live(Exporter):
             look = Look(before.time_ns, until_ns=before.until_ns, completeness=str(error), by=self.by)
         else:
             self._recorder.thin(chosen)
-            look = replace(look, faults=self._faults[0], major=self._faults[1])
-        if info.level is not None and info.level.name != "full":
-            level = "; ".join(filter(None, (f"level {info.level.name}: {info.level.why}", info.level.remedy)))
-            look = replace(look, level=level, counted=info.level.name == "counters")
-        if look.counted:
-            usage, first, now = _usage(self._context), self._usage, now_ns()
-            faults = (usage.faults or 0) - (first.faults or 0)
-            look = replace(look, time_ns=now, span=(now - before.time_ns) / 1e9, recent=faults - before.faults,
-                           faults=faults, major=(usage.major or 0) - (first.major or 0))  # fmt: skip
         ended = bool(self._context.targets) and all(one.wait(0) is not None for one in self._context.targets)
-        cost = time.thread_time() - begun
-        self._due = time.monotonic() + max(_SECOND, _APART * cost)
-        self.latest = replace(look, cost=cost, ended=ended)
+        level = info.level if info.level is not None and info.level.name != "full" else None
+        self.latest = replace(
+            look, faults=self._faults[0], major=self._faults[1], ended=ended,
+            counted=level is not None and level.counts_only, level=info.obstacles[0] if level else "",
+        )  # fmt: skip
+        self._due = time.monotonic() + max(_SECOND, _APART * (time.thread_time() - begun))
         self.fresh.set()
-
-
-def _usage(context: Context) -> Usage:
-    usage = Usage()
-    for target in context.targets:
-        usage += target.usage()
-    return usage

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from wstrace.analysis.composition import Composition, keys_of
-from wstrace.analysis.dimensions import Row
-from wstrace.analysis.losses import key_of, page_of
+from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import NOT_KNOWN, Label, Row
 from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.report import completeness
 from wstrace.batch import Batch
@@ -32,8 +29,6 @@ from wstrace.trace import Trace
 
 #: Losses that tell where what is resident was before, in whose memory or at which address.
 _ELSEWHERE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED, LOSS_MOVED)
-#: Those that tell it of another process's memory, and how many losses are followed back from a page.
-_OF_OTHERS, _STEPS = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES), 16
 #: Faults come later than this, in ns, only where there is no room on the CPUs: the screen has them read twice a second.
 LATE_NS = 1_000_000_000
 #: What a table of owners can be by; the first one is shown first.
@@ -48,10 +43,9 @@ class Look:
     owners, workers: rows of blame by that and by process; their faults and major ones are those that were recorded
     since the look before, and recent is how many these are. until_ns: the time of the last fault that it knows.
     resident: of all processes. faults, major: since the start.
-    lost: records that the trace lacks. counted: whether faults are counted only, without addresses; level: its
-    name and why it is not a better one, "" = full. completeness: a sentence. cost: seconds of CPU time. ended: whether
-    all targets have. others: rows by the other OWNERS, of the first look at pages alone, which later ones are compared
-    with.
+    lost: records that the trace lacks. counted: whether faults are counted only; level: its name
+    and why it is not a better one, "" = full. completeness: a
+    sentence. ended: whether all targets have.
     """
 
     time_ns: int = 0
@@ -68,13 +62,7 @@ class Look:
     counted: bool = False
     level: str = ""
     completeness: str = ""
-    cost: float = 0.0
     ended: bool = False
-    others: dict[str, list[Row]] = field(default_factory=dict)
-
-    def owned(self, by: str) -> list[Row] | None:
-        """The rows by these owners; None = they were not asked for."""
-        return self.owners if by == self.by else self.others.get(by)
 
 
 def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[Look, Callable[[Batch], Batch | None]]:
@@ -102,8 +90,6 @@ def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[L
         lost=sum(n for _, _, n in trace.ledger.losses()),
         completeness=completeness(trace, found.past, found, found.sums),
     )
-    if found.rss and not before.resident:
-        look.others = {other: found.rows(other) for other in OWNERS if other != by}
     return look, _needed(trace, found, moment)
 
 
@@ -111,7 +97,7 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
     """The rows of a view, whose faults are those that were recorded since the look before.
 
     They come in order of time, up to 100 ms after it: so these are all behind the last one that look knew, and some
-    of them are older than it.
+    of them are older than it. Pages without a known owner are one row, whatever the reason: see _needed().
     """
     labels = found.past.labels(view)
     label, names = labels.of[found.fault_cells], labels.labels
@@ -125,74 +111,42 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
     for row in rows:
         at = counted[row.labels]
         row.values |= {"faults": int(n[at]), "from_disk": int(major[at])}
-    return rows
+    unknown = [row for row in rows if row.of("reason")]
+    measures = {name for row in unknown for name in row.values}
+    together = Row((Label(NOT_KNOWN, "(not known)", reason=NOT_KNOWN),),
+                   {name: sum(row[name] for row in unknown) for name in measures})  # fmt: skip
+    return [*(row for row in rows if not row.of("reason")), *[together] * bool(unknown)]
 
 
 def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], Batch | None]:
     """What chooses the rows that the next look needs: the faults that brought what is resident, and all later ones.
 
     A fault whose page has been given back brings nothing to any later look, and neither does a loss of content that
-    came before this one, as of the pages that were there after it the faults are kept. But where a page has no fault,
-    the loss tells that it was not there before the trace.
+    came before this one, as of the pages that were there after it the faults are kept. Where a page has no fault, the
+    loss would only tell why.
     """
-    of, snapshots = found, Snapshots(trace)
-    order, past = of.history.faults.order, of.inputs.faults["time_ns"]
-    bringers = (of.found.fault, of.loader)
-    times = np.unique(np.concatenate([past[order[rows[rows >= 0]]] for rows in bringers]))
-    why = _told_by_losses(of)
-    seen = of.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
+    order, times = found.history.faults.order, found.inputs.faults["time_ns"]
+    bringers = (found.found.fault, found.loader)
+    times = np.unique(np.concatenate([times[order[rows[rows >= 0]]] for rows in bringers]))
+    snapshots = Snapshots(trace)
+    seen = found.inputs.runs["time"].min(initial=moment)  # what came after the first of the snapshots is not in it
     held = snapshots.at(moment).snapshots
     whole = {(one.time_ns, one.process, one.number) for one in (*held, *snapshots.first(moment))}
     last = max((time for time, *_ in whole), default=0)
-    mappings = [of.inputs.runs["mapping"]]
+    mappings = [found.inputs.runs["mapping"]]
 
     def chosen(batch: Batch) -> Batch | None:
         kind = batch.schema.name
         if kind == RESIDENT_PAGES.name and (part := batch.snapshot) is not None:
             wanted = part.time_ns > last or (part.time_ns, (part.host, part.pid), part.number) in whole
             return batch if wanted else None
-        if "time_ns" not in batch:
-            return batch
         if kind == PAGE_FAULT.name:
-            batch = batch.take((batch["time_ns"] > seen) | _among(batch["time_ns"], times))
+            batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["time_ns"], times))
             mappings.extend(batch[name] for name in ("mapping", "pc_mapping") if name in batch)
         elif kind == CONTENT_LOSS.name:
-            needed = np.isin(batch["event"], _ELSEWHERE) | _among(batch["time_ns"], why)
-            batch = batch.take((batch["time_ns"] > seen) | needed)
-        elif kind == MAPPING.name:
-            named = np.unique(np.concatenate(mappings))
-            batch = batch.take((batch["time_ns"] > seen) | _among(batch["id"], named))
+            batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["event"], _ELSEWHERE))
+        elif kind == MAPPING.name and "time_ns" in batch:
+            batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["id"], np.concatenate(mappings)))
         return batch if len(batch) else None
 
     return chosen
-
-
-def _told_by_losses(of: Composition) -> NDArray[np.uint64]:
-    """The times of those losses that tell why a page has no owner, ascending."""
-    losses, runs = of.history.losses, of.inputs.runs
-    if not len(losses):
-        return np.zeros(0, np.uint64)
-    rows = np.flatnonzero(of.found.fault < 0)
-    run, keys = keys_of(runs, of.inputs.page_size)
-    run, keys = run[rows], keys[rows]
-    limit, found = losses.upto(runs["time"][run]), [np.zeros(0, np.uint64)]
-    for _ in range(_STEPS):
-        life = losses.latest(keys, limit)
-        going = np.flatnonzero(life)
-        keys, life = keys[going], life[going]
-        until, row, event = losses.time[life], losses.row[life], losses.event(life)
-        found.append(np.unique(until))
-        moved, other = losses.arrived[life], np.isin(event, _OF_OTHERS)
-        pages = page_of(keys)
-        pages = np.where(moved, pages - losses.rows.to[row] + losses.rows.start[row], pages)
-        keys = key_of(np.where(other, losses.rows.other[row], losses.rows.space[row]), pages)
-        limit = np.where(event == LOSS_SHARES, losses.upto(until), life - 1 - moved)
-        if not len(keys):
-            break
-    return np.unique(np.concatenate(found))
-
-
-def _among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values are among known ones, which are ascending."""
-    at = known.searchsorted(values)
-    return known.take(at, mode="clip") == values if len(known) else np.zeros(len(values), np.bool_)

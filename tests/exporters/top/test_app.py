@@ -63,7 +63,7 @@ def test_each_key_does_what_the_last_line_says():
         assert "total of 1" in text()[22]
         await pilot.press("escape", "m", "d")
         assert "SINCE MARK" in text()[2]
-        assert "nothing has changed" in text()[3]
+        assert "nothing to show" in text()[3]
         await pilot.press("space")
         assert text()[0].startswith("FROZEN")
         await pilot.press("o")
@@ -85,7 +85,7 @@ def test_markup_and_control_characters_of_a_name_are_shown_as_text():
 def test_a_small_terminal_and_a_new_size():
     async def steps(pilot, give, text):
         assert text()[0].startswith("now  2,700 faults/s")
-        assert text()[9].startswith("n b w o")
+        assert text()[9].startswith("n now b big")
         await pilot.resize_terminal(100, 30)
         await pilot.pause()
         assert len(pilot.app.query_one(Lines)._text) == 30
