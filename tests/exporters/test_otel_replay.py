@@ -22,11 +22,9 @@ THEN = time.time_ns() - 30 * 86_400 * SECOND
 def old(tmp_path, request):
     """A trace of 30 days ago: a launched program, which has no row that says when it began."""
     path, strings = tmp_path / "old.wst", Dictionary()
-    parts = Parts(str(path))
-    parts.create()
-    writer = TraceWriter(parts, strings)
     clock = {"name": "CLOCK_MONOTONIC", "realtime_offset_ns": THEN - NOW}
-    writer.begin(Header(created_ns=THEN, boot_id="another", clock=clock, command=["/usr/bin/demo", "x"]))
+    like = Header(created_ns=THEN, boot_id="another", clock=clock, command=["/usr/bin/demo", "x"])
+    writer = TraceWriter(Parts(str(path), like=like), strings)
     writer.copy_mark({"m": "clock", "t": NOW, "monotonic": NOW, "realtime": THEN})
     for batch in (faulted(300), faulted(300, pid=4712), started(4712, "child"), ended()):
         writer.write(batch.recode(strings))

@@ -48,7 +48,7 @@ def pack_snapshot(header: Mapping[str, Any], n: int, columns: Mapping[str, NDArr
 
 @dataclass(slots=True)
 class Header:
-    """HEADER: a part's description of itself; `ring`: the name of the first part of the ring that it is a part of."""
+    """HEADER: a part's description of itself."""
 
     version: tuple[int, int] = VERSION
     need: list[str] = field(default_factory=list)
@@ -62,7 +62,6 @@ class Header:
     host: dict[str, Any] = field(default_factory=dict)
     writer: str = ""
     command: list[str] = field(default_factory=list)
-    ring: str = ""
 
     def refused(self) -> str:
         """The reason why this reader must not read the file, or ""."""
@@ -75,13 +74,12 @@ class Header:
 
     def pack(self) -> bytes:
         """The body as bytes."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name not in ("version", "ring")}
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "version"}
         command, room = [], 64 << 10
         for argument in self.command:
             command.append(text(argument[:room]))
             room = max(0, room - len(argument))
-        ring = {"ring": text(self.ring)} if self.ring else {}
-        return packb({"v": list(self.version), **values, "command": command, **ring})
+        return packb({"v": list(self.version), **values, "command": command})
 
 
 def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
@@ -97,7 +95,7 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
                 setattr(header, key, value[:8])
         elif key in ("part", "created_ns", "page_size"):
             setattr(header, key, body.uint())
-        elif key in ("boot_id", "writer", "ring"):
+        elif key in ("boot_id", "writer"):
             setattr(header, key, body.text())
         elif key in ("need", "command"):
             setattr(header, key, [body.text() for _ in range(body.array(limits.free_items))])

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import importlib
 import mmap
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,21 +151,18 @@ class OutputFile:
     def finish(self, *, sync: bool = True) -> str:
         """Syncs all of it to the disk, if wanted, and closes it; returns what failed, or ""."""
         failed = ""
-        steps: list[tuple[str, Callable[[], None]]] = [
-            ("fsync", functools.partial(self.sync, whole=True)),
-            ("close", self.close),
-        ]
-        for name, call in steps if sync else steps[1:]:
+        for name, call in {"fsync": lambda: self.sync(whole=True), "close": self.close}.items():
             try:
-                call()
+                if sync or name == "close":
+                    call()
             except OSError as error:
                 failed = failed or f"{name} failed: {error.strerror or error}"
         if self.regular and sync:
-            sync_directory(self.path)
+            _sync_directory(self.path)
         return failed
 
 
-def sync_directory(path: str) -> None:
+def _sync_directory(path: str) -> None:
     """Makes a new name in the path's directory durable."""
     with contextlib.suppress(OSError):  # Windows cannot open a directory, and some file systems cannot sync one.
         folder = os.path.dirname(os.path.abspath(path))

@@ -6,6 +6,7 @@ belong together.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,14 +14,9 @@ from wstrace_exporters.msgpack.format.layout import SYNC
 
 
 def part_path(path: str, number: int) -> str:
-    """The path of part `number`."""
-    return path if number == 0 else str(Path(path).with_suffix(f".{number:04}{Path(path).suffix}"))
-
-
-def part_url(url: str, number: int) -> str:
-    """The URL of part `number`."""
-    stem, dot, suffix = url.rpartition(".")
-    return url if number == 0 else f"{stem}.{number:04}{dot}{suffix}"
+    """The path or URL of part `number`."""
+    stem, suffix = os.path.splitext(path)  # noqa: PTH122  as of a URL
+    return path if number == 0 else f"{stem}.{number:04}{suffix}"
 
 
 def name_and_number(path: str) -> tuple[str, int]:
@@ -32,23 +28,22 @@ def name_and_number(path: str) -> tuple[str, int]:
 
 def parts_prefix(path: str) -> str:
     """What the names of all parts begin with, by the path of part 0."""
-    return "".join(path.rpartition(".")[:2]) or path
+    return os.path.splitext(path)[0]  # noqa: PTH122
 
 
-def numbered(path: str) -> list[tuple[int, str]]:
-    """(number, path) of the numbered parts beside a path, in order; only files that begin like a trace."""
+def parts_there(path: str) -> list[str]:
+    """The paths of the parts of a trace that exist, in order, by that of part 0; only files that begin like a trace."""
     whole = Path(path)
     pattern = re.compile(re.escape(whole.stem) + r"\.(\d{4,9})" + re.escape(whole.suffix))
     try:
         names = [entry.name for entry in whole.parent.iterdir()]
     except OSError:
         return []
-    found = [(int(match[1]), str(whole.parent / name)) for name in names if (match := pattern.fullmatch(name))]
-    return sorted(part for part in found if is_trace(part[1]))
+    numbered = sorted((int(match[1]), str(whole.parent / name)) for name in names if (match := pattern.fullmatch(name)))
+    return list(filter(_is_trace, [path, *(part for _, part in numbered)]))
 
 
-def is_trace(path: str) -> bool:
-    """Whether the path is a regular file that begins like a trace."""
+def _is_trace(path: str) -> bool:
     try:
         if not Path(path).is_file():
             return False

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from wstrace.errors import TraceFileError
-from wstrace_exporters.msgpack.format.part_names import name_and_number, numbered, parts_prefix
+from wstrace_exporters.msgpack.format.part_names import name_and_number, parts_prefix, parts_there
 from wstrace_exporters.msgpack.read.part import OTHER_VERSION, Part, first_header
 from wstrace_exporters.msgpack.storage.urls import (
     Place,
@@ -82,12 +82,10 @@ def parts_of(path: str) -> list[str]:
     Raises:
         TraceFileError: a part cannot be read.
     """
-    beside = [part for _, part in numbered(path)]
+    beside = [part for part in parts_there(path) if part != path]
     if not beside:
         return [path]
-    if not Path(path).exists():
-        return _chain(beside)
-    return _chain([path, *beside])
+    return _chain([path, *beside] if Path(path).exists() else beside)
 
 
 def _chain(paths: list[str]) -> list[str]:

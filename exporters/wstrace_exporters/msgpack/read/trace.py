@@ -165,7 +165,6 @@ class TraceFile(Trace):
                 self.parts.close()
                 raise
         self._processes: Batch | None = None
-        self._marks: list[dict[str, Any]] | None = None
         self._schemas: Schemas | None = None
         self._info: tuple[list[dict[str, int]], TraceInfo] | None = None  # with the damage found by then
 
@@ -260,20 +259,23 @@ class TraceFile(Trace):
     @property
     def marks(self) -> list[dict[str, object]]:
         """Every mark in the file (clock, lost, schema, user, facts ...) as a dict: see FORMAT.md."""
-        if self._marks is None:
-            self._marks = [mark for part in self.parts for mark in part.marks()]
-        return self._marks
+        return [mark for _, mark in self._marks]
+
+    @functools.cached_property
+    def _marks(self) -> list[tuple[bytes, dict[str, object]]]:
+        """Every mark with the session of its part."""
+        return [(session_of(part), mark) for part in self.parts for mark in part.marks()]
 
     @property
     def facts(self) -> dict[str, object]:
-        """The facts of the session that wrote the file, combined if there were several; {} for a cut trace.
+        """The last facts of the session that wrote the file, combined if there were several; {} for a cut trace.
 
         `info` has them as a TraceInfo.
         """
-        facts_of = (mark.get("facts") for mark in self.marks if mark.get("m") == "facts")
-        found = [facts for facts in facts_of if isinstance(facts, dict)]
+        found = {session: facts for session, mark in self._marks
+                 if mark.get("m") == "facts" and isinstance(facts := mark.get("facts"), dict)}  # fmt: skip
         sessions = len(set(map(session_of, self.parts)))
-        return found[0] if len(found) == 1 and sessions <= 1 else combined(found, sessions)
+        return next(iter(found.values())) if sessions == 1 and found else combined(list(found.values()), sessions)
 
     @property
     def info(self) -> TraceInfo:

@@ -50,10 +50,7 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
     """
     first = traces[0]
     strings = Dictionary()
-    parts = Parts(output, force=force)
-    parts.create()
-    writer = TraceWriter(parts, strings, mappings=_ALL_MAPPINGS)
-    writer.begin(first.header)
+    writer = TraceWriter(Parts(output, like=first.header, force=force), strings, mappings=_ALL_MAPPINGS)
     hosts = [_hosts(trace) for trace in traces]
     several = sum(map(len, hosts)) > 1
     base = 0

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace.output_file import remove
 from wstrace.schema import ADDRESS_SPACE
-from wstrace.trace_info import TraceInfo
 from wstrace_exporters.msgpack.storage.urls import is_url
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # every session imports this module, but not every one writes a file
+    from wstrace_exporters.msgpack.format.frames import Header
     from wstrace_exporters.msgpack.write.upload import Uploads
     from wstrace_exporters.msgpack.write.writer import TraceWriter
 
@@ -20,9 +20,80 @@ if TYPE_CHECKING:
 _PART_BYTES, _PART_SECONDS = 32 << 20, 300.0
 #: Seconds of close() beside the wait for uploads.
 _END_SECONDS = 5.0
+#: Why records do not reach a file, by the stages of the ledger.
+_LOST = {
+    "failed_lane": "writing it failed",
+    "dropped_lane": "it was written more slowly than records came",
+    "dropped_enricher": "an enricher did not finish",
+    "dropped_bus": "records came faster than the enrichers took them",
+}
 
 
-class MsgpackExporter(Exporter):
+class FileExporter(Exporter):
+    """What the exporters have in common that write trace files: a writer, of which the losses are counted."""
+
+    _writer: TraceWriter | None = None
+    _counted = 0  # rows lost by the writer that the ledger has
+
+    def start(self, context: Context) -> None:
+        """Creates the file. Raises OutputError when the system refuses."""
+        self._context = context
+
+    def export(self, batch: Batch) -> None:
+        """Takes one batch."""
+        if self._writer is None or batch.schema is ADDRESS_SPACE:  # its content is in the mappings
+            return
+        try:
+            self._writer.write(batch)
+        except OutputError:
+            self._counted += len(batch)  # by the queue, as export() raises
+            raise
+        finally:
+            self._count_loss()
+
+    def tick(self) -> None:
+        """Writes rows that have waited for a second."""
+        if self._writer is not None:
+            self._writer.tick()
+            self._count_loss()
+
+    def flush(self, timeout: float) -> None:
+        """Writes all waiting rows."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._count_loss()
+
+    def _count_loss(self) -> None:
+        """Counts the accepted rows that are not in the file."""
+        if self._writer is not None and (dropped := self._writer.dropped) > self._counted:
+            self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
+            self._counted = dropped
+
+    def cancel(self) -> None:
+        """Removes the file of a session that could not start, if it is new."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.discard()
+
+    def after_fork_in_child(self) -> None:
+        """Closes the descriptor and writes nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
+    @property
+    def stalled(self) -> str:
+        """Why frames wait for the disk; "" when none do."""
+        return self._writer.stalled if self._writer is not None else ""
+
+    _statistics: Mapping[str, int] = {}  # of a writer that has ended
+
+    def statistics(self) -> dict[str, int]:
+        """The writer's counts: see TraceWriter.statistics."""
+        return dict(self._statistics if self._writer is None else self._writer.statistics())
+
+
+class MsgpackExporter(FileExporter):
     """Writes the trace to a file in the format WSTF.
 
     Args:
@@ -66,26 +137,20 @@ class MsgpackExporter(Exporter):
         if keep < 0 or rotate_bytes < 0 or rotate_seconds < 0:
             raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
         self._uploads: Uploads | None = None
+        self._folder = ""
         if is_url(path):
-            from wstrace_exporters.msgpack.write.upload import Uploads, check_url
+            from wstrace_exporters.msgpack.storage.store import store_of
+            from wstrace_exporters.msgpack.write.upload import check_url
 
             check_url(path)
+            store_of(path)
             if resume or keep:
                 raise UsageError("msgpack: a trace to an object store has no resume and no keep")
             rotate_bytes, rotate_seconds = rotate_bytes or _PART_BYTES, rotate_seconds or _PART_SECONDS
-            self._uploads = Uploads(path, folder or path.rpartition("/")[2] + ".upload")
+            self._folder = folder or path.rpartition("/")[2] + ".upload"
             self.close_seconds = upload_seconds + _END_SECONDS
-        self._upload_seconds = upload_seconds
-        self.path = path
-        self._fsync = fsync
-        self._rotate = (rotate_bytes, rotate_seconds, keep)
-        self._force = force
-        self._resume = resume
-        self._level = level
-        self._writer: TraceWriter | None = None
-        self._context = Context()
-        self._taken = 0
-        self._counted = self._unwritten = 0
+        self.path, self._level, self._force, self._resume = path, level, force, resume
+        self._sync, self._rotate, self._upload_seconds = fsync, (rotate_bytes, rotate_seconds, keep), upload_seconds
 
     def start(self, context: Context) -> None:
         """Creates the file, or continues it under `resume`. Raises OutputError when the system refuses."""
@@ -93,72 +158,26 @@ class MsgpackExporter(Exporter):
         from wstrace_exporters.msgpack.write.writer import TraceWriter
 
         self._context = context
-        if self._uploads is not None:
-            self._uploads.begin(force=self._force)
+        path = self.path
+        if self._folder:
+            from wstrace_exporters.msgpack.write.upload import Uploads
+
+            self._uploads = Uploads(path, self._folder, force=self._force)
+            path = self._uploads.path
         size, seconds, keep = self._rotate
-        uploads = self._uploads
-        parts = Parts(
-            self.path if uploads is None else uploads.path,
-            command=list(context.info.command),
-            force=self._force,
-            rotate_bytes=size,
-            rotate_seconds=seconds,
-            keep=keep,
-            sync=self._fsync,
-            finished=None if uploads is None else uploads.add,
-        )
-        if self._resume and parts.exist():
-            parts.resume()
-        else:
-            parts.create()
-        self._writer = writer = TraceWriter(parts, context.strings, level=self._level)
-        self._begin(writer, context.info)
+        self._parts = Parts(path, command=context.info.command, like=_recorded_header(context), force=self._force,
+                            resume=self._resume, rotate_bytes=size, rotate_seconds=seconds, keep=keep,
+                            sync=self._sync)  # fmt: skip
+        self._writer = TraceWriter(self._parts, context.strings, level=self._level)
+        if context.info.recorded:
+            for at, wall in context.info.clock.marks:
+                self._writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})
 
-    def _begin(self, writer: TraceWriter, info: TraceInfo) -> None:
-        """Writes the header; a replayed trace keeps its own times, host and clock marks."""
-        from wstrace_exporters.msgpack.format.frames import Header
-
-        if not info.recorded:
-            writer.begin()
-            return
-        marks = info.clock.marks
-        clock = {"name": info.clock.name, "realtime_offset_ns": marks[0][1] - marks[0][0]}
-        writer.begin(
-            Header(
-                created_ns=info.created_ns,
-                boot_id=info.boot_id,
-                clock=clock,
-                page_size=info.page_size,
-                host=dict(info.host),
-                command=list(info.command),
-            )
-        )
-        for at, wall in marks:
-            writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})
-
-    def export(self, batch: Batch) -> None:
-        """Takes one batch."""
-        if self._writer is not None and batch.schema is not ADDRESS_SPACE:  # its content is in the mappings
-            self._taken += 1
-            try:
-                self._writer.write(batch)
-            except OutputError:
-                self._counted += len(batch)  # by the queue, as export() raises
-                raise
-            finally:
-                self._count_loss()
-
-    def tick(self) -> None:
-        """Writes rows that have waited for a second."""
-        if self._writer is not None:
-            self._writer.tick()
-            self._count_loss()
-
-    def flush(self, timeout: float) -> None:
-        """Writes all waiting rows."""
-        if self._writer is not None:
-            self._writer.flush()
-            self._count_loss()
+    def _count_loss(self) -> None:
+        """Counts the accepted rows that are not in the file, and sends the parts that have ended."""
+        super()._count_loss()
+        while self._uploads is not None and self._parts.before:
+            self._uploads.add(self._parts.before.pop(0).path)
 
     def close(self) -> None:
         """Ends the file with the ledger and the description of the trace.
@@ -166,99 +185,62 @@ class MsgpackExporter(Exporter):
         Raises:
             OutputError: the end could not be written, or the file lacks records.
         """
-        writer, self._writer = self._writer, None
+        writer, info = self._writer, self._context.info
         if writer is None:
             return
-        info, ledger = self._context.info, self._context.ledger
         try:
             writer.settle()
-            self._count_loss(writer)
+            self._count_loss()
             if missing := self._missing(writer):
                 info.incomplete = missing
-            writer.close(ledger.as_dict(), info.to_dict())
-        except OutputError as error:
-            info.incomplete = error.why
-            raise
-        finally:
-            self._count_loss(writer)
-            self._statistics = writer.statistics()
-        if self._uploads is not None:
-            self._finish(self._uploads, info)
-            missing = self._missing(writer)
-        if missing:
-            raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
-        if not info.incomplete:
-            info.saved = self.path
-
-    def _finish(self, uploads: Uploads, info: TraceInfo) -> None:
-        """Waits for the uploads. Raises OutputError when some could not be sent."""
-        try:
-            uploads.finish(self._upload_seconds)
+            writer.close(self._context.ledger.as_dict(), info.to_dict())
+            if self._uploads is not None:
+                self._uploads.finish(self._upload_seconds)
         except OutputError as error:
             info.incomplete = error.why
             raise
         finally:
             self._count_loss()
+            self._statistics, self._writer = writer.statistics(), None
+        if missing:
+            raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
+        if not info.incomplete:
+            info.saved = self.path
 
     def _missing(self, writer: TraceWriter) -> str:
         """How many accepted records the file lacks, and why, in words; "" when it has them all."""
-        ledger = self._context.ledger
-        # The ledger of a replayed trace counts what the older file lacks, not what this one does.
-        n = self._dropped(writer) if self._context.info.recorded else ledger.missing_from(self.name)
-        if not n:
-            return ""
-        return f"{self.path} lacks {n:,} records: {self._why_missing(writer)}"
-
-    def _why_missing(self, writer: TraceWriter) -> str:
-        """Why it lacks them: what the writer or the uploads say, or else the stages at which they were lost."""
-        lost = self._context.ledger.get
-        own = writer.why_dropped
-        if self._context.info.recorded:
-            return own or "why is not known"
-        if not own and lost("failed_lane", self.name):
-            own = "writing it failed"  # what was dropped besides, too: errors detach an exporter
-        elif not own and lost("dropped_lane", self.name):
-            own = "it was written more slowly than records came"
-        hanging = "an enricher did not finish" if lost("dropped_enricher") else ""
-        late = "records came faster than the enrichers took them" if lost("dropped_bus") else ""
-        return ", and ".join(filter(None, (own, hanging, late)))
-
-    def _count_loss(self, writer: TraceWriter | None = None) -> None:
-        dropped = self._dropped(writer or self._writer)
-        if dropped > self._counted:
-            self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
-            self._counted = dropped
-
-    def _dropped(self, writer: TraceWriter | None) -> int:
-        """The number of accepted rows that are neither in the file nor in the store."""
-        if writer is not None:
-            self._unwritten = writer.dropped
-        return self._unwritten
+        ledger, why = self._context.ledger, writer.why_dropped
+        if self._context.info.recorded:  # the ledger of a replayed trace counts what the older file lacks
+            n = writer.dropped
+        else:
+            n = ledger.missing_from(self.name)
+            failed, slow, hanging, late = (
+                words * bool(ledger.get(stage, self.name if stage.endswith("lane") else None))
+                for stage, words in _LOST.items()
+            )  # errors detach an exporter, which takes none of the rest: it is not that it was slow
+            why = ", and ".join(filter(None, (why or failed or slow, hanging, late)))
+        return f"{self.path} lacks {n:,} records: {why or 'why is not known'}" if n else ""
 
     def cancel(self) -> None:
-        """Closes the file of a session that could not start, and removes it if it is new."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abandon()
-            if writer.created and not self._taken:
-                remove(self.path if self._uploads is None else self._uploads.path)
+        """Removes the file of a session that could not start, if it is new."""
+        super().cancel()
         if self._uploads is not None:
             self._uploads.cancel()
-
-    def after_fork_in_child(self) -> None:
-        """Closes the descriptor and writes nothing."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abandon()
 
     @property
     def stalled(self) -> str:
         """Why frames wait for the disk, or finished parts for the object store; "" when none do."""
-        writer, uploads = self._writer, self._uploads
-        return (writer.stalled if writer is not None else "") or (uploads.error if uploads is not None else "")
+        return super().stalled or (self._uploads.error if self._uploads is not None else "")
 
-    _statistics: dict[str, int] = {}  # noqa: RUF012  replaced, never changed
 
-    def statistics(self) -> dict[str, int]:
-        """The writer's counts: see TraceWriter.statistics."""
-        return self._writer.statistics() if self._writer is not None else dict(self._statistics)
+def _recorded_header(context: Context) -> Header | None:
+    """The header of a trace that is replayed, which keeps its times, host and clock marks; None = a live trace."""
+    from wstrace_exporters.msgpack.format.frames import Header
+
+    info = context.info
+    if not info.recorded:
+        return None
+    at, wall = info.clock.marks[0]
+    clock = {"name": info.clock.name, "realtime_offset_ns": wall - at}
+    return Header(created_ns=info.created_ns, boot_id=info.boot_id, clock=clock, page_size=info.page_size,
+                  host=dict(info.host), command=list(info.command))  # fmt: skip

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
 from wstrace.errors import OutputError, UsageError
 from wstrace.firing import Firing
-from wstrace.interfaces import Context, Exporter
+from wstrace.interfaces import Context
 from wstrace.output_file import remove
-from wstrace.schema import ADDRESS_SPACE, MARK, PAGE_FAULT
+from wstrace.schema import MARK, PAGE_FAULT
 from wstrace.text import base_name, printable
 from wstrace.trace_info import NOT_SAVED
+from wstrace_exporters.msgpack.write.exporter import FileExporter
 
 if TYPE_CHECKING:  # every session imports this module, but not every one records
     from wstrace_exporters.msgpack.write.ring import Ring
 
-#: After a firing, seconds until the records of before it have come: at least, and where none tells by its time.
+#: After a firing, seconds until the records of before it have come: at least, and where none has a later time.
 _SETTLE, _SETTLE_AT_MOST = 1.0, 3.0
-#: Seconds for which the end waits for answers; recordings that wait for an answer at once; more get none.
-_STILL_SECONDS, _MOST_ASKED = 60.0, 4
+#: Seconds that an answer may take, and for which the end waits for all of them.
+_ANSWER_SECONDS = 60.0
 #: Of names from outside, what file names do not have.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]+")
 _NAME_LIMIT = 80
 
 
-class FlightRecorder(Exporter):
+class FlightRecorder(FileExporter):
     """Keeps the last minutes on the disk, and makes a trace file of them when a trigger fires (source `triggers`).
 
     Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
@@ -52,7 +53,8 @@ class FlightRecorder(Exporter):
     """
 
     name: ClassVar[str] = "flight_recorder"
-    close_seconds = _STILL_SECONDS + 10
+    close_seconds = _ANSWER_SECONDS + 10
+    _writer: Ring | None = None
 
     def __init__(
         self,
@@ -70,14 +72,12 @@ class FlightRecorder(Exporter):
             )
         self._path, self._keep, self._bytes, self._recordings = path, keep, ring_bytes, recordings
         self._to, self._level = answers, level
-        self._ring: Ring | None = None
-        self._asked: dict[str, subprocess.Popen[str]] = {}  # by the path of the recording
+        self._answers: dict[Future[None], str] = {}  # those to come -> the path of the recording
         self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
         self._seen_ns = 0  # the time of the latest fault
         self._made: deque[list[str]] = deque()  # the files of each recording that remains
         self._counts = {"recordings": 0, "removed": 0}
         self._failed = ""
-        self._dropped = 0
 
     def start(self, context: Context) -> None:
         """Creates the ring. Raises OutputError."""
@@ -85,56 +85,46 @@ class FlightRecorder(Exporter):
 
         self._context = context
         stem = self._path.removesuffix(".wst") if self._path else _default_name(context)
-        self._ring = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes, level=self._level)
+        self._writer = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes, level=self._level)
+        self._reporter = ThreadPoolExecutor(1, "wstrace-answer", _lower_priority)
 
     def export(self, batch: Batch) -> None:
         """Takes one batch; a trigger's mark makes a recording due."""
-        if self._ring is None or batch.schema is ADDRESS_SPACE:  # its content is in the mappings
-            return
         if batch.schema is PAGE_FAULT and len(batch):
             self._seen_ns = max(self._seen_ns, int(batch["time_ns"][-1]) if "time_ns" in batch else batch.window[1])
-        try:
-            self._ring.write(batch)
-        finally:
-            self._count_loss()
+        super().export(batch)
         if batch.schema is MARK and batch.source == "triggers":
             fired = {firing.time_ns: firing for firing in self._context.firings}
             times = batch["time_ns"].tolist()
             self._due.extend((time.monotonic(), fired[at]) for at in times if at in fired)
 
     def tick(self) -> None:
-        """Makes the recordings that are due, and prints the answers that have come."""
-        if self._ring is None:
-            return
-        self._ring.tick()
+        """Makes the recordings that are due."""
+        super().tick()
         while self._due:
             since, firing = self._due[0]
             waited = time.monotonic() - since
             if waited < (_SETTLE if self._seen_ns > firing.time_ns else _SETTLE_AT_MOST):
                 break
             self._record(self._due.popleft()[1])
-        self._tell(0.0)
-        self._count_loss()
 
     def close(self) -> None:
-        """Makes the recordings that are due, removes what is kept, and prints the answers.
+        """Makes the recordings that are due, removes what is kept, and waits for the answers.
 
         Raises:
             OutputError: a recording could not be written whole.
         """
-        if self._ring is None:
+        if self._writer is None:
             return
         self.record_pending()
         self._count_loss()
         if not self._counts["recordings"]:
             self._context.info.extra[NOT_SAVED] = "no trigger has fired, so there is no recording"
-        ring, self._ring = self._ring, None
-        ring.discard()
-        self._tell(_STILL_SECONDS)
-        for path, child in self._asked.items():
-            child.kill()
-            child.communicate()
-            self._say_saved(f"no answer within {_STILL_SECONDS:g} s", path)
+        self.cancel()
+        for late in wait(self._answers, _ANSWER_SECONDS).not_done:
+            if late.cancel():
+                self._say_saved(f"no answer within {_ANSWER_SECONDS:g} s", self._answers[late])
+        self._reporter.shutdown(wait=False)
         if self._failed:
             raise OutputError(self._failed)
 
@@ -144,37 +134,38 @@ class FlightRecorder(Exporter):
             self._record(self._due.popleft()[1])
 
     def _record(self, firing: Firing) -> None:
-        if self._ring is None:
+        if self._writer is None:
             return
+        what = f"{printable(firing.who, 60)}: {printable(firing.what, 60)}"
         try:
-            made = self._ring.record(firing)
+            made = self._writer.record(firing)
         except OutputError as error:
             self._failed = error.why
-            self._say(f"{_told(firing)}: not recorded: {error}")
+            self._say(f"{what}: not recorded: {error}")
             return
         self._counts["recordings"] += 1
         self._made.append(made)
         self._context.info.saved = made[0]
-        if self._to != "no" and len(self._asked) < _MOST_ASKED:
-            self._asked[made[0]] = _ask(made[0])
-        else:
-            self._say_saved(_told(firing), made[0])
+        if self._to != "no":
+            self._answers[self._reporter.submit(self._answer, made[0])] = made[0]
         while self._recordings and len(self._made) > self._recordings:
             self._counts["removed"] += 1
             for path in self._made.popleft():
                 remove(path)
 
-    def _tell(self, seconds: float) -> None:
-        """Prints the first lines of the answers that have come, or come within so many seconds, or why none came."""
-        until = time.monotonic() + seconds
-        for path, child in list(self._asked.items()):
-            try:
-                said, failed = child.communicate(timeout=max(until - time.monotonic(), 0.001))
-            except subprocess.TimeoutExpired:
-                continue
-            del self._asked[path]
-            answer = next(iter((said or failed).splitlines()), f"wstrace report ended with {child.returncode}")
-            self._say_saved(printable(answer), path)
+    def _answer(self, path: str) -> None:
+        """Prints the first line of `wstrace report`, or why there is none."""
+        # -P: the working directory may be a user's, while we are root. An absolute path is no option.
+        command = [sys.executable, "-P", "-m", "wstrace", "report", "--by", "line", "--top", "1", os.path.abspath(path)]
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                                  errors="backslashreplace", env=environment, timeout=_ANSWER_SECONDS)  # fmt: skip
+            lines = (done.stdout or done.stderr).splitlines()
+            answer = lines[0] if lines else f"wstrace report ended with {done.returncode}"
+        except subprocess.TimeoutExpired:
+            answer = f"no answer within {_ANSWER_SECONDS:g} s"
+        self._say_saved(printable(answer), path)
 
     def _say_saved(self, answer: str, path: str) -> None:
         self._say(f"{answer}\nsaved {printable(path)}; next: wstrace report {printable(path)}")
@@ -186,32 +177,9 @@ class FlightRecorder(Exporter):
 
         Output.standard(self._to).write(f"{text}\n")
 
-    def _count_loss(self) -> None:
-        dropped = 0 if self._ring is None else self._ring.dropped
-        if dropped > self._dropped:
-            self._context.ledger.add("failed_lane", dropped - self._dropped, self.name)
-            self._dropped = dropped
-
-    def cancel(self) -> None:
-        """Removes the ring of a session that could not start."""
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring.discard()
-
-    def after_fork_in_child(self) -> None:
-        """Closes the descriptor and writes nothing."""
-        ring, self._ring = self._ring, None
-        if ring is not None:
-            ring.abandon()
-
-    @property
-    def stalled(self) -> str:
-        """Why what is kept waits for the disk; "" when it does not."""
-        return self._ring.stalled if self._ring is not None else ""
-
     def statistics(self) -> dict[str, int]:
         """Recordings made, and those of them that were removed for newer ones; of what is kept, see TraceWriter."""
-        return {**self._counts, **(self._ring.statistics() if self._ring is not None else {})}
+        return {**self._counts, **super().statistics()}
 
 
 def _default_name(context: Context) -> str:
@@ -220,18 +188,7 @@ def _default_name(context: Context) -> str:
     return _UNSAFE.sub("_", name)[:_NAME_LIMIT].strip(".-") or "recording"
 
 
-def _told(firing: Firing) -> str:
-    return f"{printable(firing.who, 60)}: {printable(firing.what, 60)}"
-
-
-def _ask(path: str) -> subprocess.Popen[str]:
-    """Asks `wstrace report` about a recording, at a low priority."""
-    # -P: the working directory may be a user's, while we are root. An absolute path is no option.
-    command = [sys.executable, "-P", "-m", "wstrace", "report", "--by", "line", "--top", "1", os.path.abspath(path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "OPENBLAS_NUM_THREADS": "1"}
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, encoding="utf-8", errors="backslashreplace", env=environment)  # fmt: skip
+def _lower_priority() -> None:
+    """Gives this thread a low priority, and all that it starts."""
     if (set_priority := getattr(os, "setpriority", None)) is not None:  # Windows lacks it
-        with contextlib.suppress(OSError):  # it has ended
-            set_priority(0, child.pid, 10)  # PRIO_PROCESS
-    return child
+        set_priority(0, 0, 10)  # PRIO_PROCESS, which on Linux is the thread: setpriority(2)

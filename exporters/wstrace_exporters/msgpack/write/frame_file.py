@@ -7,6 +7,7 @@ frame leaves no gap; a mark `lost` counts its rows.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from array import array
@@ -72,7 +73,7 @@ class Sink:
         self.why_dropped = ""  # why rows were dropped first
         self.unsafe = ""  # why written data may not be on the disk
         self.dead = ""  # why nothing can be written any more
-        self.stalls = self.sync_errors = 0
+        self.stalls = 0
         self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
         self._sync = sync
         self._waiting: deque[Waiting] = deque()
@@ -100,19 +101,12 @@ class Sink:
             raise OutputError(self.dead)
         essential = kind not in (EVENTS, SNAPSHOT) or (stream in STREAMS and STREAMS[stream].essential)
         room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
-        if self._waiting and self.waiting_bytes + len(body) > room:
-            self.drain()
-            if self._waiting and self.waiting_bytes + len(body) > room:
-                return False
+        if self.waiting_bytes + len(body) > room and not self.drain() and self.waiting_bytes + len(body) > room:
+            return False
         self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
         self.waiting_bytes += len(body)
         self.drain()
         return True
-
-    @property
-    def full(self) -> bool:
-        """Whether a further frame would be dropped, so that it need not be encoded."""
-        return self.waiting_bytes > QUEUE_BYTES and time.monotonic() < self._retry_at
 
     def drop(self, stream: str, n: int, why: str = "") -> None:
         """Counts rows that are not written; `why` "" means the last error of the output."""
@@ -121,18 +115,27 @@ class Sink:
             self.dropped[stream] += n
             self._unmarked[stream] += n
 
+    def count_also(self, before: Sink) -> None:
+        """Counts what happened to the part before as well, as it concerns the whole trace."""
+        self.dropped.update(before.dropped)
+        self.stalls += before.stalls
+        self.why_dropped, self.unsafe = before.why_dropped or self.why_dropped, before.unsafe or self.unsafe
+
     def drain(self, *, now: bool = False) -> bool:
         """Writes the waiting frames; returns whether none is left. After a failure it tries once a second, or `now`."""
         if self._waiting and (now or time.monotonic() >= self._retry_at):
             while self._waiting and self._write(self._waiting[0]):
                 self.waiting_bytes -= len(self._waiting.popleft().body)
-            if not self._waiting and self._unmarked:
-                lost, why = dict(self._unmarked), self.error or self.why_dropped
-                self._unmarked.clear()
-                self.mark("lost", by="writer", lost=lost, why=why)
             if not self._waiting:
+                if self._unmarked:
+                    self._mark_lost()
                 self.error = ""
         return not self._waiting
+
+    def _mark_lost(self) -> None:
+        lost = dict(self._unmarked)
+        self._unmarked.clear()
+        self.mark("lost", by="writer", lost=lost, why=self.error or self.why_dropped)
 
     def mark(self, kind: str, **fields: Any) -> None:
         """Appends a mark with the present time."""
@@ -142,9 +145,7 @@ class Sink:
         data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
         done = 0
         try:
-            if self._torn:
-                self.out.cut(self.offset)
-                self._torn = False
+            self._cut_torn()
             while done < len(data):
                 done += self.out.write(data[done:])
         except OSError as error:
@@ -177,12 +178,13 @@ class Sink:
         self.stalls += 1
         self._retry_at = time.monotonic() + RETRY_SECONDS
         self._torn = self._torn or torn
+        with contextlib.suppress(OSError):  # so that the file ends with a whole frame; tried again before a write
+            self._cut_torn()
+
+    def _cut_torn(self) -> None:
         if self._torn:
-            try:  # truncate now, so that the file ends with a whole frame; a failure is retried before the next write
-                self.out.cut(self.offset)
-                self._torn = False
-            except OSError:
-                pass
+            self.out.cut(self.offset)
+            self._torn = False
 
     def _sync_if_due(self) -> None:
         now = time.monotonic()
@@ -191,7 +193,6 @@ class Sink:
             try:
                 self.out.sync()
             except OSError as error:
-                self.sync_errors += 1
                 # The next fsync() does not report the pages that this one could not write: see fsync(2).
                 self.unsafe = self.unsafe or f"fsync failed: {error.strerror or error}"
 
@@ -210,9 +211,7 @@ class Sink:
                 self.drop(frame.stream, frame.n)
             self._waiting.clear()
             self.waiting_bytes = 0
-            lost = dict(self._unmarked)
-            self._unmarked.clear()
-            self.mark("lost", by="writer", lost=lost, why=self.error)
+            self._mark_lost()
             self.drain(now=True)
 
     def end(self, ledger: dict[str, int]) -> None:

@@ -10,41 +10,46 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import remove
-from wstrace.schema import TABLES
 from wstrace_exporters.msgpack.format import frames, osfile
 from wstrace_exporters.msgpack.format.layout import FILE_ID_BYTES, HEADER, SESSION_BYTES, VERSION
-from wstrace_exporters.msgpack.format.part_names import is_trace, name_and_number, numbered, part_path
+from wstrace_exporters.msgpack.format.part_names import name_and_number, part_path, parts_there
 from wstrace_exporters.msgpack.read.discover import id_of, parts_of
 from wstrace_exporters.msgpack.write.frame_file import Sink
 
+#: Seconds after which a next part that could not be opened is tried again.
+_RETRY_SECONDS = 10.0
+
 
 class Ended(NamedTuple):
-    """A part that has ended: when, in seconds of time.monotonic(), its bytes, and its rows by stream."""
+    """A part that has ended: when it began and ended, in ns of the records' clock, its bytes, its rows by stream."""
 
-    at: float
+    path: str
+    began_ns: int
+    ended_ns: int
     n_bytes: int
     rows: Counter[str]
 
 
 class Parts:
-    """The part being written, and those before it. create() opens the first part, resume() goes on behind an old trace.
+    """The part that is being written, and those before it that are on the disk.
 
     Args:
         path: the path of part 0; "-" is standard output.
         command: the traced command, for the header.
+        like: the header of another trace, of which clock, host and command are kept (convert, replay), or None.
         force: whether existing parts may be overwritten.
+        resume: whether to go on behind the parts of an earlier session, if there are any.
         rotate_bytes, rotate_seconds: the size and age at which a new part begins; 0 = never.
         keep: how many of the newest parts remain on the disk; 0 = all.
-        keep_seconds: for how long a part remains after it has ended; 0 = for ever.
-        keep_bytes: the size of all parts that remain, but for the one that is being written; 0 = no limit.
         sync: see Sink.
-        ring: whether these are the parts of a ring, which the recorder removes by and by.
-        after: the number of the first part and the file id of the one before it, where it is not the first.
-        session: what the file ids of all parts of a session begin with, 5 bytes; b"" = a new one.
         ledger: gives what was counted in a part that is followed by another one, when it ends.
-        finished: called with the path of each part that has ended, and its number of rows that no other part has.
+
+    Raises:
+        OutputError: the first part cannot be opened, or another process is writing the trace.
+        TraceFileError: the part to go on behind is of another version.
     """
 
     def __init__(
@@ -52,213 +57,115 @@ class Parts:
         path: str,
         *,
         command: Sequence[str] = (),
+        like: frames.Header | None = None,
         force: bool = False,
+        resume: bool = False,
         rotate_bytes: int = 0,
         rotate_seconds: float = 0.0,
         keep: int = 0,
-        keep_seconds: float = 0.0,
-        keep_bytes: int = 0,
         sync: str = "interval",
-        ring: bool = False,
-        after: tuple[int, bytes | None] = (0, None),
-        session: bytes = b"",
         ledger: Callable[[], dict[str, int]] = dict,
-        finished: Callable[[str, int], None] | None = None,
     ) -> None:
-        self.path = path
-        self.number, self._prev = after
-        self._ledger = ledger
-        self.session = session or os.urandom(SESSION_BYTES)
-        self._command = list(command)
-        self._ring = os.path.basename(path) if ring else ""
-        self.like: frames.Header | None = None
-        self._force = force
-        self._rotate_bytes, self._seconds, self._keep, self.sync = rotate_bytes, rotate_seconds, keep, sync
-        self._finished = finished
-        self._dropped: Counter[str] = Counter()
-        self._why_dropped = ""
-        self._rows: Counter[str] = Counter()  # in earlier parts
-        self._finished_bytes = 0
+        self.path, self.like = path, like
+        self._command, self._force, self._keep, self._sync, self._ledger = list(command), force, keep, sync, ledger
+        self._rotate_bytes, self._rotate_ns = rotate_bytes, int(rotate_seconds * 1e9)
+        self._session = os.urandom(SESSION_BYTES)
         self._retry_at = 0.0
         self.refused = ""  # why the next part cannot be opened now
-        self.written: list[str] = []
-        self._keep_seconds, self._keep_bytes = keep_seconds, keep_bytes
-        self._ended: dict[str, Ended] = {}  # by path
-        self.let_go: Counter[str] = Counter()  # rows of parts that do not remain on the disk, by stream
-
-    def exist(self) -> bool:
-        """Whether a trace with this path exists."""
-        return self.path != "-" and (is_trace(self.path) or bool(numbered(self.path)))
-
-    def create(self) -> None:
-        """Opens the first part of a new trace. Raises OutputError."""
-        old = numbered(self.path) if self.path != "-" else []
-        if old and not self._force:
-            raise OutputError(f"{old[0][1]} exists", "choose another name, or overwrite all parts with -f (force=true)")
-        out = osfile.OutputFile(self.path, force=self._force)
-        for _, part in old:
+        self.before: list[Ended] = []
+        self._rows: Counter[str] = Counter()  # in parts before this one
+        self._bytes = 0
+        there = parts_there(path)
+        if resume and there:
+            self.before = [Ended(part, 0, 0, 0, Counter()) for part in parts_of(path)]
+            last = self.before[-1].path
+            if osfile.is_being_written(last):
+                raise OutputError(f"{last} is being written by another wstrace", "choose another name")
+            self._open(name_and_number(last)[1] + 1, id_of(last))
+            return
+        old = [part for part in there if part != path]
+        if old and not force:
+            raise OutputError(f"{old[0]} exists", "choose another name, or overwrite all parts with -f (force=true)")
+        self._open(0, None)
+        for part in old:
             remove(part)
-        self._use(out)
 
-    def resume(self) -> None:
-        """Begins a part behind those of an earlier session, which stay as they are.
+    def _open(self, number: int, prev: bytes | None) -> None:
+        """Opens a part and writes its header; `prev` is the file id of the part before. Raises OutputError."""
+        out = osfile.OutputFile(part_path(self.path, number), force=self._force)
+        tail = number % (1 << 8 * (FILE_ID_BYTES - SESSION_BYTES))
+        sink = Sink(out, self._session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self._sync)
+        sink.append(HEADER, self._header(sink.file_id, number, prev).pack())
+        self.number, self.sink, self.began_ns = number, sink, now_ns()
 
-        Raises:
-            OutputError: another process is writing the trace, or the part cannot be opened.
-            TraceFileError: the last part is no trace, or of another version.
-        """
-        self.written = parts_of(self.path)
-        last = self.written[-1]
-        if osfile.is_being_written(last):
-            raise OutputError(f"{last} is being written by another wstrace", "choose another name")
-        self.number = name_and_number(last)[1]
-        self.begin_next(id_of(last))
-
-    def begin(self, like: frames.Header | None = None) -> None:
-        """Writes the header of the first part, unless the file is resumed.
-
-        Args:
-            like: the header of another trace whose clock, host and command to keep (recover, merge, replay), or None.
-        """
-        self.like = like
-        if not self.written:
-            self.written.append(self.path)
-            self.sink.append(HEADER, self.header(self._prev).pack())
-
-    def begin_next(self, prev: bytes | None) -> None:
-        """Opens the next part and writes its header. Raises OutputError when its file cannot be opened.
-
-        Args:
-            prev: the file id of the part before.
-        """
-        out = osfile.OutputFile(part_path(self.path, self.number + 1), force=self._force)
-        self.number += 1
-        self._use(out)
-        self.written.append(out.path)
-        self.sink.append(HEADER, self.header(prev).pack())
-
-    def _use(self, out: osfile.OutputFile) -> None:
-        """Makes a new file the one that frames go to from now on."""
-        tail = self.number % (1 << 8 * (FILE_ID_BYTES - SESSION_BYTES))
-        self.sink = Sink(out, self.session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self.sync)
-        self._began = time.monotonic()
-
-    def header(self, prev: bytes | None) -> frames.Header:
-        """The header of this part; `prev` is the file id of the part before, or None."""
+    def _header(self, file_id: bytes, number: int, prev: bytes | None) -> frames.Header:
         from wstrace import __version__
 
-        if self.like is not None:
-            return replace(
-                self.like, version=VERSION, need=[], id=self.sink.file_id, part=self.number, prev=prev,
-                writer=f"wstrace {__version__}",
-            )  # fmt: skip
-        clocks = osfile.clocks()
-        return frames.Header(
-            id=self.sink.file_id,
-            part=self.number,
-            prev=prev,
-            created_ns=clocks["realtime"],
-            boot_id=osfile.boot_id(),
-            clock={"name": osfile.CLOCK_NAME, "realtime_offset_ns": clocks["realtime"] - clocks["monotonic"]},
-            page_size=osfile.page_size(),
-            host=dict(osfile.host()),
-            writer=f"wstrace {__version__}",
-            command=self._command,
-            ring=self._ring,
-        )
+        like = self.like
+        if like is None:
+            clocks = osfile.clocks()
+            like = frames.Header(
+                created_ns=clocks["realtime"],
+                boot_id=osfile.boot_id(),
+                clock={"name": osfile.CLOCK_NAME, "realtime_offset_ns": clocks["realtime"] - clocks["monotonic"]},
+                page_size=osfile.page_size(),
+                host=dict(osfile.host()),
+                command=self._command,
+            )
+        writer = f"wstrace {__version__}"
+        return replace(like, version=VERSION, need=[], id=file_id, part=number, prev=prev, writer=writer)
 
     def due(self, full: bool = False) -> bool:
         """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""
         sink = self.sink
         if not sink.out.regular or sink.waiting_bytes or time.monotonic() < self._retry_at:
             return False
-        return (
-            full
-            or 0 < self._rotate_bytes <= sink.offset
-            or (self._seconds > 0 and time.monotonic() - self._began >= self._seconds)
-        )
+        late = 0 < self._rotate_ns <= now_ns() - self.began_ns
+        return full or late or 0 < self._rotate_bytes <= sink.offset
 
-    def next(self, *, let_go: bool = True) -> bool:
-        """Begins the next part and ends this one; returns False, and keeps this one, when no file can be opened.
-
-        Args:
-            let_go: whether what is outdated by then is removed; else that waits for the next part.
-        """
-        old = self.sink
+    def next(self) -> bool:
+        """Begins the next part and ends this one; returns False, and keeps this one, when no file can be opened."""
+        old, began_ns = self.sink, self.began_ns
         try:
-            self.begin_next(old.file_id)
+            self._open(self.number + 1, old.file_id)  # first, as a trace of which no part is locked is not written
         except OutputError as error:
-            self._retry_at = time.monotonic() + 10.0
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
             if error.why != self.refused:
                 self.refused = error.why
-                self.sink.mark("rotation", why=error.why)
+                old.mark("rotation", why=error.why)
             return False
         self.refused = ""
         with contextlib.suppress(OutputError):  # without its end it reads as cut, but its rows can be read
             old.end(self._ledger())
-        self.sink.unsafe = old.unsafe  # reported when the last part ends
-        self._dropped.update(old.dropped)
-        self._why_dropped = self._why_dropped or old.why_dropped
+        self.sink.count_also(old)
         self._rows.update(old.rows)
-        self._finished_bytes += old.offset
-        self._tell(old)
-        self._ended[old.out.path] = Ended(time.monotonic(), old.offset, Counter(old.rows))
-        while let_go and self._outdated():
-            self._let_oldest_go()
+        self._bytes += old.offset
+        self.before.append(Ended(old.out.path, began_ns, now_ns(), old.offset, old.rows))
+        while 0 < self._keep <= len(self.before):
+            remove(self.before.pop(0).path)
         return True
-
-    def _let_oldest_go(self) -> None:
-        path = self.written.pop(0)
-        remove(path)
-        if path in self._ended:
-            self.let_go.update(self._ended.pop(path).rows)
-
-    def _outdated(self) -> bool:
-        """Whether the oldest part is not to remain on the disk."""
-        if self._keep and len(self.written) > self._keep:
-            return True
-        oldest = self._ended.get(self.written[0])
-        if oldest is None:
-            return False
-        late = 0 < self._keep_seconds < time.monotonic() - oldest.at
-        return late or 0 < self._keep_bytes < sum(part.n_bytes for part in self._ended.values())
-
-    def discard(self) -> None:
-        """Closes the part being written, and removes all parts that are on the disk."""
-        with contextlib.suppress(OSError):
-            self.sink.out.close()
-        for path in self.written:
-            with contextlib.suppress(OSError):
-                remove(path)
 
     def end(self, ledger: dict[str, int]) -> None:
         """Ends the last part. Raises OutputError when that fails, or when the next part could not be opened."""
-        try:
-            self.sink.end(ledger)
-        finally:
-            self._tell(self.sink)
+        self.sink.end(ledger)
         if self.refused:
             raise OutputError(
                 f"no next part was begun: {self.refused}; the records since then are in {self.sink.out.path}",
                 "clear the way, or write to a folder that nobody else can write to",
             )
 
-    def _tell(self, sink: Sink) -> None:
-        if self._finished is not None:
-            self._finished(sink.out.path, sum(n for name, n in sink.rows.items() if name not in ("mapping", *TABLES)))
-
-    def dropped(self) -> Counter[str]:
-        """Rows that were dropped, by stream."""
-        return self._dropped + self.sink.dropped
-
-    def why_dropped(self) -> str:
-        """Why rows were dropped first; "" when none were."""
-        return self._why_dropped or self.sink.why_dropped
+    def discard(self) -> None:
+        """Closes the part that is being written, and removes it if this process created it."""
+        with contextlib.suppress(OSError):
+            self.sink.out.close()
+        if self.sink.out.created:
+            remove(self.sink.out.path)
 
     def rows(self, stream: str) -> int:
         """The number of rows of a stream that this writer has written, in all parts."""
         return self._rows[stream] + self.sink.rows[stream]
 
-    def bytes(self) -> int:
-        """The size of all parts in bytes."""
-        return self._finished_bytes + self.sink.offset
+    @property
+    def n_bytes(self) -> int:
+        """The size of all parts that this writer has written, in bytes."""
+        return self._bytes + self.sink.offset

@@ -19,7 +19,6 @@ from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import MAPPING, STREAMS, TABLES, Schema
 from wstrace_exporters.msgpack.format import frames, osfile
 from wstrace_exporters.msgpack.format.columns import TYPES
-from wstrace_exporters.msgpack.format.frames import Header
 from wstrace_exporters.msgpack.format.index import pid_set
 from wstrace_exporters.msgpack.format.layout import (
     CLOCK_MARK_SECONDS,
@@ -42,34 +41,6 @@ _HELD_SHARE = 0.5
 HELD_MAPPINGS = 1 << 19
 
 
-class Gathering:
-    """Batches of one stream that wait to become a frame."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.rows = 0
-        self.lost = 0
-        self.since = 0.0
-
-    def fits(self, batch: Batch) -> bool:
-        """Whether a batch has the same columns and schema as those that wait."""
-        first = self.batches[0]
-        return set(first) == set(batch) and first.schema == batch.schema
-
-    @property
-    def enough(self) -> bool:
-        """Whether to write them: half a frame, which is one batch mostly. To join batches is to copy all columns."""
-        return self.rows >= FRAME_ROWS // 2
-
-    def add(self, batch: Batch) -> None:
-        """Adds a batch."""
-        if not self.batches:
-            self.since = time.monotonic()
-        self.batches.append(batch)
-        self.rows += len(batch)
-        self.lost += batch.lost
-
-
 #: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
 _STRINGS_CHARS = 128 << 10
 #: A part ends when a table reaches this fraction of a reader's limit.
@@ -85,7 +56,7 @@ class TraceWriter:
     """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
 
     Args:
-        parts: opens the first part and each further one.
+        parts: the first part, and what opens each further one.
         strings: the session's dictionary, for the codes in `str` columns.
         level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
         mappings: how many mappings are held, so that later parts repeat those that they need.
@@ -95,23 +66,18 @@ class TraceWriter:
         self._parts = parts
         self._strings = strings
         self._level = level
-        self._gathering: dict[str, Gathering] = {}
+        self._gathered: dict[str, list[Batch]] = {}  # stream -> batches that wait to become a frame
+        self._gathered_rows: Counter[str] = Counter()
+        self._since = 0.0  # when the first of them came
         self._names = Names(strings)
         most = int(_HELD_SHARE * LIMITS.table_rows)
         self._tables = {space: Rows(STREAMS[table], space, mappings if space == "map" else most, forget=space == "map")
                         for table, space in of_tables().items()}  # fmt: skip
-        #: unfinished snapshot -> (the part expected next, the number of the next frame); a long part is several frames
-        self._snapshots: dict[tuple[str, int, int, int], tuple[int, int]] = {}
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
         self.rows: Counter[str] = Counter()  # rows accepted, by stream
         self.left_out: Counter[str] = Counter()  # columns of a type that the format lacks
-        self._clocked = time.monotonic()
+        self._clocked = 0.0
         self._skew = 0
-        self._sink = parts.sink
-
-    def begin(self, like: Header | None = None) -> None:
-        """Writes the header, before anything else; for `like`, see Parts.begin."""
-        self._parts.begin(like)
         self._begin_part()
 
     def _begin_part(self) -> None:
@@ -125,32 +91,31 @@ class TraceWriter:
         """Takes a batch of any stream except address_space."""
         name = batch.schema.name
         self.rows[name] += len(batch)
-        if name == "mapping" and not len(batch):
-            return
         if name == "mark":
             self._user_marks(batch)
-            return
-        if batch.schema.snapshot:
+        elif batch.schema.snapshot:
             self._snapshot(batch)
-            return
-        if name in of_tables() and not self._tables[of_tables()[name]].add(batch):
+        elif name in of_tables() and not self._tables[of_tables()[name]].add(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
-            return
-        self._gather(batch)
+        elif len(batch) or batch.lost:
+            self._gather(batch)
 
     def _gather(self, batch: Batch) -> None:
+        """Lets a batch wait until half a frame has come, which is one batch mostly: to join batches is to copy them."""
         name = batch.schema.name
-        if (waiting := self._gathering.get(name)) is not None and not waiting.fits(batch):
+        first = self._gathered.get(name, [batch])[0]
+        if set(first) != set(batch) or first.schema != batch.schema:
             self._cut(name)
-        gathering = self._gathering.setdefault(name, Gathering())
-        gathering.add(batch)
-        if gathering.enough:
+        self._since = self._since or time.monotonic()
+        self._gathered.setdefault(name, []).append(batch)
+        self._gathered_rows[name] += len(batch)
+        if self._gathered_rows[name] >= FRAME_ROWS // 2:
             self._cut(name)
 
     def tick(self) -> None:
         """Does what is due by time: writes old rows and a clock mark, retries a failed disk, begins a new part."""
         now = time.monotonic()
-        if any(now - g.since >= FRAME_SECONDS for g in self._gathering.values()):
+        if self._since and now - self._since >= FRAME_SECONDS:
             self.flush()
         clocks = osfile.clocks()
         skew = clocks.get("boottime", 0) - clocks["monotonic"]
@@ -166,8 +131,9 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Writes all waiting rows."""
-        for name in sorted(self._gathering, key=lambda name: name == "page_fault"):
+        for name in sorted(self._gathered, key=lambda name: name == "page_fault"):
             self._cut(name)
+        self._since = 0.0
 
     def mark(self, kind: str, **fields: Any) -> None:
         """Writes a MARK frame with the present time."""
@@ -187,8 +153,12 @@ class TraceWriter:
         self._parts.end(dict(ledger))
 
     def abandon(self) -> None:
-        """Closes the descriptor and writes nothing, in a forked child or after a failed start."""
+        """Closes the descriptor and writes nothing, in a forked child."""
         self._sink.out.close()
+
+    def discard(self) -> None:
+        """Removes what this writer has begun to write, after a failed start."""
+        self._parts.discard()
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -214,11 +184,11 @@ class TraceWriter:
         """Writes the waiting rows of a stream, if any, as one or several frames of about the same size."""
         if name == "page_fault":  # readers count a fault for the program that its process is known to run by then
             self._cut("process")
-        if (gathering := self._gathering.pop(name, None)) is None:
+        batches, n = self._gathered.pop(name, []), self._gathered_rows.pop(name, 0)
+        if not batches:
             return
-        batches, lost = gathering.batches, gathering.lost
         schema, columns = batches[0].schema, concatenate([self._stored(batch) for batch in batches])
-        n = sum(len(batch) for batch in batches)
+        lost = sum(batch.lost for batch in batches)
         window = (min(b.window[0] for b in batches), max(b.window[1] for b in batches))
         number = max(round(n / FRAME_ROWS), 1)  # rather larger ones: a frame takes 0.2 ms to read besides its rows
         for start, end in pairwise(n * i // number for i in range(number + 1)):
@@ -230,11 +200,6 @@ class TraceWriter:
     ) -> None:
         name = schema.name
         table = self._tables.get(of_tables().get(name, ""))
-        if self._sink.full:
-            self._sink.drain()
-            if self._sink.full:
-                self._unwritten(table, part, n, name)
-                return
         self._announce(schema, part)
         self._precede(schema, part, for_ever=table is not None)
         times = part.get("time_ns")
@@ -243,17 +208,13 @@ class TraceWriter:
         body = frames.pack_events(name, n, window, lost, part, self._level)
         pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
         kind = MAPPINGS if name == MAPPING.name else EVENTS
-        if not self._sink.append(kind, body, stream=name, n=n, t=window, pids=pids):
-            self._unwritten(table, part, n, name)
-        if table is None:  # the rows that refer to a table belong in the same part
-            self._rotate_if_due()
-
-    def _unwritten(self, table: Rows | None, part: Mapping[str, NDArray[Any]], n: int, name: str) -> None:
-        """Counts rows that could not be written; those of a table are written when the next rows name them."""
+        written = self._sink.append(kind, body, stream=name, n=n, t=window, pids=pids)
         if table is None:
-            self._sink.drop(name, n)
-        elif table.key in part:
-            table.forget(part[table.key])
+            if not written:
+                self._sink.drop(name, n)
+            self._rotate_if_due()  # not behind a table: the rows that refer to it belong in the same part
+        elif not written and table.key in part:
+            table.forget(part[table.key])  # they are written when the next rows name them
 
     def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool = False) -> None:
         """Writes the names and the rows of tables that these rows name, where the part lacks them.
@@ -281,26 +242,18 @@ class TraceWriter:
         self._strings_frames(np.concatenate(codes) if codes else np.empty(0, "<u4"))
 
     def _snapshot(self, batch: Batch) -> None:
-        name, one = batch.schema.name, batch.snapshot or SnapshotPart(time_ns=batch.window[0])
-        columns, n = self._stored(batch), len(batch)
-        key, t = (name, one.number, one.host, one.pid), one.time_ns
+        name, n = batch.schema.name, len(batch)
+        one, columns = batch.snapshot or SnapshotPart(time_ns=batch.window[0]), self._stored(batch)
+        if n > LIMITS.rows:
+            self._sink.drop(name, n, f"a part of {name} has more rows than a reader takes")
+            return
+        self._announce(batch.schema, columns)
+        self._precede(batch.schema, columns)
+        header = one._replace(pages=int(columns["pages"].sum()) if "pages" in columns else 0).to_dict()
+        body = frames.pack_snapshot({"s": name, **header}, n, columns, self._level)
         pids = pid_set([one.pid]) if one.pid else 0
-        due, number = self._snapshots.pop(key, (0, 0))
-        number += one.part != due  # keep the gap of a missing part, so that readers see the snapshot as incomplete
-        for start in range(0, max(n, 1), FRAME_ROWS):
-            part = {k: array[start : start + FRAME_ROWS] for k, array in columns.items()}
-            rows = min(FRAME_ROWS, n - start)
-            last = one.last and start + FRAME_ROWS >= n
-            self._announce(batch.schema, part)
-            self._precede(batch.schema, part)
-            pages = int(part["pages"].sum()) if "pages" in part else 0
-            header = one._replace(part=number, last=last, pages=pages).to_dict()
-            body = frames.pack_snapshot({"s": name, **header}, rows, part, self._level)
-            if not self._sink.append(SNAPSHOT, body, stream=name, n=rows, t=(t, t), pids=pids):
-                self._sink.drop(name, rows)
-            number += 1
-        if not one.last:
-            self._snapshots[key] = one.part + 1, number
+        if not self._sink.append(SNAPSHOT, body, stream=name, n=n, t=(one.time_ns, one.time_ns), pids=pids):
+            self._sink.drop(name, n)
         self._rotate_if_due()
 
     def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
@@ -354,17 +307,13 @@ class TraceWriter:
         full |= self._names.n > _TABLE_SHARE * LIMITS.strings
         full |= self._names.characters > _TABLE_SHARE * LIMITS.strings_total
         if self._parts.due(full):
-            self._rotate()
+            self.rotate()
 
     def rotate(self) -> bool:
-        """Writes all waiting rows and begins the next part; False when no file can be opened. No part is let go yet."""
-        self.flush()
-        return self._rotate(let_go=False)
-
-    def _rotate(self, *, let_go: bool = True) -> bool:
+        """Writes the waiting rows of tables and begins the next part; False when no file can be opened."""
         for name in of_tables():
             self._cut(name)
-        if not self._parts.next(let_go=let_go):
+        if not self._parts.next():
             return False
         self._names.begin_part()
         for table in self._tables.values():
@@ -377,34 +326,27 @@ class TraceWriter:
         """The number of rows that were dropped for good."""
         if self._sink.dead:
             return sum(n - self._parts.rows(name) for name, n in self.rows.items() if name not in of_tables())
-        return sum(self._parts.dropped().values())
+        return sum(self._sink.dropped.values())
 
     @property
     def why_dropped(self) -> str:
         """Why rows were dropped first; "" when none were, or when the output was not the reason."""
-        return self._sink.dead or self._parts.why_dropped()
+        return self._sink.dead or self._sink.why_dropped
 
     @property
     def stalled(self) -> str:
         """Why frames wait for the output; "" when none do."""
         return self._sink.dead or self._sink.error
 
-    @property
-    def created(self) -> bool:
-        """Whether this writer created the file, and writes its first part."""
-        return self._sink.out.created and self._parts.number == 0
-
     def statistics(self) -> dict[str, int]:
-        """Rows accepted and dropped, bytes written and waiting, parts, failed writes and syncs, columns left out."""
-        sink = self._sink
+        """Rows accepted and dropped, bytes written and waiting, parts, failed writes, columns left out."""
         return {
             "rows": sum(self.rows.values()),
             "dropped": self.dropped,
-            "bytes": self._parts.bytes(),
-            "waiting_bytes": sink.waiting_bytes,
+            "bytes": self._parts.n_bytes,
+            "waiting_bytes": self._sink.waiting_bytes,
             "parts": self._parts.number + 1,
-            "stalls": sink.stalls,
-            "sync_errors": sink.sync_errors,
+            "stalls": self._sink.stalls,
             "columns_left_out": len(self.left_out),
         }
 
