@@ -14,7 +14,7 @@ from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format import columns
 from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
-from wstrace_exporters.msgpack.format.layout import EVENTS, HEADER, STRINGS, pack_frame
+from wstrace_exporters.msgpack.format.layout import EVENTS, HEADER, STRINGS, FrameError, pack_frame
 from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_exporters.msgpack.format.values import packb
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
@@ -106,17 +106,20 @@ def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path,
         assert column(trace.batches("page_fault", pids=[104]), "va").tolist() == expected[104]
 
 
-def test_an_index_page_of_any_widths_and_with_unknown_keys_is_read():
+def test_an_index_page_with_unknown_keys_is_read_and_one_of_other_widths_is_not():
     entries = np.array([[0, 0, 700, 0, 0, 0], [3, 700, 90, 65_536, 5, 2**64 - 1]], "<u8")
-    page = IndexPage(entries, ["page_fault"], np.array([0, 1], "<u8"), np.array([0, pid_set([7])], "<u8"))
+    page = IndexPage(entries, ["page_fault"], np.array([0, 9], "<u8"), np.array([0, pid_set([7])], "<u8"))
     packed = pack_index(page)
     plain = msgpack.unpackb(packed)
-    for data in (packed, msgpack.packb(plain), msgpack.packb({"later": [1], **plain, "z": {"a": 1}})):
+    assert plain["f"] == entries.tolist()
+    for data in (packed, bytes([packed[0] + 1]) + packed[1:] + msgpack.packb("z") + msgpack.packb({"a": 1})):
         read = unpack_index(data)
         assert np.array_equal(read.entries, entries)
-        assert (read.streams, read.stream.tolist(), read.pids.tolist()) == (["page_fault"], [0, 1], page.pids.tolist())
-    plain["c"]["stream"] = ["u16", [], "none", 4, b"\xff\xff\x01\x00"]
-    assert unpack_index(msgpack.packb(plain)).stream.tolist() == [0, 1], "a number of no stream tells nothing"
+        assert (read.streams, read.pids.tolist()) == (["page_fault"], page.pids.tolist())
+        assert read.stream.tolist() == [0, 0], "a number of no stream says nothing"
+    for data in (msgpack.packb(plain), packed[:40], b""):
+        with pytest.raises(FrameError):
+            unpack_index(data)
 
 
 # -- files of versions to come ---------------------------------------------------------------------------------------

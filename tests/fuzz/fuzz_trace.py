@@ -28,7 +28,7 @@ _DECODERS = (
     frames.unpack_header,
     frames.unpack_strings,
     lambda data, limits: frames.unpack_rows(data, limits=limits),
-    frames.unpack_mark,
+    frames.unpack_map,
     unpack_index,
     frames.unpack_end,
     lambda data, limits: Body(data, limits).value(),

@@ -6,7 +6,7 @@ import functools
 import threading
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,14 +74,8 @@ def encode(
     return [kind, chain, codec, nbytes, data]
 
 
-class _OfThread(threading.local):
-    """The compressors of a thread: to make one takes longer than to compress a column of equal values."""
-
-    def __init__(self) -> None:
-        self.made: dict[tuple[int, bool, int], Any] = {}
-
-
-_of_thread = _OfThread()
+#: The compressors of a thread: to make one takes longer than to compress a column of equal values.
+_of_thread = threading.local()
 
 
 def _zstd_frame(array: NDArray[Any], planes: int, level: int) -> bytes:
@@ -95,13 +89,13 @@ def _zstd_frame(array: NDArray[Any], planes: int, level: int) -> bytes:
         planes: how many of a shuffled column's planes are not zeros; 0 = it is not shuffled.
         level: the level, 1 to 19.
     """
-    made, key = _of_thread.made, (level, planes > 0, array.itemsize)
+    made, key = _of_thread.__dict__, (level, planes > 0, array.itemsize)
     # Out of there while it is used: after an exception it may be in the middle of a frame.
-    compressor = made.pop(key, None) or zstd().ZstdCompressor(options=_parameters(*key))
+    compressor = made.pop(str(key), None) or zstd().ZstdCompressor(options=_parameters(*key))
     compressor.set_pledged_input_size(array.nbytes)
     parts = [compressor.compress(plane, mode=compressor.FLUSH_BLOCK) for plane in array[:planes]]
     parts.append(compressor.compress(array[planes:], mode=compressor.FLUSH_FRAME))
-    made[key] = compressor
+    made[str(key)] = compressor
     return b"".join(parts)
 
 
@@ -164,23 +158,23 @@ def decode(body: Body, n: int) -> NDArray[Any] | None:
     parts = body.array(64)
     if parts < 5:
         raise FrameError("a column of fewer than 5 parts")
-    kind, chain = body.text(), _chain(body)
+    kind, filters = body.text(), _filters(body.value())
     codec, raw_len, packed = body.text(), body.uint(), body.binary()
     for _ in range(parts - 5):
         body.skip()
     dtype = DTYPES.get(kind)
-    if dtype is None or chain is None or codec not in ("none", "zlib", "zstd"):
+    if dtype is None or filters is None or codec not in ("none", "zlib", "zstd"):
         return None
-    width = np.dtype(dtype).itemsize
+    (first, shuffled), width = filters, np.dtype(dtype).itemsize
     if raw_len != n * width or raw_len > body.limits.column:
         raise FrameError(f"a column of {raw_len:,} bytes for {n:,} rows of {width}")
     raw = np.frombuffer(_decompress(codec, packed, raw_len, body.limits), "|u1")
-    if chain.shuffle and n:
+    if shuffled and n:
         raw = _unshuffled(raw, width)
     array = raw.view(dtype)
-    if chain.delta is not None and n:
-        sums = array.view(f"<u{width}") if chain.shuffle else array.astype(f"<u{width}")
-        sums[:1] += np.array(chain.delta & ((1 << 8 * width) - 1), sums.dtype)
+    if first is not None and n:
+        sums = array.view(f"<u{width}") if shuffled else array.astype(f"<u{width}")
+        sums[:1] += np.array(first & ((1 << 8 * width) - 1), sums.dtype)
         _add_up(sums)
         array = sums.view(dtype)
     return array
@@ -197,41 +191,19 @@ def _add_up(values: NDArray[Any]) -> None:
     values[2::2] += pairs[: (len(values) - 1) // 2]
 
 
-class _Chain(NamedTuple):
-    """The filters of a column, in the order in which they were applied: delta (its first value), then shuffle."""
-
-    delta: int | None = None
-    shuffle: bool = False
-
-
-def _chain(body: Body) -> _Chain | None:
-    """The chain at the cursor; None when this reader does not know all of its filters, or not in that order."""
-    known, chain = True, _Chain()
-    for _ in range(body.array(16)):
-        parts = body.array(16)
-        named = parts > 0 and known
-        name, rest = body.scalar() if named else None, parts - named
-        if name == "delta" and rest == 1 and chain == _Chain():
-            value = body.scalar()
-            if type(value) is not int:
-                raise FrameError("a delta without its first value")
-            chain, rest = chain._replace(delta=value), 0
-        elif name == "shuffle" and rest == 0 and not chain.shuffle:
-            chain = chain._replace(shuffle=True)
-        else:
-            known = False
-        for _ in range(rest):
-            body.skip()
-    return chain if known else None
+def _filters(chain: Any) -> tuple[int | None, bool] | None:
+    """(the first value of `delta` or None, whether `shuffle` follows); None = the chain has another filter or order."""
+    delta, rest = None, list(chain) if isinstance(chain, list) else [chain]
+    if rest and isinstance(rest[0], list) and rest[0][:1] == ["delta"] and [*map(type, rest[0][1:])] == [int]:
+        delta = rest.pop(0)[1]
+    return (delta, bool(rest)) if rest in ([], [["shuffle"]]) else None
 
 
 def _decompress(codec: str, packed: bytes, raw_len: int, limits: Limits) -> bytes:
-    if codec == "none":
-        raw = packed
-    elif codec == "zlib":
-        raw = _inflate(packed, raw_len)
-    else:
+    if codec == "zstd":
         raw = _unzstd(packed, raw_len, limits)
+    else:
+        raw = packed if codec == "none" else _inflate(packed, raw_len)
     if len(raw) != raw_len:
         raise FrameError(f"a column gives {len(raw):,} bytes, {raw_len:,} were announced")
     return raw

@@ -14,6 +14,8 @@ from wstrace_exporters.msgpack.format.layout import LIMITS, VERSION, FrameError,
 from wstrace_exporters.msgpack.format.values import Body, packb, text
 
 MAX_TIME, _U32 = (1 << 64) - 1, (1 << 32) - 1
+#: The words of a command that a header has.
+_MOST_WORDS = 5000
 #: The bytes at a body's start that are searched for stream, n and t before the whole body is read.
 PEEK_BYTES = 512
 
@@ -76,36 +78,39 @@ class Header:
         """The body as bytes."""
         values = {name: getattr(self, name) for name in self.__slots__ if name != "version"}
         command, room = [], 64 << 10
-        for argument in self.command:
+        for argument in self.command[:_MOST_WORDS]:
             command.append(text(argument[:room]))
             room = max(0, room - len(argument))
         return packb({"v": list(self.version), **values, "command": command})
 
 
 def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
-    """Reads the header. Raises FrameError."""
-    body, header = Body(data, limits), Header()
-    for key in body.map():
-        if key == "v":
-            parts = [body.uint(255) for _ in range(body.array(8))]
-            header.version = (parts[0], parts[1] if len(parts) > 1 else 0) if parts else VERSION
-        elif key in ("id", "prev"):
-            value = body.scalar()
-            if isinstance(value, bytes):
-                setattr(header, key, value[:8])
-        elif key in ("part", "created_ns", "page_size"):
-            setattr(header, key, body.uint())
-        elif key in ("boot_id", "writer"):
-            setattr(header, key, body.text())
-        elif key in ("need", "command"):
-            setattr(header, key, [body.text() for _ in range(body.array(limits.free_items))])
-        elif key in ("clock", "host"):
-            value = body.value()
-            setattr(header, key, value if isinstance(value, dict) else {})
-        else:
-            body.skip()
-    body.end()
+    """Reads the header; a value of another type counts as unknown. Raises FrameError."""
+    found, header = unpack_map(data, limits), Header()
+    version = found.get("v")
+    if isinstance(version, list) and version and all(type(part) is int for part in version):
+        header.version = version[0], version[1] if len(version) > 1 else 0
+    for name in ("id", "prev"):
+        if isinstance(value := found.get(name), bytes):
+            setattr(header, name, value[:8])
+    for name in ("part", "created_ns", "page_size"):
+        if type(value := found.get(name)) is int and 0 <= value <= MAX_TIME:
+            setattr(header, name, value)
+    for name in ("boot_id", "writer"):
+        setattr(header, name, _words([found.get(name)])[0])
+    for name in ("need", "command"):
+        if isinstance(value := found.get(name), list):
+            setattr(header, name, _words(value))
+    for name in ("clock", "host"):
+        if isinstance(value := found.get(name), dict):
+            setattr(header, name, value)
     return header
+
+
+def _words(values: list[Any]) -> list[str]:
+    """The values as text; bytes are a path that is not UTF-8, and anything else is ""."""
+    texts = (value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value for value in values)
+    return [value if isinstance(value, str) else "" for value in texts]
 
 
 def announced_rows(value: Any) -> dict[str, list[list[str]]]:
@@ -124,7 +129,7 @@ def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[NDArray[Any], li
     body, rows, names = Body(data, limits), Rows(), list[str]()
     for key in body.map():
         if key == "s":
-            names = [name[:MOST_NAME] for name in body.texts(limits.strings)]
+            names = [body.text()[:MOST_NAME] for _ in range(body.array(limits.strings))]
         elif key == "c":
             _columns(body, rows, "id".__eq__)
         else:
@@ -221,13 +226,13 @@ def _columns(body: Body, rows: Rows, wanted: Callable[[str], bool]) -> None:
             raise FrameError(f"more than {body.limits.frame_decoded:,} decoded bytes")
 
 
-def unpack_mark(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
-    """The keys and values of a mark. Raises FrameError."""
+def unpack_map(data: Any, limits: Limits = LIMITS) -> dict[str, Any]:
+    """The keys and values of a body of bounded size, as of a mark. Raises FrameError."""
     body = Body(data, limits)
     value = body.value()
     body.end()
     if not isinstance(value, dict):
-        raise FrameError("a mark that is no map")
+        raise FrameError("a body that is no map")
     return value
 
 
@@ -244,20 +249,13 @@ class End:
 
 def unpack_end(data: Any, limits: Limits = LIMITS) -> End:
     """Reads the body of the END frame. Raises FrameError."""
-    body, end = Body(data, limits), End()
-    for key in body.map():
-        if key == "index":
-            end.pages = [body.uint() for _ in range(body.array(4096))]
-        elif key == "frames":
-            end.frames = body.uint()
-        elif key in ("rows", "ledger"):
-            setattr(end, key, counts(body.value()))
-        elif key == "clean":
-            end.clean = body.scalar() is True
-        else:
-            body.skip()
-    body.end()
-    return end
+    found = unpack_map(data, limits)
+    pages: Any = found.get("index")
+    frames: Any = found.get("frames")
+    if not isinstance(pages, list) or not all(type(n) is int and 0 <= n <= MAX_TIME for n in [*pages, frames]):
+        raise FrameError("an end without the places of its index")
+    ledger, clean = counts(found.get("ledger")), found.get("clean") is True
+    return End(pages, frames, counts(found.get("rows")), ledger, clean)
 
 
 def counts(value: Any) -> dict[str, int]:

@@ -13,7 +13,7 @@ from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.layout import INDEX_ENTRIES, LIMITS, FrameError, Limits
 from wstrace_exporters.msgpack.format.values import Body, packb
 
-#: An index entry as this writer packs it: 39 bytes, so that a page is read at once. Other msgpack widths are read too.
+#: An index entry: 39 bytes of msgpack of fixed widths, so that a page is read at once.
 _NAMES = ("kind", "offset", "length", "n", "t0", "t1")
 _ROW = np.dtype(
     [("array", "|u1"), ("kind", "|u1"), ("m1", "|u1"), ("offset", ">u8"), ("m2", "|u1"), ("length", ">u4"),
@@ -83,52 +83,25 @@ def pack_index(page: IndexPage) -> bytes:
 
 
 def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
-    """Reads the page in an INDEX body. Raises FrameError."""
-    entries, rest = _fixed_widths(data)
-    found: dict[str, Any] = {"streams": ()}
-    body = Body(rest, limits)
+    """Reads the page in an INDEX body, which begins with the entries in their fixed widths. Raises FrameError."""
+    n = int.from_bytes(data[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
+    end = _HEAD_BYTES + n * _ROW.itemsize
+    if bytes(data[1 : _HEAD_BYTES - 4]) != _START or n > INDEX_ENTRIES or end > len(data):
+        raise FrameError("an index that does not begin with its entries")
+    rows = np.frombuffer(data, _ROW, n, _HEAD_BYTES)
+    if not all((rows[name] == byte).all() for name, byte in _FIXED.items()):
+        raise FrameError("an index entry of other widths")
+    found: dict[str, Any] = {}
+    body = Body(bytes([data[0] - 1]) + bytes(data[end:]), limits)
     for key in body.map():
-        if key == "f" and entries is None:
-            entries = _any_widths(body)
-        elif key == "s":
+        if key == "s":
             found["streams"] = [body.text() for _ in range(body.array(limits.free_items))]
-        elif key == "c" and entries is not None:
-            found.update(_columns(body, len(entries)))
+        elif key == "c":
+            for name in body.map():
+                array = col.decode(body, n)
+                if name in ("stream", "pids") and array is not None and array.dtype.kind == "u":
+                    found[name] = array.astype("<u8")
         else:
             body.skip()
     body.end()
-    return IndexPage(np.empty((0, 6), "<u8") if entries is None else entries, **found)
-
-
-def _fixed_widths(data: Any) -> tuple[NDArray[Any] | None, Any]:
-    """The entries, if they come first and as this writer packs them, and the rest as a body; else None and all."""
-    if len(data) < _HEAD_BYTES or data[0] & 0xF0 != 0x80 or bytes(data[1 : _HEAD_BYTES - 4]) != _START:
-        return None, data
-    n = int.from_bytes(data[_HEAD_BYTES - 4 : _HEAD_BYTES], "big")
-    end = _HEAD_BYTES + n * _ROW.itemsize
-    if n > INDEX_ENTRIES or end > len(data):
-        return None, data
-    rows = np.frombuffer(data, _ROW, n, _HEAD_BYTES)
-    if not all((rows[name] == byte).all() for name, byte in _FIXED.items()):
-        return None, data
-    rest = bytes([0x80 | (data[0] & 0x0F) - 1]) + bytes(data[end:])
-    return np.stack([rows[name].astype("<u8") for name in _NAMES], axis=1), rest
-
-
-def _any_widths(body: Body) -> NDArray[Any]:
-    entries = list[list[int]]()
-    for _ in range(body.array(INDEX_ENTRIES)):
-        if body.array(6) != 6:
-            raise FrameError("an index entry that has not 6 parts")
-        entries.append([body.uint() for _ in range(6)])
-    return np.array(entries, "<u8").reshape(-1, 6)
-
-
-def _columns(body: Body, n: int) -> dict[str, NDArray[Any]]:
-    found = {}
-    for name in body.map():
-        if name not in ("stream", "pids"):
-            body.skip()
-        elif (array := col.decode(body, n)) is not None and array.dtype.kind == "u":
-            found[name] = array.astype("<u8")
-    return found
+    return IndexPage(np.stack([rows[name].astype("<u8") for name in _NAMES], axis=1), **found)

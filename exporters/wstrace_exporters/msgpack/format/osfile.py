@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wstrace.clock import now_ns
+from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output, remove
 
@@ -43,13 +43,8 @@ CLOCK_NAME = "QueryPerformanceCounter" if _msvcrt else "CLOCK_MONOTONIC"
 
 def clocks() -> dict[str, int]:
     """{monotonic, realtime, boottime} read together, in ns; boottime only where the system has it."""
-    best: tuple[int, int, int] | None = None
-    for _ in range(3):  # The narrowest of three readings: a preemption in between would shift realtime.
-        before, realtime, after = now_ns(), time.time_ns(), now_ns()
-        if best is None or after - before < best[0]:
-            best = (after - before, (before + after) // 2, realtime)
-    assert best is not None
-    read = {"monotonic": best[1], "realtime": best[2]}
+    at, wall = ClockAnchor().marks[0]
+    read = {"monotonic": at, "realtime": wall}
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     if boottime is not None and hasattr(time, "clock_gettime_ns"):
         read["boottime"] = time.clock_gettime_ns(boottime)

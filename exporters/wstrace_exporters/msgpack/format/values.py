@@ -73,12 +73,6 @@ class Body:
         except _MALFORMED as error:
             raise FrameError(f"not msgpack as expected: {type(error).__name__}") from None
 
-    def _first_byte(self) -> int:
-        at = self._unpacker.tell()
-        if at >= len(self.data):
-            raise FrameError("the body ends early")
-        return int(self.data[at])
-
     def map(self) -> Iterator[str]:
         """The keys of the map at the cursor; the caller takes or skips the value of each."""
         for _ in range(self._call("read_map_header")):
@@ -124,21 +118,6 @@ class Body:
             raise FrameError(f"a string of {len(value):,} characters")
         return value
 
-    def texts(self, most: int) -> list[str]:
-        """The array of strings at the cursor, as text() gives each: a trace may have a million names."""
-        unpacker, data, found = self._unpacker, self.data, list[str]()
-        for _ in range(self.array(most)):
-            at = unpacker.tell()
-            first = data[at] if at < len(data) else 0
-            if 0xA0 <= first <= 0xBF or first == 0xD9:  # str of at most 255 bytes: no limit is as small
-                try:
-                    found.append(unpacker.unpack())
-                except (ValueError, msgpack.UnpackException) as error:
-                    raise FrameError(f"not msgpack as expected: {type(error).__name__}") from None
-            else:
-                found.append(self.text())
-        return found
-
     def binary(self) -> bytes:
         """A byte string."""
         value = self.scalar()
@@ -151,7 +130,8 @@ class Body:
         self._items -= 1
         if self._items < 0 or depth > self.limits.free_depth:
             raise FrameError("a value that is too large or too deep")
-        first = self._first_byte()
+        at = self._unpacker.tell()
+        first = self.data[at] if at < len(self.data) else 0
         if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF):
             return {key: self.value(depth + 1) for key in self.map()}
         if 0x90 <= first <= 0x9F or first in (0xDC, 0xDD):

@@ -91,7 +91,7 @@ class Decoder:
         limits, stream = self._part.limits, self.selection.stream
         try:
             if frame.kind == MARK_FRAME:
-                return self._mark(frames.unpack_mark(frame.body, limits))
+                return self._mark(frames.unpack_map(frame.body, limits))
             rows = self._rows(frame)
         except FrameError:
             self._part.damage.bad_frames += 1

@@ -323,7 +323,7 @@ class Part:
         """Yields the marks of the file; with `kind`, without those that the index shows to be of another kind."""
         for frame in self.read(frozenset((MARK,)), Selection(kind)):
             try:
-                yield frames.unpack_mark(frame.body, self.limits)
+                yield frames.unpack_map(frame.body, self.limits)
             except FrameError:
                 self.damage.bad_frames += 1
 

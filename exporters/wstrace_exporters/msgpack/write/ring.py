@@ -191,8 +191,11 @@ class _NamesOf:
 
 def _free(paths: Iterator[str]) -> str:
     """The first of these paths that no file has and no part of a trace, neither now nor later: a.0001 is one of a."""
-    return next(path for path in paths
-                if name_and_number(path)[0] == path and not parts_there(path) and not os.path.lexists(path))
+    return next(
+        path
+        for path in paths
+        if name_and_number(path)[0] == path and not parts_there(path) and not os.path.lexists(path)
+    )
 
 
 def _own_path(stem: str) -> str:
