@@ -88,7 +88,7 @@ class ManyParts:
                 events = frames.unpack_rows(body)
                 t = t[0] + int(later), t[1] + int(later)
                 events.columns["time_ns"] = events.columns["time_ns"] + later
-                body = frames.pack_events("page_fault", events.n, t, 0, events.columns, 1)
+                body = frames.pack_rows({"s": "page_fault", "n": events.n, "t": list(t), "lost": 0}, events.columns)
             frame = pack_frame(file_id, kind, seq, body)
             rows.append(((kind, len(data), len(frame), int(entry["n"]), *t), int(entry["stream"]), int(entry["pids"])))
             data += frame

@@ -33,16 +33,9 @@ def pack_strings(ids: NDArray[Any], names: list[str], level: int = 1) -> bytes:
     return packb({"n": len(names), "c": col.encode_all({"id": ids.astype("<u4")}, level), "s": list(map(text, names))})
 
 
-def pack_events(
-    stream: str, n: int, t: tuple[int, int], lost: int, columns: Mapping[str, NDArray[Any]], level: int = 1
-) -> bytes:
-    """EVENTS or MAPPINGS: n rows of a stream, the times that they cover, and what the kernel dropped before them."""
-    return packb({"s": stream, "n": n, "t": list(t), "lost": lost, "c": col.encode_all(columns, level)})
-
-
-def pack_snapshot(header: Mapping[str, Any], n: int, columns: Mapping[str, NDArray[Any]], level: int = 1) -> bytes:
-    """SNAPSHOT: n runs of pages; the header holds s, snap, part, last, pid, t, pages."""
-    return packb({**header, "n": n, "c": col.encode_all(columns, level)})
+def pack_rows(header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], level: int = 1) -> bytes:
+    """EVENTS, MAPPINGS or SNAPSHOT: rows of a stream; the header holds all keys but `c`, see FORMAT.md."""
+    return packb({**header, "c": col.encode_all(columns, level)})
 
 
 # -- unpacking ---------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class TraceWriter:
                         for table, space in of_tables().items()}  # fmt: skip
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
         self.rows: Counter[str] = Counter()  # rows accepted, by stream
-        self.left_out: Counter[str] = Counter()  # columns of a type that the format lacks
+        self._left_out: set[str] = set()  # columns of a type that the format lacks
         self._clocked = 0.0
         self._skew = 0
         self._begin_part()
@@ -93,8 +93,11 @@ class TraceWriter:
         self.rows[name] += len(batch)
         if name == "mark":
             self._user_marks(batch)
+        elif batch.schema.snapshot and len(batch) > LIMITS.rows:
+            self._sink.drop(name, len(batch), f"a part of {name} has more rows than a reader takes")
         elif batch.schema.snapshot:
-            self._snapshot(batch)
+            one = batch.snapshot or SnapshotPart(time_ns=batch.window[0])
+            self._frame(batch.schema, len(batch), self._stored(batch), (one.time_ns, one.time_ns), snapshot=one)
         elif name in of_tables() and not self._tables[of_tables()[name]].add(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
         elif len(batch) or batch.lost:
@@ -114,13 +117,9 @@ class TraceWriter:
 
     def tick(self) -> None:
         """Does what is due by time: writes old rows and a clock mark, retries a failed disk, begins a new part."""
-        now = time.monotonic()
-        if self._since and now - self._since >= FRAME_SECONDS:
+        if self._since and time.monotonic() - self._since >= FRAME_SECONDS:
             self.flush()
-        clocks = osfile.clocks()
-        skew = clocks.get("boottime", 0) - clocks["monotonic"]
-        if now - self._clocked >= CLOCK_MARK_SECONDS or abs(skew - self._skew) > 10**9:  # after a suspend
-            self._clock()
+        self._clock(CLOCK_MARK_SECONDS)
         self._sink.drain()
         self._rotate_if_due()
 
@@ -162,13 +161,15 @@ class TraceWriter:
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
-    def _clock(self) -> None:
+    def _clock(self, seconds: float = 0.0) -> None:
+        """Writes a clock mark, if the last one is as old as that, or the machine was suspended since."""
         if self._parts.like is not None:
             return  # the times are those of another trace, not of our clock
-        self._clocked = time.monotonic()
-        clocks = osfile.clocks()
-        self._skew = clocks.get("boottime", 0) - clocks["monotonic"]
-        self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}), stream="clock")
+        now, clocks = time.monotonic(), osfile.clocks()
+        skew = clocks.get("boottime", 0) - clocks["monotonic"]
+        if now - self._clocked >= seconds or abs(skew - self._skew) > 10**9:
+            self._clocked, self._skew = now, skew
+            self._sink.append(MARK, packb({"m": "clock", "t": clocks["monotonic"], **clocks}), stream="clock")
 
     def _user_marks(self, batch: Batch) -> None:
         self._announce(batch.schema, {})
@@ -193,28 +194,37 @@ class TraceWriter:
         number = max(round(n / FRAME_ROWS), 1)  # rather larger ones: a frame takes 0.2 ms to read besides its rows
         for start, end in pairwise(n * i // number for i in range(number + 1)):
             part = {key: array[start:end] for key, array in columns.items()}
-            self._events(schema, end - start, window, lost if start == 0 else 0, part)
+            self._frame(schema, end - start, part, window, lost if start == 0 else 0)
 
-    def _events(
-        self, schema: Schema, n: int, window: tuple[int, int], lost: int, part: dict[str, NDArray[Any]]
-    ) -> None:
+    def _frame(
+        self, schema: Schema, n: int, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0,
+        snapshot: SnapshotPart | None = None,
+    ) -> None:  # fmt: skip
+        """Writes n rows, and before them what they name. window: their times; of rows with a time, those count."""
         name = schema.name
         table = self._tables.get(of_tables().get(name, ""))
-        self._announce(schema, part)
-        self._precede(schema, part, for_ever=table is not None)
-        times = part.get("time_ns")
-        if times is not None and n:
-            window = (int(times.min()), int(times.max()))
-        body = frames.pack_events(name, n, window, lost, part, self._level)
-        pids = pid_set(part["pid"]) if "pid" in part and part["pid"].dtype == "<u4" else 0
-        kind = MAPPINGS if name == MAPPING.name else EVENTS
-        written = self._sink.append(kind, body, stream=name, n=n, t=window, pids=pids)
+        self._announce(schema, columns)
+        self._precede(schema, columns, for_ever=table is not None)
+        times, pids = columns.get("time_ns"), columns.get("pid")
+        if snapshot is not None:
+            pages = int(columns["pages"].sum()) if "pages" in columns else 0
+            kind, header = SNAPSHOT, {"s": name, **snapshot._replace(pages=pages).to_dict(), "n": n}
+            pids = np.array([snapshot.pid] if snapshot.pid else [], "<u4")
+        else:
+            if times is not None and n:
+                window = (int(times.min()), int(times.max()))
+            kind = MAPPINGS if name == MAPPING.name else EVENTS
+            header = {"s": name, "n": n, "t": list(window), "lost": lost}
+        body, among = frames.pack_rows(header, columns, self._level), 0
+        if pids is not None and pids.dtype == "<u4":
+            among = pid_set(pids)
+        written = self._sink.append(kind, body, stream=name, n=n, t=window, pids=among)
         if table is None:
             if not written:
                 self._sink.drop(name, n)
             self._rotate_if_due()  # not behind a table: the rows that refer to it belong in the same part
-        elif not written and table.key in part:
-            table.forget(part[table.key])  # they are written when the next rows name them
+        elif not written and table.key in columns:
+            table.forget(columns[table.key])  # they are written when the next rows name them
 
     def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool = False) -> None:
         """Writes the names and the rows of tables that these rows name, where the part lacks them.
@@ -238,23 +248,8 @@ class TraceWriter:
             elif (table := self._tables.get(column.semantic)) is not None:
                 rows = table.lacking(ids, for_ever=for_ever)
                 if rows is not None:
-                    self._events(table.schema, len(rows[table.key]), (0, 0), 0, rows)
+                    self._frame(table.schema, len(rows[table.key]), rows, (0, 0))
         self._strings_frames(np.concatenate(codes) if codes else np.empty(0, "<u4"))
-
-    def _snapshot(self, batch: Batch) -> None:
-        name, n = batch.schema.name, len(batch)
-        one, columns = batch.snapshot or SnapshotPart(time_ns=batch.window[0]), self._stored(batch)
-        if n > LIMITS.rows:
-            self._sink.drop(name, n, f"a part of {name} has more rows than a reader takes")
-            return
-        self._announce(batch.schema, columns)
-        self._precede(batch.schema, columns)
-        header = one._replace(pages=int(columns["pages"].sum()) if "pages" in columns else 0).to_dict()
-        body = frames.pack_snapshot({"s": name, **header}, n, columns, self._level)
-        pids = pid_set([one.pid]) if one.pid else 0
-        if not self._sink.append(SNAPSHOT, body, stream=name, n=n, t=(one.time_ns, one.time_ns), pids=pids):
-            self._sink.drop(name, n)
-        self._rotate_if_due()
 
     def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The columns to write: those that are not derived and whose type the format has."""
@@ -264,9 +259,9 @@ class TraceWriter:
             if column is not None and column.derived:
                 continue
             if array.dtype.newbyteorder("<").str not in TYPES or len(kept) >= LIMITS.columns:
-                self.left_out[name] += 1
-                continue
-            kept[name] = array
+                self._left_out.add(name)
+            else:
+                kept[name] = array
         return kept
 
     def _announce(self, schema: Schema, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -275,19 +270,16 @@ class TraceWriter:
         A batch may have columns that earlier ones lacked: columns of the schema, or columns that an enricher added.
         """
         name = schema.name
-        if name not in self._announced:
-            self._announced[name] = set()
-            known = [column for column in columns if schema.column(column) is not None]
-            self._announce_rows(schema, frames.schema_rows(schema), known)
-        if new := [column for column in columns if column not in self._announced[name]]:
-            added = [column for column in new if schema.column(column) is None]
-            types = [TYPES[columns[column].dtype.newbyteorder("<").str] for column in added]
-            self._announce_rows(schema, [[*row, "count"] for row in zip(added, types, strict=True)], new)
-
-    def _announce_rows(self, schema: Schema, rows: list[list[str]], present: list[str]) -> None:
-        self._announced[schema.name].update(present)
-        kinds = {word: [schema.name] for word in ("snapshot", "essential") if getattr(schema, word)}
-        self.mark("schema", schema={schema.name: rows}, present=present, **kinds)
+        known = self._announced.setdefault(name, set())
+        new = [column for column in columns if column not in known]
+        if known and not new:
+            return
+        rows = [] if known else frames.schema_rows(schema)
+        rows += [[column, TYPES[columns[column].dtype.newbyteorder("<").str], "count"]
+                 for column in new if schema.column(column) is None]  # fmt: skip
+        known.update(new or [""])
+        kinds = {word: [name] for word in ("snapshot", "essential") if getattr(schema, word)}
+        self.mark("schema", schema={name: rows}, present=new, **kinds)
 
     def _strings_frames(self, codes: NDArray[Any]) -> None:
         names = [self._strings[code] for code in codes.tolist()]
@@ -347,7 +339,7 @@ class TraceWriter:
             "waiting_bytes": self._sink.waiting_bytes,
             "parts": self._parts.number + 1,
             "stalls": self._sink.stalls,
-            "columns_left_out": len(self.left_out),
+            "columns_left_out": len(self._left_out),
         }
 
 
