@@ -61,12 +61,11 @@ def test_it_is_there_without_being_named(pytester):
         ("isolated='thread'", "known: 'no', 'fork', 'exec'"),
     ],
 )
-def test_a_marker_that_cannot_be_is_an_error_of_the_collection(pytester, marker, said):
+def test_a_marker_that_cannot_be_fails_its_test(pytester, marker, said):
     pytester.makepyfile(test_it=f"import pytest\n@pytest.mark.wstrace({marker})\ndef test_it(): pass\n")
     result = pytester.inline_run("--wstrace", "-p", "no:cacheprovider", "-q")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    (failed,) = result.getfailedcollections()
-    assert f"test_it.py::test_it: {said}" in str(failed.longrepr) or said in str(failed.longrepr)
+    _, _, (failed,) = result.listoutcomes()
+    assert said in str(failed.longrepr)
 
 
 def test_a_marker_that_a_conftest_adds_counts_and_the_nearest_says_what(pytester):
@@ -300,7 +299,9 @@ def test_without_events_files_and_kinds_are_reported_and_what_lifts_it(pytester)
 def test_it(): grow()
 """)  # fmt: skip
     result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines([r" +[89]\.\d MiB +\[(heap|anon)\]", r"\(files and kinds of memory only: .*; .*\)"])
+    result.stdout.re_match_lines(
+        [r" +[89]\.\d MiB +[89]\.\d MiB +\[(heap|anon)\]", r"\(files and kinds of memory only: .*; .*\)"]
+    )
 
 
 # -- beside other plugins -----------------------------------------------------------------------------------------
@@ -324,32 +325,8 @@ def test_plain(n): pass
     assert properties(pytester.path / "j.xml")["wstrace.faults"] > 2000
 
 
-def test_a_worker_that_dies_is_reported(pytester):
-    result = run(pytester, "--wstrace", "-n1", "--max-worker-restart=1", test_it="""
-import os
-def test_it(): pass
-def test_dies(): os._exit(1)
-""")  # fmt: skip
-    result.assert_outcomes(failed=1, passed=1)
-    assert "wstrace: worker gw0 ended early: the tests that it ran are not in this table" in text_of(result)
-
-
 def test_settings_in_a_file_and_no_table(pytester):
     pytester.makeini("[pytest]\nwstrace = true\nwstrace_top = 0\n")
     result = run(pytester, test_it="@pytest.mark.wstrace(faults=0)\ndef test_it(): grow()\n")
     result.assert_outcomes(failed=1)
     assert "most page faults" not in text_of(result)
-
-
-def test_github_is_reported(pytester, monkeypatch):
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    result = run(pytester, "--wstrace", test_it="""
-@pytest.mark.wstrace(faults=100)
-@pytest.mark.parametrize("x", ["a|<b>,%"])
-def test_over(x): grow()
-@pytest.mark.wstrace()
-def test_under(): pass
-""")  # fmt: skip
-    result.assert_outcomes(passed=1, failed=1)
-    where = r"file=test_it\.py,line=5,title=wstrace"
-    result.stdout.re_match_lines([rf"^::error {where}::test_it\.py::test_over\[a\|<b>,%25\]: [\d,]+ faults, limit 100"])

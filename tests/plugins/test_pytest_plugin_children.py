@@ -187,7 +187,7 @@ def test_it(pytestconfig):
 """,
     )
     shown.assert_outcomes(failed=1)
-    assert "gave an answer that is not whole" in text_of(shown)
+    assert "ended with exit code 0 and without a whole answer" in text_of(shown)
 
 
 def test_a_fork_of_the_test_gives_no_answer_of_its_own(pytester):

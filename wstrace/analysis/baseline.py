@@ -59,6 +59,13 @@ def written(figure: str, value: int) -> str:
     return number(value) if figure in ("faults", "major") else size(value)
 
 
+def named(figure: str, value: int) -> str:
+    """A figure with its name: `peak 8.0 MiB`, `3,000 faults`, `2 major faults`."""
+    if figure in ("faults", "major"):
+        return f"{written(figure, value)} {'major ' * (figure == 'major')}faults"
+    return f"{figure} {written(figure, value)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What is recorded of a test.
@@ -104,7 +111,7 @@ class Entry:
                 found.noisy.append(f"{figure}: too noisy to judge, its runs differ by {share:.0%}")
             elif now > limit:
                 more = f"+{(now - was) / was:.1%}" if was else f"+{written(figure, now)}"
-                found.broken.append(f"{_with_name(figure, now)}, {more} over the baseline of {written(figure, was)} "
+                found.broken.append(f"{named(figure, now)}, {more} over the baseline of {written(figure, was)} "
                                     f"(allowed: {written(figure, limit)})")  # fmt: skip
         return found
 
@@ -155,10 +162,6 @@ def grew(before: Entry, after: Entry) -> list[tuple[str, int, int]]:
     names = (lambda row: row.label, lambda row: _LINE.sub("", row.label), lambda row: unversioned(row.label))
     rows = [(new.label, old.bytes if old else 0, new.bytes) for old, new in paired(before.by, after.by, names) if new]
     return sorted((row for row in rows if row[2] > row[1]), key=lambda row: (row[1] - row[2], row[0]))
-
-
-def _with_name(figure: str, value: int) -> str:
-    return f"{number(value)} faults" if figure == "faults" else f"{figure} {size(value)}"
 
 
 def _count(value: Any) -> int:

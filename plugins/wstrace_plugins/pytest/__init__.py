@@ -16,25 +16,28 @@ MARKER = (
     "past a limit: its highest resident size, or that at its end, less that at its start; page faults, and those of "
     "them from disk; written bytes. Sizes such as '8MiB'. isolated='fork' or 'exec' allows runs > 1."
 )
+#: options, and settings of the same names for the configuration file: their meaning, and the default of a value
+_OPTIONS = {
+    "wstrace": ("Measure tests; judge those with a marker.", None),
+    "wstrace-update": ("Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.", None),
+    "wstrace-require-baseline": ("Fail tests with a marker that have no baseline for this environment.", None),
+    "wstrace-no-aslr": ("Place the memory of children (isolated='exec') at the same addresses in each run.", None),
+    "wstrace-top": ("Rows of the table at the end (default 10, 0: none).", "10"),
+    "wstrace-hash-seed": ("PYTHONHASHSEED of such children.", ""),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options, and settings of the same names for the configuration file."""
+    """The options and settings."""
     group = parser.getgroup("wstrace", "budgets of page faults and resident memory")
-    group.addoption("--wstrace", action="store_true", default=None, help="Measure tests; judge those with a marker.")
-    group.addoption("--wstrace-top", type=int, metavar="N", help="Rows of the table at the end (default 10, 0: none).")
-    flags = {
-        "--wstrace-update": "Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.",
-        "--wstrace-require-baseline": "Fail tests with a marker that have no baseline for this environment.",
-        "--wstrace-no-aslr": "Place the memory of children (isolated='exec') at the same addresses in each run.",
-    }
-    for flag, meaning in flags.items():
-        group.addoption(flag, action="store_true", default=None, help=meaning)
-        parser.addini(flag[2:].replace("-", "_"), f"Switch {flag} on.", type="bool", default=False)
-    group.addoption("--wstrace-hash-seed", metavar="N", help="PYTHONHASHSEED of such children.")
-    parser.addini("wstrace", "Switch --wstrace on.", type="bool", default=False)
-    parser.addini("wstrace_top", "Value of --wstrace-top.", default="10")
-    parser.addini("wstrace_hash_seed", "Value of --wstrace-hash-seed.", default="")
+    for name, (meaning, default) in _OPTIONS.items():
+        setting = name.replace("-", "_")
+        if default is None:
+            group.addoption(f"--{name}", action="store_true", default=None, help=meaning)
+            parser.addini(setting, meaning, type="bool", default=False)
+        else:
+            group.addoption(f"--{name}", metavar="N", help=meaning)
+            parser.addini(setting, meaning, default=default)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     config.addinivalue_line("markers", MARKER)
     config.pluginmanager.register(settings, "wstrace-fixtures")
-    if settings.switched_on(config, "wstrace"):
+    if settings.setting(config, "wstrace"):
         from wstrace_plugins.pytest.plugin import Budgets
 
         config.pluginmanager.register(Budgets(config), "wstrace-budgets")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import wstrace_plugins.os
-from wstrace.analysis.baseline import PLACE, Baseline, Bytes, Entry, Judgement, Machine, grew
+from wstrace.analysis.baseline import PLACE, Baseline, Entry, Judgement, Machine, grew
 from wstrace.errors import OutputError, UsageError
 from wstrace.text import plural, size
 from wstrace_plugins.pytest.limits import Measured
-from wstrace_plugins.pytest.settings import conditions, switched_on
+from wstrace_plugins.pytest.settings import conditions, setting
 
-#: Runs of a test in children whose baseline is recorded: by these its spread is learned.
+#: Runs of a test in children of which the baseline is recorded: by these its spread is learned.
 RUNS = 5
 _GREW = 5
 
@@ -31,8 +31,8 @@ class Baselines:
 
     def __init__(self, config: pytest.Config) -> None:
         self._path = config.rootpath / PLACE
-        self.updating = switched_on(config, "wstrace_update")
-        self._required = switched_on(config, "wstrace_require_baseline")
+        self.updating = setting(config, "wstrace_update")
+        self._required = setting(config, "wstrace_require_baseline")
         self.notes: list[str] = []
         self._measured: dict[str, Entry] = {}
         self._file: Baseline | None = None
@@ -70,9 +70,10 @@ class Baselines:
         return entry.judged(measured.least, self._page_size)
 
     def grown(self, test: str, measured: Measured) -> list[str]:
-        """Lines that tell what brings more than in the baseline."""
+        """Lines on what brings more than in the baseline, of a test that is over it."""
         entry = self.recorded(test)
-        rows = grew(entry, _entry(measured))[:_GREW] if entry is not None and measured.seen is not None else []
+        over = entry is not None and measured.by and entry.judged(measured.least, self._page_size).broken
+        rows = grew(entry, measured.entry)[:_GREW] if entry is not None and over else []
         lines = [
             f"{'+' + size(now - was):>11}  {label}" + (f" ({size(was)} before)" if was else "")
             for label, was, now in rows
@@ -81,8 +82,8 @@ class Baselines:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes what a test that passed has taken; of workers of xdist, too."""
-        if report.when == "call" and report.passed and (data := getattr(report, "wstrace", None)) is not None:
-            self._measured[report.nodeid] = _entry(Measured.of(data))
+        if report.when == "call" and report.passed and hasattr(report, "wstrace"):
+            self._measured[report.nodeid] = Measured(**report.wstrace).entry
 
     def save(self) -> bool:
         """Writes the file. Returns False where it cannot; a note says why."""
@@ -97,9 +98,3 @@ class Baselines:
             return False
         self.notes.append(f"the baselines of {plural(len(self._measured), 'test')} are in {self._path}")
         return True
-
-
-def _entry(measured: Measured) -> Entry:
-    seen = measured.seen
-    by = [Bytes(label, brought) for label, brought, _ in seen.rows] if seen is not None else []
-    return Entry.of(measured.runs, by, seen.by if seen is not None else "file")

@@ -1,4 +1,4 @@
-"""Runs a test in children of this process: forks of it, or one new pytest for each run."""
+"""Runs a test in a child of this process: a fork of it, or a new pytest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +21,6 @@ import pytest
 import wstrace_plugins.os
 from wstrace.errors import Unavailable
 from wstrace.text import json_safe, printable
-from wstrace_plugins.pytest.limits import Limits, Measured
 from wstrace_plugins.pytest.meter import backend
 from wstrace_plugins.pytest.settings import conditions
 
@@ -32,73 +30,11 @@ CHILD = "WSTRACE_PYTEST_CHILD"
 _TAIL = 2000
 
 
-@dataclass(slots=True)
-class Apart:
-    """How the runs of a test ended.
-
-    report: that of the run which says the outcome. measured: the figures of all runs; None if one of them did not pass.
-    """
-
-    report: pytest.TestReport
-    measured: Measured | None = None
-
-    def raise_outcome(self) -> None:
-        """Makes the call of the test in this process end as the one in the child did."""
-        if self.report.failed:
-            pytest.fail("the test failed in its child process", pytrace=False)
-        if self.report.skipped:
-            pytest.skip("the test was skipped in its child process")
-
-    def complete(self, outcome: pytest.TestReport, *, judged: bool) -> None:
-        """Gives a report the child's output and, unless the test was judged here, outcome and text."""
-        outcome.sections = list(self.report.sections)
-        if judged:
-            return
-        outcome.outcome, outcome.longrepr = self.report.outcome, self.report.longrepr
-        vars(outcome).pop("wasxfail", None)
-        if hasattr(self.report, "wasxfail"):
-            outcome.wasxfail = self.report.wasxfail
-
-
-def run_apart(item: pytest.Item, limits: Limits, in_child: Callable[[bool], None],
-              wanted: Callable[[Measured], bool]) -> Apart:  # fmt: skip
-    """Runs a test as often as its marker says, once before if more than once, and once more to see who brings memory.
-
-    Args:
-        item: the test, whose own runtest() a forked child calls.
-        limits: how often and how.
-        in_child: called in a forked child, with whether this run is to see who brings memory.
-        wanted: whether that is wanted for these figures.
-    """
-    runs: list[dict[str, int]] = []
-
-    def run(*, traced: bool) -> pytest.TestReport:
-        if limits.isolated == "fork":
-            return run_forked(item, lambda: in_child(traced))
-        return run_executed(item, traced=traced)
-
-    warm_up = limits.runs > 1
-    for n in range(limits.runs + warm_up):
-        report = run(traced=False)
-        if not (report.passed and hasattr(report, "wstrace")):
-            return Apart(report)
-        counted = Measured.of(report.wstrace)
-        if n or not warm_up:
-            runs += counted.runs
-    measured = Measured(runs)
-    if wanted(measured):
-        last = run(traced=True)
-        if not last.passed:
-            return Apart(last)
-        measured.seen = Measured.of(last.wstrace).seen
-    return Apart(report, measured)
-
-
 # -- in a fork of this process -----------------------------------------------------------------------------------------
 
 
 def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestReport:
-    """Runs it, with all hooks around its call; `in_child` is called in the child before."""
+    """Runs a test, with all hooks around its call; `in_child` is called in the child before."""
     if not hasattr(os, "fork"):
         fail("wstrace: isolated='fork' cannot be had: this system has no fork; use isolated='exec'")
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
@@ -113,13 +49,19 @@ def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestRe
         pid = os.fork()
         if not pid:
             _child(item, in_child, answer.fileno(), me)
-        status = _waited(pid)
+        try:
+            _, status = os.waitpid(pid, 0)
+        except BaseException:  # Ctrl-C, or the timeout of a test
+            with contextlib.suppress(OSError):
+                os.kill(pid, getattr(signal, "SIGKILL"))  # noqa: B009  Windows lacks it
+                os.waitpid(pid, 0)
+            raise
         answer.seek(0)
         data = answer.read()
-    if status or not data:
-        how = signal.Signals(-status).name if status < 0 else f"exit code {status}"
+    if (code := os.waitstatus_to_exitcode(status)) or not data:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         fail(f"wstrace: the child in which the test ran ended early: {how}")
-    return report_of(item.config, json.loads(data))
+    return _report_of(item.config, json.loads(data))
 
 
 def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent: int) -> NoReturn:
@@ -134,9 +76,8 @@ def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent:
         if os.getpid() != me:  # the test has forked, and this is what it forked
             os._exit(0)
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        with os.fdopen(answer, "wb", closefd=False) as file:
-            file.write(json.dumps(json_safe(data), default=str).encode())
+        with os.fdopen(answer, "w", encoding="utf-8", closefd=False) as file:
+            file.write(json.dumps(_plain(item.config, report), default=str))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         code = 0
@@ -144,23 +85,11 @@ def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent:
         os._exit(code)
 
 
-def _waited(pid: int) -> int:
-    """The exit code of a child, negative for a signal; one that is not waited for to its end is killed."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except BaseException:  # Ctrl-C, or the timeout of a test
-        with contextlib.suppress(OSError):
-            os.kill(pid, getattr(signal, "SIGKILL"))  # noqa: B009  Windows lacks it
-            os.waitpid(pid, 0)
-        raise
-    return os.waitstatus_to_exitcode(status)
-
-
 # -- in a pytest of its own --------------------------------------------------------------------------------------------
 
 
 def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
-    """Runs it, with its fixtures.
+    """Runs a test, with its fixtures.
 
     Args:
         item: the test.
@@ -170,28 +99,36 @@ def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
         answer = Path(folder, "reports.json")
         try:
             with conditions(item.config).held(wstrace_plugins.os.backend("wstrace_plugins.os").platform()):
+                environment = {name: value for name, value in os.environ.items()
+                               if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
                 process = subprocess.Popen(
                     _command(item, folder),
                     cwd=item.config.invocation_params.dir,
-                    env=_environment(answer, traced=traced),
+                    env={**environment, CHILD: f"{'traced' if traced else 'counted'}:{os.getpid()}:{answer}"},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                 )
         except Unavailable as refused:
             fail(f"wstrace: {refused}")
-        output = _output(process)
-        reports = _reports(answer)
+        with process:
+            try:
+                output = process.communicate()[0]
+            except BaseException:  # Ctrl-C, or the timeout of a test
+                process.kill()
+                raise
+        try:
+            reports = [_report_of(item.config, data) for data in json.loads(answer.read_bytes())]
+        except (OSError, ValueError):
+            reports = []
     if not reports:
         lines = map(printable, output.decode(errors="replace")[-_TAIL:].splitlines())
-        how = f"ended with exit code {process.returncode}"
-        if reports is None:
-            how = f"gave an answer that is not whole, and {how} (is there room in {tempfile.gettempdir()}?)"
-        fail("\n".join((f"wstrace: the pytest in which the test was to run {how}:", *lines)))
-    reports_of = [report_of(item.config, data) for data in reports]
-    called = next((report for report in reports_of if report.when == "call"), None)
-    wrong = next((report for report in reports_of if not report.passed and report is not called), None)
-    return wrong if wrong is not None and (called is None or called.passed) else called or reports_of[0]
+        how = f"ended with exit code {process.returncode} and without a whole answer"
+        room = f"(is there room in {tempfile.gettempdir()}?)"
+        fail("\n".join((f"wstrace: the pytest in which the test was to run {how} {room}:", *lines)))
+    called = next((report for report in reports if report.when == "call"), None)
+    wrong = next((report for report in reports if not report.passed and report is not called), None)
+    return wrong if wrong is not None and (called is None or called.passed) else called or reports[0]
 
 
 def _command(item: pytest.Item, folder: str) -> list[str]:
@@ -200,7 +137,6 @@ def _command(item: pytest.Item, folder: str) -> list[str]:
     options: dict[str, Any] = vars(config.option)
     places = set(options.get("file_or_dir") or ())
     words = [word for word in options["wstrace_arguments"] if word not in places]
-    _, _, inside = item.nodeid.partition("::")
     words += [f"--rootdir={config.rootpath}", "--wstrace", "--wstrace-top=0", "--capture=fd", "-o",
               f"cache_dir={folder}", "--basetemp=" + os.path.join(folder, "base")]  # fmt: skip
     if config.inipath is not None:
@@ -208,34 +144,7 @@ def _command(item: pytest.Item, folder: str) -> list[str]:
     for option, off in (("numprocesses", "-n0"), ("xmlpath", "--junitxml="), ("cov_source", "--no-cov")):
         if option in options:
             words.append(off)
-    return [sys.executable, "-m", "pytest", *words, f"{item.path}::{inside}"]
-
-
-def _environment(answer: Path, *, traced: bool) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items()
-             if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
-    return {**found, CHILD: f"{'traced' if traced else 'counted'}:{os.getpid()}:{answer}"}
-
-
-def _reports(answer: Path) -> list[Any] | None:
-    """What the child wrote; nothing if it did not, None if not all of it is there."""
-    try:
-        found = json.loads(answer.read_bytes())
-    except FileNotFoundError:
-        return []
-    except ValueError:
-        return None
-    return found if isinstance(found, list) else None
-
-
-def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """What it prints until its end; one that is not waited for so long is killed."""
-    with process:
-        try:
-            return process.communicate()[0]
-        except BaseException:  # Ctrl-C, or the timeout of a test
-            process.kill()
-            raise
+    return [sys.executable, "-m", "pytest", *words, f"{item.path}::{item.nodeid.partition('::')[2]}"]
 
 
 class Child:
@@ -251,8 +160,7 @@ class Child:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a report."""
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._reports.append(json_safe(data))
+        self._reports.append(_plain(self._config, report))
 
     def pytest_sessionfinish(self) -> None:
         """Writes them."""
@@ -262,14 +170,17 @@ class Child:
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-def report_of(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
+def _plain(config: pytest.Config, report: pytest.TestReport) -> Any:
+    return json_safe(config.hook.pytest_report_to_serializable(config=config, report=report))
+
+
+def _report_of(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
     """A report from its JSON, which has lists in the place of tuples."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
     if isinstance(report.longrepr, list):
         path, line, reason = report.longrepr
         report.longrepr = (path, line, reason)
     report.user_properties = [(name, value) for name, value in report.user_properties]
-    report.sections = [(title, text) for title, text in report.sections]
     return report
 
 

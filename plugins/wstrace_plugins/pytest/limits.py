@@ -2,63 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol, Self, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wstrace.analysis.baseline import Bytes, Entry, named, written
 from wstrace.errors import UsageError
 from wstrace.options import parse_size
-from wstrace.text import nearest, number, size
-from wstrace_plugins.pytest.observer import Seen
+from wstrace.text import nearest
 
-Isolation = Literal["no", "fork", "exec"]
+if TYPE_CHECKING:
+    import pytest
+
 #: The figures of a test, in the order in which they are shown; those in bytes.
 FIGURES = ("peak", "new", "faults", "major", "written")
-BYTES = frozenset(("peak", "new", "written"))
-_KNOWN = (*FIGURES, "runs", "isolated")
+_BYTES = frozenset(("peak", "new", "written"))
+_ISOLATED = ("no", "fork", "exec")
 
 
-class Mark(Protocol):
-    """A marker as pytest gives it."""
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """Its positional arguments."""
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """Its keyword arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What a test may have at most of each figure, in bytes or faults; how often and where it runs."""
 
-    most: Mapping[str, int] = field(default_factory=dict)
-    runs: int = 1
-    isolated: Isolation = "no"
+    most: Mapping[str, int]
+    runs: int
+    isolated: str
 
 
-def limits_of(marks: Iterable[Mark]) -> Limits | None:
+def limits_of(item: pytest.Item) -> Limits | None:
     """The limits that the markers of a test say, the nearest first; None without a marker.
 
     Raises:
         UsageError: a keyword is unknown, or a value cannot be.
     """
+    marks = list(item.iter_markers("wstrace"))
+    if not marks:
+        return None
     given: dict[str, Any] = {}
-    marked = False
     for mark in marks:
-        marked = True
         if mark.args:
             raise UsageError(f"wstrace({', '.join(map(repr, mark.args))})", "write wstrace(peak='8MiB', faults=3000)")
-        for key in mark.kwargs:
-            if key not in _KNOWN:
-                raise UsageError(f"wstrace({key}=...) is no figure", nearest(key, _KNOWN))
         given = {**mark.kwargs, **given}
-    if not marked:
-        return None
-    isolated, runs = given.get("isolated", "no"), given.get("runs", 1)
-    if isolated not in get_args(Isolation):
+    isolated, runs = given.pop("isolated", "no"), given.pop("runs", 1)
+    if isolated not in _ISOLATED:
         raise UsageError(f"wstrace(isolated={isolated!r})", "known: 'no', 'fork', 'exec'")
     if type(runs) is not int or not 1 <= runs <= 1000:
         raise UsageError(f"wstrace(runs={runs!r})", "give a number from 1 to 1000")
@@ -66,42 +51,38 @@ def limits_of(marks: Iterable[Mark]) -> Limits | None:
         raise UsageError(
             f"wstrace(runs={runs}): a test runs once in its own process", "add isolated='fork' or isolated='exec'"
         )
-    most = {name: _limit(name, given[name]) for name in FIGURES if given.get(name) is not None}
-    return Limits(most, runs, isolated)
+    return Limits({name: _limit(name, value) for name, value in given.items() if value is not None}, runs, isolated)
 
 
 def _limit(name: str, value: Any) -> int:
-    if isinstance(value, str) and name in BYTES:
+    if name not in FIGURES:
+        raise UsageError(f"wstrace({name}=...) is no figure", nearest(name, (*FIGURES, "runs", "isolated")))
+    if isinstance(value, str) and name in _BYTES:
         try:
             return parse_size(value)
         except ValueError as error:
             raise UsageError(f"wstrace({name}={value!r}): {error}") from None
     if type(value) is not int or value < 0:
-        example = "a size such as '8MiB'" if name in BYTES else "a number of faults"
+        example = "a size such as '8MiB'" if name in _BYTES else "a number of faults"
         raise UsageError(f"wstrace({name}={value!r})", f"give {example}")
     return value
 
 
-def shown(name: str, value: int) -> str:
-    """A figure in words: `8.0 MiB`, `3,000`."""
-    return size(value) if name in BYTES else number(value)
-
-
-def named(name: str, value: int) -> str:
-    """A figure with its name: `peak 8.0 MiB`, `3,000 faults`."""
-    return f"{name} {size(value)}" if name in BYTES else f"{number(value)} {'major ' * (name == 'major')}faults"
-
-
 @dataclass(slots=True)
 class Measured:
-    """The figures of each run of a test, name -> bytes or faults.
+    """The figures of each run of a test, name -> bytes or faults; made of plain values, for a report in JSON.
 
-    seen: who brought memory; None = nobody watched. broken: the limits that were passed, in words. notes: why it was
-    not judged by a baseline, in words.
+    Attributes:
+        rows: (label, bytes that it brought, bytes of them that are still there), most first.
+        by: `line` where the faults were recorded, `file` where only snapshots could be compared; "" = nobody watched.
+        lacking: why no more than that is known, and what lifts it; "" = everything is.
+        broken: the limits that were passed, in words. notes: why it was not judged by a baseline, in words.
     """
 
     runs: list[dict[str, int]]
-    seen: Seen | None = None
+    rows: list[tuple[str, int, int]] = field(default_factory=list)
+    by: str = ""
+    lacking: str = ""
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -110,39 +91,22 @@ class Measured:
         """The least of each figure over all runs: what else happens on a machine only adds to it."""
         return {name: min(run[name] for run in self.runs) for name in self.runs[0]}
 
-    def spread_of(self, name: str) -> int:
-        """By how much the largest of a figure is over the least."""
-        return max(run[name] for run in self.runs) - self.least[name]
+    @property
+    def spread(self) -> int:
+        """By how much the most page faults of a run are over the least."""
+        return max(run["faults"] for run in self.runs) - self.least["faults"]
 
     @property
-    def spread(self) -> str:
-        """How far the page faults of several runs lie apart, in words."""
-        if len(self.runs) == 1:
-            return ""
-        faults, apart = self.least["faults"], self.spread_of("faults")
-        share = f", {apart / faults:.2%}" if faults else ""
-        return f"{len(self.runs)} runs, spread {shown('faults', apart)}{share}"
+    def entry(self) -> Entry:
+        """What a baseline records of it."""
+        return Entry.of(self.runs, [Bytes(label, brought) for label, brought, _ in self.rows], self.by or "file")
 
     def over(self, most: Mapping[str, int]) -> list[str]:
         """The figures that are past their limits, in words."""
-        least = self.least
-        return [
-            f"{named(name, least[name])}, limit {shown(name, limit)}{self._spread(name)}"
-            for name, limit in most.items()
-            if least[name] > limit
-        ]
-
-    def _spread(self, name: str) -> str:
-        values = [run[name] for run in self.runs]
-        if len(values) == 1:
-            return ""
-        return f" (the least of {len(values)} runs, up to {shown(name, max(values))})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For a report that goes from one process to another."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Self:
-        """From as_dict()."""
-        return cls(data["runs"], None if data["seen"] is None else Seen.of(data["seen"]), data["broken"], data["notes"])
+        found = []
+        for name, limit in most.items():
+            values = [run[name] for run in self.runs]
+            if min(values) > limit:
+                several = f" (the least of {len(values)} runs, up to {written(name, max(values))})"
+                found.append(f"{named(name, min(values))}, limit {written(name, limit)}{several * (len(values) > 1)}")
+        return found

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, Self, cast
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
 import wstrace_plugins.os
 from wstrace.errors import Unavailable
+
+if TYPE_CHECKING:
+    from wstrace import MemoryWatch
 
 
 class Backend(Protocol):
@@ -62,19 +65,44 @@ class Meter:
         figures: after stop(), name -> bytes or faults: those that can be had here.
 
     Raises:
-        Unavailable: one of those wanted cannot be had; its text says which and why.
+        Unavailable: one of those wanted cannot be had; its text says which and why: an error of the test, never a pass.
     """
 
     def __init__(self, system: Backend, wanted: Collection[str]) -> None:
         self._system = system
+        self._watch: MemoryWatch | None = None
         self.figures: dict[str, int] = {}
-        self._has_peak = _can("peak", wanted, system.reset_peak)
-        self._has_size = _can("new", wanted, system.resident)
-        if "major" in wanted and system.faults()[1] is None:
-            raise cannot("major", Unavailable("this system does not tell which faults were from disk"))
+
+        def can(figure: str, call: Callable[[], object]) -> bool:
+            try:
+                call()
+            except Unavailable as refused:
+                if figure in wanted:
+                    raise Unavailable(f"wstrace: {figure} cannot be had here: {refused.why}", refused.remedy) from None
+                return False
+            return True
+
+        self._has_peak, self._has_size = can("peak", system.reset_peak), can("new", system.resident)
+        can("major", self._major)
+        if "written" in wanted:
+            can("written", self._watch_writes)
+
+    def _major(self) -> int:
+        major = self._system.faults()[1]
+        if major is None:
+            raise Unavailable("this system does not tell which faults were from disk")
+        return major
+
+    def _watch_writes(self) -> None:
+        import wstrace
+
+        self._watch = wstrace.MemoryWatch()
+        self._watch.written()  # so that its own pages are in memory
 
     def start(self) -> Self:
         """Begins to count."""
+        if self._watch is not None:
+            self._watch.reset()
         self._resident = self._system.resident() if self._has_size else 0
         if self._has_peak:
             self._system.reset_peak()
@@ -92,18 +120,6 @@ class Meter:
             self.figures["peak"] = self._system.peak() - self._peak
         if self._has_size:
             self.figures["new"] = max(self._system.resident() - self._resident, 0)
-
-
-def cannot(figure: str, refused: Unavailable) -> Unavailable:
-    """Why a figure that a marker limits cannot be had: an error of the test, never a pass."""
-    return Unavailable(f"wstrace: {figure} cannot be had here: {refused.why}", refused.remedy)
-
-
-def _can(figure: str, wanted: Collection[str], call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Unavailable as refused:
-        if figure in wanted:
-            raise cannot(figure, refused) from None
-        return False
-    return True
+        if self._watch is not None:
+            with self._watch as watch:
+                self.figures["written"] = int(watch.written()[1].sum()) * watch.page_size

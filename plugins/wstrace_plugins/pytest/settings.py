@@ -11,19 +11,26 @@ if TYPE_CHECKING:
     from wstrace.conditions import Conditions
 
 
-def switched_on(config: pytest.Config, name: str) -> bool:
-    """Whether an option is given, or its setting in the configuration file."""
-    return bool(config.getoption(name) or config.getini(name))
+def setting(config: pytest.Config, name: str) -> Any:
+    """What an option says, or its setting in the configuration file."""
+    given = config.getoption(name)
+    return config.getini(name) if given is None else given
+
+
+def whole(config: pytest.Config, name: str) -> int:
+    """The number that an option says. Raises pytest.UsageError for what is none."""
+    text = setting(config, name)
+    if text.isascii() and text.isdigit() and int(text) < 1 << 32:
+        return int(text)
+    raise pytest.UsageError(f"--{name.replace('_', '-')} {text}: give a number from 0 to 4294967295")
 
 
 def conditions(config: pytest.Config) -> Conditions:
     """Those of the children in which tests run. Raises pytest.UsageError for a hash seed that is none."""
     from wstrace.conditions import Conditions
 
-    seed = config.getoption("wstrace_hash_seed") or config.getini("wstrace_hash_seed") or None
-    if seed is not None and not (seed.isascii() and seed.isdigit() and int(seed) < 1 << 32):
-        raise pytest.UsageError(f"--wstrace-hash-seed {seed}: give a number from 0 to 4294967295")
-    return Conditions(not switched_on(config, "wstrace_no_aslr"), None if seed is None else int(seed))
+    seed = whole(config, "wstrace_hash_seed") if setting(config, "wstrace_hash_seed") else None
+    return Conditions(not setting(config, "wstrace_no_aslr"), seed)
 
 
 @pytest.fixture
