@@ -160,9 +160,7 @@ class PerfEvents:
     def watch_births(self, births: Iterable[NDArray[Any]]) -> None:
         """Opens the tracepoint of new tasks, on all processes: its records go to the side band. Raises OSError."""
         for attributes, cpu in product(births, self.cpus):
-            self._fds[REMAP].append(fd := tracepoints.watch_births(attributes, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+            self._into_side_band(tracepoints.watch_births(attributes, cpu), cpu)
 
     def watch_cgroups(self) -> None:
         """Opens what tells of new cgroups, whoever makes them: PERF_RECORD_CGROUP, into the side band's ring.
@@ -176,9 +174,12 @@ class PerfEvents:
         dummy = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "cgroup", "ksymbol", "sample_id_all",
                           sample_type=kinds)  # fmt: skip
         for cpu in self.cpus:
-            self._fds[REMAP].append(fd := perf.perf_event_open(dummy, -1, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
-            perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
+            self._into_side_band(perf.perf_event_open(dummy, -1, cpu), cpu)
+
+    def _into_side_band(self, fd: int, cpu: int) -> None:
+        self._fds[REMAP].append(fd)
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_SET_OUTPUT, self._rings.fd(SIDE, cpu))
+        perf.ioctl(fd, perf.PERF_EVENT_IOC_ENABLE)
 
     def record_one_in(self, every: int, fds: Iterable[int] = ()) -> None:
         """Has events of faults, all if none are given, record one out of so many; they still count. Raises OSError."""
@@ -318,13 +319,10 @@ class PerfEvents:
 
     def counts(self, kind: str) -> tuple[int, int | None]:
         """(faults that the kernel counted, records that did not fit into the ring; None before Linux 6.0) of a kind."""
-        counted, lost = self._read(self._fds[kind])
-        return counted, lost if self.counts_lost else None
-
-    def _read(self, fds: Iterable[int]) -> tuple[int, int]:
         size = 16 if self.counts_lost else 8
-        numbers = np.frombuffer(b"".join(os.read(fd, size) for fd in fds), "<u8").reshape(-1, size // 8)
-        return int(numbers[:, 0].sum()), int(numbers[:, 1].sum()) if self.counts_lost else 0
+        numbers = np.frombuffer(b"".join(os.read(fd, size) for fd in self._fds[kind]), "<u8").reshape(-1, size // 8)
+        counted, *lost = numbers.sum(axis=0).tolist()
+        return counted, lost[0] if lost else None
 
     def close(self) -> None:
         """Closes the events and restores our own limit of descriptors."""
@@ -344,48 +342,28 @@ _SPARE = 64  # left for everything else in this process
 
 
 class Descriptors:
-    """The limit RLIMIT_NOFILE of the calling process."""
+    """The limit RLIMIT_NOFILE of the calling process, of which the soft half is raised to the hard one."""
 
     def __init__(self) -> None:
-        self._before: tuple[int, int] | None = None
-        self._left = 0  # how many can be opened without counting anew
-
-    @staticmethod
-    def _limits() -> Any:
         import resource
 
-        return resource
-
-    @property
-    def hard(self) -> int:
-        """The hard limit, in descriptors."""
-        limits = self._limits()
-        hard: int = limits.getrlimit(limits.RLIMIT_NOFILE)[1]
-        return hard if hard != limits.RLIM_INFINITY else 1 << 30
+        self._limits: Any = resource  # When mypy checks for Windows, the POSIX half has no types.
+        self._before = self._limits.getrlimit(self._limits.RLIMIT_NOFILE)
+        self.hard: int = self._before[1]
+        self._limits.setrlimit(self._limits.RLIMIT_NOFILE, (self.hard, self.hard))
+        if self.hard == self._limits.RLIM_INFINITY:
+            self.hard = 1 << 30
+        self._left = 0  # how many can be opened without counting anew, which takes longer with each that is open
 
     def room(self, more: int) -> bool:
-        """Whether `more` descriptors can be opened now; raises the soft limit if needed."""
-        if more <= self._left:
-            self._left -= more
-            return True
-        limits = self._limits()
-        soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-        need = len(os.listdir("/proc/self/fd")) + more + _SPARE  # noqa: PTH208 - a count
-        if soft == limits.RLIM_INFINITY:
-            soft = self.hard
-        elif need > soft:
-            if need > self.hard:
+        """Whether `more` descriptors can be opened now."""
+        if more > self._left:
+            self._left = self.hard - len(os.listdir("/proc/self/fd")) - _SPARE  # noqa: PTH208 - a count
+            if more > self._left:
                 return False
-            self._before = self._before or (soft, hard)
-            soft = min(max(need, 2 * soft), self.hard)  # counted again rarely, as it takes longer with each descriptor
-            limits.setrlimit(limits.RLIMIT_NOFILE, (soft, hard))
-        self._left = max(soft - need, 0)
+        self._left -= more
         return True
 
     def restore(self) -> None:
         """Restores the soft limit."""
-        if self._before is not None:
-            limits = self._limits()
-            limits.setrlimit(limits.RLIMIT_NOFILE, self._before)
-            self._before = None
-            self._left = 0
+        self._limits.setrlimit(self._limits.RLIMIT_NOFILE, self._before)

@@ -36,9 +36,9 @@ from wstrace_plugins.page_faults.linux.side_band import SideBand
 _APART_SECONDS, _SHARE = 1.0, 1000
 #: How long the last cgroup may be away before the trace ends: a service that is restarted gets one of the same name.
 _COMES_BACK_SECONDS = 3.0
-#: So long processes are looked at before the events are opened, for which CPython they run: a look takes 0.3 to 0.9 ms.
-#: Of any others the first faults come before that is known, and have no lines.
-_LOOK_SECONDS = 0.5
+#: Pythons of which it is known which one they are before the events are opened, at 0.3 to 0.9 ms each: of any others
+#: the first faults have no lines.
+_MOST_LOOKS = 512
 OTHER_NAMESPACE, BEFORE_ARMED, MISSED = "other_namespace", "before_armed", "missed_cgroups"
 
 
@@ -55,7 +55,7 @@ class GroupArming(Arming):
         self._new: list[tuple[int, str]] = []
         self._due, self._gone_since = 0.0, 0.0
         self._foreign = self._before = 0
-        side.lazily(functools.partial(met, look=python.look), self._told)
+        side.lazily(functools.partial(met, look=python.look), self._named)
 
     def arm(self, since: int) -> None:
         """Opens the events of all groups.
@@ -65,7 +65,9 @@ class GroupArming(Arming):
             TargetExited: all of them have been removed.
         """
         self._python.foresee()
-        self._look_for_pythons()
+        processes = itertools.chain.from_iterable(group.processes() for group in (*self._chosen, *self._all))
+        for pid in itertools.islice((pid for pid in processes if is_named(program_of(pid))), _MOST_LOOKS):
+            self._python.look(pid)
         count_once(self._chosen)
         if self._all:  # what they hold is held
             for chosen in self._chosen:
@@ -89,16 +91,7 @@ class GroupArming(Arming):
         self._due = time.monotonic() + _APART_SECONDS
         self._context.info.extra["cgroups"] = [one.path for group in self._chosen for one in group.members.values()]
 
-    def _look_for_pythons(self) -> None:
-        """Looks at the processes that are there, as far as their program is named like a Python."""
-        until = time.monotonic() + _LOOK_SECONDS
-        for pid in itertools.chain.from_iterable(group.processes() for group in (*self._chosen, *self._all)):
-            if is_named(program_of(pid)):
-                self._python.look(pid)
-            if time.monotonic() > until:
-                return
-
-    def _told(self, record: bytes) -> None:
+    def _named(self, record: bytes) -> None:
         self._new.append(self._names.named(record))
 
     def look(self) -> None:

@@ -27,27 +27,12 @@ if TYPE_CHECKING:
 
 # -- struct perf_event_attr, 112 bytes = PERF_ATTR_SIZE_VER5, known to every kernel since 4.1 -----------------------
 
-ATTR = np.dtype([
-    ("type", "<u4"),
-    ("size", "<u4"),
-    ("config", "<u8"),
-    ("sample_period", "<u8"),
-    ("sample_type", "<u8"),
-    ("read_format", "<u8"),
-    ("flags", "<u8"),
-    ("wakeup_watermark", "<u4"),
-    ("bp_type", "<u4"),
-    ("config1", "<u8"),
-    ("config2", "<u8"),
-    ("branch_sample_type", "<u8"),
-    ("sample_regs_user", "<u8"),
-    ("sample_stack_user", "<u4"),
-    ("clockid", "<i4"),
-    ("sample_regs_intr", "<u8"),
-    ("aux_watermark", "<u4"),
-    ("sample_max_stack", "<u2"),
-    ("reserved_2", "<u2"),
-])  # fmt: skip
+_FIELDS = (
+    "type:u4 size:u4 config:u8 sample_period:u8 sample_type:u8 read_format:u8 flags:u8 wakeup_watermark:u4 bp_type:u4 "
+    "config1:u8 config2:u8 branch_sample_type:u8 sample_regs_user:u8 sample_stack_user:u4 clockid:i4 "
+    "sample_regs_intr:u8 aux_watermark:u4 sample_max_stack:u2 reserved_2:u2"
+)
+ATTR = np.dtype([(name, "<" + kind) for name, _, kind in (field.partition(":") for field in _FIELDS.split())])
 assert ATTR.itemsize == 112
 assert ATTR.fields is not None
 assert ATTR.fields["clockid"][1] == 92

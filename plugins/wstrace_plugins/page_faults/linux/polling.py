@@ -72,17 +72,15 @@ class CatchUp:
         return bool(new)
 
 
-#: The most processes that one look reads, at 30 us each.
-_MOST_A_LOOK = 64
-#: Between two looks; how long a process is young; between two turns of all, at least and for each process, so that
-#: these take 0.06 % of a CPU at most. In seconds.
-_APART_SECONDS, _YOUNG_SECONDS, _TURN_SECONDS, _SECONDS_EACH = 0.1, 0.3, 2.0, 0.05
+#: The most processes of which a title is read at once, at 30 us each; and between two turns of all, at least and for
+#: each process, so that these take 0.06 % of a CPU at most. In seconds.
+_MOST_A_LOOK, _APART_SECONDS, _TURN_SECONDS, _SECONDS_EACH = 64, 0.1, 2.0, 0.05
 #: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
 _MOST = 4096
 
 
 class Titles:
-    """Looks at live processes: often while they are young, then in turn, and at the end of the trace.
+    """Reads the titles of live processes: those of new ones, of all in turn, and of all at the end of the trace.
 
     Args:
         side: the side band, which knows the live processes and takes their titles.
@@ -91,25 +89,23 @@ class Titles:
     def __init__(self, side: SideBand) -> None:
         self._side = side
         self._next, self._left = 0.0, _MOST
-        self._young: dict[int, float] = {}  # a process that was seen lately -> when it is looked at no more out of turn
         self._turn: list[int] = []
+        self._new: list[int] = []  # those that came before the last time
         self._turn_due = 0.0
 
     def look_if_due(self) -> None:
-        """Reads the titles of young processes, and those of all in turn."""
+        """Reads the titles of new processes, twice, and those of all in turn."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _APART_SECONDS
         live = self._side.live
-        self._young = {pid: until for pid, until in self._young.items() if until > now and pid in live}
-        self._young |= dict.fromkeys(live.came[-_MOST_A_LOOK:], now + _YOUNG_SECONDS)
-        live.came.clear()
         if not self._turn and now >= self._turn_due:
             self._turn, self._turn_due = list(live), now + max(_TURN_SECONDS, _SECONDS_EACH * len(live))
-        for pid in (*list(self._young)[-_MOST_A_LOOK:], *self._turn[-_MOST_A_LOOK:]):
+        self._turn, due = self._turn[:-_MOST_A_LOOK], self._turn[-_MOST_A_LOOK:]
+        for pid in {*due, *self._new, *live.came[-_MOST_A_LOOK:]}:
             self._look(pid)
-        del self._turn[-_MOST_A_LOOK:]
+        self._new, live.came = live.came[-_MOST_A_LOOK:], []
 
     def look_at_all(self) -> None:
         """Reads all of them, as they cannot be read afterwards."""

@@ -327,9 +327,9 @@ class StackDumps:
     def __init__(self) -> None:
         self._held: list[dict[str, NDArray[Any]]] = []
         self._bytes = 0
-        #: samples; those that the kernel dropped; that another tracer's clock times; without registers of 64 bits; cut
-        #: by the kernel; for which there was no room
-        self.recorded = self.lost = self.foreign = self.without_registers = self.malformed = self.dropped = 0
+        #: samples; those that the kernel dropped; for which there was no room; that were cut beside another tracer's
+        #: event or timed by its clock, or have no registers of 64 bits
+        self.recorded = self.lost = self.dropped = self.unusable = 0
 
     @property
     def holds(self) -> bool:
@@ -343,19 +343,14 @@ class StackDumps:
         kind, length = words[at] & _LOW, words[at] >> _LENGTH_SHIFT
         lost = (kind == perf.PERF_RECORD_LOST) & (length > 2)
         self.lost += int(words[at[lost] + 2].sum())
-        good = (kind == perf.PERF_RECORD_SAMPLE) & (length > _ABI)
-        self.malformed += int((~good & ~lost).sum()) + (end < len(words))
-        at, length = at[good], length[good]
-        good = words[at + _ABI] == _ABI_64
-        self.without_registers += int((~good).sum())
+        self.unusable += int((~lost).sum()) + (end < len(words))
+        good = (kind == perf.PERF_RECORD_SAMPLE) & (length > _SIZE)
         at, length = at[good], length[good]
         size = words.take(at + _SIZE, mode="clip")
         behind = _DUMP + (size >> np.uint64(3))  # where it says how much of the dump was copied
-        good = (length > _SIZE) & (size > 0) & (behind < length)
-        self.malformed += int((~good).sum())
         strange = words.take(at + _TIME) - np.uint64(armed_ns) > np.uint64(max(now_ns - armed_ns, 0))
-        self.foreign += int((strange & good).sum())
-        good &= ~strange
+        good = (words[at + _ABI] == _ABI_64) & (size > 0) & (behind < length) & ~strange
+        self.unusable -= int(good.sum())
         at, size, behind = at[good], size[good], behind[good]
         if not len(at):
             return
@@ -388,9 +383,7 @@ class StackDumps:
         for count, why in (
             (max(self.lost, lost or 0), "the kernel's buffer was full"),
             (self.dropped, "no room for what the kernel gave"),
-            (self.foreign, "timed by another tracer's clock"),
-            (self.malformed, "cut short beside another tracer's event"),
-            (self.without_registers, "no registers of a 64-bit program"),
+            (self.unusable, "cut short, timed by another clock, or without registers of a 64-bit program"),
         ):
             ledger.add(STACKS_LOST, count, why)
 

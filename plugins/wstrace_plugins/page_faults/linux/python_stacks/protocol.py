@@ -70,8 +70,8 @@ FRAME_WINDOW = 4096 + 128
 #: The walk's table of code objects, by a hash of the address: {address, number of the walk, id, salt of the process if
 #: it holds for all walks, flags}.
 SLOT, SLOT_BITS = 40, 8
-#: bytes of a line table or a name that are read at once
-BLOCK_ROOM = 4096
+#: bytes of a line table or a name that are hashed
+BLOCK_ROOM = 512
 
 
 class S:
@@ -115,7 +115,6 @@ class S:
     FILE_HASH = 328
     WORDS = 336  # what was read last, up to 112 bytes
     WALK = 448  # its number on this CPU
-    SUMS = 480  # of the content that is being hashed: 4
     # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
     KNOWN = 512
     SEEN = 528

@@ -88,6 +88,11 @@ class Walk(Assembler):
         """target = what stands in the scratch memory."""
         self.load(target, R8, place, size)
 
+    def key(self, place: int, size: int = DOUBLE) -> None:
+        """The key of a lookup = what stands in the scratch memory; R1 has it, too."""
+        self.get(R1, place, size)
+        self.store(FP, KEY, R1)
+
     def put(self, place: int, value: int, size: int = DOUBLE) -> None:
         """Sets what stands in the scratch memory to a register, or to a constant."""
         self.store(R8, place, value, size)

@@ -67,8 +67,7 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R9, R7, kernel.self_exec_id)
     a.load(R1, R7, kernel.thread_pointer)
     a.put(S.THREAD_POINTER, R1)
-    a.get(R1, S.IDS + 4, WORD)
-    a.store(FP, KEY, R1)
+    a.key(S.IDS + 4, WORD)
     a.get(R2, S.KNOWN)
     a.jump_if(R2, "!=", R1, "another")
     a.get(R2, S.KNOWN + 8)
@@ -230,8 +229,7 @@ def _mapping(a: Walk, kernel: Kernel) -> None:
 
 def _own_pid(a: Walk, kernel: Kernel) -> None:
     """The key of a lookup = the pid of the process, as the tracer knows it."""
-    a.get(R1, S.IDS + 4, WORD)
-    a.store(FP, KEY, R1)
+    a.key(S.IDS + 4, WORD)
     if kernel.namespace is None:
         return
     for register, number in zip((R1, R2), kernel.namespace, strict=True):
@@ -246,6 +244,5 @@ def _own_pid(a: Walk, kernel: Kernel) -> None:
 def _remember(a: Walk) -> None:
     """Puts what the first 24 bytes of the value say, and the exec R9, under the process's tgid."""
     a.store(FP, VALUE + 24, R9)
-    a.get(R1, S.IDS + 4, WORD)
-    a.store(FP, KEY, R1)
+    a.key(S.IDS + 4, WORD)
     a.update(a.maps.processes.fd)

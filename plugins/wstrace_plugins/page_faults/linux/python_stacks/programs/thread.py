@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from wstrace_plugins.os.linux.cpython.layouts import Layout
 from wstrace_plugins.page_faults.linux.python_stacks.assembler import BYTE, FP, R0, R1, R2, R3, R7, R9
-from wstrace_plugins.page_faults.linux.python_stacks.programs.common import KEY, VALUE, Walk
+from wstrace_plugins.page_faults.linux.python_stacks.programs.common import VALUE, Walk
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import S
 
 _NEXT_ID = 16  # behind interpreters.head and .main: the next one's id, 0 or -1 before the first one
@@ -29,8 +29,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.label("interpreter")
     a.put(S.INTERPRETER, R7)
     # -- remembered: (state, first interpreter, states made so far, salt), all that tells whether it still holds
-    a.get(R1, S.IDS)
-    a.store(FP, KEY, R1)
+    a.key(S.IDS)
     a.lookup(a.maps.threads.fd, "search")
     a.mov(R9, R0)
     a.load(R1, R9, 8)
@@ -76,8 +75,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.store(FP, VALUE + 16, R1)
     a.get(R1, S.PROCESS)
     a.store(FP, VALUE + 24, R1)
-    a.get(R1, S.IDS)
-    a.store(FP, KEY, R1)
+    a.key(S.IDS)
     a.update(a.maps.threads.fd)
     a.label("not kept")
     a.get(R7, S.FOUND)

@@ -56,10 +56,10 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     S,
 )
 
-#: bytes of a line table and of a name that are read together with their lengths: most have no more
-_TABLE, _NAME = 2000, 208
-_TURN = 256  #: bytes that are hashed in a turn
-_LABELS = ("alone", "there", "short", "here", "known", "kept", "ascii")
+_TABLE_AT = CODE_HEAD + NAME_ROOM + FILE_ROOM  #: where a record of a code object has its line table
+#: bytes of a name that are read together with its length: most have no more
+_NAME = 208
+_LABELS = ("alone", "there", "short", "here", "full", "summed", "known", "kept", "ascii")
 #: 2 ** 64 divided by the golden ratio: the high bits of a product with it are a hash
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -68,10 +68,10 @@ def _content(a: Walk, o: Layout) -> None:
     """Mixes what a code object of 3.11, which has no number of its own, consists of into S.ID.
 
     That is where its line table, its qualified name and its file's name stand, and what they are: CPython keeps the
-    hash of the bytes of each, which stands for them where it was computed; else their length and first 4,096 bytes do.
+    hash of the bytes of each, which stands for them where it was computed; else their length and first 512 bytes do.
     """
-    for place, first, begin in ((S.AT, _TABLE, 32), (S.STRINGS, _NAME, o.ascii), (S.STRINGS + 8, _NAME, o.ascii)):
-        alone, there, short, here, known, kept, narrow = map(a.name, _LABELS)
+    for place, first, begin in ((S.AT, BLOCK_ROOM, 32), (S.STRINGS, _NAME, o.ascii), (S.STRINGS + 8, _NAME, o.ascii)):
+        alone, there, short, here, full, summed, known, kept, narrow = map(a.name, _LABELS)
         a.get(R3, place)
         if place == S.STRINGS + 8:  # most code objects have the file of the one before
             a.get(R1, S.FILE)
@@ -101,27 +101,37 @@ def _content(a: Walk, o: Layout) -> None:
             a.op("add", R3, o.compact - o.ascii)
             a.mov(R7, 0)
             a.label(narrow)
-        a.put(S.SUMS, R1)
-        for part in (8, 16, 24):
-            a.put(S.SUMS + part, 0)
+        a.put(S.LEFT, R1)
         a.mov(R2, R1)
         a.jump_if(R2, "<=", BLOCK_ROOM, short)
         a.mov(R2, BLOCK_ROOM)
         a.label(short)
-        a.put(S.LEFT, R2)
-        a.jump_if(R1, "<=", R7, here)
+        a.put(S.SIZE, R2)
+        a.jump_if(R2, "<=", R7, here)
         a.read(S.BLOCK, None, R3, 0, "torn")
         a.label(here)
-        a.get(R1, S.LEFT)
-        a.op("add", R1, _TURN - 1)
-        a.op("rsh", R1, _TURN.bit_length() - 1)
-        a.loop("turn")
-        a.mov(R0, 0)
+        a.get(R7, S.SIZE)
+        a.jump_if(R7, ">=", BLOCK_ROOM, full)
+        a.mov(R1, R8)
+        a.op("add", R1, R7)
+        for word in range(0, 32, 8):  # in place of what follows
+            a.store(R1, S.BLOCK + word, 0)
+        a.label(full)
+        sums = (R0, R3, R4, R5)  # four independent sums: a multiplication takes three cycles
+        a.get(R0, S.LEFT)
+        for part in sums[1:]:
+            a.mov(part, 0)
         a.load64(R2, a.maps.multiplier)
-        for part in (0, 8, 16, 24):
-            a.get(R3, S.SUMS + part)
+        for at in range(0, BLOCK_ROOM, 32):
+            a.jump_if(R7, "<=", at, summed)
+            for word, part in enumerate(sums):
+                a.op("mul", part, R2)
+                a.get(R1, S.BLOCK + at + 8 * word)
+                a.op("add", part, R1)
+        a.label(summed)
+        for part in sums[1:]:
             a.op("mul", R0, R2)
-            a.op("add", R0, R3)
+            a.op("add", R0, part)
         a.label(known)
         if place == S.STRINGS + 8:
             a.put(S.FILE_HASH, R0)
@@ -132,41 +142,6 @@ def _content(a: Walk, o: Layout) -> None:
         a.get(R2, place)
         a.mix(R1, R2)
         a.put(S.ID, R1)
-
-
-def _turn(a: Walk) -> None:
-    """A turn of a loop that hashes S.LEFT bytes of the block."""
-    a.label("turn")
-    a.load(R8, R2, 0)
-    a.mov(R9, R1)
-    a.op("mul", R9, _TURN)
-    a.op("and", R9, BLOCK_ROOM - _TURN)
-    a.op("add", R9, R8)
-    a.get(R7, S.LEFT)
-    a.mov(R1, R7)
-    a.op("sub", R1, _TURN)
-    a.put(S.LEFT, R1)
-    a.jump_if(R7, ">=", _TURN, "full")
-    a.mov(R1, R9)
-    a.op("add", R1, R7)
-    for word in range(0, 32, 8):  # in place of what follows
-        a.store(R1, S.BLOCK + word, 0)
-    a.label("full")
-    sums = (R0, R3, R4, R5)  # four independent sums: a multiplication takes three cycles
-    for i, part in enumerate(sums):
-        a.get(part, S.SUMS + 8 * i)
-    a.load64(R2, a.maps.multiplier)
-    for begin in range(0, _TURN, 32):
-        a.jump_if(R7, "<=", begin, "summed")
-        for word, part in enumerate(sums):
-            a.op("mul", part, R2)
-            a.load(R1, R9, S.BLOCK + begin + 8 * word)
-            a.op("add", part, R1)
-    a.label("summed")
-    for i, part in enumerate(sums):
-        a.put(S.SUMS + 8 * i, part)
-    a.mov(R0, 0)
-    a.exit()
 
 
 def tell_stack(a: Walk, o: Layout) -> None:
@@ -193,8 +168,7 @@ def tell_stack(a: Walk, o: Layout) -> None:
     a.mov(R4, NO_WAKEUP)
     a.call(RING_OUTPUT)
     a.jump_if(R0, "!=", 0, "lost")
-    a.get(R1, S.HASH)
-    a.store(FP, KEY, R1)
+    a.key(S.HASH)
     a.store(FP, VALUE, 1)
     a.update(a.maps.seen.fd)
     a.jump("row")
@@ -233,49 +207,40 @@ def _code(a: Walk, o: Layout, again: str) -> None:
     a.read(S.WORDS, o.code_linetable + 8 - low, R3, low, "unreadable")
     a.get(R1, S.WORDS + o.code_firstlineno - low, WORD)
     a.store(R7, 16, R1, WORD)
-    for i, member in enumerate((o.code_qualname, o.code_filename, o.code_linetable)):
+    objects = ((S.STRINGS, o.code_qualname), (S.STRINGS + 8, o.code_filename), (S.AT, o.code_linetable))
+    for place, member in objects:
         a.get(R1, S.WORDS + member - low)
-        a.put((S.STRINGS, S.STRINGS + 8, S.AT)[i], R1)
-    for i, (room, place) in enumerate(((NAME_ROOM, CODE_HEAD), (FILE_ROOM, CODE_HEAD + NAME_ROOM))):
-        a.get(R3, S.STRINGS + 8 * i)
+        a.put(place, R1)
+    rooms = ((NAME_ROOM, CODE_HEAD, 24), (FILE_ROOM, CODE_HEAD + NAME_ROOM, 32), (LINES_ROOM, _TABLE_AT, 16))
+    for (place, _), (room, to, described) in zip(objects, rooms, strict=True):
+        short, narrow = a.name("short"), a.name("ascii")
+        a.get(R3, place)
         a.read(S.WORDS, 24, R3, 16, "unreadable")
+        a.get(R3, place)
         a.get(R2, S.WORDS)
-        a.get(R1, S.WORDS + 16, WORD)
-        a.store(R7, 24 + 8 * i, R1, WORD)
-        a.store(R7, 28 + 8 * i, R2, WORD)
-        a.get(R3, S.STRINGS + 8 * i)
-        short, narrow, nothing = (a.name(stem) for stem in ("short", "ascii", "nothing"))
-        a.jump_if(R1, "&", 1 << ASCII_BIT, narrow)
-        a.op("add", R3, o.compact - o.ascii)
-        a.op("rsh", R1, KIND_SHIFT)
-        a.op("and", R1, KIND_MASK)
-        a.op("mul", R2, R1)
-        a.label(narrow)
-        a.op("add", R3, o.ascii)
+        a.store(R7, described + 4, R2, WORD)
+        if place == S.AT:
+            a.op("add", R3, 32)
+        else:
+            a.get(R1, S.WORDS + 16, WORD)
+            a.store(R7, described, R1, WORD)
+            a.op("add", R3, o.ascii)
+            a.jump_if(R1, "&", 1 << ASCII_BIT, narrow)
+            a.op("add", R3, o.compact - o.ascii)
+            a.op("rsh", R1, KIND_SHIFT)
+            a.op("and", R1, KIND_MASK)
+            a.op("mul", R2, R1)
+            a.label(narrow)
         a.jump_if(R2, "<=", room, short)
         a.mov(R2, room)
         a.label(short)
-        a.jump_if(R2, "==", 0, nothing)
-        a.mov(R1, R7, place)
+        a.put(S.SIZE, R2)
+        a.mov(R1, R7, to)
         a.call(READ_USER)
         a.jump_if(R0, "!=", 0, "unreadable")
-        a.label(nothing)
-    a.get(R3, S.AT)
-    a.read(S.WORDS, 8, R3, 16, "unreadable")
-    a.get(R2, S.WORDS)
-    a.store(R7, 20, R2, WORD)
-    a.jump_if(R2, "<=", LINES_ROOM, "whole table")
-    a.mov(R2, LINES_ROOM)
-    a.label("whole table")
-    a.put(S.SIZE, R2)
-    a.get(R3, S.AT)
-    a.op("add", R3, 32)
-    a.mov(R1, R7, CODE_HEAD + NAME_ROOM + FILE_ROOM)
-    a.call(READ_USER)
-    a.jump_if(R0, "!=", 0, "unreadable")
     a.get(R3, S.SIZE)
     a.jump_if(R3, ">", LINES_ROOM, "unreadable")
-    a.op("add", R3, CODE_HEAD + NAME_ROOM + FILE_ROOM)
+    a.op("add", R3, _TABLE_AT)
     a.map(R1, a.maps.records.fd)
     a.mov(R2, R7)
     a.mov(R4, NO_WAKEUP)
@@ -356,8 +321,6 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.label("row")
     a.write_row()
     a.leave()
-    if o.code_version is None:
-        _turn(a)
     return a.assemble()
 
 
