@@ -51,7 +51,7 @@ def test_a_file_that_was_reported_of_is_known_in_every_process_that_executes_it(
     python = next((name for name, found in where if found and (found.file[0] != of_program[name]) == library), None)
     if python is None:
         pytest.skip(f"needs a CPython that is {'' if library else 'not '}in a library")
-    monkeypatch.setattr(PythonStacks, "look", lambda self, pid: None)
+    monkeypatch.setattr(PythonStacks, "look", lambda self, pid, executed=0: None)
     again = f"import os; left = int(os.environ['LEFT']); os.environ['LEFT'] = str(left - 1); x = b'x' * (left << 20); \
 left and os.waitpid(os.posix_spawn({python!r}, [{python!r}, '-S', '-c', os.environ['AGAIN']], os.environ), 0)"
     (tmp_path / "start").write_text(f"#!{python} -S\nimport os; os.environ |= dict(AGAIN={again!r}, LEFT='5'); {again}")

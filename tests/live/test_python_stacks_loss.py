@@ -124,10 +124,10 @@ def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before
 
     look, ended = PythonStacks.look, tmp_path / "ended"
 
-    def late(self, pid):
+    def late(self, pid, *executed):
         while not ended.exists():
             time.sleep(0.001)
-        return look(self, pid)
+        return look(self, pid, *executed)
 
     monkeypatch.setattr(PythonStacks, "look", late)
     old = compiled(tmp_path, "char _PyRuntime[1 << 16];\nint main(void) { return 0; }\n", "-rdynamic")

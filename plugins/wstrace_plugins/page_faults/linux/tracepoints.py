@@ -47,6 +47,7 @@ EVERYWHERE: dict[str, tuple[str, str | None]] = {
     "shmat": ("shmflg & 0x4000", "ret > 0"),  # SHM_REMAP
 }
 
+_SIDES = ("enter", "exit")
 #: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
 _SHARING = "(clone_flags & 0x100) && !(clone_flags & 0x10000)"
 
@@ -64,8 +65,7 @@ def permitted() -> Iterator[list[NDArray[Any]]]:
     try:
         yield _try_out(tried)
     finally:
-        for fd in tried:
-            os.close(fd)
+        perf.close_all(tried)
 
 
 def _try_out(tried: list[int]) -> list[NDArray[Any]]:
@@ -102,28 +102,20 @@ def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[t
 
     Both are empty where tracefs or perf does not permit it.
     """
-    wanted = [(f"syscalls/sys_{side}_{name}", only) for name, filters in EVERYWHERE.items()
-              for side, only in zip(("enter", "exit"), filters, strict=True) if only is not None]  # fmt: skip
-    ids, opened = _watch(wanted, cpus)
-    number = dict(zip((event for event, _ in wanted), ids, strict=bool(ids)))
-    names = EVERYWHERE if number else ()
-    entries = {name: number[f"syscalls/sys_enter_{name}"] for name in names}
-    return {name: (entry, number.get(f"syscalls/sys_exit_{name}", 0)) for name, entry in entries.items()}, opened
-
-
-def _watch(wanted: Sequence[tuple[str, str]], cpus: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ids of tracepoints with their filters, opened on all CPUs; nothing where one is not permitted."""
+    numbers: dict[str, tuple[int, int]] = {}
     opened: list[tuple[int, int]] = []
     try:
-        ids = _ids(tuple(event for event, _ in wanted))
-        for number, (_, only) in zip(ids, wanted, strict=True):
-            attributes = _attribute(number)
-            opened += [(cpu, _open_filtered(attributes, cpu, only)) for cpu in cpus]
+        for name, filters in EVERYWHERE.items():
+            ids = [0, 0]
+            for i, only in enumerate(filters):
+                if only is not None:
+                    [ids[i]] = _ids((f"syscalls/sys_{_SIDES[i]}_{name}",))
+                    opened += [(cpu, _open_filtered(_attribute(ids[i]), cpu, only)) for cpu in cpus]
+            numbers[name] = (ids[0], ids[1])
     except (OSError, ValueError):
-        for _, fd in opened:
-            os.close(fd)
-        return [], []
-    return ids, opened
+        perf.close_all(fd for _, fd in opened)
+        return {}, []
+    return numbers, opened
 
 
 def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:

@@ -111,6 +111,11 @@ class Walk(Assembler):
         self.call(READ_USER)
         self.jump_if(R0, "!=", 0, unreadable)
 
+    def peek(self, target: Register, source: Register, plus: int, unreadable: str) -> None:
+        """target = the u64 in user memory at source + plus; or goes on at a label."""
+        self.read(S.WORDS, 8, source, plus, unreadable)
+        self.get(target, S.WORDS)
+
     def mix(self, target: Register, other: Register) -> None:
         """target = a hash of both; R4 = the session's multiplier is expected, R5 is lost."""
         self.op("xor", target, other)

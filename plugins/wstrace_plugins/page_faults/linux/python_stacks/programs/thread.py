@@ -17,12 +17,10 @@ _THREADS = 8192  # thread states that a search looks at
 def thread(a: Walk, o: Layout) -> None:
     """R7 = the innermost frame of the thread, from the state that its thread pointer finds; or goes on elsewhere."""
     a.get(R7, S.PROCESS + 8)
-    a.read(S.WORDS, 8, R7, o.interpreters, "bad")
-    a.get(R7, S.WORDS)
+    a.peek(R7, R7, o.interpreters, "bad")
     a.jump_if(R7, "!=", 0, "interpreter")
     a.get(R7, S.PROCESS + 8)
-    a.read(S.WORDS, 8, R7, o.interpreters + _NEXT_ID, "bad")
-    a.get(R1, S.WORDS)
+    a.peek(R1, R7, o.interpreters + _NEXT_ID, "bad")
     a.jump_if(R1, "==", 0, "unborn")
     a.jump_if(R1, "==", -1, "unborn")
     a.jump("empty")  # the last one has ended
@@ -46,8 +44,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.jump("search")
     a.label("none before")
     a.get(R7, S.INTERPRETER)
-    a.read(S.WORDS, 8, R7, o.threads - 8, "bad")  # next_unique_id: a state was made since then if it has changed
-    a.get(R1, S.WORDS)
+    a.peek(R1, R7, o.threads - 8, "bad")  # next_unique_id: a state was made since then if it has changed
     a.load(R2, R9, 16)
     a.jump_if(R1, "==", R2, "empty")
     # -- all states of all interpreters, the newest first; where a thread has several, the newest one with a frame
@@ -61,8 +58,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.repeat(_THREADS, lambda again: _state(a, o, again))
     # -- kept where there is one interpreter: a thread has no other state then, until another interpreter comes first
     a.get(R7, S.INTERPRETER)
-    a.read(S.WORDS, 8, R7, o.interpreter_next, "not kept")
-    a.get(R1, S.WORDS)
+    a.peek(R1, R7, o.interpreter_next, "not kept")
     a.jump_if(R1, "!=", 0, "not kept")
     a.when(S.FOUND, "!=", 0, "keep")
     a.when(S.NEWBORN, "!=", 0, "not kept")
@@ -136,8 +132,7 @@ def _current_frame(a: Walk, o: Layout, unreadable: str, at: Callable[[int], int]
         a.get(R1, at(o.current_frame))
     else:
         a.get(R3, at(o.cframe))
-        a.read(S.WORDS, 8, R3, o.current_frame, unreadable)
-        a.get(R1, S.WORDS)
+        a.peek(R1, R3, o.current_frame, unreadable)
     if o.base_frame:
         nothing, some = a.name("nothing"), a.name("some")
         a.jump_if(R1, "==", 0, some)
