@@ -43,7 +43,7 @@ _GRANULARITY = 16  # allocations start at multiples of 64 KiB
 _MAX_REGIONS = 4096  # regions read of one allocation; a hostile target may have millions
 _MAX_QUESTIONS = 512  # unknown places that one discover() queries; later calls query the others
 _RECHECK_SECONDS = 0.1
-_MAX_NOTHING = 1 << 14
+_MAX_PLACES = 1 << 14  # of which it is known when they were queried
 _PATH_CHARS = 32_768  # a path under \\?\ may be longer than MAX_PATH
 
 _READABLE = winapi.PAGE_READONLY | winapi.PAGE_READWRITE | winapi.PAGE_WRITECOPY
@@ -206,11 +206,8 @@ class AddressSpace:
     def __init__(self, memory: Memory, pid: int, strings: Dictionary) -> None:
         self._memory, self._pid, self._strings = memory, pid, strings
         self._known: dict[int, Allocation] = {}
-        self._checked: dict[int, float] = {}
-        self._hopeless: set[int] = set()
-        self._nothing: dict[int, float] = {}  # place without memory -> when it was queried
-        self._starts = np.zeros(0, "<u8")
-        self._ends = np.zeros(0, "<u8")
+        self._due: dict[int, float] = {}  # place -> when it may be queried again
+        self._starts = self._ends = np.zeros(0, "<u8")
 
     def listing(self, now: int) -> dict[str, NDArray[Any]]:
         """A full listing at the time `now` (ns) as ADDRESS_SPACE rows, the first of them with the event `replace`."""
@@ -228,47 +225,45 @@ class AddressSpace:
         """
         addresses = addresses[addresses < np.uint64(KERNEL_BASE)]
         chunks = np.unique(addresses >> np.uint64(_GRANULARITY)) << np.uint64(_GRANULARITY)
-        chunk_end = chunks + np.uint64((1 << _GRANULARITY) - 1)
-        place = np.searchsorted(self._starts, chunk_end, "right") - 1
-        covered = (place >= 0) & (chunks < self._ends[place]) if len(self._starts) else np.zeros(len(chunks), bool)
+        place = np.searchsorted(self._starts, chunks + np.uint64((1 << _GRANULARITY) - 1), "right") - 1
+        covered = chunks < np.append(self._ends, np.uint64(0))[place]  # before the first one, the place is that 0
         events: list[tuple[int, Allocation]] = []
         for start in np.unique(self._starts[place[covered]]).tolist():
-            self._recheck(start, events)
+            if self._may_ask(start) and self._has_changed(start):
+                events.append((SPACE_UNMAP, self._known.pop(start)))
+                self._ask(start, events)
         for chunk in chunks[~covered][:_MAX_QUESTIONS].tolist():
-            if not any(known.start <= chunk < known.end for _, known in events[-8:]):
+            if not any(known.start <= chunk < known.end for _, known in events[-8:]) and self._may_ask(chunk):
                 self._ask(chunk, events)
         if events:
             self._index()
         return self._rows(events, now)
 
-    def _recheck(self, start: int, events: list[tuple[int, Allocation]]) -> None:
-        """Queries a known allocation again, at most ten times a second; adds what has changed to the events."""
+    def _may_ask(self, place: int) -> bool:
+        """Whether a place was not queried just before; then it is now."""
         now = time.perf_counter()
-        if now - self._checked.get(start, now) < _RECHECK_SECONDS and start in self._checked:
-            return
-        self._checked[start] = now
+        if self._due.get(place, now) > now:
+            return False
+        if len(self._due) >= _MAX_PLACES:
+            self._due.clear()
+        self._due[place] = now + _RECHECK_SECONDS
+        return True
+
+    def _has_changed(self, start: int) -> bool:
+        """Whether something else is where a known allocation begins."""
         region, known = self._memory.region(start), self._known[start]
         if region is None:  # the process has exited: keep what is known for its last records
-            return
+            return False
         same = region.state != winapi.MEM_FREE and region.allocation == start and region.type == known.type
-        if same and region.allocation_protect == known.protect and self._memory.file_of(region) == known.file:
-            return
-        events.append((SPACE_UNMAP, self._known.pop(start)))
-        self._ask(start, events)
+        return not (same and region.allocation_protect == known.protect and self._memory.file_of(region) == known.file)
 
     def _ask(self, address: int, events: list[tuple[int, Allocation]]) -> None:
         """Queries an address that no known allocation has; adds what is there to the events."""
-        now = time.perf_counter()
-        if address in self._hopeless or now - self._nothing.get(address, -_RECHECK_SECONDS) < _RECHECK_SECONDS:
-            return
         allocation = self._memory.allocation(address)
         if allocation is None:
-            if len(self._nothing) >= _MAX_NOTHING:
-                self._nothing.clear()
-            self._nothing[address] = now
             return
         if allocation.start in self._known:  # the address lies behind the regions that are read of it
-            self._hopeless.add(address)
+            self._due[address] = float("inf")
             return
         stale = [s for s, known in self._known.items() if s < allocation.end and allocation.start < known.end]
         events.extend((SPACE_UNMAP, self._known.pop(start)) for start in stale)

@@ -28,13 +28,17 @@ from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 
 SnapshotBy = By | Literal["section"]
+#: what is said of pages beside their protection
+_MORE = (
+    (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked"),
+    (PAGE_GUARD, "guard"), (PAGE_LARGE, "large"),
+)  # fmt: skip
 
 
 @click.command()
 @click.argument("pid", type=int)
 @click.option("--by", type=click.Choice(["module", "section", "mapping", "kind"]),
               help="Sums instead of runs of pages; section = module!section(n).")  # fmt: skip
-@click.option("--pages", is_flag=True, help="A line for each page.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
 @click.option("--top", type=click.IntRange(1), help="So many rows at most.")
 @json_option
@@ -44,7 +48,6 @@ SnapshotBy = By | Literal["section"]
 def snapshot(
     pid: int,
     by: SnapshotBy | None,
-    pages: bool,
     shares: bool,
     top: int | None,
     as_json: bool,
@@ -64,17 +67,30 @@ def snapshot(
         print_json(_facts(taken, by))
         return
     out = Output.standard("stdout")
-    first = _runs(taken, pages, top) if by is None else _owners(taken, by, top)
+    first = _runs(taken, top) if by is None else _owners(taken, by, top)
     tables = [first] if by == "kind" else [first, "", _owners(taken, "kind", None)]
     out.show(*tables, "", _totals(taken))
 
 
-def _runs(taken: WorkingSet, pages: bool, top: int | None) -> TextTable:
-    """One line per run of pages, or per page."""
-    shares = [Column("maps", "text")] if "shares" in taken.runs else []
+def _runs(taken: WorkingSet, top: int | None) -> TextTable:
+    """One line per run of pages: the article's details list; by address."""
+    runs, flags = taken.runs, taken.runs["flags"]
+    words = {f: " ".join(word for bit, word in _MORE if f & bit) for f in np.unique(flags).tolist()}
+    names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
+    kib = runs["pages"].astype(np.int64) * taken.page_size // 1024
+    each = zip(
+        runs["start"].tolist(), kib.tolist(), flags.tolist(), protections(flags), runs["row"].tolist(), strict=True
+    )
+    rows = [
+        [f"{at:x}", f"{n:,}", "S" if f & PAGE_SHARED else "P", p, "E" if f & PAGE_EXECUTE else "", words[f], names[row]]
+        for at, n, f, p, row in zip(*each, strict=True)
+    ]
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
-               Column("E", "text"), *shares, Column("", "text"), Column("owner", "name")]  # fmt: skip
-    rows = _details(taken, pages=pages)
+               Column("E", "text"), Column("", "text"), Column("owner", "name")]  # fmt: skip
+    if "shares" in runs:
+        columns.insert(5, Column("maps", "text"))
+        for line, count in zip(rows, runs["shares"].tolist(), strict=True):
+            line.insert(5, "" if count == 255 else str(count))
     return TextTable.of(columns, rows, top)
 
 
@@ -82,11 +98,12 @@ def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None) -> TextTable:
     """Resident, private, shared and mapped bytes of each owner."""
     owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
-    sizes = [[size(o.resident), size(o.private), size(o.shared), size(o.mapped)] for o in owners]
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
-        [*cells, Bar(owner.resident, most), owner.name] for cells, owner in zip(sizes, owners, strict=True)
-    ]
+        [*map(size, (one.resident, one.private, one.shared, one.mapped)),
+         Bar(one.resident, most), one.name]
+        for one in owners
+    ]  # fmt: skip
     return TextTable.of([*numbers, Column("", "bar"), Column(by, "name")], rows, top)
 
 
@@ -152,32 +169,3 @@ def protections(flags: NDArray[Any]) -> list[str]:
     cow, write, read = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0, (flags & PAGE_READ) != 0
     names: list[str] = np.select([cow, write, read], ["CW", "RW", "RO"], "--").tolist()
     return names
-
-
-def _details(taken: WorkingSet, *, pages: bool = False) -> list[list[str]]:
-    """The article's details list: address, size in KiB, S/P, RO/RW/CW, E, further attributes, owner; by address."""
-    runs = taken.runs
-    repeat = runs["pages"].astype(np.int64) if pages else np.ones(len(runs["start"]), np.int64)
-    each = np.repeat(np.arange(len(repeat)), repeat)
-    nth = (np.arange(len(each)) - np.repeat(np.cumsum(repeat) - repeat, repeat)).astype("<u8")
-    start = runs["start"][each] + nth * np.uint64(taken.page_size)
-    n_pages = np.ones(len(each), np.int64) if pages else runs["pages"].astype(np.int64)
-    flags = runs["flags"][each]
-    more = (
-        (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked"),
-        (PAGE_GUARD, "guard"), (PAGE_LARGE, "large"),
-    )  # fmt: skip
-    words = {f: " ".join(word for bit, word in more if f & bit) for f in np.unique(flags).tolist()}
-    names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
-    shares = runs["shares"][each].tolist() if "shares" in runs else None
-    rows = [
-        [f"{at:x}", f"{kib:,}", "S" if f & PAGE_SHARED else "P", p, "E" if f & PAGE_EXECUTE else "", words[f], names[r]]
-        for at, kib, f, p, r in zip(
-            start.tolist(), (n_pages * taken.page_size // 1024).tolist(), flags.tolist(), protections(flags),
-            runs["row"][each].tolist(), strict=True,
-        )
-    ]  # fmt: skip
-    if shares is not None:
-        for row, count in zip(rows, shares, strict=True):
-            row.insert(5, "" if count == 255 else str(count))
-    return rows

@@ -101,7 +101,7 @@ def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
     try:
         with Space(pid, api) as space:
             blocks = space.query()
-            ours = windows_blocks.private(blocks) & ~space.of_kernel(blocks)
+            ours = (blocks & windows_blocks.SHARED == 0) & ~space.of_kernel(blocks)
             return Accounted(int(ours.sum()) * PAGE)
     except Unavailable:
         return Accounted()
@@ -146,7 +146,7 @@ class Space:
         self._blocks = self.query()  # pages first, then allocations, so that every page gets a row
         allocations = list(Memory(self._api, self._handle).allocations())
         known = columns(allocations, strings)
-        pages = windows_blocks.addresses(self._blocks)
+        pages = self._blocks & windows_blocks.ADDRESS
         at = np.searchsorted(known["start"], pages, "right") - 1
         covered = (at >= 0) & (pages < known["end"][at]) if allocations else np.zeros(len(pages), bool)
         if covered.all():
@@ -163,16 +163,15 @@ class Space:
             TargetExited: the process has ended.
             Unavailable: the system refuses.
         """
-        layout = PSAPI_WORKING_SET_BLOCK
         counters = processes.counters(self._api, self._handle)
         expected = counters.working_set // PAGE if counters is not None else 0
         entries = min(max(expected + expected // 4, _FIRST_ENTRIES), _MAX_ENTRIES)
         while True:
-            buffer = np.empty(entries + 1, layout)
+            buffer = np.empty(entries + 1, PSAPI_WORKING_SET_BLOCK)
             buffer[0] = 0
             if self._api.QueryWorkingSet(self._handle, buffer.ctypes.data, buffer.nbytes):
                 count = min(int(buffer[0]), entries)
-                return windows_blocks.in_order(buffer[1 : count + 1].astype("<u8") & ~windows_blocks.NODE)
+                return np.sort(buffer[1 : count + 1] & ~windows_blocks.NODE, kind="stable")
             code = self._api.GetLastError()
             small = code == winapi.ERROR_BAD_LENGTH or (code == winapi.ERROR_NOACCESS and int(buffer[0]) > entries)
             if not small or entries >= _MAX_ENTRIES:
@@ -180,48 +179,38 @@ class Space:
             needed = max(int(buffer[0]), entries)  # the working set may grow before the next call: add slack
             entries = min(needed + needed // 4 + 1024, _MAX_ENTRIES)
 
-    def attributes(self, addresses: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Masks of the locked and of the large pages among those at addresses, u64, shape (n,).
-
-        Raises:
-            TargetExited: the process has ended.
-            Unavailable: the system refuses.
-        """
-        values = np.zeros(len(addresses), "<u8")
-        rows = np.zeros(min(len(addresses), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION)
-        for at in range(0, len(addresses), _EX_ENTRIES):
-            some = rows[: len(addresses) - at]
-            some["VirtualAddress"], some["VirtualAttributes"] = addresses[at : at + len(some)], 0
-            if not self._api.QueryWorkingSetEx(self._handle, some.ctypes.data, some.nbytes):
-                raise self._refused("QueryWorkingSetEx", self._api.GetLastError())
-            values[at : at + len(some)] = some["VirtualAttributes"]
-        return windows_blocks.attributes(values)
-
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of resident pages, as linux/space.py has them. A share count of 7 means 7 or more."""
         blocks = self._with_locked(self._blocks if shares else self._blocks & ~windows_blocks.SHARES)
         index, pages = windows_blocks.runs(blocks, mappings["start"])
         first = blocks[index]
-        start = windows_blocks.addresses(first)
+        start = first & windows_blocks.ADDRESS
         row = (np.searchsorted(mappings["start"], start, "right") - 1).astype("<u4")
         flags = windows_blocks.flags(first)
         is_file = (mappings["flags"][row] >> KIND_SHIFT) & 15 == KIND_FILE
         flags |= is_file * np.uint16(PAGE_FILE)
         flags[self.of_kernel(start)] &= ~np.uint16(PAGE_EXCLUSIVE | PAGE_SHARED)  # neither Private nor Shared
-        counts = {"shares": windows_blocks.shares(first)} if shares else {}
-        return {"start": start, "pages": pages, "flags": flags, **counts, "row": row}
+        columns = {"start": start, "pages": pages, "flags": flags, "row": row}
+        if shares:
+            columns["shares"] = np.maximum((first & windows_blocks.SHARES) >> np.uint64(5), 1).astype("|u1")
+        return columns
 
     def _with_locked(self, blocks: NDArray[Any]) -> NDArray[Any]:
         """The blocks with LOCKED and LARGE from QueryWorkingSetEx, which is not called for kernel pages."""
-        ours = ~self.of_kernel(blocks)
-        try:
-            locked, large = self.attributes(windows_blocks.addresses(blocks[ours]))
-        except TargetExited:
-            raise
-        except Unavailable:  # of another process, in Wine: locked pages are not known
-            return blocks
+        ours = np.flatnonzero(~self.of_kernel(blocks))
         marked: NDArray[Any] = blocks.copy()
-        marked[ours] |= locked * windows_blocks.LOCKED | large * windows_blocks.LARGE
+        rows = np.zeros(min(len(ours), _EX_ENTRIES), PSAPI_WORKING_SET_EX_INFORMATION)
+        for at in range(0, len(ours), _EX_ENTRIES):
+            some, each = rows[: len(ours) - at], ours[at : at + _EX_ENTRIES]
+            some["VirtualAddress"], some["VirtualAttributes"] = blocks[each] & windows_blocks.ADDRESS, 0
+            if not self._api.QueryWorkingSetEx(self._handle, some.ctypes.data, some.nbytes):
+                refused = self._refused("QueryWorkingSetEx", self._api.GetLastError())
+                if isinstance(refused, TargetExited):
+                    raise refused
+                return blocks  # of another process, in Wine: locked pages are not known
+            known = some["VirtualAttributes"]
+            for bit, mark in ((22, windows_blocks.LOCKED), (23, windows_blocks.LARGE)):
+                marked[each] |= (known & 1) * (known >> np.uint64(bit) & 1) * mark  # of a valid page
         return marked
 
     def of_kernel(self, blocks: NDArray[Any]) -> NDArray[np.bool_]:

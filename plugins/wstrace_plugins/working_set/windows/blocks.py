@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE = 4096
-_PROTECTION, _SHARED = np.uint64(0x1F), np.uint64(1 << 8)
+ADDRESS, _PROTECTION, SHARED = ~np.uint64(PAGE - 1), np.uint64(0x1F), np.uint64(1 << 8)
 SHARES = np.uint64(7 << 5)
 #: Bits 9-11 of a block are the NUMA node (the kernel's MEMORY_WORKING_SET_BLOCK); Microsoft's page calls them reserved.
 NODE = np.uint64(7 << 9)
@@ -57,34 +57,10 @@ def flags(blocks: NDArray[Any]) -> NDArray[Any]:
     Their sums are Shared ("could theoretically be shared") and Private in the article of 1996 (docs/compatibility.md).
     """
     found: NDArray[Any] = _FLAGS[(blocks & _PROTECTION).astype(np.intp)]
-    found |= np.where(private(blocks), np.uint16(PAGE_EXCLUSIVE), np.uint16(PAGE_SHARED))
+    found |= np.where(blocks & SHARED, np.uint16(PAGE_SHARED), np.uint16(PAGE_EXCLUSIVE))
     for bit, flag in ((LOCKED, PAGE_LOCKED), (LARGE, PAGE_HUGE)):
         found |= (blocks & bit != 0) * np.uint16(flag)
     return found
-
-
-def private(blocks: NDArray[Any]) -> NDArray[np.bool_]:
-    """A mask of the pages that no other process can share."""
-    found: NDArray[np.bool_] = blocks & _SHARED == 0
-    return found
-
-
-def shares(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The number of processes that share each page, u8: 1 for a private page; 7 means 7 or more."""
-    found: NDArray[Any] = np.maximum((blocks & SHARES) >> np.uint64(5), 1).astype("|u1")
-    return found
-
-
-def addresses(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The addresses of the pages."""
-    found: NDArray[Any] = blocks & ~np.uint64(PAGE - 1)
-    return found
-
-
-def in_order(blocks: NDArray[Any]) -> NDArray[Any]:
-    """The blocks sorted by address, which is in the high bits; Windows does not sort them."""
-    sorted_already = len(blocks) < 2 or bool((blocks[1:] > blocks[:-1]).all())
-    return blocks if sorted_already else np.sort(blocks, kind="stable")
 
 
 def runs(blocks: NDArray[Any], starts: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
@@ -103,13 +79,3 @@ def runs(blocks: NDArray[Any], starts: NDArray[Any]) -> tuple[NDArray[np.intp], 
     first[border[border < len(blocks)]] = True
     index = np.flatnonzero(first)
     return index, np.diff(index, append=len(blocks)).astype("<u4")
-
-
-def attributes(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Masks of the pages that are locked and that are large, by VirtualAttributes of QueryWorkingSetEx, u64 or u32.
-
-    Valid is bit 0, Locked 22, LargePage 23.
-    """
-    word = values.astype("<u8")
-    valid = word & np.uint64(1) != 0
-    return valid & (word & np.uint64(1 << 22) != 0), valid & (word & np.uint64(1 << 23) != 0)
