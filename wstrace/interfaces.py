@@ -380,10 +380,6 @@ class Platform(abc.ABC):
         """What the page faults of a program depend on besides itself, for baselines: kernel, libc ...; name -> text."""
         return {}
 
-    def without_aslr(self) -> AbstractContextManager[None]:
-        """While entered, what is launched has its memory at the same addresses each time. Raises Unavailable."""
-        raise Unavailable(f"{self.name} cannot switch off ASLR for what is started next")
-
     def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
         """A descriptor, for reading, of a regular file that a trace, a mapping or a process names; else OSError.
 

@@ -76,13 +76,3 @@ def test_limits_and_the_failure_of_the_command(tmp_path):
     (tmp_path / "b" / "baseline.json").write_text("=======\n")
     _, reported = check(tmp_path, 8, code=125)
     assert "has a merge conflict in it" in reported
-
-
-def test_conditions_of_the_runs(tmp_path):
-    shown = (
-        "import os; assert os.environ['PYTHONHASHSEED'] == '3'; assert open('/proc/self/personality').read() > '0004'"
-    )
-    options = ["--no-aslr", "--hash-seed", "3", "--runs", "1", "--json"]
-    done = wstrace("check", "--baseline", str(tmp_path / "none"), *options, "-c", shown)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["total"]["faults"] > 500

@@ -119,23 +119,6 @@ def test_coverage_of_a_forked_test_is_kept(pytester):
     assert "mine.py 4 1 75% 6" in " ".join(shown.split())
 
 
-def test_conditions_of_children(pytester):
-    options = ["--wstrace-no-aslr", "--wstrace-hash-seed=7"]
-    result = run(pytester, "--wstrace", "--junitxml=j.xml", *options, test_it="""
-import os
-@pytest.mark.wstrace(isolated="exec", runs=2)
-def test_it():
-    assert os.environ["PYTHONHASHSEED"] == "7"
-    assert int(open("/proc/self/personality").read(), 16) & 0x40000
-""")  # fmt: skip
-    result.assert_outcomes(passed=1)
-    assert "(2 runs, spread " in text_of(result)
-    found = properties(pytester.path / "j.xml")
-    assert found["wstrace.spread"] >= 0
-    result = run(pytester, "--wstrace", "--wstrace-hash-seed=x")
-    assert "--wstrace-hash-seed x: give a number from 0 to 4294967295" in text_of(result)
-
-
 @pytest.mark.parametrize("how", ["fork", "exec"])
 def test_a_child_ends_with_a_pytest_that_is_killed(pytester, how):
     pytester.makepyfile(

@@ -17,7 +17,6 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.text import json_safe
 
 if TYPE_CHECKING:
-    from wstrace.conditions import Conditions
     from wstrace.interfaces import Platform
 
 import re
@@ -182,11 +181,12 @@ class Machine:
     versions: Mapping[str, str]
 
     @classmethod
-    def this(cls, system: Platform, conditions: Conditions) -> Self:
-        """The running one, with the conditions under which it measures."""
+    def this(cls, system: Platform) -> Self:
+        """The running one."""
         python = sys.version_info
         name = f"{sys.implementation.name}-{python[0]}.{python[1]}-{sysconfig.get_platform()}-{system.page_size}"
-        return cls(name, {"python": platform.python_version(), **system.versions(), **conditions.versions})
+        seed = {"hash seed": value} if (value := os.environ.get("PYTHONHASHSEED")) else {}
+        return cls(name, {"python": platform.python_version(), **system.versions(), **seed})
 
 
 @dataclass(slots=True)

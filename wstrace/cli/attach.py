@@ -18,7 +18,7 @@ from wstrace.plugins import own_platform
 _ON = "When to record what is kept: also growth=100MiB/30s, end, psi=300ms/2s; may be repeated."
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @tracing_options
 @click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")

@@ -19,7 +19,7 @@ from wstrace.terminal.output import Output
 from wstrace.terminal.table import Column, TextTable
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 @click.option("--config", metavar="FILE", help="A TOML file whose values are shown too.")
 @click.option("--options", "every_option", is_flag=True, help="Show options at their default, too.")

@@ -21,7 +21,7 @@ from wstrace.text import nearest
 _SHOWN = ("name", "distribution", "version", "state", "hooks", "error")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 @click.option("--no-plugins", is_flag=True, help="Load wstrace's own plugins only.")
 @click.option("-P", "--plugin", multiple=True, metavar="no:NAME", help="Leave a plugin out.")

@@ -49,7 +49,7 @@ class TargetWords(click.Command):
         return first == len(word) - 1
 
 
-@click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TargetWords, options_metavar="[OPTIONS]")
 @tracing_options
 @click.option("--user", metavar="NAME", help="Run the target as this user (under sudo: the caller).")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND | FILE.py | -m MODULE | -c CODE")

@@ -2,40 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wstrace.analysis.baseline import NAMES, Bytes, Entry
-from wstrace.conditions import UNSEEN, run, streams
 
 if TYPE_CHECKING:
-    from wstrace.conditions import Conditions
-    from wstrace.interfaces import Platform
+    from wstrace.interfaces import Platform, Target, Usage
+
+
+#: Of streams(): what is started reads nothing and prints to nobody.
+_UNSEEN: Mapping[int, int | None] = {0: None, 1: None, 2: None}
+
+
+@contextmanager
+def streams(places: Mapping[int, int | None]) -> Iterator[None]:
+    """While entered, these descriptors are others, or the null device: what a command that is started now inherits."""
+    saved = {number: os.dup(number) for number in places}
+    try:
+        for number, other in places.items():
+            source = os.open(os.devnull, os.O_RDWR) if other is None else os.dup(other)
+            os.dup2(source, number)
+            os.close(source)
+        yield
+    finally:
+        for number, descriptor in saved.items():
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+def _to_the_end(target: Target) -> tuple[int, Usage]:
+    """Lets a launched target run: its exit code, and what the system accounts to it. Ctrl-C ends the target first."""
+    target.resume()
+    try:
+        while (code := target.wait(0.5)) is None:
+            pass
+    except BaseException:
+        target.signal(signal.SIGTERM)
+        raise
+    return code, target.usage()
 
 
 class Runs:
     """The runs of a command.
 
     Args:
-        platform: launches it. command: its words. conditions: those of its runs. to_stderr: whether what it prints
+        platform: launches it. command: its words. to_stderr: whether what it prints
             goes there.
 
     Attributes:
         figures: of each run that counts: `faults`, `major` and `peak`, as far as the system says them.
     """
 
-    def __init__(self, platform: Platform, command: Sequence[str], conditions: Conditions, *, to_stderr: bool) -> None:
+    def __init__(self, platform: Platform, command: Sequence[str], *, to_stderr: bool) -> None:
         self._platform, self._command, self._to_stderr = platform, command, to_stderr
-        self._conditions = conditions
         self.figures: list[dict[str, int]] = []
 
     def count(self, n: int) -> int:
         """Runs it once to warm up and n times that count. Returns the first exit code that is not 0, else 0."""
         with streams({1: 2} if self._to_stderr else {}):
             code = self._run()
-        with streams(UNSEEN):
+        with streams(_UNSEEN):
             for _ in range(n):
                 if code:
                     break
@@ -43,10 +74,8 @@ class Runs:
         return code
 
     def _run(self, *, counts: bool = False) -> int:
-        with self._conditions.held(self._platform):
-            launched = self._platform.launch(self._command)
-        with closing(launched) as target:
-            code, used = run(target)
+        with closing(self._platform.launch(self._command)) as target:
+            code, used = _to_the_end(target)
         if counts:
             known = {"faults": used.faults, "major": used.major,
                      "peak": None if used.peak_sampled else used.peak_resident_bytes}  # fmt: skip
@@ -69,7 +98,7 @@ class Runs:
 
         options = {"output": None, "force": False, "duration": None, "sources": ()}
         with ExitStack() as stack:
-            with streams(UNSEEN), self._conditions.held(self._platform):
+            with streams(_UNSEEN):
                 trace, _ = stack.enter_context(trace_of(tuple(self._command), options, literal=True))
             by_line = bool(trace.rows.get("page_fault"))
             rows = trace.report(by="line" if by_line else "file", at="peak").rows

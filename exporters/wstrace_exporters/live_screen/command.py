@@ -22,7 +22,7 @@ _FAULTS = "page_faults:poll_ms=500" if os.name == "posix" else "page_faults"
 _ONE_SCREEN = "wstrace attach shows a summary at the end"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("-p", "--pid", "more", type=int, multiple=True, help="A process id.")
 @click.option("--name", "names", multiple=True, metavar="GLOB", help="All processes whose name matches.")
 @click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source.")

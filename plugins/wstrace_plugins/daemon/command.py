@@ -34,7 +34,7 @@ _NEEDED = {
 _ADMIN = 21  # CAP_SYS_ADMIN stands for CAP_PERFMON, as before Linux 5.8
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--config", metavar="FILE", help="The settings, TOML; see docs/daemon.md.")
 @click.option("--check", is_flag=True, help="Check FILE and end.")
 def daemon(config: str | None, check: bool) -> int:

@@ -21,9 +21,7 @@ _OPTIONS = {
     "wstrace": ("Measure tests; judge those with a marker.", None),
     "wstrace-update": ("Record tests with a marker in .wstrace/baseline.json: later runs are compared with it.", None),
     "wstrace-require-baseline": ("Fail tests with a marker that have no baseline for this environment.", None),
-    "wstrace-no-aslr": ("Place the memory of children (isolated='exec') at the same addresses in each run.", None),
     "wstrace-top": ("Rows of the table at the end (default 10, 0: none).", "10"),
-    "wstrace-hash-seed": ("PYTHONHASHSEED of such children.", ""),
 }
 
 

@@ -9,7 +9,7 @@ from wstrace.analysis.baseline import PLACE, Baseline, Entry, Judgement, Machine
 from wstrace.errors import OutputError, UsageError
 from wstrace.text import plural, size
 from wstrace_plugins.pytest.limits import Measured
-from wstrace_plugins.pytest.settings import conditions, setting
+from wstrace_plugins.pytest.settings import setting
 
 #: Runs of a test in children of which the baseline is recorded: by these its spread is learned.
 RUNS = 5
@@ -39,7 +39,7 @@ class Baselines:
         if self.updating or self._required or self._path.exists():
             platform = wstrace_plugins.os.backend("wstrace_plugins.os").platform()
             self._page_size: int = platform.page_size
-            self._machine, self._file = Machine.this(platform, conditions(config)), self._load()
+            self._machine, self._file = Machine.this(platform), self._load()
             self._why_not = self._file.why_not(self._machine)
             if self._why_not and not self.updating:
                 self.notes.append(f"nothing is judged by a baseline: {self._why_not}; record one: --wstrace-update")

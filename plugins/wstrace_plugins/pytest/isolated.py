@@ -18,11 +18,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-import wstrace_plugins.os
-from wstrace.errors import Unavailable
 from wstrace.text import json_safe, printable
 from wstrace_plugins.pytest.meter import backend
-from wstrace_plugins.pytest.settings import conditions
 
 #: The variable that makes a pytest such a child: `counted:PID:FILE` with the pid of this one, or
 #: `traced:PID:FILE` if it is to see who brings memory.
@@ -97,20 +94,16 @@ def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
     """
     with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
         answer = Path(folder, "reports.json")
-        try:
-            with conditions(item.config).held(wstrace_plugins.os.backend("wstrace_plugins.os").platform()):
-                environment = {name: value for name, value in os.environ.items()
-                               if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
-                process = subprocess.Popen(
-                    _command(item, folder),
-                    cwd=item.config.invocation_params.dir,
-                    env={**environment, CHILD: f"{'traced' if traced else 'counted'}:{os.getpid()}:{answer}"},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                )
-        except Unavailable as refused:
-            fail(f"wstrace: {refused}")
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("PYTEST_XDIST_", "PYTEST_CURRENT_TEST"))}  # fmt: skip
+        process = subprocess.Popen(
+            _command(item, folder),
+            cwd=item.config.invocation_params.dir,
+            env={**environment, CHILD: f"{'traced' if traced else 'counted'}:{os.getpid()}:{answer}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         with process:
             try:
                 output = process.communicate()[0]

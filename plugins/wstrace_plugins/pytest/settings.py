@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from wstrace.conditions import Conditions
 
 
 def setting(config: pytest.Config, name: str) -> Any:
@@ -23,14 +20,6 @@ def whole(config: pytest.Config, name: str) -> int:
     if text.isascii() and text.isdigit() and int(text) < 1 << 32:
         return int(text)
     raise pytest.UsageError(f"--{name.replace('_', '-')} {text}: give a number from 0 to 4294967295")
-
-
-def conditions(config: pytest.Config) -> Conditions:
-    """Those of the children in which tests run. Raises pytest.UsageError for a hash seed that is none."""
-    from wstrace.conditions import Conditions
-
-    seed = whole(config, "wstrace_hash_seed") if setting(config, "wstrace_hash_seed") else None
-    return Conditions(not setting(config, "wstrace_no_aslr"), seed)
 
 
 @pytest.fixture

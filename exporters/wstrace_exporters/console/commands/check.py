@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 _GREW = 10
 
 
-@click.command(cls=TargetWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TargetWords, options_metavar="[OPTIONS]")
 @click.option("--baseline", "path", default=PLACE, metavar="FILE", show_default=True, help="The file of baselines.")
 @click.option("--update", is_flag=True, help="Record the command in it.")
 @click.option("--require-baseline", is_flag=True, help="Fail where it has none of this command for this environment.")
 @click.option("--name", metavar="ID", help="The command's name in it; its words by default.")
 @click.option("--runs", type=click.IntRange(1, 1000), default=5, show_default=True,
               help="Runs, of which the least counts; one more warms up.")  # fmt: skip
-@click.option("--no-aslr", is_flag=True, help="Place its memory at the same addresses in each run.")
-@click.option("--hash-seed", type=click.IntRange(0, 4294967295), metavar="N", help="PYTHONHASHSEED of its runs.")
 @click.option("--faults", type=click.IntRange(0), metavar="N", help="A limit of its page faults.")
 @click.option("--major", type=click.IntRange(0), metavar="N", help="A limit of those from disk.")
 @click.option("--peak", type=Size(), metavar="SIZE", help="A limit of its highest resident size, such as 200MiB.")
@@ -47,16 +45,14 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
     wstrace check --peak 200MiB --faults 30000 -- node app.js
     """
     from wstrace.analysis.baseline import Judgement, Machine
-    from wstrace.conditions import Conditions
     from wstrace.plugins import default_plugins
     from wstrace_exporters.console.counted_runs import Runs
 
     command = command_of(target, literal=ctx.meta["wstrace.literal"])
     platform = default_plugins().platform
-    conditions = Conditions(not options["no_aslr"], options["hash_seed"])
-    file, machine = _loaded(path, anew=options["update"]), Machine.this(platform, conditions)
+    file, machine = _loaded(path, anew=options["update"]), Machine.this(platform)
     name = options["name"] or shlex.join([base_name(command[0]), *command[1:]])
-    runs = Runs(platform, command, conditions, to_stderr=as_json)
+    runs = Runs(platform, command, to_stderr=as_json)
     if code := runs.count(options["runs"]):
         return code
     measured = runs.entry()

@@ -8,7 +8,7 @@ from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.argument("first", metavar="A.wst")
 @click.argument("second", metavar="B.wst")
 @click.option("--by", default="", metavar="DIM", help="package, function, line, file, kind, process ...")

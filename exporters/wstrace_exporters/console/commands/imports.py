@@ -21,7 +21,7 @@ _LEAST = 0.01
 _INDENT = "  "
 
 
-@click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TraceWords, options_metavar="[OPTIONS]")
 @click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="Rows of the table; JSON has all.")
 @click.option("--min", "least", type=Size(), metavar="100KiB", help="Least size in the tree (1 % of all).")
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")

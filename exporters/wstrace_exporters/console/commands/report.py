@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wstrace.trace import Trace
 
 
-@click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TraceWords, options_metavar="[OPTIONS]")
 @click.option("--by", default="", metavar="DIM[,DIM]", help="line, function, package, import, stack, file, module, "
               "section, kind, process, thread, cgroup, instruction; or several of them.")  # fmt: skip
 @click.option("--at", default="", metavar="peak|exit|start|MARK", help="The moment (default: peak; of a PID its end).")

@@ -10,7 +10,7 @@ from wstrace.cli.common import print_json
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 
-@click.command(cls=TraceWords, options_metavar="[OPTIONS]", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=TraceWords, options_metavar="[OPTIONS]")
 @click.option(
     "--by", default="", metavar="DIM[,DIM]", help="line, function, file, kind, process ..., or several of them."
 )

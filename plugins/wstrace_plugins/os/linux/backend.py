@@ -12,8 +12,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,14 +23,9 @@ from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.file_rights import file_rights, sudo_user
 from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
-from wstrace_plugins.os.linux.libc import last_error, mallopt
+from wstrace_plugins.os.linux.libc import mallopt
 from wstrace_plugins.os.linux.versions import versions
 from wstrace_plugins.os.linux.vmstat import node_faults as node_faults
-
-#: personality(2); a fork and execve() pass it on.
-_ADDR_NO_RANDOMIZE = 0x0040000
-_ASK = 0xFFFFFFFF
-_personality = declare(None, "personality", ctypes.c_int32, ctypes.c_ulong)
 
 _M_ARENA_MAX = -8
 #: What a trace maps. `run` had 28 MB before it, 213 MB in all, and 298 MB with native stacks (VmPeak, Linux 6.18, two
@@ -333,18 +328,6 @@ class LinuxPlatform(Platform):
     def versions(self) -> Mapping[str, str]:
         """Kernel, libc, transparent huge pages, processor."""
         return versions()
-
-    @contextmanager
-    def without_aslr(self) -> Iterator[None]:
-        """While entered, what is started has its memory at the same addresses each time. Raises Unavailable."""
-        before = _personality(_ASK)
-        if before < 0 or _personality(before | _ADDR_NO_RANDOMIZE) < 0:
-            why = f"ASLR cannot be switched off: personality(2) is refused ({last_error().strerror})"
-            raise Unavailable(why, "in a container: a seccomp profile that permits personality(0x40000)")
-        try:
-            yield
-        finally:
-            _personality(before)
 
     def open_named(self, path: str, root: str = "", inode: int = 0) -> int:
         """Its type is known before it is opened."""
