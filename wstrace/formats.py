@@ -12,7 +12,7 @@ from wstrace import guard
 from wstrace.declarations import Format
 from wstrace.errors import OutputError, UsageError, WstraceError
 from wstrace.output_file import whole_file
-from wstrace.output_refusals import NO_ROOM
+from wstrace.output_folder import NO_ROOM
 from wstrace.plugins import Plugins, default_plugins, load
 from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest

@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from wstrace.errors import OutputError
-from wstrace.output_folder import in_folder
-from wstrace.output_refusals import exists, refusal, refused
+from wstrace.output_folder import exists, in_folder, refusal, refused
 from wstrace.output_rights import callers_rights, effective_uid, owner
 
 #: Flags that not every system has.
@@ -28,8 +27,6 @@ _PLAIN = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_CLOEXEC", "O_NOINH
 _NO_LINK, _NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 #: Names of inherited descriptors, such as a shell's `>(command)`. They are links that the kernel itself makes.
 _HANDED = r"/(?:dev|proc/self)/fd/(\d{1,9})|/dev/(stdin|stdout|stderr)"
-#: Where Linux has a process's open files; a name for one without a name is made from here.
-_DESCRIPTORS = "/proc/self/fd"
 _TRIES, _LONGEST_NAME = 100, 255
 _FIFO_SECONDS = 0.02
 
@@ -103,9 +100,8 @@ def refuse_url(path: str) -> None:
 def whole_file(path: str, *, force: bool = False, folder: int | None = None) -> Iterator[IO[bytes]]:
     """Yields a binary file that gets its name only when the block ends; when the block raises, nothing is left.
 
-    Until then the file has no name, where the file system has such files: a process that is killed leaves nothing.
-    Elsewhere it has a random name in the same folder. A FIFO, a character device and an inherited descriptor are
-    written directly.
+    Until then it has a random name in the same folder, which a process that is killed leaves behind. A FIFO, a
+    character device and an inherited descriptor are written directly.
 
     Args:
         path: the file. force: whether an existing file may be overwritten.
@@ -136,23 +132,14 @@ def _whole_file(path: str, force: bool, folder: int | None) -> Iterator[IO[bytes
         raise exists(path)
     unfinished = _unfinished(path)
     try:
-        nameless = _nameless(path, folder)
-        with refused(path):  # by its own name, not by the random one
-            fd = _opened(unfinished, folder, force=False).fd if nameless is None else nameless
-        named = False
         try:
-            with refused(path):
-                with os.fdopen(fd, "wb") as file:
+            with refused(path):  # by its own name, not by the random one
+                with os.fdopen(_opened(unfinished, folder, force=False).fd, "wb") as file:
                     yield file
-                    if nameless is not None:
-                        file.flush()
-                        named = _link_nameless(fd, path, unfinished, force, folder)
-                if not named:
-                    with callers_rights():
-                        _name(_in(folder, unfinished), _in(folder, path), force, folder)
+                with callers_rights():
+                    _name(_in(folder, unfinished), _in(folder, path), force, folder)
         finally:
-            if not named:
-                remove(unfinished, folder)
+            remove(unfinished, folder)
     except KeyboardInterrupt:
         remove(unfinished, folder)  # it may have come while the file was created or removed
         raise
@@ -170,11 +157,13 @@ def link(existing: str, path: str) -> None:
     except FileExistsError:
         raise exists(path) from None
     except (OSError, NotImplementedError):
+        import shutil
+
         with whole_file(path) as copy, refused(existing):
             with callers_rights():
                 fd = _open_old(existing, os.O_RDONLY)
             with os.fdopen(fd, "rb") as file:
-                _copy(file, copy)
+                shutil.copyfileobj(file, copy)
 
 
 def sync(path: str) -> None:
@@ -319,55 +308,12 @@ def _check_status(status: os.stat_result, path: str) -> None:
         )
 
 
-def _nameless(path: str, folder: int | None) -> int | None:
-    """A new file without a name in the folder of a path; None = the system has no such files there."""
-    flag = getattr(os, "O_TMPFILE", None)
-    if flag is None or not os.path.isdir(_DESCRIPTORS):
-        return None
-    where = "." if folder is not None else os.path.dirname(path) or "."
-    try:
-        with callers_rights():
-            return os.open(where, os.O_RDWR | flag | _PLAIN, 0o600, dir_fd=folder)
-    except OSError:  # whoever opens a named one learns why that fails, too
-        return None
-
-
 def _unfinished(path: str) -> str:
     """A random name in the folder of a path, no longer than names may be."""
     base, ending = os.path.basename(path), f".{os.urandom(8).hex()}.part"
     if len(os.fsencode(base + ending)) > _LONGEST_NAME:
         base = "wstrace"
     return os.path.join(os.path.dirname(path), base + ending)
-
-
-def _link_nameless(fd: int, path: str, unfinished: str, force: bool, folder: int | None) -> bool:
-    """Gives an open file that has no name its own, which must be free, or with `force` the unfinished one.
-
-    Where the system refuses that (a sandbox without linkat()), a copy gets the unfinished one.
-
-    Returns:
-        Whether it has its own name. Raises OSError, OutputError.
-    """
-    descriptors = os.open(_DESCRIPTORS, os.O_RDONLY | _PLAIN)
-    try:
-        with callers_rights():  # with a descriptor of the folder, link() follows the link to the file itself
-            os.link(str(fd), _in(folder, unfinished if force else path), src_dir_fd=descriptors,
-                    dst_dir_fd=folder, follow_symlinks=True)  # fmt: skip
-    except FileExistsError:
-        raise exists(path) from None
-    except OSError:
-        with os.fdopen(open_output(unfinished, folder=folder).fd, "wb") as copy, os.fdopen(os.dup(fd), "rb") as file:
-            file.seek(0)
-            _copy(file, copy)
-        return False
-    finally:
-        os.close(descriptors)
-    return not force
-
-
-def _copy(file: IO[bytes], to: IO[bytes]) -> None:
-    while part := file.read(1 << 20):
-        to.write(part)
 
 
 def _name(unfinished: str, path: str, force: bool, folder: int | None) -> None:

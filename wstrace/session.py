@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
-from wstrace.batch import Dictionary, checked
+from wstrace.batch import Batch, Dictionary, checked
 from wstrace.bus import Bus, ExporterQueue
 from wstrace.clock import now_ns
 from wstrace.config import Config
@@ -24,12 +24,13 @@ from wstrace.ledger import Ledger
 from wstrace.limit import Limit, WorkThread
 from wstrace.options import Spec, build, parse_spec
 from wstrace.plugins import Plugins, default_plugins
+from wstrace.schema import DTYPES, MARK
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace.recorder import Recorder
+    from wstrace.session_trace import Recorder
     from wstrace.trace import Trace
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -95,7 +96,7 @@ class Session:
                 raise UsageError(f"{source.name} has no process to trace", "give one: Session(os.getpid(), ...)")
         self._recorder: Recorder | None = None
         if record:
-            from wstrace.recorder import Recorder
+            from wstrace.session_trace import Recorder
 
             self._recorder = Recorder()
             self._exporters.append(self._recorder)
@@ -155,7 +156,7 @@ class Session:
     @property
     def faults(self) -> NDArray[Any]:
         """The page faults recorded so far: a structured array, shape (n,), with the fields of schema.PAGE_FAULT."""
-        return self._memory().faults()
+        return self.trace.table().to_numpy()
 
     @property
     def trace(self) -> Trace:
@@ -165,9 +166,9 @@ class Session:
         return SessionTrace(self.context, self._memory(), lambda: self._state)
 
     def __repr__(self) -> str:
-        from wstrace.session_trace import shown
-
-        return shown(type(self).__name__, self.context, self._state)
+        rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in self.ledger.rows() if stage == "recorded")
+        lost = sum(n for _, _, n in self.ledger.losses())
+        return f"<{type(self).__name__} of {self.info.name}: {self._state}; {rows or 'no record'}; {lost:,} lost>"
 
     def name(self, code: int) -> str:
         """The name behind a `file` or `pc_file` code."""
@@ -354,11 +355,13 @@ class Session:
 
     def mark(self, text: str) -> None:
         """Adds a user mark with this text, at the current time and thread; sources of snapshots take one for it."""
-        from wstrace.session_trace import user_mark
+        import numpy as np
 
-        marked = user_mark(text, self.context.strings)
-        self._bus.publish(marked)
-        self.context.last_mark[:] = marked["time_ns"].tolist()
+        strings, time_ns = self.context.strings, now_ns()
+        values = {"time_ns": time_ns, "pid": os.getpid(), "tid": threading.get_native_id(), "text": strings.code(text)}
+        columns = {column.name: np.array([values[column.name]], DTYPES[column.type]) for column in MARK.columns}
+        self._bus.publish(Batch(MARK, columns, strings=strings, source="user"))
+        self.context.last_mark[:] = [time_ns]
 
     def __enter__(self) -> Self:
         return self.start()

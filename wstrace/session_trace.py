@@ -1,23 +1,64 @@
-"""SessionTrace: the records that a session keeps in memory, as a Trace, during the session and after it."""
+"""The records that a session keeps in memory, and SessionTrace: these as a Trace, during the session and after it."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-from wstrace.batch import Batch, Dictionary
-from wstrace.clock import now_ns
-from wstrace.interfaces import Context
+import numpy as np
+
+from wstrace.batch import Batch
+from wstrace.interfaces import Context, Exporter
 from wstrace.ledger import Ledger
-from wstrace.schema import DTYPES, MARK, STREAMS, Schema
+from wstrace.schema import PAGE_FAULT, STREAMS, Schema
 from wstrace.table import Selection
 from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 
-if TYPE_CHECKING:
-    from wstrace.recorder import Recorder
+#: The bytes of faults that are kept. The rest is counted as dropped in the ledger.
+KEEP_BYTES = 256 << 20
+#: The rows of other streams may take one part in this many of KEEP_BYTES, in addition.
+_OTHERS = 4
+
+
+class Recorder(Exporter):
+    """The exporter that keeps the page faults and the rows of other streams in memory, each up to a limit."""
+
+    name = "memory"
+
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
+        # of other streams, of faults
+        self._kept: list[list[Batch]] = [[], []]
+        self._bytes, self._room = [0, 0], (keep_bytes // _OTHERS, keep_bytes)
+        self._ledger = Ledger()
+
+    def start(self, context: Context) -> None:
+        """Takes the session's ledger, to count what is not kept."""
+        self._ledger = context.ledger
+
+    def export(self, batch: Batch) -> None:
+        """Keeps the batch; one past the limit is counted as dropped in the ledger."""
+        kind = int(batch.schema.name == PAGE_FAULT.name)
+        if self._bytes[kind] + batch.nbytes > self._room[kind]:
+            self._ledger.add("dropped_lane", len(batch), self.name)
+            return
+        self._bytes[kind] += batch.nbytes
+        self._kept[kind].append(batch)
+
+    def thin(self, chosen: Callable[[Batch], Batch | None]) -> None:
+        """Keeps of each batch what `chosen` returns of it: for a live view, which needs no rows of long ago.
+
+        The ledger does not count what is left out: it was let go, not lost. Faults come first.
+
+        Args:
+            chosen: returns the batch, some rows of it, or None. Batches of a stream come to it as one.
+        """
+        for kind in (1, 0):
+            self._kept[kind] = [part for batch in _joined(self._kept[kind]) if (part := chosen(batch)) is not None]
+            self._bytes[kind] = sum(batch.nbytes for batch in self._kept[kind])
+
+    def batches(self) -> list[Batch]:
+        """All batches that were kept: first mappings, processes and the other streams, then the faults."""
+        return [*self._kept[0], *self._kept[1]]
 
 
 class SessionTrace(Trace):
@@ -80,17 +121,17 @@ class SessionTrace(Trace):
                 yield wanted
 
 
-def shown(kind: str, context: Context, state: str) -> str:
-    """A session in one line: what is traced, its state, and what was recorded and lost so far."""
-    rows = ", ".join(f"{n:,} {stream} recorded" for stage, stream, n in context.ledger.rows() if stage == "recorded")
-    lost = sum(n for _, _, n in context.ledger.losses())
-    return f"<{kind} of {context.info.name}: {state}; {rows or 'no record'}; {lost:,} lost>"
-
-
-def user_mark(text: str, strings: Dictionary) -> Batch:
-    """A batch of one user mark with this text, at the current time and thread."""
-    import numpy as np
-
-    values = {"time_ns": now_ns(), "pid": os.getpid(), "tid": threading.get_native_id(), "text": strings.code(text)}
-    columns = {c.name: np.array([values[c.name]], DTYPES[c.type]) for c in MARK.columns}
-    return Batch(MARK, columns, strings=strings, source="user")
+def _joined(batches: list[Batch]) -> list[Batch]:
+    """The batches of each stream as one, unless they are parts of snapshots or have their times by a window."""
+    alike: dict[object, list[Batch]] = {}
+    for batch in batches:
+        alone = batch.snapshot is not None or "time_ns" not in batch
+        key = id(batch) if alone else (batch.schema, tuple(batch), id(batch.strings))
+        alike.setdefault(key, []).append(batch)
+    return [
+        one if len(group) == 1 else Batch(
+            one.schema, {name: np.concatenate([batch[name] for batch in group]) for name in one},
+            lost=sum(batch.lost for batch in group), source=one.source, strings=one.strings,
+        )
+        for group in alike.values() for one in group[:1]
+    ]  # fmt: skip

@@ -1,10 +1,7 @@
 """Outputs in folders of others, as root and under sudo: nothing that somebody planted there is followed or written."""
 
-import errno
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -179,8 +176,7 @@ def test_a_name_that_changes_meanwhile_never_reaches_another_file(folder, victim
         os.close(reader)
 
 
-def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(folder, victim, sudo, monkeypatch):
-    monkeypatch.delattr(os, "O_TMPFILE")  # as on a file system without nameless files
+def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(folder, victim, sudo):
     out = folder / "o.csv"
     for pid in range(os.getpid(), os.getpid() + 50):
         (folder / f"o.csv.{pid}.part").symlink_to(victim)
@@ -195,53 +191,7 @@ def test_a_whole_file_appears_at_once_under_a_name_that_nobody_could_plant(folde
     assert {entry.name for entry in folder.iterdir()} == planted | {"o.csv"}
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_whole_file_of_a_killed_process_leaves_nothing(folder, sudo, force):
-    out = folder / "o.csv"
-    program = f"""
-from wstrace.output_file import whole_file
-with whole_file({str(out)!r}, force={force}) as file:
-    file.write(b"half")
-    file.flush()
-    print("written", flush=True)
-    input()
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"written\n"
-        process.kill()
-    assert list(folder.iterdir()) == []
-    with whole_file(str(out), force=force) as file:
-        file.write(b"rows")
-        assert list(folder.iterdir()) == []
-    status = out.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (CALLER, CALLER, 0o600)
-    assert (out.read_bytes(), list(folder.iterdir())) == (b"rows", [out])
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_a_whole_file_has_its_name_also_where_nameless_ones_get_none(folder, force, monkeypatch):
-    """A sandbox may permit O_TMPFILE, and refuse the link by which such a file gets a name."""
-    link = os.link
-
-    def refused(source, target, **named):
-        if "src_dir_fd" in named and source.isdigit():
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-        link(source, target, **named)
-
-    monkeypatch.setattr(os, "link", refused)
-    out = folder / "o.csv"
-    with whole_file(str(out), force=force) as file:
-        file.write(b"rows" * 100_000)
-    assert (out.read_bytes(), list(folder.iterdir())) == (b"rows" * 100_000, [out])
-    with pytest.raises(OutputError, match="exists"), whole_file(str(folder / "late")) as file:
-        (folder / "late").write_bytes(b"somebody was faster")
-    assert sorted(entry.name for entry in folder.iterdir()) == ["late", "o.csv"]
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_a_name_may_be_as_long_as_the_system_permits(folder, named, monkeypatch):
-    if named:
-        monkeypatch.delattr(os, "O_TMPFILE")
+def test_a_name_may_be_as_long_as_the_system_permits(folder):
     out = folder / ("\u00e4" * 125 + ".wst")
     for text in (b"old", b"new"):
         with whole_file(str(out), force=True) as file:
@@ -249,10 +199,7 @@ def test_a_name_may_be_as_long_as_the_system_permits(folder, named, monkeypatch)
     assert (out.read_bytes(), list(folder.iterdir())) == (b"new", [out])
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_whole_file_replaces_only_with_force_and_leaves_nothing_when_it_fails(folder, named, monkeypatch):
-    if named:
-        monkeypatch.delattr(os, "O_TMPFILE")
+def test_a_whole_file_replaces_only_with_force_and_leaves_nothing_when_it_fails(folder):
     out = folder / "o.csv"
     out.write_bytes(b"old")
     with pytest.raises(OutputError, match="-f"), whole_file(str(out)):

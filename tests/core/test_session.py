@@ -11,10 +11,10 @@ from wstrace.bus import Queue
 from wstrace.cli import main
 from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError, PluginError, Unavailable, UsageError
-from wstrace.interfaces import Enricher, Exporter, Source
-from wstrace.recorder import Recorder
+from wstrace.interfaces import Context, Enricher, Exporter, Source
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
+from wstrace.session_trace import Recorder, SessionTrace
 from wstrace.testing import RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
 from wstrace.trace_info import TraceInfo, Usage
 
@@ -234,6 +234,7 @@ def test_the_memory_outlives_the_block():
 
 def test_faults_may_be_requested_while_more_arrive(monkeypatch):
     recorder, read = Recorder(), Batch.__getitem__
+    table = SessionTrace(Context(), recorder, lambda: "running").table()
     recorder.export(faults(4))
 
     def more_arrive(batch, column):
@@ -242,8 +243,8 @@ def test_faults_may_be_requested_while_more_arrive(monkeypatch):
         return read(batch, column)
 
     monkeypatch.setattr(Batch, "__getitem__", more_arrive)
-    assert recorder.faults()["va"].tolist() == [4096 * i for i in range(4)]
-    assert recorder.faults()["va"].tolist() == [4096 * i for i in range(7)]
+    assert table.to_numpy()["va"].tolist() == [4096 * i for i in range(4)]
+    assert table.to_numpy()["va"].tolist() == [4096 * i for i in range(7)]
 
 
 def test_own_threads_are_known_before_arming():

@@ -238,8 +238,7 @@ class Baseline:
     def save(self) -> None:
         """Writes it, and makes its folder. Raises OutputError."""
         from wstrace.output_file import whole_file  # it imports much, and most runs write nothing
-        from wstrace.output_folder import in_folder, make_folders
-        from wstrace.output_refusals import refused
+        from wstrace.output_folder import in_folder, make_folders, refused
 
         try:
             with refused(self.path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from wstrace.signatures import without_parameters
 
@@ -32,7 +32,7 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
     """Each name shortened to at most `room` cells.
 
     A name that is too wide loses the parameters and return types of C++ functions first, then tags such as
-    `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are cut elsewhere, or numbered.
+    `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are numbered.
 
     Args:
         names: printable names; equal names get equal results.
@@ -47,12 +47,7 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
         if name not in labels:
             groups.setdefault(_cut(_shorter(name, room), room, mark), []).append(name)
     for label, alike in groups.items():
-        found = [label]
-        if len(alike) > 1 or label in taken:
-            found = next(
-                (way for way in _other_ways(alike, room, mark) if len({*way} - taken) == len(alike)),
-                _numbered(label, len(alike), room, taken),
-            )
+        found = [label] if len(alike) == 1 and label not in taken else _numbered(label, len(alike), room, taken)
         taken.update(found)
         labels.update(zip(alike, found, strict=True))
     return [labels[name] for name in names]
@@ -111,16 +106,6 @@ def _fewer_frames(frames: Sequence[str], room: int, mark: str) -> str:
             if width_of(label) <= room:
                 return label
     return ""
-
-
-def _other_ways(names: Sequence[str], room: int, mark: str) -> Iterator[list[str]]:
-    """Yields other labels for names that look the same without their middle: ends, starts, the first difference."""
-    free = room - len(mark)
-    yield [f"{mark}{_last(name, free)}" for name in names]
-    yield [f"{start_of(name, free)}{mark}" for name in names]
-    differ = next((i for i, letters in enumerate(zip(*names, strict=False)) if len({*letters}) > 1), 0)
-    free = room - 2 * len(mark)
-    yield [f"{mark}{start_of(name[max(differ - free // 3, 0) :], free)}{mark}" for name in names]
 
 
 def _numbered(label: str, n: int, room: int, taken: set[str]) -> list[str]:

@@ -37,8 +37,7 @@ def batch_of(schema: Schema, strings: Dictionary | None = None, **columns: Any) 
 
 def trace_of(*batches: Batch) -> Trace:
     """A trace of these batches in memory, as that of a session which has stopped."""
-    from wstrace.recorder import Recorder
-    from wstrace.session_trace import SessionTrace
+    from wstrace.session_trace import Recorder, SessionTrace
 
     context, recorder = Context(), Recorder()
     recorder.start(context)

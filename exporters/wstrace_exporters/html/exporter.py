@@ -29,7 +29,7 @@ class PageExporter(Exporter):
 
     def start(self, context: Context) -> None:
         """Begins to keep the records."""
-        from wstrace.recorder import Recorder
+        from wstrace.session_trace import Recorder
 
         self._context, self._recorder = context, Recorder()
         self._recorder.start(context)

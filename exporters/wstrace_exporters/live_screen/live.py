@@ -11,9 +11,8 @@ import numpy as np
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Exporter
-from wstrace.recorder import Recorder
 from wstrace.schema import FAULT_MAJOR, PAGE_FAULT
-from wstrace.session_trace import SessionTrace
+from wstrace.session_trace import Recorder, SessionTrace
 from wstrace_exporters.live_screen.look import OWNERS, Look, take_look
 
 #: The bytes of faults that are kept between two looks; what is past that is counted as lost.
