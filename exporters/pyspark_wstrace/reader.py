@@ -22,8 +22,8 @@ from wstrace.options import converted, keyword_options
 from wstrace.schema import STREAMS, Column
 from wstrace.table import Selection
 from wstrace.text import nearest
+from wstrace_exporters.msgpack.read.decoder import Decoder, columns_of
 from wstrace_exporters.msgpack.read.discover import files_of
-from wstrace_exporters.msgpack.read.snapshot_rows import columns_of, stored_names, with_time_and_pid
 from wstrace_exporters.msgpack.read.trace import TraceFile
 from wstrace_exporters.msgpack.storage.urls import is_url
 
@@ -36,33 +36,20 @@ class Piece(NamedTuple):
     rows: int
 
 
-def cut(trace: TraceFile, selection: Selection, rows: int) -> list[Piece]:
+def cut(decoder: Decoder, rows: int) -> list[Piece]:
     """The pieces of a part that hold a selection, of about so many rows each, by its index: no frame is read.
 
     Args:
-        trace: one part, opened by itself.
-        selection: whose frames are counted; those that the index shows to hold none of it are left out.
+        decoder: that of the part and the selection; frames that the index shows to hold none of it are left out.
         rows: of a piece.
     """
-    ((part, decoder),) = trace.decoders(selection)
-    entries = part.chosen(decoder.kinds, selection)
+    entries = decoder.part.chosen(decoder.kinds, decoder.selection)
     numbers = (np.cumsum(entries["n"], dtype="i8") - entries["n"]) // rows
     return [
         Piece(int(some["offset"][0]), int(some["offset"][-1]), int(some["n"].sum()))
         for some in np.split(entries, np.flatnonzero(np.diff(numbers)) + 1)
         if len(some)
     ]
-
-
-def read(trace: TraceFile, selection: Selection, piece: Piece) -> Iterator[Batch]:
-    """The batches of a piece of a part that was opened by itself."""
-    ((part, decoder),) = trace.decoders(selection)
-    for frame in part.read(decoder.kinds, selection, after=piece.first - 1):
-        if frame.offset > piece.last:
-            return
-        batch = decoder.batch(frame)
-        if batch is not None and len(batch):
-            yield batch
 
 
 #: The stream that says what became of the records of each file.
@@ -159,17 +146,16 @@ class WstraceReader(spark.DataSourceReader):
                 continue
             with TraceFile([place]) as trace:
                 trace.trusting = True  # every byte that is read is checked, but no others are for its description
-                selection = self.selection(trace)
-                if snapshot := trace.schema(self.request.stream).snapshot:
-                    selection = selection._replace(columns=tuple(stored_names(selection.columns or ())))
-                for batch in read(trace, selection, piece):
-                    yield self._converted(trace, _path_of(place), with_time_and_pid(batch) if snapshot else batch)
+                (decoder,) = trace.decoders(self.selection(trace))
+                for batch in decoder.batches(piece.first, piece.last):
+                    if len(batch):
+                        yield self._converted(trace, _path_of(place), batch)
 
     def selection(self, trace: TraceFile) -> Selection:
         """The rows that are wanted of a trace, on its own clock."""
         request = self.request
         wanted = {"time_ns" if name == "time" else name for name in self.types}
-        known = [*(column.name for column in trace.schema(request.stream).columns), "host"]
+        known = [*(column.name for column in columns_of(trace.schema(request.stream))), "host"]
         columns = tuple(name for name in known if name in wanted) or tuple(known[:1])
         clock, bounds = trace.info.clock, list(self.bounds)
         for n, at in enumerate(map(_wall_ns, (request.starttime, request.endtime))):
@@ -181,7 +167,8 @@ class WstraceReader(spark.DataSourceReader):
     def _cut(self, place: Any) -> list[Piece]:
         try:
             with TraceFile([place]) as trace:
-                return cut(trace, self.selection(trace), max(1, self.request.rowsperpartition))
+                (decoder,) = trace.decoders(self.selection(trace))
+                return cut(decoder, max(1, self.request.rowsperpartition))
         except TraceFileError:
             if self.request.ignorecorruptfiles:
                 return []

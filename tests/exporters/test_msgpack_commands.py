@@ -110,7 +110,7 @@ def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
     assert "was damaged" in out
     assert "1 lost frames" in out
     assert "114 tail bytes" in out
-    with open_trace(str(broken)) as old, open_trace(str(tmp_path / "good.wst"), scan=True) as new:
+    with open_trace(str(broken)) as old, open_trace(str(tmp_path / "good.wst")) as new:
         assert new.clean
         assert new.rows["page_fault"] == 4500
         assert new.header.boot_id == old.header.boot_id
@@ -276,7 +276,7 @@ def test_a_trace_is_read_from_standard_input(trace, tmp_path, monkeypatch):
 
 def test_standard_input_is_bounded_and_no_terminal(trace, monkeypatch):
     from wstrace.errors import TraceFileError
-    from wstrace_exporters.msgpack.read.standard_input import StandardInput
+    from wstrace_exporters.msgpack.read.input import StandardInput
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(trace.read_bytes())))
     with pytest.raises(TraceFileError, match="longer than 0 MiB; write it to a file"):

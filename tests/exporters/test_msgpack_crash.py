@@ -86,7 +86,7 @@ def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
     exporter, context = started(path, resume=True)
     exporter.export(synthetic.mappings(context.strings, first=5))
     exporter.close()
-    with open_trace(str(path), scan=True) as trace:
+    with open_trace(str(path)) as trace:
         assert trace.state == "cut"
         assert trace.rows["page_fault"] == sum(read)
         assert trace.ledger.get("file_cut") == 3

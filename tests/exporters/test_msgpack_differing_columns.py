@@ -9,7 +9,6 @@ from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.interchange.sql import connect
-from wstrace_exporters.msgpack.read.prefetch import Prefetched
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
@@ -36,7 +35,6 @@ def rows_of(batches) -> int:
 def test_rows_without_the_column_that_is_requested_are_rows(path):
     with open_trace(path) as trace:
         assert rows_of(trace.batches("resident", ["shares"])) == 940
-        assert rows_of(Prefetched(trace.batches("resident", ["shares"]))) == 940
         assert rows_of(trace.batches("resident", ["shares"], pids=[0])) == 940
         assert len(trace.table("resident", ["shares"])) == 940
         assert len(trace.table("resident", ["shares"]).to_numpy()) == 940

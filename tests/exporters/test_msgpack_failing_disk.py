@@ -47,7 +47,7 @@ def cut(whole):
 
 
 def rows_of(path: Path) -> int:
-    with open_trace(str(path), scan=True) as trace:
+    with open_trace(str(path)) as trace:
         return trace.rows.get("page_fault", 0)
 
 
@@ -98,7 +98,7 @@ def test_a_call_that_fails_is_one_line_or_costs_nothing(
     if not run.returncode or (call in ("fsync", "close") and way != "resumed"):
         assert rows_of(path) == expected
     elif path.exists() and not wstrace("info", path).returncode:
-        with open_trace(str(path), scan=True) as trace:
+        with open_trace(str(path)) as trace:
             rows = trace.rows.get("page_fault", 0)
             assert rows == expected or trace.state in ("incomplete", "cut", "damaged")
             assert trace.state != "incomplete" or rows + trace.missing >= expected
@@ -139,12 +139,12 @@ def test_a_full_disk_never_leaves_half_a_frame_and_waits_for_space(tmp_path, dis
     disk.left = 1000  # some of the next frame
     everything(exporter, context, 5000)
     exporter.flush(1)
-    with open_trace(str(path), scan=True) as trace:
+    with open_trace(str(path)) as trace:
         assert trace.damage()["lost_bytes"] == 0
         assert trace.rows["page_fault"] == 5000
     disk.left = 1 << 60
     exporter.close()
-    with open_trace(str(path), scan=True) as trace:
+    with open_trace(str(path)) as trace:
         assert trace.clean
         assert trace.rows["page_fault"] == 10_000
     assert context.ledger.losses() == []
@@ -167,7 +167,7 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
     everything(exporter, context, 5000)
     with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
         exporter.close()
-    with open_trace(str(path), scan=True) as trace:
+    with open_trace(str(path)) as trace:
         assert (trace.clean, trace.state, trace.missing) == (True, "incomplete", dropped)
         assert trace.damage()["lost_names"] == 0
         lost = sum(sum(mark["lost"].values()) for mark in trace.marks if mark["m"] == "lost")

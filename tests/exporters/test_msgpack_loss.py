@@ -110,12 +110,12 @@ def test_copies_of_one_trace_are_refused_in_any_order(word, whole, cut, tmp_path
     copy.write_bytes(whole.read_bytes())
     _recover(whole, recovered)
     output = ["-o", tmp_path / "merged.wst"] if word == "convert" else []
-    for other, hint in ((cut, f": {whole} holds more"), (copy, ""), (recovered, "")):
+    for other in (cut, copy, recovered):
         for files in ((whole, other), (other, whole)):
             code, out, err = wstrace(word, *files, *output)
             assert (code, out) == (125, "")
             assert err.startswith(f"wstrace: {files[0]} and {files[1]} hold records of the same trace")
-            assert f"name one of them{hint}\n" in err
+            assert "name one of them\n" in err
             assert err.count("\n") == 1
     assert not (tmp_path / "merged.wst").exists()
 

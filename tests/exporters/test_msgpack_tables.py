@@ -11,7 +11,6 @@ from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format.layout import LIMITS
-from wstrace_exporters.msgpack.read.prefetch import Prefetched
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
@@ -82,16 +81,11 @@ def checked(batches: list[Batch]) -> int:
 
 
 def visits_of(trace: TraceFile) -> int:
-    batches = [batch for part, decoder in trace.decoders(Selection()) for batch in decoded(part, decoder)]
+    batches = list(trace.read(Selection()))
     assert trace.damage()["lost_names"] == 0
     ids = [i for batch in trace.batches("place") for i in batch["id"].tolist()]
     assert len(ids) == len(set(ids)) == sum(map(len, trace.batches("place", ["name"])))
-    assert len(ids) == sum(map(len, Prefetched(trace.batches("place", ["name"]))))
     return checked(batches)
-
-
-def decoded(part, decoder) -> list[Batch]:
-    return [batch for frame in part.read(decoder.kinds) if (batch := decoder.batch(frame)) is not None]
 
 
 def test_several_files_at_once_and_a_merge_of_them(tmp_path):

@@ -95,14 +95,12 @@ def test_a_selection_of_processes_holds_for_every_stream_and_column(several):
         assert 0 < len(column(half, "va")) < len(expected[104])
 
 
-@pytest.mark.parametrize("how", ["cut", "scanned"])
-def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path, how):
+def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path):
     path, expected = several
-    if how == "cut":
-        path = Path(shutil.copy(path, tmp_path / "cut.wst"))
-        with path.open("r+b") as file:
-            file.truncate(path.stat().st_size - 50)
-    with TraceFile([str(path)], scan=True) as trace:
+    path = Path(shutil.copy(path, tmp_path / "cut.wst"))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 50)
+    with TraceFile([str(path)]) as trace:
         assert column(trace.batches("page_fault", pids=[104]), "va").tolist() == expected[104]
 
 

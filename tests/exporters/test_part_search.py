@@ -1,9 +1,9 @@
-"""Which parts a window needs: as looking at all of them tells, from few of them."""
+"""Which parts a window needs: those that all parts show, from few of them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace_exporters.msgpack.read.open_parts import LATE_NS, parts_within
+from wstrace_exporters.msgpack.read.open_parts import parts_within
 
 Span = tuple[int, int] | None
 
@@ -26,15 +26,9 @@ def spans_of(steps: list[tuple[int, int, bool]]) -> list[Span]:
 
 
 @given(steps, st.integers(-100, 5000), st.integers(0, 300))
-def test_no_part_that_can_hold_a_row_of_the_window_is_left_out(steps, start, seconds):
+def test_the_parts_that_can_hold_a_row_of_the_window_are_found(steps, start, seconds):
     spans = spans_of(steps)
     begin, end = start * SECOND, (start + seconds) * SECOND
-    within = parts_within(len(spans), spans.__getitem__, begin, end)
-    needed = [
-        number
-        for number, span in enumerate(spans)
-        if span is not None and span[1] >= begin - LATE_NS and span[0] < end + LATE_NS
+    assert parts_within(len(spans), spans.__getitem__, begin, end) == [
+        number for number, span in enumerate(spans) if span is not None and span[1] >= begin and span[0] < end
     ]
-    assert set(needed) <= set(within)
-    rows = [number for number in within if spans[number] is not None]
-    assert rows == needed

@@ -118,7 +118,7 @@ def test_processes_have_their_life_and_their_sums(path):
     sql = "select pid, ppid, name, began_ns, ended_ns, code, threads, faults, from_disk from processes order by 1"
     assert rows(path, sql) == [(7, 1, "sh", 5, 0, -1, 1, 1, 0), (8, 7, "app", 10, 60, 3, 2, 5, 1)]
     # of the last snapshot; what is swapped out is not resident
-    sql = "select pid, looked_ns, resident, private from processes order by 1"
+    sql = "select pid, snapshot_ns, resident, private from processes order by 1"
     assert rows(path, sql) == [(7, 0, 0, 0), (8, 59, 3 * PAGE, 3 * PAGE)]
 
 

@@ -26,8 +26,8 @@ from wstrace.terminal.output import progress_bar
 from wstrace.text import damage_note, estimates_note, plural, printable, size
 from wstrace_exporters.msgpack.commands.info import unknown_lines
 from wstrace_exporters.msgpack.read.discover import files_of
+from wstrace_exporters.msgpack.read.open_parts import boot_of, refuse_copies
 from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.same_trace import boot_of, refuse_copies
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.storage.urls import Place, shown
 from wstrace_exporters.msgpack.write.copy import copy
@@ -147,9 +147,9 @@ def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
         raise UsageError(f"{output} is one of the files that are read", "name another one; the original stays as it is")
     with ExitStack() as opened:
         if "-" in paths:
-            traces = [opened.enter_context(open_trace(paths, scan=True))]
+            traces = [opened.enter_context(open_trace(paths))]
         else:
-            traces = [opened.enter_context(TraceFile(group, scan=len(paths) == 1)) for group in _by_boot(paths)]
+            traces = [opened.enter_context(TraceFile(group)) for group in _by_boot(paths)]
         states = {trace.state for trace in traces}
         rows = copy(traces, output, force=force)
         unknown = [f"{trace.parts[0].path}: {line.strip()}" for trace in traces

@@ -18,7 +18,7 @@ from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 @click.option("--quick", is_flag=True, help="Trust the index of a file that has its end; do not check every byte.")
 def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
     """Show header, streams, rows, span, processes, ledger; clean, cut or damaged, and what is lost."""
-    with open_trace(paths, scan=not quick) as trace:
+    with open_trace(paths) as trace:
         trace.trusting = quick
         facts = describe(trace)
     if as_json:
@@ -33,11 +33,12 @@ def info(paths: tuple[str, ...], as_json: bool, quick: bool) -> None:
 def describe(trace: TraceFile) -> dict[str, Any]:
     """What `info` shows, as plain values. FORMAT.md documents the keys."""
     header = trace.header
+    state = trace.state  # every byte is checked before anything is read
     span, names = trace.span(), trace.process_names()
     unnamed = len(distinct(trace.processes["pid"])) - len(names) if "pid" in trace.processes else 0
     return {
         "files": [part.path for part in trace.parts],
-        "state": trace.state,
+        "state": state,
         "missing": trace.missing,
         "damage": trace.damage(),
         "version": list(header.version),

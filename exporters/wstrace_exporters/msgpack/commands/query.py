@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import sys
-from pathlib import Path
 
 import click
 
 from wstrace.cli.tracing import warn
-from wstrace.errors import TraceFileError, UsageError
+from wstrace.errors import UsageError
 from wstrace.text import printable
 from wstrace_exporters.msgpack.interchange.sql import connect
-from wstrace_exporters.msgpack.storage.urls import is_url
 
 
 @click.command()
@@ -49,23 +46,11 @@ def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
         raise UsageError("query needs a FILE and a question in SQL", "wstrace query --schema prints the tables")
     # The command line freezes the collector at its end, and DuckDB's binding reports each object left as leaked.
     atexit.register(gc.unfreeze)
-    _leave_a_deleted_directory(path)
     with connect(path, sql) as answer:
         names, rows = answer.names, answer.rows
         if answer.incomplete:
             warn(printable(f"{path}: {answer.incomplete}"))
         _show(names, rows, shape, limit)
-
-
-def _leave_a_deleted_directory(path: str) -> None:
-    """DuckDB opens no connection where the working directory was deleted; only absolute names lead anywhere there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        if not Path(path).is_absolute() and not is_url(path):
-            problem = f"cannot read {printable(path)}: the working directory was deleted"
-            raise TraceFileError(problem, "go to another one (cd)") from None
-        os.chdir("/")
 
 
 def _show(names: list[str], rows: list[tuple[object, ...]], shape: str, limit: int) -> None:

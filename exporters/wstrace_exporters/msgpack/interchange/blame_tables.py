@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.composition import Composition
+from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.losses import page_of, space_of
 from wstrace.analysis.tally import begins
 from wstrace.analysis.unshared import Unshared
@@ -46,48 +47,55 @@ UNSHARED = Schema(
 )
 
 
-def pages_batch(blame: Composition, strings: Dictionary) -> Batch:
+#: Columns of who brought a page, and the dimensions of reports that they are.
+OWNERS = {"own_line": "line", "function": "function", "package": "package"}
+
+
+def owners(
+    past: Past, cells: NDArray[Any], strings: Dictionary, wanted: Iterable[str] = OWNERS
+) -> dict[str, NDArray[Any]]:
+    """The wanted columns of OWNERS, as codes of `strings`, of cells of the cube, shape (n,)."""
+    found = {}
+    for name in wanted:
+        labels = past.labels(OWNERS[name])
+        codes = np.array([strings.code(label.text) for (label,) in labels.labels], "<u4")
+        found[name] = codes[labels.of[cells]]
+    return found
+
+
+def pages_batch(of: Composition, strings: Dictionary) -> Batch:
     """A row for each resident page."""
-    of, faults = blame, blame.history.faults
-    first, known = of.found.fault, of.found.fault >= 0
+    faults, first = of.history.faults, of.found.fault
     brought = np.zeros(len(first), "<u8")
-    brought[known] = faults.time[first[known]]
-    flags = of.inputs.runs["flags"][of.run]
-    run_start = of.inputs.runs["start"][of.run]
+    brought[first >= 0] = faults.time[first[first >= 0]]
     begin = np.flatnonzero(begins(of.run))
     number = np.arange(len(of.run)) - np.repeat(begin, np.diff(np.append(begin, len(of.run))))
     columns: dict[str, NDArray[Any]] = {
         "pid": of.inputs.pids[of.column("space")].astype("<u4"),
-        "va": run_start + number.astype("<u8") * np.uint64(of.page_size),
+        "va": of.column("start") + number.astype("<u8") * np.uint64(of.page_size),
         "file": of.column("file"),
         "kind": of.column("kind"),
-        "private": ((flags & PAGE_EXCLUSIVE) != 0).astype("|u1"),
+        "private": ((of.column("flags") & PAGE_EXCLUSIVE) != 0).astype("|u1"),
         "brought_ns": brought,
         "estimated": of.found.estimated.astype("|u1"),
+        **owners(of.past, of.page_cells, strings),
     }
-    for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        labels = of.past.labels(view)
-        codes = np.array([strings.code(label.text) for (label,) in labels.labels], "<u4")
-        columns[name] = codes[labels.of[of.page_cells]]
     return Batch(PAGES, columns, strings=strings, rows=len(first))
 
 
-def unshared_batch(blame: Composition, strings: Dictionary) -> Batch:
+def unshared_batch(of: Composition, strings: Dictionary) -> Batch:
     """A row for each copy of a page that was shared since a fork."""
-    of = blame
-    faults, losses, copies = of.history.faults, of.history.losses, Unshared(blame)
-    at, row = copies.copies, losses.row[of.history.copies.fork]
+    faults, losses, copies = of.history.faults, of.history.losses, Unshared(of)
+    at = copies.copies
+    row = losses.row[of.history.copies.fork] if len(at) else np.zeros(0, np.intp)
     pids = of.inputs.pids.astype("<u4")
     columns: dict[str, NDArray[Any]] = {
         "time_ns": faults.time[at],
         "pid": pids[space_of(faults.key[at]).astype(np.intp)],
-        "child": pids[losses.rows.space[row]] if len(at) else np.zeros(0, "<u4"),
-        "parent": pids[losses.rows.other[row]] if len(at) else np.zeros(0, "<u4"),
+        "child": pids[losses.rows.space[row]],
+        "parent": pids[losses.rows.other[row]],
         "va": page_of(faults.key[at]) * np.uint64(of.page_size),
         "copies": copies.pages.astype("<u4"),
+        **owners(of.past, of.fault_cells[faults.order[at]], strings),
     }
-    for name, view in (("own_line", "line"), ("function", "function"), ("package", "package")):
-        labels = of.past.labels(view)
-        codes = np.array([strings.code(label.text) for (label,) in labels.labels], "<u4")
-        columns[name] = codes[labels.of[of.fault_cells[faults.order[at]]]]
     return Batch(UNSHARED, columns, strings=strings, rows=len(at))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from wstrace.errors import LimitError, TraceFileError, UsageError, missing
 from wstrace.plugins import default_plugins, own_platform
 from wstrace.text import printable
-from wstrace_exporters.msgpack.interchange.tables import tables_of
+from wstrace_exporters.msgpack.interchange.tables import Rows, tables_of
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 #: Bytes of address space. DuckDB starts a thread for each CPU: a query of few rows had 339 MB in all with two threads,
@@ -54,7 +54,10 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
     """
     within = _within_our_limit()
     module = duckdb()
-    connection = module.connect(":memory:", config=within)
+    try:
+        connection = module.connect(":memory:", config=within)
+    except module.Error as error:  # as in a working directory that was deleted
+        raise UsageError(f"query: {str(error).splitlines()[0]}") from None
     try:
         reader = _reader(path)
         if reader:
@@ -68,9 +71,10 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
             return
         _confine(connection)
         with open_trace(path) as trace:
-            for name, rows in tables_of(trace, sql).items():
+            tables = tables_of(trace, sql)
+            for name, rows in tables.items():
                 connection.register(printable(name), rows)
-            yield _answer(module, connection, sql)._replace(incomplete=trace.info.incomplete)
+            yield _answer(module, connection, sql, tables.values())._replace(incomplete=trace.info.incomplete)
     except module.OutOfMemoryException as error:
         raise LimitError(
             f"query: {str(error).splitlines()[0]}",
@@ -107,11 +111,14 @@ def _confine(connection: Any, *paths: str) -> None:
     connection.execute("set lock_configuration = true")
 
 
-def _answer(module: Any, connection: Any, sql: str) -> Answer:
+def _answer(module: Any, connection: Any, sql: str, tables: Iterable[Rows] = ()) -> Answer:
     try:
         result = connection.execute(sql)
         return Answer([column[0] for column in result.description], result.fetchall())
     except module.OutOfMemoryException:
         raise
     except module.Error as error:
+        for rows in tables:
+            if rows.refused is not None:
+                raise rows.refused from None
         raise UsageError(f"query: {str(error).splitlines()[0]}") from None

@@ -13,11 +13,11 @@ from wstrace.analysis.stack_views import STACKS, stack_rows
 from wstrace.analysis.symbols import symbolizer_of
 from wstrace.arrow import Converter
 from wstrace.batch import Batch
+from wstrace.errors import WstraceError
 from wstrace.schema import ADDRESS_SPACE, CALL_SITE, MARK, RESIDENT_PAGES, STREAMS, Column, Schema
 from wstrace_exporters.msgpack.interchange.blame_tables import PAGES, UNSHARED, pages_batch, unshared_batch
 from wstrace_exporters.msgpack.interchange.views import FAULTS, PROCESSES, fault_batches, processes_batch
-from wstrace_exporters.msgpack.read.prefetch import Prefetched
-from wstrace_exporters.msgpack.read.snapshot_rows import COMMON, columns_of, stored_names, with_time_and_pid
+from wstrace_exporters.msgpack.read.decoder import COMMON, columns_of
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 
 #: Streams that are tables even when the trace has no row of them.
@@ -70,10 +70,9 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
     found: dict[str, Rows] = {}
     for stream in sorted({*ALWAYS, *trace.streams} - {MARK.name}):
         columns = tuple(trace.columns_of(stream))  # a file may have rows of a stream without known columns
-        if columns and trace.schema(stream).snapshot:
-            found[stream] = Rows(trace, (*COMMON, *columns), sql, _snapshots(stream))
-        elif columns:
-            found[stream] = Rows(trace, columns, sql, _stream(stream))
+        if columns:
+            common = COMMON if trace.schema(stream).snapshot else ()
+            found[stream] = Rows(trace, (*common, *columns), sql, _stream(stream))
     made: dict[Schema, Make] = {
         FAULTS: fault_batches,
         PAGES: lambda trace, _: [pages_batch(Composition(trace), trace.strings)],
@@ -86,38 +85,45 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
 
 
 class Rows:
-    """A table as an Arrow stream with the columns that a query names. DuckDB may read it several times, or never."""
+    """A table as an Arrow stream with the columns that a query names. DuckDB may read it several times, or never.
+
+    Attributes:
+        refused: why its rows could not be made.
+    """
 
     def __init__(self, trace: TraceFile, columns: tuple[Column, ...], sql: str, make: Make) -> None:
         names = chosen([column.name for column in columns], sql) if sql else [column.name for column in columns]
         self._trace, self._make = trace, make
+        self.refused: WstraceError | None = None
         self.columns = [column for column in columns if column.name in names]
 
     def __arrow_c_schema__(self) -> Any:
         return self._converter([]).schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        rows = self._make(self._trace, [column.name for column in self.columns])
-        return self._converter(rows).reader().__arrow_c_stream__(requested_schema)
+        return self._converter(self._batches()).reader().__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[Batch]:
+        try:
+            yield from self._make(self._trace, [column.name for column in self.columns])
+        except WstraceError as error:
+            self.refused = error  # DuckDB passes its text on alone
+            raise
 
     def _converter(self, rows: Iterable[Batch]) -> Converter:
         return Converter(self.columns, self._trace.strings, rows)
 
 
 def _stream(stream: str) -> Make:
-    return lambda trace, columns: Prefetched(trace.batches(stream, columns))
-
-
-def _snapshots(stream: str) -> Make:
-    return lambda trace, columns: map(with_time_and_pid, trace.batches(stream, stored_names(columns)))
+    return lambda trace, columns: trace.batches(stream, columns)
 
 
 def _still_resident(trace: TraceFile, columns: list[str]) -> Iterator[Batch]:
     snapshots: LastSnapshots[list[Batch]] = LastSnapshots(list, list.append)
-    for batch in trace.batches(RESIDENT_PAGES.name, [*stored_names(columns), "flags"]):
+    for batch in trace.batches(RESIDENT_PAGES.name, [*columns, "flags"]):
         snapshots.add(batch)
     for _, parts in snapshots:
-        yield from map(with_time_and_pid, parts)
+        yield from parts
 
 
 def _stacks(trace: TraceFile, columns: list[str]) -> list[Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from wstrace.analysis.names import Processes
 from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.batch import Batch
 from wstrace.schema import (
+    DTYPES,
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,
     FAULT_MAJOR,
@@ -28,6 +30,7 @@ from wstrace.schema import (
     Column,
     Schema,
 )
+from wstrace_exporters.msgpack.interchange.blame_tables import OWNERS, owners
 from wstrace_exporters.msgpack.read.trace import TraceFile
 
 ACCESSES = ("", "read", "write", "execute")
@@ -68,12 +71,10 @@ PROCESSES = Schema(
         Column("began_ns", "u64", "ns", "its first record"),
         Column("ended_ns", "u64", "ns", "its end; 0 = not in the trace"),
         Column("code", "i64", "count", "exit code, 128 + N for a signal; -1 = not known"),
-        Column("threads", "u32", "count", "threads that the trace tells of"),
+        Column("threads", "u32", "count", "threads in the trace"),
         Column("faults", "u64", "count", "its recorded page faults"),
         Column("from_disk", "u64", "count", "those of them that read from a disk"),
-        Column(
-            "looked_ns", "u64", "ns", "the time of its last whole snapshot; 0 = none, and the next two are not known"
-        ),
+        Column("snapshot_ns", "u64", "ns", "of its last whole snapshot; 0 = none, and the next two are not known"),
         Column("resident", "u64", "count", "what was in memory at that time", unit="bytes"),
         Column("private", "u64", "count", "the part of it that no other process had", unit="bytes"),
     ),
@@ -84,8 +85,9 @@ _MADE_OF = {
     "access": ("flags",), "pc_function": ("pc", "pc_mapping", "pc_file", "flags"),
     "own_line": (), "function": (), "package": (),
 }  # fmt: skip
-_OWNERS = {"own_line": "line", "function": "function", "package": "package"}
 _HOSTS = 1 << 16
+#: Behind all numbers of threads.
+_NO_THREAD = (1 << 64) - 1
 
 
 def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
@@ -93,7 +95,10 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
     needed = {"pid", "host"}.union(*(_MADE_OF.get(name, (name,)) for name in wanted))
     names, strings = Names(trace), trace.strings
     symbolizer = symbolizer_of(trace.info, [trace.mappings])
-    causes = _owners(trace, [name for name in wanted if name in _OWNERS])
+    causes: dict[str, NDArray[Any]] = {}
+    if names_of_owners := [name for name in wanted if name in OWNERS]:
+        past = Past(trace, (("exit", ()),))
+        causes = owners(past, past.inputs[0].faults["cell"], strings, names_of_owners)
     done = 0
     for batch in trace.batches(PAGE_FAULT.name, sorted(needed)):
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in wanted if name in batch}
@@ -113,19 +118,6 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
         yield Batch(FAULTS, columns, strings=strings, rows=len(batch))
 
 
-def _owners(trace: TraceFile, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Of each fault of the trace the codes of its labels, in the order of the file."""
-    found: dict[str, NDArray[Any]] = {}
-    if not wanted:
-        return found
-    past = Past(trace, (("exit", ()),))
-    for name in wanted:
-        labels = past.labels(_OWNERS[name])
-        codes = np.array([trace.strings.code(label.text) for (label,) in labels.labels], "<u4")
-        found[name] = codes[labels.of[past.inputs[0].faults["cell"]]]
-    return found
-
-
 def _decoded(flags: NDArray[Any]) -> dict[str, NDArray[Any]]:
     known = (flags & FAULT_ACCESS_KNOWN) != 0
     access = np.where(flags & FAULT_EXECUTE, 3, np.where(flags & FAULT_WRITE, 2, 1))
@@ -140,16 +132,20 @@ class Names:
     """The names that processes and threads had at a time, from the rows of PROCESS."""
 
     def __init__(self, trace: TraceFile) -> None:
-        self._numbers = Processes(_HOSTS)
-        rows = trace.processes
+        self._numbers, rows = Processes(_HOSTS), trace.processes
         absent = np.zeros(len(rows), "<u8")
-        named = rows.columns.get("name", absent) != 0
-        thread = self._keys(rows, rows.columns.get("tid", absent))[named]
-        time = rows.columns.get("time_ns", absent)[named].astype(np.uint64)
-        order = np.lexsort((time, thread))
-        self._threads, start = np.unique(thread[order], return_index=True)
-        self._start = np.append(start, len(order))
-        self._time, self._name = time[order], rows.columns.get("name", absent)[named][order].astype("<u4")
+        name, time, tid = (rows.columns.get(column, absent) for column in ("name", "time_ns", "tid"))
+        named = np.lexsort((time, self._keys(rows, tid)))
+        named = named[name[named] != 0]
+        thread = self._keys(rows, tid)[named]
+        self._threads, self._first = np.unique(np.append(thread, np.uint64(_NO_THREAD)), return_index=True)
+        self._times = np.unique(time[named])
+        self._places = self._placed(self._threads.searchsorted(thread), time[named])
+        self._names = np.append(name[named], 0).astype("<u4")
+
+    def _placed(self, threads: NDArray[np.intp], times: NDArray[Any]) -> NDArray[np.intp]:
+        """Numbers that ascend by thread, and of one thread by time."""
+        return threads * (len(self._times) + 1) + self._times.searchsorted(times, "right")
 
     def at(self, batch: Batch, tids: NDArray[Any]) -> NDArray[np.uint32]:
         """The codes of the names of the threads at the times of a batch's rows, shape (n,); 0 = not known.
@@ -159,23 +155,14 @@ class Names:
         times = batch.columns.get("time_ns")
         if times is None:
             times = np.full(len(batch), batch.window[1], np.uint64)
-        found = self._of(self._keys(batch, tids), times)
-        unnamed = np.flatnonzero(found == 0)
-        if len(unnamed):
-            found[unnamed] = self._of(self._keys(batch, batch["pid"])[unnamed], times[unnamed])
-        return found
+        own, process = (self._of(self._keys(batch, ids), times) for ids in (tids, batch["pid"]))
+        return np.where(own == 0, process, own)
 
     def _of(self, keys: NDArray[np.uint64], times: NDArray[Any]) -> NDArray[np.uint32]:
-        found = np.zeros(len(keys), "<u4")
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        at = self._threads.searchsorted(distinct)
-        for number, place in enumerate(at.tolist()):
-            if place < len(self._threads) and self._threads[place] == distinct[number]:
-                low, high = int(self._start[place]), int(self._start[place + 1])
-                rows = np.flatnonzero(inverse == number) if len(distinct) > 1 else slice(None)
-                last = self._time[low:high].searchsorted(times[rows], "right") - 1
-                found[rows] = self._name[low + np.maximum(last, 0)]
-        return found
+        thread = self._threads.searchsorted(keys)
+        row = self._places.searchsorted(self._placed(thread, times), "right") - 1
+        found = self._names[np.maximum(row, self._first[thread])]
+        return np.where(self._threads[thread] == keys, found, np.uint32(0))
 
     def _keys(self, batch: Batch, tids: NDArray[Any]) -> NDArray[np.uint64]:
         """A thread of one host as one number."""
@@ -183,38 +170,29 @@ class Names:
 
 
 def processes_batch(trace: TraceFile) -> Batch:
-    """A row for each process that the trace tells of, in order of pid."""
-    numbers, strings = Processes(_HOSTS), trace.strings
-    rows = trace.processes
-    absent = np.zeros(len(rows), "<u8")
-    processes = numbers.numbers(rows.columns.get("host"), rows.columns.get("pid", absent))
-    faults, majors = _faults(trace, numbers)
-    looks = _looks(trace, numbers)
-    every = sorted({*processes.tolist(), *faults, *looks})
-    place = {number: n for n, number in enumerate(every)}
-    found: dict[str, NDArray[Any]] = {c.name: np.zeros(len(every), f"<{c.type[0]}{int(c.type[1:]) // 8}")
-                                      for c in PROCESSES.columns}  # fmt: skip
-    found["pid"][:] = [numbers.pid(number) for number in every]
-    found["code"][:] = -1
-    for name, values in (("faults", faults), ("from_disk", majors)):
-        found[name][:] = [values.get(number, 0) for number in every]
-    for number, (time, resident, private) in looks.items():
-        row = place[number]
-        found["looked_ns"][row], found["resident"][row], found["private"][row] = time, resident, private
-    _lives(found, rows, np.array([place[number] for number in processes.tolist()], np.intp))
-    return Batch(PROCESSES, found, strings=strings, rows=len(every))
-
-
-def _lives(found: dict[str, NDArray[Any]], rows: Batch, at: NDArray[np.intp]) -> None:
-    """Fills in what the rows of PROCESS say of the processes at these positions."""
-    if not len(rows):
-        return
+    """A row for each process of the trace, in order of pid."""
+    numbers, rows = Processes(_HOSTS), trace.processes
     absent = np.zeros(len(rows), "<u8")
     pid, tid, event, time = (rows.columns.get(name, absent) for name in ("pid", "tid", "event", "time_ns"))
+    processes = numbers.numbers(rows.columns.get("host"), pid)
+    faults, majors = Counter[int](), Counter[int]()
+    for batch in trace.batches(PAGE_FAULT.name, ("pid", "flags", "host")):
+        owners_of = numbers.numbers(batch.columns.get("host"), batch["pid"])
+        for counts, some in ((faults, owners_of), (majors, owners_of[(batch["flags"] & FAULT_MAJOR) != 0])):
+            counts.update(dict(zip(*(part.tolist() for part in np.unique(some, return_counts=True)), strict=True)))
+    snapshots = _last_snapshots(trace, numbers)
+    every = np.unique(np.array([*processes.tolist(), *faults, *snapshots], np.uint64))
+    found: dict[str, NDArray[Any]] = {c.name: np.zeros(len(every), DTYPES[c.type]) for c in PROCESSES.columns}
+    found["code"][:] = -1
+    for place, number in enumerate(every.tolist()):
+        found["pid"][place], found["faults"][place], found["from_disk"][place] = (
+            numbers.pid(number), faults[number], majors[number])  # fmt: skip
+        for name, value in zip(("snapshot_ns", "resident", "private"), snapshots.get(number, ()), strict=False):
+            found[name][place] = value
+    at = every.searchsorted(processes)
     order = np.argsort(time, kind="stable")
+    found["began_ns"][at[order[::-1]]] = time[order[::-1]]  # of several rows the last one stands
     own = order[(tid == pid)[order]]
-    first = order[::-1]
-    found["began_ns"][at[first]] = time[first]  # of several rows the last one stands
     for name in ("ppid", "name"):
         values = rows.columns.get(name, absent)
         known = own[values[own] != 0]
@@ -223,35 +201,25 @@ def _lives(found: dict[str, NDArray[Any]], rows: Batch, at: NDArray[np.intp]) ->
     found["ended_ns"][at[ended]] = time[ended]
     if "code" in rows:
         found["code"][at[ended]] = rows["code"][ended]
-    pairs = np.unique(np.stack((at.astype(np.int64), tid.astype(np.int64))), axis=1)
-    found["threads"][:] = np.bincount(pairs[0], minlength=len(found["pid"]))
+    threads = np.unique(np.stack((at, tid.astype(np.intp))), axis=1)[0]
+    found["threads"][:] = np.bincount(threads, minlength=len(every))
+    return Batch(PROCESSES, found, strings=trace.strings, rows=len(every))
 
 
-def _faults(trace: TraceFile, numbers: Processes) -> tuple[dict[int, int], dict[int, int]]:
-    """Number of a process -> its faults, and those of them that read from a disk."""
-    all_of: dict[int, int] = {}
-    majors: dict[int, int] = {}
-    for batch in trace.batches(PAGE_FAULT.name, ("pid", "flags", "host")):
-        processes = numbers.numbers(batch.columns.get("host"), batch["pid"])
-        major = (batch["flags"] & FAULT_MAJOR) != 0
-        for counts, rows in ((all_of, processes), (majors, processes[major])):
-            for number, n in zip(*(part.tolist() for part in np.unique(rows, return_counts=True)), strict=True):
-                counts[number] = counts.get(number, 0) + n
-    return all_of, majors
-
-
-def _looks(trace: TraceFile, numbers: Processes) -> dict[int, tuple[int, int, int]]:
+def _last_snapshots(trace: TraceFile, numbers: Processes) -> dict[int, list[int]]:
     """Number of a process -> time, resident and private bytes of its last whole snapshot."""
     size = trace.info.page_size or 4096
 
     def count(sums: list[int], batch: Batch) -> None:
         pages = batch["pages"].astype(np.int64)
-        private = (batch["flags"] & PAGE_EXCLUSIVE) != 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
-        sums[0] = batch.snapshot.time_ns if batch.snapshot else 0
-        sums[1] += int(pages.sum()) * size
-        sums[2] += int(pages[private].sum()) * size
+        private = pages[(batch["flags"] & PAGE_EXCLUSIVE) != 0] if "flags" in batch else pages[:0]
+        sums[:] = (
+            batch.snapshot.time_ns if batch.snapshot else 0,
+            sums[1] + int(pages.sum()) * size,
+            sums[2] + int(private.sum()) * size,
+        )
 
     taken: LastSnapshots[list[int]] = LastSnapshots(lambda: [0, 0, 0], count)
     for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
         taken.add(batch)
-    return {numbers.number(host, pid): (sums[0], sums[1], sums[2]) for (host, pid), sums in taken}
+    return {numbers.number(host, pid): sums for (host, pid), sums in taken}

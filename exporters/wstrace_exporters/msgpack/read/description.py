@@ -14,7 +14,7 @@ _LARGEST = 1 << 62
 
 
 def trace_info(
-    header: Header, facts: Mapping[str, Any], marks: Sequence[Mapping[str, Any]], begin_ns: int
+    header: Header, facts: Mapping[str, Any], marks: Sequence[Mapping[str, Any]], first_ns: int
 ) -> TraceInfo:
     """The TraceInfo of a recorded trace.
 
@@ -22,16 +22,13 @@ def trace_info(
         header: the header of its first part.
         facts: the content of its last facts mark; {} when the file was cut.
         marks: all of its marks, of which the clock marks are used.
-        begin_ns: when it began, in nanoseconds of the records' clock.
+        first_ns: the time of its first row, 0 = none: it began then, unless a clock mark says when.
     """
     info = TraceInfo.from_dict(facts)
-    begin_ns = begin_ns if _is_time(begin_ns) else 0
+    clocks = [mark for mark in marks if mark.get("m") == "clock" and _is_time(mark.get("monotonic"))]
+    begin_ns = int(clocks[0]["monotonic"]) if clocks else first_ns if _is_time(first_ns) else 0
     first = begin_ns, begin_ns + _offset(header, begin_ns)
-    later = [
-        (mark["monotonic"], mark["realtime"])
-        for mark in marks
-        if mark.get("m") == "clock" and _is_time(mark.get("monotonic")) and _is_time(mark.get("realtime"))
-    ]
+    later = [(mark["monotonic"], mark["realtime"]) for mark in clocks if _is_time(mark.get("realtime"))]
     name = header.clock.get("name")
     info.clock = ClockAnchor(
         [first, *(mark for mark in later if mark[0] > begin_ns)], name if type(name) is str else ""

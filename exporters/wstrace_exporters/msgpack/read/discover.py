@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format.part_names import name_and_number, parts_prefix, parts_there
-from wstrace_exporters.msgpack.read.part import OTHER_VERSION, Part, first_header
+from wstrace_exporters.msgpack.read.part import OTHER_VERSION, first_header
 from wstrace_exporters.msgpack.storage.urls import (
     Place,
     StoredObject,
@@ -94,27 +94,19 @@ def _chain(paths: list[str]) -> list[str]:
     before: bytes | None = None
     for path in paths:
         header = first_header(path)
-        if found and header is not None and before is not None and header.prev != before:
-            continue
-        found.append(path)
-        before = id_of(path)
+        if header is None or before is None or header.prev == before:
+            found.append(path)
+            before = header.id if header is not None else None
     return found
 
 
 def id_of(path: str) -> bytes | None:
-    """The file id of a part, by its frames where its header is damaged; None when no frame is good.
+    """The file id of a part; None when its header is damaged.
 
     Raises:
         TraceFileError: the part cannot be read, or is of another version.
     """
     header = first_header(path)
-    if header is not None:
-        if why := header.refused():
-            raise TraceFileError(f"{path}: {why}", OTHER_VERSION)
-        return header.id
-    try:
-        part = Part(path)
-    except TraceFileError:
-        return None
-    part.close()
-    return part.file_id
+    if header is not None and (why := header.refused()):
+        raise TraceFileError(f"{path}: {why}", OTHER_VERSION)
+    return header.id if header is not None else None

@@ -1,40 +1,131 @@
-"""Input: the bytes of one part of a trace, in a local file or in an object store."""
+"""The bytes of one part of a trace: a local file, standard input, or (remote_input.py) an object of a store."""
 
 from __future__ import annotations
 
-import abc
-from typing import Any
+import os
+import stat
+import sys
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
+from wstrace.errors import TraceFileError, TraceFileNotFound
+from wstrace_exporters.msgpack.storage.urls import Place, is_url
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from wstrace_exporters.msgpack.read.remote_input import RemoteInput
+
+#: A longer standard input is refused.
+LIMIT_BYTES = 16 << 30
+_CHUNK = 1 << 20
 
 
-class Input(abc.ABC):
-    """Bytes that are read at offsets; for one thread at a time.
+def open_input(place: Place) -> LocalInput | RemoteInput:
+    """Opens a part of a trace.
+
+    Raises:
+        TraceFileError: it cannot be opened, or is not a regular file.
+        Unavailable: the package that the store needs is not installed.
+    """
+    if isinstance(place, str) and not is_url(place):
+        return LocalInput(place)
+    from wstrace_exporters.msgpack.read.remote_input import RemoteInput
+
+    return RemoteInput(place)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; also a FIFO, which would wait for its writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+class LocalInput:
+    """A regular file, which several threads may read.
 
     Attributes:
-        path: the path or URL, without credentials.
-        size: bytes.
+        path: its path. size: bytes.
+
+    Raises:
+        TraceFileError: the file cannot be opened, or is not a regular file.
     """
 
-    path: str
-    size: int
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self._file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  close() is ours
+        except FileNotFoundError:
+            raise TraceFileNotFound(path) from None
+        except OSError as error:
+            raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
+        status = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            self._file.close()
+            raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
+        self.size = status.st_size
+        self._lock = threading.Lock()
 
-    @abc.abstractmethod
     def read(self, at: int, n: int) -> memoryview:
-        """n bytes at an offset, fewer at the end of the file; valid until the next read."""
+        """n bytes at an offset, fewer at the end of the file."""
+        try:
+            with self._lock:  # DuckDB reads the tables of a query on threads of its own
+                self._file.seek(at)
+                return memoryview(self._file.read(n))
+        except OSError as error:
+            raise TraceFileError(f"cannot read {self.path}: {error.strerror}") from None
 
-    @abc.abstractmethod
-    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> Input:
-        """An input of the same bytes for ranges that will be read in this order, ascending."""
+    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
+        """Does nothing: the system reads ahead."""
 
-    @abc.abstractmethod
-    def for_thread(self) -> Input:
-        """An input of the same bytes for another thread, which closes it."""
-
-    @abc.abstractmethod
     def check(self) -> None:
-        """Raises TraceFileError when the bytes are no longer those that were opened, where that can be known."""
+        """Does nothing: what is wrong with a local file is counted as damage."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the file."""
+        self._file.close()
+
+
+class StandardInput:
+    """A copy of standard input, up to its end, in a temporary file that close() removes: reading needs random access.
+
+    Args:
+        limit: the most bytes to copy.
+
+    Attributes:
+        path: the path of the copy.
+
+    Raises:
+        TraceFileError: standard input is a terminal, is longer than the limit, or cannot be copied.
+    """
+
+    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+        stream = sys.stdin.buffer if sys.stdin is not None else None
+        if stream is None or stream.isatty():
+            raise TraceFileError(
+                "standard input is no trace", "pipe one into it: wstrace run -o - -- COMMAND | wstrace report -"
+            )
+        self._folder = TemporaryDirectory(prefix="wstrace-")
+        self.path = str(Path(self._folder.name) / "standard input")
+        try:
+            self._copy(stream, limit)
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, OSError):
+                raise
+            why = f"cannot keep standard input in {self._folder.name}: {error.strerror or error}"
+            raise TraceFileError(why, "write it to a file, or set TMPDIR to a folder with more room") from None
+
+    def _copy(self, stream: IO[bytes], limit: int) -> None:
+        size = 0
+        with Path(self.path).open("xb") as file:
+            while chunk := stream.read(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise TraceFileError(f"standard input is longer than {limit >> 20:,} MiB", "write it to a file")
+                file.write(chunk)
+
+    def close(self) -> None:
+        """Removes the copy."""
+        self._folder.cleanup()

@@ -1,12 +1,14 @@
-"""OpenParts: the parts of a trace, and what their ids are in the whole trace."""
+"""OpenParts: the parts of a trace, and what their ids are in the whole trace.
+
+Refused are files that cannot be read as one trace: copies of the same records, and traces of several boots.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import overload
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,54 +16,47 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
-from wstrace.schema import STREAMS, TABLES
+from wstrace.schema import MAPPING, STREAMS, TABLES
 from wstrace.table import Selection
-from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, SESSION_BYTES, STRINGS, Limits
+from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, STRINGS, Limits
 from wstrace_exporters.msgpack.format.part_names import name_and_number
-from wstrace_exporters.msgpack.read.id_tables import Numbering, PartLookups, joined
+from wstrace_exporters.msgpack.read.ids import PartIds, by_id
 from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.same_trace import Distinct, OneBoot, refuse_copies
 from wstrace_exporters.msgpack.storage.urls import Place
 
 #: Of fewer parts all are opened.
 _FEW = 4
+#: For how long a record may wait until it is written, so that a part may begin before the one before it ends: rows
+#: gather for a second, a snapshot takes seconds, and a tracer that was stopped is behind by as long.
+LATE_NS = 60 * 10**9
 
 
-class OpenParts(Sequence[Part]):
+class OpenParts:
     """The parts of a trace in their order. Files are opened at once; objects of a store, when they are first used.
 
     Args:
         places: where they are.
         strings: the dictionary of the whole trace.
-        limits, scan: see Part.
+        limits: see Part.
 
     Raises:
         TraceFileError: a part cannot be read; two hold the same records, or come from different boots. Of an object,
             except the first, this is raised when it is first used.
     """
 
-    def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits, *, scan: bool = False) -> None:
-        self._places, self._strings, self._limits, self._scan = places, strings, limits, scan
+    def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits) -> None:
+        self._places, self._strings, self._limits = places, strings, limits
         self.remote = any(not isinstance(place, str) for place in places)
         self._opened: dict[int, Part] = {}
-        self._n_checked = 0  # those that were compared with all before them
-        self._lookups: list[PartLookups] = []  # of the first ones
-        self._alone: dict[int, PartLookups] = {}  # of those that a window needed
-        self._numbering, self._session = Numbering(), b""
-        self._top: dict[str, int] = {}
-        self._distinct, self._boot = Distinct(), OneBoot()
+        self._in_order, self._boot = 0, ""  # how many of the first ones are open and of one boot, and that one
+        self._distinct = Distinct()
+        self._ids: list[PartIds] = []  # of the first ones
+        self._alone: dict[int, PartIds] = {}  # of those that a window needed
+        self._base, self._top = dict[str, int](), dict[str, int]()
+        self._given: dict[str, NDArray[np.uint32]] = {}
         self._lock = threading.RLock()
         try:
-            if self.remote:
-                self._open_to(0)
-                return
-            for number, place in enumerate(places):
-                self._opened[number] = Part(place, limits, scan=scan)
-            refuse_copies(self._opened.values())
-            boot = OneBoot(part.file_id for part in self._opened.values())
-            for part in self._opened.values():
-                boot.add(part)
-            self._n_checked = len(places)
+            _ = self[0] if self.remote else list(self.with_ids())
         except BaseException:
             self.close()
             raise
@@ -69,28 +64,30 @@ class OpenParts(Sequence[Part]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, position: int) -> Part: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Part]: ...
-    def __getitem__(self, position: int | slice) -> Part | list[Part]:
-        if isinstance(position, slice):
-            return [self[number] for number in range(*position.indices(len(self)))]
-        number = range(len(self))[position]
-        self._open_to(number)
-        return self._opened[number]
+    def __iter__(self) -> Iterator[Part]:
+        return (self[number] for number in range(len(self)))
 
-    def _open_to(self, last: int) -> None:
+    def __getitem__(self, number: int) -> Part:
         with self._lock:
-            while self._n_checked <= last:
-                self._boot.add(self._open(self._n_checked))
-                self._n_checked += 1
+            while self._in_order <= number:
+                part, boot = self._open(self._in_order), boot_of(self._open(self._in_order))
+                self._boot = self._boot or boot
+                # The parts of one trace, which each name their predecessor, may be of several boots: it was resumed.
+                if boot not in ("", self._boot) and part.header.prev != self._opened[self._in_order - 1].file_id:
+                    first = self._opened[0].path
+                    raise TraceFileError(
+                        f"{first} and {part.path} come from different boots: their clocks differ, and equal pids are"
+                        " different processes",
+                        f"wstrace convert {first} {part.path} -o ALL.wst",
+                    )
+                self._in_order += 1
+            return self._opened[number]
 
     def _open(self, number: int) -> Part:
         """A part, whether or not those before it are open."""
         with self._lock:
             if number not in self._opened:
-                part = Part(self._places[number], self._limits, scan=self._scan)
+                part = Part(self._places[number], self._limits)
                 try:
                     self._distinct.add(part)
                 except BaseException:
@@ -99,88 +96,72 @@ class OpenParts(Sequence[Part]):
                 self._opened[number] = part
             return self._opened[number]
 
-    def with_lookups(self) -> Iterator[tuple[Part, PartLookups]]:
-        """Yields each part with the translation of its ids."""
+    def with_ids(self) -> Iterator[tuple[Part, PartIds]]:
+        """Yields each part with what its ids are in the whole trace."""
         for number, part in enumerate(self):
             with self._lock:
-                if number == len(self._lookups):
-                    self._lookups.append(self._next(part))
-            yield part, self._lookups[number]
+                if number == len(self._ids):
+                    self._ids.append(self._next(part))
+            yield part, self._ids[number]
 
-    def holding(self, selection: Selection) -> Iterator[tuple[Part, PartLookups]]:
-        """Yields the parts that can hold rows of a selection with the translation of their ids; see _within()."""
-        numbers = self._within(selection)
-        if numbers is None:
-            yield from self.with_lookups()
-            return
-        for number in numbers:
-            part = self._open(number)
-            if not _meets(part, selection):
-                continue
-            with self._lock:
-                if number not in self._alone:
-                    self._alone[number] = self._lookup(part, Numbering())
-            yield part, self._alone[number]
-
-    def _within(self, selection: Selection) -> range | None:
-        """The numbers of the parts that can hold a window of time, of which only some are opened to find them.
-
-        None = all: the parts are files, or read already; the rows have no times; or the parts are not known to follow
-        each other in time, as those of several traces, of several boots, and of a copy whose parts tell one time of
-        creation.
-        """
-        known = STREAMS.get(selection.stream or "")
-        timed = known is not None and not known.essential and (selection.start, selection.end) != (None, None)
-        if not (self.remote and timed and len(self._lookups) < len(self)) or len(self) < _FEW or not self._one_name:
-            return None
-        self._open(len(self) - 1)  # tells of another boot
-        found = parts_within(len(self), lambda number: self._open(number).span(), selection.start, selection.end)
-        for number in found:
-            self._open(number)
-        opened = [self._opened[number] for number in sorted(self._opened)]
-        follow = all(a.header.created_ns < b.header.created_ns for a, b in itertools.pairwise(opened))
-        return found if follow and len(set(map(session_of, opened))) == 1 else None
-
-    @functools.cached_property
-    def _one_name(self) -> bool:
-        """Whether all parts are of one trace by their names."""
-        return len({self._name_of(number) for number in range(len(self))}) == 1
-
-    def _name_of(self, number: int) -> str:
-        """The path or URL of part 0 of the trace to which a part belongs, by its name."""
-        place = self._places[number]
-        return name_and_number(place if isinstance(place, str) else place.url)[0]
-
-    def _next(self, part: Part) -> PartLookups:
+    def _next(self, part: Part) -> PartIds:
         """What the ids of the next part are: those of its session, behind the ids of sessions before that one."""
-        session = session_of(part)
-        if session != self._session:
-            self._session, self._numbering = session, Numbering(dict(self._top))
-        found = self._lookup(part, self._numbering)
+        if self._ids and part.session != self[len(self._ids) - 1].session:
+            self._base, self._given = dict(self._top), {}
+        found = self._ids_of(part)
         for space, top in found.top.items():
             if top >= 1 << 32:
                 raise TraceFileError(f"{part.path}: its ids do not fit behind those of the sessions before it",
                                      "read it alone")  # fmt: skip
             self._top[space] = max(self._top.get(space, 0), top)
-        given = {
-            table: distinct(np.concatenate((ids, found.given.get(table, ids)))) for table, ids in found.rows.items()
+        self._given = {
+            table: distinct(np.concatenate((ids, self._given.get(table, ids)))) for table, ids in found.rows.items()
         }
-        self._numbering = self._numbering._replace(given=given)
         return found
 
-    def _lookup(self, part: Part, numbering: Numbering) -> PartLookups:
+    def _ids_of(self, part: Part) -> PartIds:
         if self.remote:  # one plan for all tables, as each of them is read by itself
-            part.ahead(part.entries[_are_of_tables(part)])
-        found = PartLookups(part.tables, {table: part.row_ids(table) for table in TABLES}, numbering, self._strings)
-        if (n := len(distinct(found.mappings["file"]))) > self._limits.files:
-            raise TraceFileError(f"{part.path}: it names {n:,} files, and at most {self._limits.files:,} are read",
-                                 "record in shorter parts: rotate_bytes=64MiB")  # fmt: skip
-        return found
+            kinds, streams = part.entries["kind"], part.entries["stream"]
+            tables = (kinds == EVENTS) & np.isin(streams, [n for n, name in enumerate(part.streams) if name in TABLES])
+            part.ahead(part.entries[tables | np.isin(kinds, (STRINGS, MAPPINGS))])
+        return PartIds(part, self._strings, self._base, self._given)
+
+    def holding(self, selection: Selection) -> Iterator[tuple[Part, PartIds]]:
+        """Yields the parts that can hold rows of a selection with what their ids are in the whole trace.
+
+        Of many objects in a store only those are opened that the search for a window of time tries, and those that
+        meet it: where the rows have times, and the parts follow each other in time. Those of several traces or boots
+        do not, nor those of a copy whose parts have one time of creation.
+        """
+        known = STREAMS.get(selection.stream or "")
+        timed = known is not None and not known.essential and (selection.start, selection.end) != (None, None)
+        found = self._within(selection.start, selection.end) if timed and len(self._ids) < len(self) else None
+        if found is None:
+            yield from self.with_ids()
+            return
+        for number in found:
+            with self._lock:
+                if number not in self._alone:
+                    self._alone[number] = self._ids_of(self._opened[number])
+            yield self._opened[number], self._alone[number]
+
+    def _within(self, start: int | None, end: int | None) -> list[int] | None:
+        """The numbers of the parts that can hold rows of a window; None = they are not known to follow each other."""
+        n = len(self)
+        names = {name_and_number(one if isinstance(one, str) else one.url)[0] for one in self._places}
+        if n < _FEW or len(names) > 1:
+            return None
+        self._open(n - 1)  # says of another boot
+        found = parts_within(n, lambda number: self._open(number).span(essential=False), start, end)
+        opened = [self._opened[number] for number in sorted(self._opened)]
+        follow = all(a.header.created_ns < b.header.created_ns for a, b in itertools.pairwise(opened))
+        return found if follow and len({part.session for part in opened}) == 1 else None
 
     @property
     def mappings(self) -> Batch:
         """The mappings of the parts that were read, as one batch with ascending ids."""
-        return joined([*self._lookups, *self._alone.values()], self._strings)
+        columns = by_id([ids.mappings for ids in (*self._ids, *self._alone.values())])
+        return Batch(MAPPING, columns, source="replay", strings=self._strings)
 
     def close(self) -> None:
         """Closes those that are open."""
@@ -188,76 +169,69 @@ class OpenParts(Sequence[Part]):
             part.close()
 
 
-def session_of(part: Part) -> bytes:
-    """What identifies the session that wrote a part: the beginning of its file id."""
-    return (part.file_id or b"")[:SESSION_BYTES]
-
-
-def _meets(part: Part, selection: Selection) -> bool:
-    """Whether the times of a part's rows meet those of a selection."""
-    span, (start, end) = part.span(), (selection.start, selection.end)
-    return span is not None and (start is None or span[1] >= start) and (end is None or span[0] < end)
-
-
-def _are_of_tables(part: Part) -> NDArray[np.bool_]:
-    """Which frames hold names, mappings or rows that others refer to, bool, shape (n,)."""
-    streams = [part.streams.index(table) for table in TABLES if table in part.streams]
-    entries = part.entries
-    rows = (entries["kind"] == EVENTS) & np.isin(entries["stream"], streams)
-    return np.asarray(rows | np.isin(entries["kind"], (STRINGS, MAPPINGS)))
-
-
-#: For how long a record may wait until it is written, so that a part may begin before the one before it ends: rows
-#: gather for a second, a snapshot takes seconds, and a tracer that was stopped is behind by as long.
-LATE_NS = 60 * 10**9
-_NEVER = 1 << 64
-
-
-def parts_within(n: int, span_of: Callable[[int], tuple[int, int] | None], start: int | None, end: int | None) -> range:
+def parts_within(
+    n: int, span_of: Callable[[int], tuple[int, int] | None], start: int | None, end: int | None
+) -> list[int]:
     """The numbers of the parts, of n that follow each other in time, that can hold rows of a window.
 
     Args:
         n: the number of parts.
-        span_of: gives (first, last) time of a part's rows, None = it has none. It is called for a few parts where all
-            are about as long, of 3 log2(n) at most, and of those that the window meets.
+        span_of: gives (first, last) time of a part's rows, None = it has none. It is called for log2(n) parts, and for
+            those near the window.
         start, end: the window in nanoseconds, without `end`; None = no bound.
     """
 
-    def span(number: int) -> tuple[int, int]:
-        """That of a part, or of the next one that has rows."""
+    def last_of(number: int) -> int:
+        """The last time of a part, or of the next one that has rows."""
         spans = (span_of(other) for other in range(number, n))
-        return next((found for found in spans if found is not None), (_NEVER, _NEVER))
+        return next((span[1] for span in spans if span is not None), 1 << 64)
 
-    first = 0
-    if start is not None:
-        first = _first(0, n, start - LATE_NS, lambda number: span(number)[1])
-    if end is None:
-        return range(first, n)
-    low, step = first, 1
-    while low + step < n and span(low + step)[0] < end + LATE_NS:
-        low, step = low + step, 2 * step
-    return range(first, _first(low, min(low + step, n), end + LATE_NS, lambda number: span(number)[0]))
+    found, start = [], start or 0
+    for number in range(bisect_left(range(n), start - LATE_NS, key=last_of), n):
+        span = span_of(number)
+        if span is not None and end is not None and span[0] >= end + LATE_NS:
+            break
+        if span is not None and span[1] >= start and (end is None or span[0] < end):
+            found.append(number)
+    return found
 
 
-def _first(low: int, high: int, at: int, time_of: Callable[[int], int]) -> int:
-    """The first number in [low, high) whose time is not before `at`, else `high`; the times ascend.
+class Distinct:
+    """Parts of which no two hold the same records.
 
-    It tries where the time would be if all parts between two that are known were as long: under a steady load they
-    are. Every third try halves what is left, whatever their lengths.
+    Copies of a file have its id. A file that `convert` made has an id of its own, but the boot id
+    and creation time of its trace; such files are accepted when they do not overlap in time.
     """
-    if low >= high or (before := time_of(low)) >= at:
-        return low
-    last = high - 1
-    if last == low or (after := time_of(last)) < at:
-        return high
-    tries = 0
-    while last - low > 1:
-        tries += 1
-        place = low + (last - low) // 2
-        if tries % 3 and after < _NEVER:
-            place = min(max(low - (at - before) * (low - last) // (after - before), low + 1), last - 1)
-        if (time := time_of(place)) < at:
-            low, before = place, time
-        else:
-            last, after = place, time
-    return last
+
+    def __init__(self) -> None:
+        self._alike: dict[object, list[Part]] = {}
+
+    def add(self, other: Part) -> None:
+        """Adds a part. Raises TraceFileError when an earlier one holds the same records."""
+        copied = self._alike.setdefault(other.file_id, [])
+        made_of = other.header.boot_id, other.header.created_ns, other.header.part
+        pieces = self._alike.setdefault(made_of, []) if other.header.created_ns else []
+        for one in [*copied, *(piece for piece in pieces if _overlap(piece, other))]:
+            raise TraceFileError(
+                f"{one.path} and {other.path} hold records of the same trace, which would be counted twice",
+                "name one of them",
+            )
+        copied.append(other)
+        pieces.append(other)
+
+
+def _overlap(one: Part, other: Part) -> bool:
+    a, b = one.span(essential=False), other.span(essential=False)
+    return a is not None and b is not None and a[0] <= b[1] and b[0] <= a[1]
+
+
+def refuse_copies(parts: Iterable[Part]) -> None:
+    """Raises TraceFileError when two files hold the same records, which would be counted twice."""
+    known = Distinct()
+    for part in parts:
+        known.add(part)
+
+
+def boot_of(part: Part) -> str:
+    """What identifies the boot of the machine that a file comes from, which has one clock; "" = not known."""
+    return part.header.boot_id or (repr(part.header.host) if part.header.host else "")

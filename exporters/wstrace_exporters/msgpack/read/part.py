@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
-from wstrace.schema import MOST_FRAMES, STREAMS
+from wstrace.schema import STREAMS
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format import frames
-from wstrace_exporters.msgpack.format.frames import Rows
-from wstrace_exporters.msgpack.format.index import IndexPage, pid_set, unpack_index
+from wstrace_exporters.msgpack.format.index import pid_set, unpack_index
 from wstrace_exporters.msgpack.format.layout import (
     END,
     END_BYTES,
     EVENTS,
-    HEAD_BYTES,
     HEADER,
     INDEX,
     LIMITS,
     MAPPINGS,
     MARK,
+    SESSION_BYTES,
     SNAPSHOT,
-    STRINGS,
     SYNC,
     FrameError,
     Limits,
     unpack_head,
 )
-from wstrace_exporters.msgpack.read.id_tables import Tables, first_of_each, ids_in, too_deep
-from wstrace_exporters.msgpack.read.input import Input
-from wstrace_exporters.msgpack.read.local_input import open_input
-from wstrace_exporters.msgpack.read.scan import Damage, Frame, Scanner, frame_at
-from wstrace_exporters.msgpack.read.selection import EVERYTHING, pids_wanted, time64
+from wstrace_exporters.msgpack.read.input import open_input
+from wstrace_exporters.msgpack.read.scan import Damage, Frame, frame_at, good_frames
 from wstrace_exporters.msgpack.storage.urls import Place
 
 ENTRY = np.dtype(
@@ -44,70 +40,65 @@ ENTRY = np.dtype(
 )  # fmt: skip
 assert ENTRY.itemsize == 51  # the size in memory; the file has another layout
 _U32 = (1 << 32) - 1
-
-
-def tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
-    """Entries in the order of the file if they cover it without a gap, so that no frame is hidden; else None."""
-    if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
-        return None
-    rows = rows[np.argsort(rows[:, 1], kind="stable")]
-    entries = np.zeros(len(rows), ENTRY)
-    for name, column in zip(ENTRY.names or (), rows.T, strict=False):
-        entries[name] = column
-    entries["seq"] = np.arange(len(rows))
-    ends = entries["offset"] + entries["length"]
-    if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
-        return None
-    return entries
-
-
+#: The kinds of frames that hold rows of a stream.
+WITH_ROWS = (EVENTS, SNAPSHOT, MAPPINGS)
 #: What to do about a file that is refused.
 OTHER_VERSION = "read it with the version of wstrace that wrote it"
-#: Later times are ignored: no clock has run for 146 years.
-_LATEST = 1 << 62
 #: The most streams that entries distinguish; of further ones, the frames must be read.
 _STREAMS = 4096
+_LAST = (1 << 64) - 1
+#: Selects every row of every stream.
+EVERYTHING = Selection()
+
+
+def time64(ns: int) -> np.uint64:
+    """A time in nanoseconds as u64, like the times of records; a time out of range becomes the nearest u64."""
+    return np.uint64(min(max(ns, 0), _LAST))
 
 
 class Part:
-    """One file of a trace: its header, the positions of its frames, and its tables.
+    """One file of a trace: its header and the positions of its frames.
 
     Args:
         place: the path of a regular file, a URL, or an object of a listing.
         limits: the limits past which a frame or a table is malformed.
-        scan: True = ignore the index and check every byte.
 
     Attributes:
         path: its path or URL, without credentials.
         entries: one ENTRY for each good frame, in the order of the file.
+        streams: the names of streams by their number in `entries`; number 0 = not known.
         damage: what was found wrong so far.
         unreadable: the names of columns that could not be decoded so far.
         end: the content of the END frame; None when the file has none.
+        scanned: whether the entries come from a scan.
 
     Raises:
         TraceFileError: the file is no trace, has a greater major version, or needs a feature that this reader lacks.
     """
 
-    def __init__(self, place: Place, limits: Limits = LIMITS, *, scan: bool = False) -> None:
+    def __init__(self, place: Place, limits: Limits = LIMITS) -> None:
         self.limits = limits
         self.input = open_input(place)
         self.path = self.input.path
         self.damage = Damage()
         self.unreadable: set[str] = set()
         self.end: frames.End | None = None
-        self.file_id: bytes | None = None
+        self.file_id = b""
         self.scanned = self._checked = False
-        self.streams = [""]  # names by their number in `entries`; number 0 = not known
-        self.checked_bytes = self.bad_heads = 0  # by the scan
-        self._tables: Tables | None = None
-        self._counts: list[Rows] | None = None
+        self.streams = [""]
+        self._lost: Counter[str] | None = None
         try:
-            entries = None if scan else self._by_footer()
+            entries = self._by_footer()
             self.entries: NDArray[Any] = self._by_scan() if entries is None else entries
             self.header = self._header()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def session(self) -> bytes:
+        """What identifies the session that wrote it: the beginning of its file id."""
+        return self.file_id[:SESSION_BYTES]
 
     # -- positions of the frames -------------------------------------------------------------------------------------
 
@@ -125,26 +116,24 @@ class Part:
             return None
         try:
             end = frames.unpack_end(frame.body, self.limits)
-            pages: list[NDArray[Any]] = []
-            for page in end.pages:
-                index = frame_at(source, page, head.file_id, self.limits)
-                if index is None or index.kind != INDEX or sum(len(rows) for rows in pages) > self.limits.frames:
+            pages = [np.array([[END, frame.offset, head.frame_len, *[0] * 5]], "<u8")]
+            for offset in end.pages:
+                index = frame_at(source, offset, head.file_id, self.limits)
+                if index is None or index.kind != INDEX or sum(map(len, pages)) > self.limits.frames:
                     return None
-                pages.append(self._page(unpack_index(index.body, self.limits)))
-                pages.append(np.array([[INDEX, page, index.length, *[0] * 5]], "<u8"))
+                page = unpack_index(index.body, self.limits)
+                numbers = np.array([0, *map(self._number, page.streams)], "<u8")
+                pages += [np.column_stack((page.entries, numbers[page.stream], page.pids)),
+                          np.array([[INDEX, offset, index.head.frame_len, *[0] * 5]], "<u8")]  # fmt: skip
         except FrameError:
             return None
-        pages.append(np.array([[END, frame.offset, frame.length, *[0] * 5]], "<u8"))
         entries = tiled(np.concatenate(pages), source.size)
         if entries is None or len(entries) != end.frames or head.seq != end.frames - 1:
             return None
+        if (entries["stream"][np.isin(entries["kind"], WITH_ROWS)] == 0).any():  # of whose rows the index says less
+            return None
         self.end, self.file_id = end, head.file_id
         return entries
-
-    def _page(self, page: IndexPage) -> NDArray[Any]:
-        """The entries of an index page, with streams by their number in this part, u64, shape (n, 8)."""
-        numbers = np.array([0, *(self._number(name) for name in page.streams)], "<u8")
-        return np.column_stack((page.entries, numbers[page.stream], page.pids))
 
     def _number(self, stream: str) -> int:
         """The number of a stream; 0 past the limit of _STREAMS."""
@@ -156,40 +145,45 @@ class Part:
         return len(self.streams) - 1
 
     def _by_scan(self) -> NDArray[Any]:
-        """The entries of all good frames, found by checking every byte."""
-        whole = np.array([0], "<u8"), np.array([self.input.size], "<u8")
-        scanner = Scanner(self.input.ahead(*whole), self.limits)
-        rows = []
-        self._counts = counts = []
+        """The entries of all good frames, found by checking every byte; of each sequence number the first one."""
+        self.input.ahead(np.array([0], "<u8"), np.array([self.input.size], "<u8"))
+        damage, rows, lost = Damage(), list[tuple[int, ...]](), Counter[str]()
         self.end = None
-        for frame in scanner.frames():
-            peeked, pids = Rows(window=(0, 0)), 0
-            if frame.kind in (EVENTS, SNAPSHOT):
-                peeked = frames.peek_rows(frame.body, self.limits)
-                counts.append(peeked)
+        for frame in good_frames(self.input, damage, self.limits):
+            head, offset, body = frame
+            peeked, pids = frames.Rows(window=(0, 0)), 0
+            if head.kind in WITH_ROWS:
+                peeked = frames.peek_rows(body, self.limits)
+                lost[peeked.stream] += peeked.lost
                 pid = peeked.header.get("pid")
                 pids = pid_set([pid]) if type(pid) is int and pid else 0
-            stream = self._number(peeked.stream)
-            rows.append((frame.kind, frame.offset, frame.length, peeked.n, *peeked.window, stream, pids, frame.seq))
+            rows.append((head.kind, offset, head.frame_len, peeked.n, *peeked.window, self._number(peeked.stream), pids,
+                         head.seq))  # fmt: skip
             if len(rows) > self.limits.frames:
                 raise TraceFileError(f"{self.path} has more than {self.limits.frames:,} frames")
-            if frame.kind == END:
+            self.end = None  # only an END at the end counts: after another one, the trace was resumed
+            self.file_id = head.file_id
+            if head.kind == END:
                 try:
-                    self.end = frames.unpack_end(frame.body, self.limits)
+                    self.end = frames.unpack_end(body, self.limits)
                 except FrameError:
-                    scanner.damage.bad_frames += 1
-            else:
-                self.end = None  # only an END at the end counts: after another one, the trace was resumed
+                    damage.bad_frames += 1
         if not rows:
             why = "is empty" if not self.input.size else "is no wstrace trace file"
             raise TraceFileError(f"{self.path} {why}")
-        self.damage, self.file_id, self.scanned = scanner.damage, scanner.file_id, True
-        self.checked_bytes, self.bad_heads = scanner.checked_bytes, scanner.bad_heads
-        return np.array(rows, ENTRY)
+        entries = np.array(rows, ENTRY)
+        first = np.sort(np.unique(entries["seq"], return_index=True)[1])
+        damage.duplicates = len(entries) - len(first)
+        entries = entries[first]
+        seq = entries["seq"]
+        damage.lost_frames = int(seq.max()) + 1 - len(seq)
+        damage.reordered = int((seq < np.maximum.accumulate(seq)).sum())
+        self.damage, self.scanned, self._lost = damage, True, lost
+        return entries
 
     def _header(self) -> frames.Header:
-        header = frames.Header(id=self.file_id or b"")
-        for frame in self.read(frozenset((HEADER,))):
+        header = frames.Header(id=self.file_id)
+        for frame in self.read((HEADER,)):
             try:
                 header = frames.unpack_header(frame.body, self.limits)
             except FrameError:
@@ -203,7 +197,7 @@ class Part:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(
-        self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, *, after: int = -1
+        self, kinds: Iterable[int] | None = None, selection: Selection = EVERYTHING, first: int = 0, last: int = _LAST
     ) -> Iterator[Frame]:
         """Yields the frames of some kinds that can hold rows of the selection, in the order of the file.
 
@@ -213,115 +207,50 @@ class Part:
         Args:
             kinds: the kinds of frames; None = all.
             selection: frames that the index shows to have another stream, no time or no process of it are skipped.
-            after: a byte offset; only frames behind it are read.
+            first, last: the byte offsets of the first and the last frame to read.
         """
-        position, done = 0, after
-        chosen = self.chosen(kinds, selection, done)
-        source = self.ahead(chosen)
-        while position < len(chosen):
-            entry = chosen[position]
-            position += 1
-            if self.is_of_another(entry, source, selection.stream):
+        chosen = self.chosen(kinds, selection, first, last)
+        self.ahead(chosen)
+        for entry in chosen:
+            frame = frame_at(self.input, int(entry["offset"]), self.file_id, self.limits)
+            if frame is not None and frame.head.seq == entry["seq"] and frame.kind == entry["kind"]:
+                first = frame.offset + 1
+                yield frame
                 continue
-            frame = self.frame(entry, source)
-            if frame is None:
-                self.input.check()
-                if not self.scanned:
-                    self.entries = self._by_scan()
-                    chosen, position = self.chosen(kinds, selection, done), 0
-                    source = self.ahead(chosen)
-                else:
-                    self.damage.bad_frames += 1  # the file changed while it was read
-                continue
-            done = frame.offset
-            yield frame
+            self.input.check()
+            if not self.scanned:
+                self.entries = self._by_scan()
+                yield from self.read(kinds, selection, first, last)
+                return
+            self.damage.bad_frames += 1  # the file changed while it was read
 
-    def ahead(self, entries: NDArray[Any]) -> Input:
-        """An input of the same file that reads the frames of these entries ahead."""
-        return self.input.ahead(entries["offset"], entries["length"])
-
-    def frame(self, entry: Any, source: Input) -> Frame | None:
-        """The frame of an entry, read from an Input of the same file; None when it does not match the entry."""
-        frame = frame_at(source, int(entry["offset"]), self.file_id, self.limits)
-        fits = frame is not None and frame.seq == entry["seq"] and frame.kind == entry["kind"]
-        return frame if fits else None
-
-    def is_of_another(self, entry: Any, source: Input, stream: str | None) -> bool:
-        """Whether a frame's first bytes name another stream than `stream`, so that the rest need not be read.
-
-        Before the CRC is checked, only names in schema.STREAMS are trusted: one flipped bit does not turn one of them
-        into another.
-        """
-        if stream is None or entry["kind"] not in (EVENTS, SNAPSHOT) or entry["stream"]:
-            return False  # chosen() has used the stream in the index
-        data = source.read(int(entry["offset"]), min(int(entry["length"]), frames.PEEK_BYTES))
-        head = unpack_head(data)
-        if head is None or (head.file_id, head.seq, head.kind) != (self.file_id, entry["seq"], entry["kind"]):
-            return False  # not the frame that the index means, which frame() will notice
-        found = frames.peek_rows(data[HEAD_BYTES:], self.limits).stream
-        return found != stream and found in STREAMS
+    def ahead(self, entries: NDArray[Any]) -> None:
+        """Lets the frames of these entries be read ahead."""
+        self.input.ahead(entries["offset"], entries["length"])
 
     def chosen(
-        self, kinds: frozenset[int] | None = None, selection: Selection = EVERYTHING, after: int = -1
+        self, kinds: Iterable[int] | None = None, selection: Selection = EVERYTHING, first: int = 0, last: int = _LAST
     ) -> NDArray[Any]:
-        """The entries of some kinds behind a byte offset that, by the index, can hold rows of the selection."""
-        start, end = selection.start, selection.end
+        """The entries of the frames that read() reads."""
         entries = self.entries
-        keep = entries["offset"].astype("<i8") > after
+        keep = (entries["offset"] >= first) & (entries["offset"] <= last)
         if kinds is not None:
             keep &= np.isin(entries["kind"], list(kinds))
         timed = np.isin(entries["kind"], (EVENTS, SNAPSHOT, MARK)) & (entries["t1"] != 0)
-        if start is not None:
-            keep &= ~timed | (entries["t1"] >= time64(start))
-        if end is not None:
-            keep &= ~timed | (entries["t0"] < time64(end))
+        if selection.start is not None:
+            keep &= ~timed | (entries["t1"] >= time64(selection.start))
+        if selection.end is not None:
+            keep &= ~timed | (entries["t0"] < time64(selection.end))
         if selection.stream is not None:
             keep &= (entries["stream"] == 0) | (entries["stream"] == self._number(selection.stream))
         if selection.pids is not None:
-            keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(pids_wanted(selection)) != 0)
+            keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(pid_set(selection.pids)) != 0)
         chosen: NDArray[Any] = entries[keep]
         return chosen
 
-    @property
-    def tables(self) -> Tables:
-        """The names and mappings of this part, read on first use."""
-        if self._tables is None:
-            tables = Tables(self.limits)
-            for frame in self.read(frozenset((STRINGS, MAPPINGS))):
-                try:
-                    if frame.kind == STRINGS:
-                        tables.add_strings(*frames.unpack_strings(frame.body, self.limits))
-                    else:
-                        tables.add_mappings(frames.unpack_rows(frame.body, limits=self.limits).columns)
-                except FrameError:
-                    self.damage.bad_frames += 1
-            self._tables = tables
-        return self._tables
-
-    def row_ids(self, table: str) -> NDArray[Any]:
-        """The distinct ids of this part's rows of a table, u32, ascending, up to the limit.
-
-        Raises:
-            TraceFileError: a stack is deeper than any that is recorded, or has no end.
-        """
-        found, most = [np.empty((2, 0), "<u4")], self.limits.table_rows
-        for frame in self.read(frozenset((EVENTS,)), Selection(table)):
-            try:
-                found.append(ids_in(frame.body, table, self.limits))
-            except FrameError:
-                continue  # counted as damage when the rows are read
-            if sum(rows.shape[1] for rows in found) > 2 * most:
-                found = [first_of_each(found)[:, :most]]
-        rows = first_of_each(found)[:, :most]
-        if too_deep(*rows):
-            why = f"{self.path} has stacks of more than {MOST_FRAMES:,} frames, which wstrace never records"
-            raise TraceFileError(why)
-        ids: NDArray[Any] = rows[0]
-        return ids
-
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Yields the marks of the file; with `kind`, without those that the index shows to be of another kind."""
-        for frame in self.read(frozenset((MARK,)), Selection(kind)):
+        for frame in self.read((MARK,), Selection(kind)):
             try:
                 yield frames.unpack_map(frame.body, self.limits)
             except FrameError:
@@ -336,71 +265,63 @@ class Part:
                 pass
             self._checked = True
 
-    def lost_rows(self) -> dict[str, int] | None:
+    def lost_rows(self) -> Counter[str] | None:
         """stream -> rows that were written according to END and cannot be read; None = not known, without END."""
-        if self.end is None:
-            return None
-        found = self.frame_rows() if self.damage.any else self.end.rows
-        return {name: n - found.get(name, 0) for name, n in self.end.rows.items() if name and n > found.get(name, 0)}
+        return None if self.end is None else +(Counter(self.end.rows) - self.rows())
 
     @property
     def clean(self) -> bool:
         """Whether the file has its END frame, and no damage was found so far."""
         return self.end is not None and self.end.clean and not self.damage.any and not self.damage.tail_bytes
 
-    @property
-    def begin_ns(self) -> int:
-        """The time of the first clock mark, else of the first row, in nanoseconds; 0 without either."""
-        for mark in self.marks():
-            at = mark.get("monotonic")
-            if mark.get("m") == "clock" and type(at) is int and 0 <= at < _LATEST:
-                return at
-        timed = np.isin(self.entries["kind"], (EVENTS, SNAPSHOT)) & (self.entries["t1"] != 0)
-        times = self.entries["t0"][timed]
-        return int(times.min()) if len(times) else 0
+    def span(self, *, essential: bool = True) -> tuple[int, int] | None:
+        """(first, last) time of its rows in nanoseconds, or None; without essential rows, which each part repeats."""
+        rows = self.entries
+        rows = rows[np.isin(rows["kind"], (EVENTS, SNAPSHOT)) & (rows["t1"] != 0) & (rows["n"] != 0)]
+        if not essential:
+            repeated = [n for n, name in enumerate(self.streams) if name in STREAMS and STREAMS[name].essential]
+            rows = rows[~np.isin(rows["stream"], repeated)]
+        return (int(rows["t0"].min()), int(rows["t1"].max())) if len(rows) else None
 
-    def span(self) -> tuple[int, int] | None:
-        """(first, last) time of its rows in nanoseconds, or None.
-
-        Essential streams are left out, because each part of a trace repeats them.
-        """
-        essential = [self.streams.index(name) for name in self.streams if name in STREAMS and STREAMS[name].essential]
-        entries = self.entries[np.isin(self.entries["kind"], (EVENTS, SNAPSHOT)) & (self.entries["t1"] != 0)]
-        entries = entries[~np.isin(entries["stream"], essential) & (entries["n"] != 0)]
-        return (int(entries["t0"].min()), int(entries["t1"].max())) if len(entries) else None
-
-    def counts(self) -> list[Rows]:
-        """Stream, n, window and lost of every EVENTS and SNAPSHOT frame, without columns, read on first use."""
-        if self._counts is None:
-            found = [frames.peek_rows(frame.body, self.limits) for frame in self.read(frozenset((EVENTS, SNAPSHOT)))]
-            self._counts = found if self._counts is None else self._counts  # a scan meanwhile has read them all
-        return self._counts
-
-    def rows(self) -> dict[str, int]:
+    def rows(self) -> Counter[str]:
         """stream -> number of rows, from END, or from the frames if that is missing or the file is damaged."""
         if self.end is not None and not self.damage.any:
-            return {name: n for name, n in self.end.rows.items() if name and n}
-        return self.frame_rows()
-
-    def frame_rows(self) -> dict[str, int]:
-        """stream -> number of rows in the frames that can be read."""
-        found: dict[str, int] = {}
-        for rows in self.counts():
-            found[rows.stream] = found.get(rows.stream, 0) + rows.n
-        found["mapping"] = self.tables.n_mappings
+            return +Counter({name: n for name, n in self.end.rows.items() if name})
+        rows = self.entries[np.isin(self.entries["kind"], WITH_ROWS)]
+        sums = np.bincount(rows["stream"], rows["n"], len(self.streams)).astype(int).tolist()
+        found = Counter(dict(zip(self.streams, sums, strict=True)))
         found["mark"] = sum(mark.get("m") == "user" for mark in self.marks())
-        return {name: n for name, n in found.items() if name and n}
+        del found[""]
+        return +found
 
-    def lost(self) -> dict[str, int]:
+    def lost(self) -> Counter[str]:
         """stream -> number of records that the kernel dropped, by its EVENTS and SNAPSHOT frames."""
-        found: dict[str, int] = {}
-        for rows in self.counts():
-            found[rows.stream] = found.get(rows.stream, 0) + rows.lost
-        return {name: n for name, n in found.items() if n}
+        if self._lost is None:
+            lost = Counter[str]()
+            for frame in self.read((EVENTS, SNAPSHOT)):
+                rows = frames.peek_rows(frame.body, self.limits)
+                lost[rows.stream] += rows.lost
+            self._lost = lost if self._lost is None else self._lost  # a scan meanwhile has read them all
+        return +self._lost
 
     def close(self) -> None:
         """Closes the file."""
         self.input.close()
+
+
+def tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
+    """Entries in the order of the file if they cover it without a gap, so that no frame is hidden; else None."""
+    if (rows[:, :4] > np.array([127, size, _U32, _U32], "<u8")).any():
+        return None
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    entries = np.zeros(len(rows), ENTRY)
+    for name, column in zip(ENTRY.names or (), rows.T, strict=False):
+        entries[name] = column
+    entries["seq"] = np.arange(len(rows))
+    ends = entries["offset"] + entries["length"]
+    if entries["offset"][0] != 0 or ends[-1] != size or not np.array_equal(entries["offset"][1:], ends[:-1]):
+        return None
+    return entries
 
 
 def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:

@@ -6,15 +6,14 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.errors import TraceFileError
-from wstrace_exporters.msgpack.read.input import Input
-from wstrace_exporters.msgpack.storage.store import Store, StoreError, store_of
-from wstrace_exporters.msgpack.storage.urls import Place, StoredObject
+from wstrace_exporters.msgpack.storage.store import StoreError, store_of
+from wstrace_exporters.msgpack.storage.urls import Place
 
 #: Ranges nearer than this are read as one, up to BLOCK_BYTES: at 30 ms a request, 1 MiB takes about as long.
 GAP_BYTES, BLOCK_BYTES = 1 << 20, 8 << 20
@@ -26,72 +25,49 @@ _TAIL_BYTES = 4 << 20
 _AT_ONCE, _PLANS, HELD_BYTES = 3, 4, 64 << 20
 
 
-class _Held:
-    """The blocks of all inputs, of which the oldest are forgotten past HELD_BYTES."""
+class RemoteInput:
+    """An object in a store.
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._blocks: deque[tuple[RemoteInput, int, bytes]] = deque()  # an object, where in it, the bytes
+    Args:
+        place: the object of a listing; of a URL, the server says its size.
 
-    def find(self, of: RemoteInput, start: int, end: int) -> memoryview | None:
-        """The bytes start:end of an input, if a block has them all."""
-        with self.lock:
-            for one, begin, data in reversed(self._blocks):
-                if one is of and begin <= start and end <= begin + len(data):
-                    return memoryview(data)[start - begin : end - begin]
-        return None
-
-    def add(self, of: RemoteInput, start: int, data: bytes) -> None:
-        """Adds a block, and forgets the oldest ones."""
-        with self.lock:
-            self._blocks.append((of, start, data))
-            while len(self._blocks) > _AT_ONCE and sum(len(one[2]) for one in self._blocks) > HELD_BYTES:
-                self._blocks.popleft()
-
-    def forget(self, of: RemoteInput) -> None:
-        """Forgets all blocks of an input."""
-        with self.lock:
-            self._blocks = deque(block for block in self._blocks if block[0] is not of)
-
-
-_HELD = _Held()
-
-
-class RemoteInput(Input):
-    """An object in a store. Unlike of a local file, its bytes stay valid, and several threads may read them.
+    Attributes:
+        path: its URL without credentials. size: bytes.
 
     Raises:
         TraceFileError: there is no such object.
     """
 
-    def __init__(self, store: Store, stored: StoredObject) -> None:
-        self._store, self._object = store, stored
+    #: The blocks of all inputs: whose, where in it, the bytes. The oldest are forgotten past HELD_BYTES.
+    _held: ClassVar[deque[tuple[RemoteInput, int, bytes]]] = deque()
+    _lock = threading.Lock()
+
+    def __init__(self, place: Place) -> None:
+        url = place if isinstance(place, str) else place.url
+        self._store = store_of(url)
+        self._object = stored = self._store.stat(url) if isinstance(place, str) else place
         self.path, self.size = stored.shown, stored.size
         self._plans: deque[list[tuple[int, int]]] = deque(maxlen=_PLANS)
-        self._reading = threading.Lock()
-
-    @classmethod
-    def opened(cls, place: Place) -> RemoteInput:
-        """The input of an object; of a URL, the server says its size."""
-        url = place.url if isinstance(place, StoredObject) else place
-        store = store_of(url)
-        return cls(store, place if isinstance(place, StoredObject) else store.stat(url))
 
     def read(self, at: int, n: int) -> memoryview:
         """n bytes at an offset, fewer at the end of the object."""
         end = min(at + n, self.size)
         if at >= end:
             return memoryview(b"")
-        with self._reading:
-            found = _HELD.find(self, at, end)
-            if found is not None:
-                return found
-            blocks = self._blocks(at, end)
-            with ThreadPoolExecutor(len(blocks), "wstrace-read") as pool:
-                read = list(pool.map(lambda block: self._store.fetch(self._object, *block), blocks))
-            for (start, _), data in reversed(list(zip(blocks, read, strict=True))):
-                _HELD.add(self, start, data)
-            return memoryview(read[0])[at - blocks[0][0] : end - blocks[0][0]]
+        with self._lock:
+            for one, begin, data in reversed(self._held):
+                if one is self and begin <= at and end <= begin + len(data):
+                    return memoryview(data)[at - begin : end - begin]
+        blocks = self._blocks(at, end)
+        with ThreadPoolExecutor(len(blocks), "wstrace-read") as pool:
+            read = list(pool.map(lambda block: self._store.fetch(self._object, *block), blocks))
+        with self._lock:
+            self._held.extend(
+                (self, start, data) for (start, _), data in reversed(list(zip(blocks, read, strict=True)))
+            )
+            while len(self._held) > _AT_ONCE and sum(len(data) for _, _, data in self._held) > HELD_BYTES:
+                self._held.popleft()
+        return memoryview(read[0])[at - blocks[0][0] : end - blocks[0][0]]
 
     def _blocks(self, at: int, end: int) -> list[tuple[int, int]]:
         """What to read for the bytes at:end, which the first block has: planned blocks, or at least SMALL_BYTES."""
@@ -104,15 +80,10 @@ class RemoteInput(Input):
         stop = self.size if self.size - at <= _TAIL_BYTES else at + SMALL_BYTES
         return [(max(0, min(at, self.size - SMALL_BYTES)), stop)]
 
-    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> Input:
-        """This input, which reads these ranges in blocks, some of them before they are needed."""
+    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
+        """From now on these ranges, ascending, are read in blocks, some of them before they are needed."""
         if blocks := blocks_of(offsets, lengths):
             self._plans.append(blocks)
-        return self
-
-    def for_thread(self) -> Input:
-        """This input."""
-        return self
 
     def check(self) -> None:
         """Raises TraceFileError when the object was replaced since it was opened, or is gone."""
@@ -127,7 +98,9 @@ class RemoteInput(Input):
 
     def close(self) -> None:
         """Forgets its blocks."""
-        _HELD.forget(self)
+        with self._lock:
+            for block in [block for block in self._held if block[0] is self]:
+                self._held.remove(block)
 
 
 def blocks_of(offsets: NDArray[Any], lengths: NDArray[Any]) -> list[tuple[int, int]]:

@@ -11,14 +11,16 @@ from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
+from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
 
 if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
-    from wstrace_exporters.msgpack.read.scan import Damage
     from wstrace_exporters.msgpack.read.trace import TraceFile
 
 #: The most rows of one drain().
 _DRAIN_ROWS = 1 << 18
 
+#: A later time of a window is this one.
+_LATEST = 1 << 63
 #: Stages of the ledger that count records outside of a replayed window too.
 _OF_ALL_RECORDS = frozenset({"recorded", "counted", "unaccounted", "unresolved"})
 
@@ -53,7 +55,7 @@ class Replay(Source):
         self._speed = speed
         self._window = (start, end)
         self._trace: TraceFile | None = None
-        self._rows = self._latest_ns = 0
+        self._rows = self._latest_ns = self._bad = 0  # bad: frames without the columns that their stream always has
         self._finished = False
         self._waiting: Batch | None = None
         self._begun: tuple[int, int] | None = None
@@ -66,8 +68,8 @@ class Replay(Source):
         self._context = context
         self._trace = trace = open_trace(self._paths, strings=context.strings)
         begin, (start, end) = trace.begin_ns, self._window
-        first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
-        self._inside, self._until = Selection(None, None, first, last), Selection(None, None, None, last)
+        first, last = (None if at is None else min(max(begin + int(at * 1e9), 0), _LATEST) for at in (start, end))
+        self._inside, self._until = Selection(None, None, first), Selection(None, None, None, last)
         context.info.become(trace.info)
         self._batches = self._given(trace)
 
@@ -80,18 +82,19 @@ class Replay(Source):
             self._trace.close()
 
     def _given(self, trace: TraceFile) -> Iterator[Batch]:
-        mappings = trace.mappings
-        if len(mappings):
-            yield mappings
-        start = self._inside.start
-        for part, decoder in trace.decoders(self._until):
-            inside = decoder if start is None else decoder.with_selection(self._inside)
-            for frame in part.read(decoder.kinds, self._until):
-                batch = decoder.batch(frame)
-                if batch is not None and start is not None and not batch.schema.essential:
-                    batch = inside.batch(frame)
-                if batch is not None and (len(batch) or batch.lost) and _has_its_columns(batch, part.damage):
-                    yield from _pieces(batch)
+        for batch in trace.read(self._until):
+            found: Batch | None = batch
+            if self._inside.start is not None and not batch.schema.essential:
+                found = self._inside.of(batch)
+            if found is None:
+                continue
+            if not found.schema.always <= set(found):
+                self._bad += 1
+            elif len(found) <= FRAME_ROWS or found.schema.snapshot:
+                yield found
+            else:  # another writer's frame may have a million rows
+                yield Batch(found.schema, {}, window=found.window, lost=found.lost, strings=found.strings)
+                yield from (found.take(slice(at, at + FRAME_ROWS)) for at in range(0, len(found), FRAME_ROWS))
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most about _DRAIN_ROWS, or none when they are not due within `timeout` seconds."""
@@ -133,6 +136,7 @@ class Replay(Source):
             for stage, who, n in self._trace.ledger.rows():
                 if whole or stage not in _OF_ALL_RECORDS:
                     ledger.set(stage, n, who)
+            ledger.add("file_bad_frames", self._bad)
             if not whole:
                 start, end = self._window
                 until = "on" if end is None else f"to {end:g} s"
@@ -150,23 +154,3 @@ class Replay(Source):
     def statistics(self) -> dict[str, int]:
         """`rows`: the number of rows delivered."""
         return {"rows": self._rows}
-
-
-def _pieces(batch: Batch) -> Iterator[Batch]:
-    """Splits a batch of events to FRAME_ROWS rows each, because a frame of another writer may have a million rows."""
-    from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
-
-    if len(batch) <= FRAME_ROWS or batch.schema.snapshot:
-        yield batch
-        return
-    if batch.lost:
-        yield Batch(batch.schema, {}, window=batch.window, lost=batch.lost, source=batch.source, strings=batch.strings)
-    for start in range(0, len(batch), FRAME_ROWS):
-        yield batch.take(slice(start, start + FRAME_ROWS))
-
-
-def _has_its_columns(batch: Batch, damage: Damage) -> bool:
-    """Whether a batch has the columns that its stream always has; if not, its frame is counted as bad."""
-    whole = batch.schema.always <= set(batch)
-    damage.bad_frames += not whole
-    return whole

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,80 +15,67 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import OF_FILES, Ledger
 from wstrace.plugins import default_plugins
-from wstrace.schema import DTYPES, ID_SPACES, MAPPING, PAGE_FAULT, PROCESS, SEMANTICS, STREAMS, Column, Schema
-from wstrace.table import Selection, types_of
+from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, SEMANTICS, STREAMS, Column, Schema
+from wstrace.table import Selection
 from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.frames import announced_rows
-from wstrace_exporters.msgpack.format.layout import END, EVENTS, LIMITS, SNAPSHOT, VERSION, Limits
-from wstrace_exporters.msgpack.read.decoder import Decoder
+from wstrace_exporters.msgpack.format.layout import END, LIMITS, VERSION, Limits
+from wstrace_exporters.msgpack.read.decoder import DERIVED_FROM, Decoder
 from wstrace_exporters.msgpack.read.description import combined, hosts_of, is_writers_loss, lacking, trace_info
 from wstrace_exporters.msgpack.read.discover import files_of
-from wstrace_exporters.msgpack.read.open_parts import OpenParts, session_of
-from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.selection import DERIVED_FROM
-from wstrace_exporters.msgpack.read.standard_input import StandardInput
+from wstrace_exporters.msgpack.read.input import StandardInput
+from wstrace_exporters.msgpack.read.open_parts import OpenParts
 from wstrace_exporters.msgpack.storage.urls import Place
 
 
-class Schemas:
-    """Schemas by the name of the stream. A file can add columns to a known stream, but not change a known column.
-
-    Args:
-        limits: bounds the announced streams by `free_items`, and the columns of each by `columns`.
+class Announced(NamedTuple):
+    """What the marks `schema` of a file say. It can add columns to a known stream, but not change a known column.
 
     Attributes:
+        streams: name -> schema, also of the streams known here.
         unknown: semantic that this version does not know -> the columns (stream.column) that have it, whose values are
             read as plain numbers.
-        present: stream -> the columns that its rows have, as the marks announce; empty in files of older writers.
+        present: stream -> the columns that its rows have.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._streams: dict[str, Schema] = dict(STREAMS)
-        self.unknown: dict[str, list[str]] = {}
-        self.present: dict[str, set[str]] = {}
+    streams: dict[str, Schema]
+    unknown: dict[str, list[str]]
+    present: dict[str, set[str]]
 
-    def __call__(self, name: str) -> Schema:
-        """The schema of a stream; without columns when the stream is unknown."""
-        return self._streams.get(name) or Schema(name, ())
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._streams
+def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> Announced:
+    """What these marks announce; the first announcement of a column counts.
 
-    def add(self, announced: dict[str, Any], snapshots: Any = (), essentials: Any = ()) -> None:
-        """Adds what a header or a mark `schema` announces; the first announcement of a column counts."""
-        for name, rows in announced.items():
-            if name not in self._streams and len(self._streams) >= self._limits.free_items:
-                return
-            schema = self(name)
-            known = {column.name for column in schema.columns}
-            columns = list(schema.columns)
+    Args:
+        marks: any marks, of which those of other kinds are passed over.
+        limits: bounds the announced streams by `free_items`, and the columns of each by `columns`.
+    """
+    found = Announced(dict(STREAMS), {}, {})
+    for mark in marks:
+        if mark.get("m") != "schema":
+            continue
+        lists = {
+            key: mark[key] if isinstance(mark.get(key), list) else [] for key in ("present", "essential", "snapshot")
+        }
+        for name, rows in announced_rows(mark.get("schema")).items():
+            schema = found.streams.get(name, Schema(name, ()))
+            if name not in found.streams and len(found.streams) >= limits.free_items:
+                break
+            columns = {column.name: column for column in schema.columns}
             for word, kind, semantic in (row[:3] for row in rows):
-                if kind in DTYPES and word not in known and len(columns) < self._limits.columns:
-                    known.add(word)
-                    columns.append(Column(word, "u32" if semantic in ID_SPACES else kind, semantic))
-                    if semantic not in SEMANTICS and len(self.unknown) < self._limits.columns:
-                        self.unknown.setdefault(semantic, []).append(f"{name}.{word}")
-            essential, snapshot = schema.essential, schema.snapshot
+                if kind in DTYPES and word not in columns and len(columns) < limits.columns:
+                    columns[word] = Column(word, "u32" if semantic in ID_SPACES else kind, semantic)
+                    if semantic not in SEMANTICS and len(found.unknown) < limits.columns:
+                        found.unknown.setdefault(semantic, []).append(f"{name}.{word}")
             if name not in STREAMS:
-                essential, snapshot = essential or _has(essentials, name), snapshot or _has(snapshots, name)
-            self._streams[name] = Schema(name, tuple(columns), essential, snapshot, schema.always)
-
-    def add_mark(self, mark: dict[str, Any]) -> None:
-        """Adds what a mark announces, if it is a mark `schema`."""
-        if mark.get("m") == "schema":
-            announced, present = announced_rows(mark.get("schema")), mark.get("present")
-            self.add(announced, mark.get("snapshot"), mark.get("essential"))
-            words = {word for word in present if isinstance(word, str)} if isinstance(present, list) else set()
-            for name in announced.keys() & self._streams.keys():
-                known = {column.name for column in self(name).columns}
-                self.present.setdefault(name, set()).update(words & known)
-
-
-def _has(value: Any, name: str) -> bool:
-    return isinstance(value, list | tuple) and name in value
+                essential, snapshot = (name in lists[key] for key in ("essential", "snapshot"))
+                schema = schema._replace(essential=essential or schema.essential, snapshot=snapshot or schema.snapshot)
+            found.streams[name] = schema._replace(columns=tuple(columns.values()))
+            words = {word for word in lists["present"] if isinstance(word, str)}
+            found.present.setdefault(name, set()).update(words & columns.keys())
+    return found
 
 
 def open_trace(
@@ -95,7 +83,6 @@ def open_trace(
     *,
     limits: Limits = LIMITS,
     strings: Dictionary | None = None,
-    scan: bool = False,
 ) -> TraceFile:
     """Opens a trace file for reading, with all parts that follow it if the trace was rotated.
 
@@ -104,7 +91,6 @@ def open_trace(
             URLs: s3://, gs:// and az://, with wildcards for many parts, and https://.
         limits: the limits past which a frame is bad.
         strings: the dictionary for names; None = a new one.
-        scan: whether to check every byte at once, instead of trusting an intact index.
 
     Returns:
         The trace, which is a context manager that closes its files.
@@ -115,17 +101,12 @@ def open_trace(
         Unavailable: the package that an object store needs is not installed.
     """
     given = [path] if isinstance(path, str) or hasattr(path, "__fspath__") else list(path)
-    if "-" not in given:
-        paths = files_of(str(one) for one in given)
-        return TraceFile(paths, limits=limits, strings=strings, scan=scan)
-    copy = StandardInput()
-    try:
-        paths = files_of(copy.path if one == "-" else str(one) for one in given)
-        trace = TraceFile(paths, limits=limits, strings=strings, scan=scan)
-    except BaseException:
-        copy.close()
-        raise
-    trace.copy = copy
+    with ExitStack() as undo:
+        copy = undo.enter_context(closing(StandardInput())) if "-" in given else None
+        places = files_of(copy.path if copy is not None and one == "-" else str(one) for one in given)
+        trace = TraceFile(places, limits=limits, strings=strings)
+        trace.copy = copy
+        undo.pop_all()
     return trace
 
 
@@ -136,7 +117,7 @@ class TraceFile(Trace):
 
     Args:
         places: the parts in their order: paths of files, or objects of a store, which are opened when they are used.
-        limits, strings, scan: see open_trace().
+        limits, strings: see open_trace().
     """
 
     #: The copy of standard input that this trace reads, which close() removes.
@@ -150,22 +131,13 @@ class TraceFile(Trace):
         *,
         limits: Limits = LIMITS,
         strings: Dictionary | None = None,
-        scan: bool = False,
     ) -> None:
         self.limits = limits
         if not places:
             raise TraceFileError("no trace file was named")
         self.strings = strings if strings is not None else Dictionary()
-        self.parts = OpenParts(places, self.strings, limits, scan=scan)
-        self.trusting = self.parts.remote and not scan
-        if not self.parts.remote:
-            try:
-                list(self.parts.with_lookups())
-            except BaseException:
-                self.parts.close()
-                raise
-        self._processes: Batch | None = None
-        self._schemas: Schemas | None = None
+        self.parts = OpenParts(places, self.strings, limits)
+        self.trusting = self.parts.remote
         self._info: tuple[list[dict[str, int]], TraceInfo] | None = None  # with the damage found by then
 
     @property
@@ -208,23 +180,22 @@ class TraceFile(Trace):
         These are records that the exporter accepted and could not write, records that the tracer lost by a failure
         (`lost_tracer`), and records that were unreadable in the file that this file was made of.
         """
-        marked = [frames.counts(mark.get("lost")) for mark in self.marks if is_writers_loss(mark)]
+        marked = sum(sum(frames.counts(mark.get("lost")).values()) for mark in self.marks if is_writers_loss(mark))
         ledger = self._written_ledger()
-        unwritten = max(ledger.missing_from("msgpack"), sum(sum(lost.values()) for lost in marked))
+        unwritten = max(ledger.missing_from("msgpack"), marked)
         return unwritten + ledger.get("lost_tracer") + ledger.get("file_lost_records")
 
     def damage(self) -> dict[str, int]:
         """The damage found so far in all parts: the counts of scan.Damage by name."""
-        for part, lookups in self.parts.with_lookups():
-            part.damage.lost_names = lookups.n_missing
+        for part, ids in self.parts.with_ids():
+            part.damage.lost_names = ids.n_missing
         found = [part.damage.as_dict() for part in self.parts]
         return {name: sum(one[name] for one in found) for name in found[0]}
 
     def span(self) -> tuple[int, int] | None:
         """(first, last) time of the rows in nanoseconds, or None when no row has a time."""
-        entries = np.concatenate([part.entries for part in self.parts])
-        timed = entries[np.isin(entries["kind"], (EVENTS, SNAPSHOT)) & (entries["t1"] != 0) & (entries["n"] != 0)]
-        return (int(timed["t0"].min()), int(timed["t1"].max())) if len(timed) else None
+        spans = [span for part in self.parts if (span := part.span()) is not None]
+        return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
     def process_names(self) -> dict[int, list[str]]:
         """pid -> the names that its main thread had, in their order; both are bounded by the limits."""
@@ -246,25 +217,19 @@ class TraceFile(Trace):
         """Every mapping, as one batch of the stream `mapping`."""
         return self.parts.mappings
 
-    @property
+    @functools.cached_property
     def processes(self) -> Batch:
         """Every process event, as one batch of the stream `process`."""
-        if self._processes is None:
-            batches = list(self.batches("process"))
-            names = [n for n in (batches[0] if batches else ()) if all(n in b for b in batches)]
-            columns = {name: np.concatenate([b[name] for b in batches]) for name in names}
-            self._processes = Batch(PROCESS, columns, strings=self.strings)
-        return self._processes
-
-    @property
-    def marks(self) -> list[dict[str, object]]:
-        """Every mark in the file (clock, lost, schema, user, facts ...) as a dict: see FORMAT.md."""
-        return [mark for _, mark in self._marks]
+        batches = list(self.batches(PROCESS.name))
+        names = [n for n in (batches[0] if batches else ()) if all(n in b for b in batches)]
+        return Batch(
+            PROCESS, {name: np.concatenate([b[name] for b in batches]) for name in names}, strings=self.strings
+        )
 
     @functools.cached_property
-    def _marks(self) -> list[tuple[bytes, dict[str, object]]]:
-        """Every mark with the session of its part."""
-        return [(session_of(part), mark) for part in self.parts for mark in part.marks()]
+    def marks(self) -> list[dict[str, Any]]:
+        """Every mark in the file (clock, lost, schema, user, facts ...) as a dict: see FORMAT.md."""
+        return [mark for part in self.parts for mark in part.marks()]
 
     @property
     def facts(self) -> dict[str, object]:
@@ -272,10 +237,13 @@ class TraceFile(Trace):
 
         `info` has them as a TraceInfo.
         """
-        found = {session: facts for session, mark in self._marks
-                 if mark.get("m") == "facts" and isinstance(facts := mark.get("facts"), dict)}  # fmt: skip
-        sessions = len(set(map(session_of, self.parts)))
-        return next(iter(found.values())) if sessions == 1 and found else combined(list(found.values()), sessions)
+        last: dict[bytes, dict[str, object]] = {part.session: {} for part in self.parts}
+        for part in self.parts:
+            for mark in part.marks("facts"):
+                if mark.get("m") == "facts" and isinstance(facts := mark.get("facts"), dict):
+                    last[part.session] = facts
+        found = [facts for facts in last.values() if facts]
+        return found[0] if len(last) == 1 and found else combined(found, len(last))
 
     @property
     def info(self) -> TraceInfo:
@@ -287,13 +255,11 @@ class TraceFile(Trace):
         return self._info[1]
 
     def _described(self) -> TraceInfo:
-        info = self._description()
-        state, ledger = self.state, self._written_ledger()
-        unread = (
-            None if any(part.end is None for part in self.parts) else self._sum(lambda part: part.lost_rows() or {})
-        )
+        info, ledger = self._description(), self._written_ledger()
+        lost = [part.lost_rows() for part in self.parts]
+        unread = None if None in lost else sum((one for one in lost if one is not None), Counter[str]())
         missing, cut = (self.missing, ledger.get("file_lost_records")), bool(ledger.get("file_cut"))
-        info.incomplete = lacking(state, unread, missing, self.marks, of_cut=cut) or info.incomplete
+        info.incomplete = lacking(self.state, unread, missing, self.marks, of_cut=cut) or info.incomplete
         info.hosts = hosts_of(self.marks)
         if not self.facts:
             info.sampled = self._sampled
@@ -301,11 +267,8 @@ class TraceFile(Trace):
 
     @functools.cached_property
     def _sampled(self) -> int:
-        """For how many faults a row of a cut file stands on average; of objects, by the first frame of each part."""
-        if "sampled" not in self.schemas.present.get(PAGE_FAULT.name, ()):
-            return 1
-        name = PAGE_FAULT.name
-        batches = self._first_batches(name) if self.trusting else self.batches(name, ["sampled"])
+        """For how many faults a row of a cut file stands on average; of objects, by the first frame."""
+        batches = itertools.islice(self.batches(PAGE_FAULT.name, ["sampled"]), 1 if self.trusting else None)
         rows = [batch["sampled"] for batch in batches if "sampled" in batch]
         return round(float(np.concatenate(rows).mean())) if sum(map(len, rows)) else 1
 
@@ -337,36 +300,27 @@ class TraceFile(Trace):
         for one in found:
             for stage, who, n in Ledger.from_dict(one).rows():
                 ledger.add(stage, n, who)
-        if found:
-            # What a session that was killed has left is resumed, too: its rows are in the file, but not its ledger.
-            if any(part.end is None for part in self.parts):
-                for stream, n in self.rows.items():
-                    ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
-            return ledger
-        for stream, n in self.rows.items():
-            ledger.add("recorded", n, stream)
-        for stream, n in self.lost.items():
+        # What a session that was killed has left is resumed, too: its rows are in the file, but not its ledger.
+        if not found or any(part.end is None for part in self.parts):
+            for stream, n in self.rows.items():
+                ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
+        for stream, n in self.lost.items() if not found else ():
             ledger.add("lost_kernel", n, stream)
         return ledger
 
     @property
     def rows(self) -> dict[str, int]:
         """stream -> number of rows; a row of a table that several parts repeat counts once."""
-        repeated = Counter[str]()
-        for _, lookups in self.parts.with_lookups():
-            repeated.update(lookups.repeated)
-        return dict(self._sum(lambda part: part.rows()) - repeated)
+        total = Counter[str]()
+        for part, ids in self.parts.with_ids():
+            total.update(part.rows())
+            total.subtract(ids.repeated())
+        return dict(+total)
 
     @property
     def lost(self) -> dict[str, int]:
         """stream -> number of records that the kernel dropped, by the frames."""
-        return dict(self._sum(lambda part: part.lost()))
-
-    def _sum(self, of: Callable[[Part], dict[str, int]]) -> Counter[str]:
-        total = Counter[str]()
-        for part in self.parts:
-            total.update(of(part))
-        return +total  # without those of no rows
+        return dict(sum((part.lost() for part in self.parts), Counter[str]()))
 
     @property
     def begin_ns(self) -> int:
@@ -377,39 +331,23 @@ class TraceFile(Trace):
         return self._description().started_ns
 
     def _description(self) -> TraceInfo:
-        return trace_info(self.header, self.facts, self.marks, self.parts[0].begin_ns)
+        span = self.span()
+        return trace_info(self.header, self.facts, self.marks, span[0] if span else 0)
 
     def present(self, stream: str) -> dict[str, str]:
-        """column -> type, for the columns that the file announces as present or that a part's first batch has."""
-        found = types_of(self._first_batches(stream))
-        present = self.schemas.present.get(stream, set())
-        for column in self.schema(stream).columns:
-            if present.issuperset(DERIVED_FROM.get(column.name, (column.name,))):
-                found.setdefault(column.name, column.type)
-        return found
+        """column -> type, for the columns that the file announces as present, else that any batch has."""
+        present = self._announced.present.get(stream, set())
+        found = {column.name: column.type for column in self.schema(stream).columns
+                 if present.issuperset(DERIVED_FROM[column.name] if column.derived else (column.name,))}  # fmt: skip
+        return found if present else super().present(stream)
 
-    def _first_batches(self, stream: str) -> Iterator[Batch]:
-        """Yields the first batch of each part, because older writers do not announce which columns are present."""
-        if stream == MAPPING.name:
-            yield self.mappings
-            return
-        for part, decoder in self.decoders(Selection(stream)):
-            batches = map(decoder.batch, part.read(decoder.kinds, decoder.selection))
-            yield from itertools.islice((batch for batch in batches if batch is not None and len(batch)), 1)
+    @functools.cached_property
+    def _announced(self) -> Announced:
+        return announced((mark for part in self.parts for mark in part.marks("schema")), self.limits)
 
     def schema(self, name: str) -> Schema:
         """The schema of a stream: the known one with the columns that the file adds, or the one that it announces."""
-        return self.schemas(name)
-
-    @property
-    def schemas(self) -> Schemas:
-        """The schemas of all streams, by name."""
-        if self._schemas is None:
-            self._schemas = Schemas(self.limits)
-            for part in self.parts:
-                for mark in part.marks("schema"):
-                    self._schemas.add_mark(mark)
-        return self._schemas
+        return self._announced.streams.get(name, Schema(name, ()))
 
     def unknown(self) -> dict[str, object]:
         """What this version of wstrace does not know of the file, by kind; {} when it knows everything.
@@ -427,8 +365,8 @@ class TraceFile(Trace):
         found: dict[str, object] = {
             "version": f"{version[0]}.{version[1]}" if version > VERSION else "",
             "frames": {str(kind): n for kind, n in zip(kinds.tolist(), counts.tolist(), strict=True)},
-            "streams": sorted(name for name in self.rows if name not in self.schemas),
-            "semantics": self.schemas.unknown,
+            "streams": sorted(name for name in self.rows if name not in self._announced.streams),
+            "semantics": self._announced.unknown,
             "columns": sorted({name for part in self.parts for name in part.unreadable}),
         }
         return {name: value for name, value in found.items() if value}
@@ -444,24 +382,18 @@ class TraceFile(Trace):
     def read(self, selection: Selection) -> Iterator[Batch]:
         """Yields the batches of a selection, one per frame in the order of the file, after one of all mappings."""
         if selection.stream in (None, "mapping"):
-            whole, columns, pids = self.mappings, selection.columns, selection.pids
-            if pids is not None:
-                whole = whole.take(np.isin(whole["pid"], pids))
-            if len(whole):
-                chosen = {name: whole[name] for name in (whole if columns is None else columns) if name in whole}
-                yield Batch(MAPPING, chosen, strings=self.strings, source="replay", rows=len(whole))
+            found = Selection(None, selection.columns, pids=selection.pids).of(self.mappings)
+            if found is not None:
+                yield found
             if selection.stream == "mapping":
                 return
-        for part, decoder in self.decoders(selection):
-            for frame in part.read(decoder.kinds, selection):
-                batch = decoder.batch(frame)
-                if batch is not None and (len(batch) or batch.lost):
-                    yield batch
+        for decoder in self.decoders(selection):
+            yield from decoder.batches()
 
-    def decoders(self, selection: Selection) -> Iterator[tuple[Part, Decoder]]:
-        """Yields the parts that can hold rows of a selection, each with a decoder of its frames."""
-        for part, lookups in self.parts.holding(selection):
-            yield part, Decoder(part, lookups, selection, self.schema, self.strings)
+    def decoders(self, selection: Selection) -> Iterator[Decoder]:
+        """Yields a decoder of each part that can hold rows of a selection."""
+        for part, ids in self.parts.holding(selection):
+            yield Decoder(part, ids, selection, self.schema, self.strings)
 
     def close(self) -> None:
         """Closes the files."""

@@ -18,9 +18,8 @@ from wstrace.schema import ID_SPACES, MAPPING, MARK, PROCESS, SEMANTICS, TABLES,
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.read.decoder import Decoder
 from wstrace_exporters.msgpack.read.description import combined
-from wstrace_exporters.msgpack.read.id_tables import Lookup
-from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.selection import time64
+from wstrace_exporters.msgpack.read.ids import Lookup
+from wstrace_exporters.msgpack.read.part import time64
 from wstrace_exporters.msgpack.read.trace import TraceFile
 from wstrace_exporters.msgpack.write.parts import Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter
@@ -74,7 +73,7 @@ def copy(traces: Sequence[TraceFile], output: str, *, force: bool = False) -> in
         for table in TABLES:
             for batch in trace.batches(table):
                 writer.write(moved.batch(batch))
-        streams += [moved.batches(part, decoder) for part, decoder in trace.decoders(Selection())]
+        streams += [moved.batches(decoder) for decoder in trace.decoders(Selection())]
     if several:
         writer.copy_mark({"m": "hosts", "t": 0, "hosts": [name for names in hosts for name in names]})
     for batch in heapq.merge(*streams, key=lambda batch: batch.window[0]):
@@ -126,11 +125,10 @@ class Moved:
             self._spaces["ns"] = self._later
         self._of_processes: dict[str, Recoding] = {**self._spaces, "str": Translation(trace.strings, strings, suffix)}
 
-    def batches(self, part: Part, decoder: Decoder) -> Iterator[Batch]:
+    def batches(self, decoder: Decoder) -> Iterator[Batch]:
         """Yields the rows of a part, without those of schema.TABLES, which precede all others in the new file."""
-        for frame in part.read(decoder.kinds):
-            batch = decoder.batch(frame)
-            if batch is not None and (len(batch) or batch.lost) and batch.schema.name not in TABLES:
+        for batch in decoder.batches():
+            if batch.schema.name not in TABLES:
                 yield self.batch(batch)
 
     def _later(self, times: NDArray[Any]) -> NDArray[Any]:
