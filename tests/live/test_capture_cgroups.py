@@ -334,3 +334,23 @@ def test_files_have_the_names_of_the_containers_root(cgroup, tmp_path, enter):
     assert found.get("/bin/true", 0) > 3, found
     inodes = {int(ino) for batch in session.trace.batches("mapping") for ino in batch["ino"]}
     assert (tmp_path / "bin/true").stat().st_ino in inodes
+
+
+# -- Attaching by control group while cgroups that were chosen are removed ---
+
+
+def test_a_cgroup_that_is_removed_before_its_events_are_opened_is_left_out(cgroup):
+    """One of two, and then the only one, in which case there is nothing to trace."""
+    for name in ("one", "other"):
+        cgroup.make(name)
+    group = platform().group("cgroup", f"{cgroup.path}/*")
+    cgroup.at("one").remove()
+    session = Session(groups=[group], sources=["page_faults:stacks=none"]).start()
+    subprocess.run([*cgroup.at("other").joining(), "true"], check=True)
+    session.stop()
+    assert {session.name(code) for code in session.faults["cgroup"].tolist()} == {f"{cgroup.path}/other"}
+    assert f"the cgroup {cgroup.path}/one was removed during the trace" in session.info.notes
+    alone = platform().group("cgroup", f"{cgroup.path}/oth*")
+    cgroup.at("other").remove()
+    with pytest.raises(TargetExited, match=f"the cgroup {cgroup.path}/other has been removed"):
+        Session(groups=[alone], sources=["page_faults:stacks=none"]).start()

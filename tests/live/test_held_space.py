@@ -17,6 +17,7 @@ import wstrace
 from wstrace.batch import Dictionary
 from wstrace.schema import PAGE_SHARED
 from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.working_set.backend import KeeperFailed
 from wstrace_plugins.working_set.working_set import WorkingSet, read
 
 pytestmark = [
@@ -196,3 +197,29 @@ def test_another_program_under_the_same_pid_is_found_out(held):
     assert not one.space.is_same()
     one.end()
     assert not one.space.is_same()
+
+
+# -- The process that keeps memory, where the system gives it less than it needs ---
+
+
+NO_THREAD = """
+import _thread, runpy
+def refused(*_):
+    raise RuntimeError("can't start new thread")
+_thread.start_new_thread = refused
+runpy.run_path({path!r}, run_name="__main__")
+"""
+
+
+def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(tmp_path, monkeypatch, capfd):
+    from wstrace_plugins.working_set.linux import keeper, space
+
+    (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))
+    monkeypatch.setattr(space, "__file__", str(tmp_path / "space.py"))
+    one = space.Keeper()
+    try:
+        with pytest.raises(KeeperFailed, match="no room for a thread"):
+            one.hold(os.getpid())
+    finally:
+        one.close()
+    assert capfd.readouterr().err == ""

@@ -1,10 +1,14 @@
 """The source `peak_snapshot` on real processes: the largest look, its size against the kernel's peak, the start."""
 
+import json
 import mmap
+import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from kit.command_line import wstrace as command
 from kit.held_memory import holding
 from kit.recorded_run import record
 
@@ -105,3 +109,35 @@ def test_whoever_chooses_sources_or_leaves_it_out_has_no_look_at_the_peak(tmp_pa
 def test_options_of_a_source_that_is_there_anyway_leave_the_look_at_the_peak(tmp_path):
     with record(tmp_path, ["sleep", "0.5"], "-s", "page_faults:poll_ms=50") as trace:
         assert "peak_snapshot" in trace.info.extra
+
+
+# -- The sums of a forked family at its peak, against what its pages must be ---
+
+
+FAMILY = """
+import os, sys, time
+data = bytearray(b"x") * (40 << 20)
+for _ in range(3):
+    if not os.fork():
+        own = bytearray(b"y") * (10 << 20); time.sleep(float(sys.argv[1])); os._exit(0)
+for _ in range(3): os.wait()
+"""
+MIB = 1 << 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0 if hasattr(os, "geteuid") else True, reason="reads of all that root starts")
+def test_a_page_that_four_have_counts_four_times_in_parts_or_once(tmp_path):
+    path = str(tmp_path / "x.wst")
+    for seconds in (2, 20, 50):  # snapshots are 20 times their time apart: on a slow machine the next one is late
+        Path(path).unlink(missing_ok=True)
+        done = command("report", "-o", path, "--json", "--", sys.executable, "-c", FAMILY, seconds)
+        shown = json.loads(done.stdout)
+        total = shown["total"]
+        if total.get("rss", 0) >= (4 * 40 + 3 * 10) * MIB and "shared memory divided" in shown["answer"]:
+            break  # on a busy machine the frames of all pages are read later than two seconds: `counted for each`
+    own = 40 + 3 * 10
+    assert total["rss"] >= (4 * 40 + 3 * 10) * MIB
+    # libraries are some of it
+    assert own * MIB <= total["resident"] <= (own + 40) * MIB
+    report = command("report", path, "--by", "process").stdout.splitlines()[0]
+    assert "in 4 processes, shared memory divided: " in report

@@ -1,5 +1,7 @@
 """The enricher `mapped_files`: ids, late rows, what lay where and when."""
 
+import gc
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,11 @@ from wstrace.batch import Batch, SnapshotPart
 from wstrace.clock import ClockAnchor
 from wstrace.interfaces import Context
 from wstrace.schema import (
+    ADDRESS_SPACE,
     KIND_FILE,
     KIND_KERNEL,
     KIND_SHIFT,
+    MAPPING,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXEC,
@@ -19,6 +23,7 @@ from wstrace.schema import (
     PROCESS_FORK,
     RESIDENT_PAGES,
     SPACE_MAP,
+    SPACE_UNMAP,
 )
 from wstrace.testing import EnricherContract, batch_of
 from wstrace_plugins.mapped_files.enricher import MappedFiles
@@ -228,3 +233,140 @@ def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_beh
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     for time in (20, SECOND // 2):
         assert shown.fault((time, 0x1000), pid=8) == ["/a"]
+
+
+# -- The enricher `mapped_files`: when it asks the system, and what it believes ---
+
+
+FILE = KIND_FILE << KIND_SHIFT
+
+
+class Half:
+    """A fake backend: answers with what it was given, and counts the questions."""
+
+    def __init__(self, *rows: tuple[int, int, str]) -> None:
+        self.rows, self.wanted = rows, 0
+
+    def listing(self, pid: int, strings: Any) -> dict[str, Any] | None:
+        self.wanted += 1
+        if not self.rows:
+            return None
+        start, end, files = zip(*self.rows, strict=True)
+        return {"start": np.array(start, "u8"), "end": np.array(end, "u8"), "offset": np.zeros(len(start), "u8"),
+                "file": np.array([strings.code(file) for file in files], "u4"),
+                "flags": np.full(len(start), FILE, "u2")}  # fmt: skip
+
+
+def test_an_uncovered_address_is_requested(drive):
+    backend = Half((0x1000, 0x2000, "/a"), (0x7000, 0x9000, "/moved"))
+    shown = drive(backend)
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    assert shown.fault((20, 0x7000), (30, 0x8000), (30, 0xF000)) == ["/moved", "/moved", ""]
+    assert shown.fault((40, 0x7000)) == ["/moved"]
+    assert backend.wanted == 1  # and its answer is kept
+    assert shown.context.ledger.get("unresolved", "va") == 1
+
+
+def test_an_answer_of_another_image_is_not_believed(drive):
+    shown = drive(Half((0x40_0000, 0x40_1000, "/another"), (0x7000, 0x9000, "/moved")))
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    assert shown.fault((20, 0x7000)) == [""]
+    assert shown.enricher.statistics()["listings_refused"] >= 1
+
+
+def test_a_process_that_has_ended_meanwhile_answers_nothing(drive):
+    """A zombie's maps are an empty file."""
+    backend = Half((0x1000, 0x2000, "/a"))
+    shown = drive(backend)
+    shown.process(PROCESS_FORK, 10, pid=8, ppid=99)
+    backend.listing = lambda *_: {"start": np.zeros(0, "u8"), "end": np.zeros(0, "u8"), "file": np.zeros(0, "u4")}
+    assert shown.fault((20, 0x1000), pid=8) == [""]
+    assert shown.enricher.statistics()["listings_refused"] == 1
+    shown.process(PROCESS_EXIT, 30, pid=8)  # and its number may be another's now
+    assert shown.fault((20, 0x1000), pid=8) == [""]
+    assert shown.enricher.statistics()["listings"] == 1
+
+
+def test_a_trace_without_targets_asks_nothing(drive):
+    """Its pids are those of another time or machine."""
+    backend = Half((0x1000, 0x2000, "/a"))
+    enricher = MappedFiles()
+    enricher.system = backend
+    enricher.start(Context())
+    context = drive().context
+    list(enricher.enrich(batch_of(PROCESS, context.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_FORK)))
+    list(enricher.enrich(batch_of(PAGE_FAULT, context.strings, time_ns=2, pid=7, tid=7, pc=0, va=0x1000)))
+    assert backend.wanted == 0
+
+
+def test_nothing_is_read_of_the_past_or_of_strangers(drive):
+    backend = Half((0x1000, 0x2000, "/a"))
+    shown = drive(backend)
+    assert shown.fault((5, 0x1000), pid=99) == [""]  # no row ever named that process
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    shown.space(SPACE_UNMAP, 20, (0x1000, 0x2000, ""))
+    shown.space(SPACE_MAP, 30, (0x1000, 0x2000, "/b"))
+    assert shown.fault((25, 0x1000)) == [""]  # what lay there then is gone
+    shown.process(PROCESS_EXEC, 40)
+    assert shown.fault((15, 0x5000)) == [""]  # an image that is gone
+    assert backend.wanted == 0
+
+
+def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive):
+    backend = Half((0x1000, 0x2000, "/a"))
+    shown = drive(backend)
+    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
+    shown.space(SPACE_UNMAP, 20, (0, 2**64 - 1, ""))
+    assert shown.fault((15, 0x1000), (25, 0x1000)) == ["/a", ""]
+    assert backend.wanted == 0
+    shown.listing(30, (0x1000, 0x2000, "/a"))
+    assert shown.fault((25, 0x1000), (35, 0x1000)) == ["", "/a"]
+
+
+# -- The enricher `mapped_files`: its memory is flat over many processes ---
+
+
+def execs(shown: Any, first: int, last: int, files: int = 7) -> None:
+    """Processes that live a millisecond: fork, exec, 30 mappings at places of their own, a fault, exit."""
+    start = 0x7F00_0000_0000 + np.arange(30, dtype="u8") * 0x10_0000
+    n = len(start)
+    for number in range(first, last):
+        now, pid, at = (number + 1) * 10_000_000, 100 + number % 30_000, start + np.uint64(number % 5000 * 4096)
+        rows = {"time_ns": np.array([now, now + 1, now + 900_000], "u8"), "pid": np.full(3, pid, "u4"),
+                "ppid": np.ones(3, "u4"),
+                "event": np.array([PROCESS_FORK, PROCESS_EXEC, PROCESS_EXIT], "u1")}  # fmt: skip
+        space = {"time_ns": np.full(n, now + 10, "u8"), "pid": np.full(n, pid, "u4"), "start": at,
+                 "end": at + np.uint64(8192), "event": np.full(n, SPACE_MAP, "u1"),
+                 "file": np.full(n, shown.context.strings.code(f"/{number % files}"), "u4"),
+                 "flags": np.full(n, FILE, "u2")}  # fmt: skip
+        fault = {"time_ns": np.array([now + 20], "u8"), "pid": np.array([pid], "u4"), "va": at[:1]}
+        for schema, columns in ((PROCESS, rows), (ADDRESS_SPACE, space), (PAGE_FAULT, fault)):
+            for out in shown.enricher.enrich(
+                Batch(schema, columns, window=(now, now + 20), strings=shown.context.strings)
+            ):
+                if schema is PAGE_FAULT and out.schema is MAPPING:
+                    assert out["id"][-1] == 30 * (number + 1) + 1
+
+
+def check(shown: Any, count: int) -> None:
+    statistics = shown.enricher.statistics()
+    assert statistics["mappings"] == 30 * count + 1
+    assert statistics["processes"] < 300
+    assert statistics["live"] + statistics["changes"] < 15_000
+    assert shown.context.ledger.get("unresolved") == 0
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_many_execs(drive):
+    shown = drive()
+    execs(shown, 0, 400)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        execs(shown, 400, 1000)
+        gc.collect()
+        # all that was held after the first ones is gone: the processes of the last two seconds are held
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    check(shown, 1000)

@@ -1,13 +1,22 @@
 """The process of a launched command: suspended, and in a job that ends it with its tracer, from its creation on."""
 
+import contextlib
+
 import pytest
 from kit.fake_windows import FakeWindows
-from kit.windows_machine import machine, traced
+from kit.windows_machine import EXE, HEAP, machine, traced
 
+from wstrace.batch import Dictionary
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
+from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
+from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.creation import NotCreated, create
+from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.os.windows.resolve import Program
+from wstrace_plugins.working_set.windows.backend import Space
+from wstrace_plugins.working_set.working_set import read
 
 PROGRAM = Program("C:\\apps\\app.exe", ["app", "two words", 'a "quote"'], None)
 SUSPENDED = 0x4
@@ -77,3 +86,147 @@ def test_the_trace_says_what_the_job_could_not_do():
     said = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
     assert said in context.info.notes
     list(source.stop())
+
+
+# -- The user of a process, and what it may do, on a stand-in machine ---
+
+
+@pytest.fixture
+def windows():
+    machine = FakeWindows()
+    machine.process(1)
+    return machine
+
+
+def test_elevation_is_read_from_our_own_token(windows):
+    assert not token.elevated(windows)
+    windows.processes[1].elevated = True
+    assert token.elevated(windows)
+    windows.processes[1].token_denied = True
+    assert not token.elevated(windows)
+    assert not windows._tokens
+
+
+def test_a_privilege_that_is_held_is_not_yet_switched_on(windows):
+    assert not token.has_debug_privilege(windows)
+    token.set_debug_privilege(windows)
+    assert token.has_debug_privilege(windows)
+    token.set_debug_privilege(windows, on=False)
+    assert not token.has_debug_privilege(windows)
+    assert not windows._tokens
+
+
+def test_a_privilege_that_is_not_held_says_what_to_do(windows):
+    windows.held = set()
+    with pytest.raises(Unavailable, match="could not be switched on") as refused:
+        token.set_debug_privilege(windows)
+    assert "elevated" in refused.value.remedy
+
+
+# -- A process that ends, or refuses, between any two calls: each place is tried, on a stand-in machine ---
+
+
+class Meanwhile:
+    """The api of a machine on which something happens right before its n-th call."""
+
+    def __init__(self, windows, n, happens):
+        self._windows, self._left, self._happens, self.happened = windows, n, happens, False
+
+    def __getattr__(self, name):
+        call = getattr(self._windows, name)
+        if not name[0].isupper() and not name.startswith("time"):
+            return call
+
+        def counted(*arguments):
+            self._left -= 1
+            if self._left == 0:
+                self.happened = True
+                self._happens()
+            return call(*arguments)
+
+        return counted
+
+
+def everywhere(act, happens, *, pid=7):
+    """act(api, windows) on fresh machines, with the event before its first call, its second one ... until it ends."""
+    happened, n = True, 0
+    while happened:
+        n += 1
+        windows = machine()
+        windows.process(1)
+        windows.processes[7].working_set = {HEAP: 4, EXE: 0x103}
+        windows.processes[7].fault(EXE, HEAP)
+        api = Meanwhile(windows, n, lambda windows=windows: happens(windows, pid))
+        with contextlib.suppress(Unavailable):  # any other exception fails the test
+            act(api, windows)
+        assert not windows.handles, f"left open when it happened before call {n}"
+        happened = api.happened
+    return n - 1
+
+
+def ends(windows, pid):
+    if pid in windows.processes:
+        windows.dies(pid, 5)
+
+
+def refuses(windows, pid):
+    if pid in windows.processes:
+        windows.processes[pid].denied = True
+
+
+def takes_rights(windows, pid):
+    """As some antivirus programs do to handles that are open."""
+    windows.handles.update({handle: (pid, 0) for handle, (owner, _) in windows.handles.items() if owner == pid})
+
+
+def snapshot(api, windows):
+    with Space(7, api) as space:
+        read(space, Dictionary(), shares=True)
+
+
+def questions(api, windows):
+    mapped_file(EXE, 7, api)
+    listing(7, Dictionary(), api)
+
+
+def trace(api, windows):
+    source, _ = traced(api)
+    try:
+        list(source.drain(0.0))
+        if 7 in windows.processes and not windows.processes[7].exited:
+            windows.processes[7].fault(EXE, HEAP + 4096)
+        list(source.drain(0.0))
+    finally:
+        list(source.stop())
+    assert source.finished
+
+
+def job(api, windows):
+    made = Job(api)
+    try:
+        made.members()
+        made.news()
+        made.release()
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("happens", [ends, refuses, takes_rights])
+@pytest.mark.parametrize(("act", "calls"), [(snapshot, 15), (questions, 8), (trace, 25), (job, 6)])
+def test_whatever_ends_or_refuses_between_two_calls(act, calls, happens):
+    assert everywhere(act, happens) >= calls
+
+
+@pytest.mark.parametrize("happens", [ends, refuses, takes_rights])
+def test_a_child_that_ends_or_refuses_costs_its_own_trace_only(happens):
+    def family(api, windows):
+        source, _ = traced(api)
+        windows.process(8, parent=7, created=200)
+        given = list(source.drain(0.0))
+        windows.processes[7].fault(EXE, HEAP + 4096)
+        ends(windows, 8)
+        given += source.drain(0.0)
+        given += source.stop()
+        assert sum(len(b) for b in given if b.schema.name == "page_fault" and (b["pid"] == 7).all()) == 1
+
+    assert everywhere(family, happens, pid=8) > 30

@@ -1,14 +1,21 @@
 """pagemap entries to runs: against a page-by-page decoding in plain Python, on any system."""
 
+import os
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace import schema
+from wstrace.interfaces import Context
+from wstrace.testing import SourceContract
 from wstrace_plugins.os.intervals import cut, overlap, without
 from wstrace_plugins.os.linux.pagemap import IS_HUGE, IS_PFNZERO, PAGE, REGION
 from wstrace_plugins.working_set.linux import pagemap_runs, pageout, smaps
+from wstrace_plugins.working_set.source import WorkingSetSource
+from wstrace_plugins.write_watch.source import WriteWatchSource
 
 PRESENT, SWAPPED, FILE, EXCLUSIVE = 1 << 63, 1 << 62, 1 << 61, 1 << 56
 NOISE = 1 << 55 | 1 << 57 | 0x1234  # soft-dirty, uffd-wp, a frame number: no business of a run
@@ -190,3 +197,32 @@ def test_smaps_is_split_where_the_kernel_splits_it(tmp_path):
         (tmp_path / "smaps").write_bytes(content)
         with (tmp_path / "smaps").open("rb") as file:
             assert smaps.parse(file.fileno()) == fields
+
+
+# -- The sources working_set and write_watch keep what every source keeps ---
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux here: the Windows suite has its own")
+
+
+@LINUX
+class TestWorkingSet(SourceContract):
+    def make(self) -> WorkingSetSource:
+        return WorkingSetSource(interval=0)
+
+    def context(self) -> Context:
+        from wstrace_plugins.os.linux.backend import LinuxPlatform
+
+        return Context(targets=(LinuxPlatform().attach(os.getpid()),), children=False)
+
+
+@LINUX
+class TestWorkingSetKeptToTheEnd(TestWorkingSet):
+    def make(self) -> WorkingSetSource:
+        return WorkingSetSource(interval=0.01)
+
+
+@LINUX
+class TestWriteWatch(SourceContract):
+    def make(self) -> WriteWatchSource:
+        return WriteWatchSource(interval=0.01)

@@ -1,19 +1,27 @@
 """Write watch against known writes: exactly the pages written, whoever wrote them."""
 
+import contextlib
 import ctypes
+import gc
 import mmap
 import os
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import numpy as np
 import pytest
 from kit.private_memory import PRIVATE
 
 import wstrace
-from wstrace.errors import Unavailable
+from wstrace import schema
+from wstrace.errors import Unavailable, UsageError
+from wstrace.interfaces import Context
+from wstrace.testing import RecordingExporter, ScriptedTarget
 from wstrace_plugins.os.linux.pagemap import PAGE
+from wstrace_plugins.write_watch.source import WriteWatchSource
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
@@ -153,20 +161,22 @@ def test_an_existing_array_that_is_not_aligned():
     assert watch.written().tolist() == [0, PAGE - 100, 10 * PAGE - 100]
 
 
+def inside(runs, memory) -> list[int]:
+    """The pages of a memory that lie in runs of pages."""
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    found = []
+    for at, pages in zip(*(column.tolist() for column in runs), strict=True):
+        first = (at - start) // PAGE
+        found += [page for page in range(first, first + pages) if 0 <= page < len(memory) // PAGE]
+    return found
+
+
 def test_all_writable_memory_of_the_own_process():
     old = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE)
     old[:] = b"x" * len(old)
     shared = mmap.mmap(-1, 64 * PAGE)
     shared[:] = b"x" * len(shared)
     taken = wstrace.WriteWatch(8 * PAGE)
-
-    def inside(runs, memory):
-        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
-        found = []
-        for at, pages in zip(*(column.tolist() for column in runs), strict=True):
-            first = (at - start) // PAGE
-            found += [page for page in range(first, first + pages) if 0 <= page < len(memory) // PAGE]
-        return found
 
     with wstrace.MemoryWatch() as watch:
         assert watch.watched_bytes >= 128 * PAGE
@@ -187,13 +197,8 @@ def test_all_writable_memory_of_the_own_process():
 
 
 def shown(watch: wstrace.MemoryWatch, memory: mmap.mmap) -> list[int]:
-    """The pages of that memory that a look tells."""
-    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
-    found = []
-    for at, pages in zip(*(column.tolist() for column in watch.written()), strict=True):
-        first = (at - start) // PAGE
-        found += [page for page in range(first, first + pages) if 0 <= page < len(memory) // PAGE]
-    return found
+    """The pages of that memory that were written since the last read."""
+    return inside(watch.written(), memory)
 
 
 def test_pages_given_back_count_as_written_in_all_memory_too():
@@ -247,3 +252,158 @@ def test_whatever_changes_in_all_memory_is_reported(seed):
             assert changed <= seen, "lost"
             assert seen <= touched, "never touched"
             before = known.copy()
+
+
+# -- Write watches that are refused, end early or work only in part: each is shown, and nothing is freed  ---
+
+
+@pytest.mark.parametrize("nbytes", [0, -1])
+def test_no_memory(nbytes):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch(nbytes)
+
+
+@pytest.mark.parametrize("buffer", [b"read-only", bytearray(), np.zeros((4, 4))[:, ::2], 17, memoryview(b"x")])
+def test_what_is_no_writable_buffer(buffer):
+    with pytest.raises(UsageError):
+        wstrace.WriteWatch.watch(buffer)
+
+
+def test_memory_that_is_watched_already():
+    memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+    first = wstrace.WriteWatch.watch(memory)
+    with pytest.raises(Unavailable, match="already"):
+        wstrace.WriteWatch.watch(memory)
+    memory[PAGE] = 1
+    assert first.written().tolist() == [PAGE]
+    first.close()
+    assert len(wstrace.WriteWatch.watch(memory).written()) == 0
+
+
+def test_memory_is_freed_at_once_where_its_watch_is_refused():
+    """The error's traceback must not keep it until cycles are collected: it may be all huge pages there are."""
+    gc.collect()
+    gc.disable()
+    try:
+        memory = mmap.mmap(-1, 4 * PAGE, flags=PRIVATE)
+        first = wstrace.WriteWatch.watch(memory)
+        with contextlib.suppress(Unavailable):
+            wstrace.WriteWatch.watch(memory)
+        first.close()
+        del first
+        memory.close()  # raises where a buffer is left
+    finally:
+        gc.enable()
+
+
+def test_memory_that_may_not_be_written(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4 * PAGE))
+    from wstrace_plugins.write_watch.linux.backend import Watcher
+
+    with path.open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    watcher = Watcher()
+    start = np.frombuffer(memory, "u1").ctypes.data
+    with pytest.raises(Unavailable, match="cannot watch"):
+        watcher.add(start, start + 4 * PAGE)
+    with pytest.raises(Unavailable, match="not all of it is mapped"):
+        watcher.add(PAGE, 2 * PAGE)
+    watcher.close()
+
+
+def test_memory_that_is_mapped_anew_while_it_is_watched():
+    from wstrace_plugins.write_watch.linux.backend import Watcher
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    start = libc.mmap(None, 4 * PAGE, 3, PRIVATE, -1, 0)
+    watcher = Watcher()
+    watcher.add(start, start + 4 * PAGE)
+    assert libc.munmap(start + PAGE, PAGE) == 0
+    assert libc.mmap(start + PAGE, PAGE, 3, PRIVATE | 0x100000, -1, 0) == start + PAGE
+    with pytest.raises(Unavailable, match="mapped anew"):
+        watcher.written()
+    watcher.close()
+    libc.munmap(start, 4 * PAGE)
+
+
+def test_without_privilege():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give it up; without it every other test here is this one")
+    code = ("import wstrace, numpy, os\n"
+            "import wstrace_plugins.write_watch.linux.backend, wstrace_plugins.write_watch.write_watch\n"
+            f"W, page = wstrace.WriteWatch, {mmap.PAGESIZE}; wstrace.MemoryWatch; W(page)\n"
+            "os.setgid(65534); os.setuid(65534); import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
+            "w = W(10 * page); numpy.frombuffer(w, 'u1')[3 * page] = 1; print(w.written() // page)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[3]", done.stderr
+
+
+ENDINGS = {
+    "a finalizer that writes": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "import sys\nsys.kept = Last()",
+    "a cycle with a finalizer": "class Last:\n    def __del__(self, array=array):\n        array[:] = 7\n"
+    "last = Last()\nlast.itself = last\nlast.watch = watch\ndel watch, array, last",
+    "memory that was there before": "import mmap\nwatch = wstrace.WriteWatch.watch(mmap.mmap(-1, 1 << 20))\n"
+    "array = numpy.frombuffer(watch, 'u1')\nimport sys\nsys.kept = array",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
+    code = ("import numpy, wstrace\nwatch = wstrace.WriteWatch(1 << 20)\narray = numpy.frombuffer(watch, 'u1')\n"
+            f"everything = wstrace.MemoryWatch()\n{ENDINGS[ending]}\n")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+# -- The source `write_watch` ---
+
+
+def test_the_source_in_a_session():
+    memory, keep = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE), RecordingExporter()
+    memory[:] = b"x" * len(memory)
+    with wstrace.Session(sources=["write_watch:interval=0.1,max_cpu=1"], exporters=[keep]):
+        for page in (5, 6, 7):
+            memory[page * PAGE] = 1
+        time.sleep(0.5)
+        memory[40 * PAGE] = 1
+    written = keep.of("written")
+    assert {b.snapshot.pid for b in written} == {os.getpid()}
+    assert [b.snapshot.number for b in written] == list(range(1, len(written) + 1))
+    assert all(b.snapshot.last and b.snapshot.pages == int(b["pages"].sum()) for b in written)
+    assert len(written) >= 2
+    assert [page for batch in written for page in inside((batch["start"], batch["pages"]), memory)] == [5, 6, 7, 40]
+
+
+def test_the_mappings_come_first_and_each_run_lies_in_one():
+    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4 * PAGE), ctypes.c_size_t(4 * PAGE), 7) == 0
+    source = WriteWatchSource(interval=0.01)
+    source.start(Context())
+    memory[:] = b"x" * len(memory)
+    time.sleep(0.02)
+    space, written = list(source.drain(0.1))
+    assert (space["event"][0], space["pid"][0]) == (schema.SPACE_REPLACE, os.getpid())
+    runs = dict(zip(written["start"].tolist(), written["pages"].tolist(), strict=True))
+    assert (runs[start], runs[start + 4 * PAGE]) == (4, 4)
+    assert len(list(source.stop())) == 2
+    assert list(source.stop()) == []
+
+
+def test_another_process_is_refused_with_the_way_that_works():
+    with pytest.raises(Unavailable, match=r"in which the session runs.*in that process"):
+        WriteWatchSource().start(Context(targets=(ScriptedTarget(),)))
+
+
+@pytest.mark.parametrize("options", [{"interval": 0.0}, {"max_cpu": 7.0}])
+def test_options_out_of_range(options):
+    with pytest.raises(UsageError):
+        WriteWatchSource(**options)
