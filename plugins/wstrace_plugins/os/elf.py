@@ -143,10 +143,6 @@ class Elf:
         name = self._names[section.name : section.name + 256]
         return name.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
-    def section_named(self, name: str) -> Section | None:
-        """The first section of that name."""
-        return next((one for one in self.sections if self.section_name(one) == name), None)
-
     def symbols(self, kind: int) -> tuple[NDArray[Any], bytes]:
         """The rows (SYMBOL) of the table `SYMBOLS` or `DYNAMIC_SYMBOLS`, none where it is not there; their strings."""
         return self._linked(kind, SYMBOL)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import struct
-from contextlib import suppress
 from typing import NamedTuple
 
 from wstrace_plugins.stacks import rules
@@ -24,7 +23,6 @@ _MOST_LEB_BYTES = 10
 #: registers beyond these (vectors, flags) are in no rule
 _MOST_REGISTERS = 32
 _MOST_REMEMBERED = 64
-MOST_SCANNED = 1 << 18  # entries: about a second; a static program of C has 1,000
 
 #: DW_EH_PE_*: the low four bits of an encoding
 _FORMATS = {0: "<Q", 2: "<H", 3: "<I", 4: "<Q", 10: "<h", 11: "<i", 12: "<q"}
@@ -289,13 +287,6 @@ def _place(state: State, register: int, pc: int) -> tuple[int, int]:
 # -- entries -------------------------------------------------------------------------------------------------------
 
 
-class Allowance:
-    """How many entries may still be scanned: of all files together, as a program may map any number of them."""
-
-    def __init__(self, left: int = MOST_SCANNED) -> None:
-        self.left = left
-
-
 def extent(data: bytes, at: int) -> tuple[int, int]:
     """How many bytes of an entry are behind its length, and the index behind the length."""
     (size,) = struct.unpack_from("<I", data, at)
@@ -303,39 +294,6 @@ def extent(data: bytes, at: int) -> tuple[int, int]:
         return size, at + 4
     (size,) = struct.unpack_from("<Q", data, at + 4)
     return size, at + 12
-
-
-def scanned(data: bytes, address: int, allowance: Allowance) -> list[tuple[int, int]]:
-    """Where what an entry describes begins, and where that entry is: addresses, in the order of the section.
-
-    An entry whose common entry is not before it, as linkers write it, is left out, so each byte is read once.
-    What is cut short ends at the last whole entry.
-
-    Args:
-        data: the section's bytes. address: where the section is loaded.
-        allowance: it ends where this is used up.
-    """
-    found: list[tuple[int, int]] = []
-    encodings: dict[int, int] = {}
-    at = 0
-    while allowance.left > 0 and at + 12 <= len(data):
-        allowance.left -= 1
-        size, body = extent(data, at)
-        end = body + size
-        if size < 4 or end > len(data):
-            break  # the terminator, or no entry
-        (back,) = struct.unpack_from("<I", data, body)
-        with suppress(*UNREADABLE):  # such an entry is left out, and what depends on it
-            if not back:
-                encodings[at] = common_of(data[at:end], body - at).encoding
-            elif body - back in encodings:
-                encoding = encodings[body - back]
-                start, behind = pointer(data, body + 4, encoding, address + body + 4)
-                size, _ = pointer(data, behind, encoding & 15, 0)
-                if size:
-                    found.append((start, address + at))
-        at = end
-    return found
 
 
 def common_of(data: bytes, at: int) -> Common:

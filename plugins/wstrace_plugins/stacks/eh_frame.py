@@ -1,9 +1,8 @@
 """Unwinding information of an ELF file: the sorted table in `.eh_frame_hdr`, and entries read when they are needed.
 
 Nothing is prepared: the linker has sorted the table, and only the entries that cover a program counter that occurs are
-read. A file without that table, as `gcc -static` makes, has its `.eh_frame` read once, to make one, when the first rule
-is needed: not before it is proven to be the mapped file. The file may be anyone's and may change: it is read (never
-mapped) in bounded pieces, and of the files without a table a bounded number of entries in all.
+read. A file without that table, as `gcc -static` makes, has no rules. The file may be anyone's and may change: it is
+read (never mapped) in bounded pieces.
 
 Source: Linux Standard Base 5.0, 10.6 (`.eh_frame`, `.eh_frame_hdr`).
 """
@@ -22,20 +21,17 @@ from wstrace_plugins.stacks.dwarf import (
     MASK,
     OMITTED,
     UNREADABLE,
-    Allowance,
     Common,
     Frames,
     common_of,
     extent,
     pointer,
     rule_at,
-    scanned,
     uleb,
 )
 from wstrace_plugins.stacks.rules import END, Rule
 
 MOST_ENTRIES = 1 << 20  # of a table; librustc_driver has 0.15 million
-MOST_SECTION_BYTES = 16 << 20  # of `.eh_frame` where no table is; a static program of C has 45,000
 MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
 MOST_CACHED = 1 << 16
 _AT_ONCE = 512  # bytes: nine of ten entries are shorter
@@ -48,36 +44,25 @@ class UnwindFile:
 
     Args:
         read: gives bytes of the file.
-        allowance: of entries that are read to make tables, of all files together.
 
     Raises:
         ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
     """
 
-    def __init__(self, read: Read, allowance: Allowance | None = None) -> None:
+    def __init__(self, read: Read) -> None:
         self._read = read
-        self._allowance = allowance or Allowance()
         self.elf = Elf(read)
         if self.elf.machine != elf.X86_64:
             raise ValueError("no ELF file for x86-64")
-        self._header = next((one for one in self.elf.programs if one.kind == elf.EH_FRAME), None)
-        self._prepared = False
         self._starts: NDArray[np.int32] = np.zeros(0, "<i4")
         self._entries: NDArray[np.int32] = np.zeros(0, "<i4")
         self._base = 0
         self._commons: dict[int, Common] = {}
         self._frames: dict[int, Frames] = {}
-
-    def _prepare(self) -> None:
-        """Reads the table, or makes it, once."""
-        if self._prepared:
-            return
-        self._prepared = True
-        if self._header is not None:
-            with suppress(*UNREADABLE):
-                self._read_table(self._header)
-        if not len(self._starts):
-            self._make_table()
+        for header in self.elf.programs:
+            if header.kind == elf.EH_FRAME:
+                with suppress(*UNREADABLE):
+                    self._read_table(header)
 
     def _read_table(self, header: Program) -> None:
         """The table of `.eh_frame_hdr`; none where it has another form than the one that linkers make."""
@@ -92,22 +77,6 @@ class UnwindFile:
         table: NDArray[np.int32] = np.frombuffer(rows[: len(rows) // 8 * 8], "<i4").reshape(-1, 2)
         self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
         self._base = header.address
-
-    def _make_table(self) -> None:
-        """The table of a file without one, from its `.eh_frame`; none where that cannot be read within the bounds."""
-        try:
-            section = self.elf.section_named(".eh_frame")
-            if section is None or section.size > MOST_SECTION_BYTES:
-                return
-            if self.elf.offset_of(section.address) != section.offset:
-                return
-            base, data = section.address, self._read(section.offset, section.size)
-        except UNREADABLE:
-            return
-        rows = [(start - base, entry - base) for start, entry in scanned(data, base, self._allowance)]
-        table = np.array(sorted(row for row in rows if -(1 << 31) <= row[0] < 1 << 31), "<i4").reshape(-1, 2)
-        self._starts, self._entries = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
-        self._base = base
 
     def rule(self, address: int) -> Rule | None:
         """The rule at an address; None where nothing describes it, or what describes it cannot be read."""
@@ -128,7 +97,6 @@ class UnwindFile:
             return None
 
     def _covering(self, address: int) -> Frames | None:
-        self._prepare()
         distance = address - self._base
         if not len(self._starts) or not -(1 << 31) <= distance < 1 << 31:
             return None

@@ -12,7 +12,6 @@ from wstrace.schema import KIND_SHIFT, KIND_VDSO
 from wstrace_plugins.os.elf import DYNAMIC_SYMBOLS, Read, read_of
 from wstrace_plugins.os.linux.named_file import is_mapped, open_mapped
 from wstrace_plugins.os.linux.procfs import own_vdso
-from wstrace_plugins.stacks.dwarf import Allowance
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.rules import FLAGS, Rule
 
@@ -83,7 +82,6 @@ class Images:
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
         self._files: OrderedDict[tuple[int, ...], tuple[int, UnwindFile | None]] = OrderedDict()
-        self._allowance = Allowance()
         self.refused = 0
 
     def of(self, mapping: CodeMapping) -> UnwindFile | None:
@@ -113,7 +111,7 @@ class Images:
 
         def proven(fd: int) -> bool:
             nonlocal image
-            image = _image(read_of(fd), self._allowance)
+            image = _image(read_of(fd))
             if build_id:
                 return image is not None and image.elf.build_id == build_id
             return is_mapped(fd, mapping.dev, mapping.ino)
@@ -123,9 +121,9 @@ class Images:
         return fd, image if fd >= 0 else None
 
 
-def _image(read: Read, allowance: Allowance | None = None) -> UnwindFile | None:
+def _image(read: Read) -> UnwindFile | None:
     try:
-        return UnwindFile(read, allowance)
+        return UnwindFile(read)
     except ValueError:
         return None
 
