@@ -12,6 +12,7 @@ import collections
 import itertools
 import os
 import threading
+from collections.abc import Callable
 
 from wstrace.clock import now_ns
 
@@ -26,25 +27,8 @@ class SpanInterval:
         self.end = 0
 
 
-class EndedSpans:
-    """The spans that have ended and that nobody has taken yet, for whoever records them. Bounded, without a lock."""
-
-    MOST = 65_536
-
-    def __init__(self) -> None:
-        self._ended: collections.deque[SpanInterval] = collections.deque()
-        self.lost = 0
-
-    def add(self, interval: SpanInterval) -> None:
-        """Takes a span that has ended; one for which there is no room is counted."""
-        if len(self._ended) < self.MOST:
-            self._ended.append(interval)
-        else:
-            self.lost += 1
-
-    def take(self) -> list[SpanInterval]:
-        """Those that have ended since the last call."""
-        return [self._ended.popleft() for _ in range(len(self._ended))]
+#: takes a span that has ended, on its thread
+Follower = Callable[[SpanInterval], None]
 
 
 class SpanIntervals:
@@ -64,17 +48,15 @@ class SpanIntervals:
         """Called at first and in a forked child: no span is open."""
         self.pid = os.getpid()
         self._threads: dict[int, collections.deque[SpanInterval]] = {}
-        self._followers: tuple[EndedSpans, ...] = ()
+        self._followers: tuple[Follower, ...] = ()
 
-    def follow(self) -> EndedSpans:
+    def follow(self, follower: Follower) -> None:
         """From now on gives the spans that end, too, until unfollow()."""
-        follower = EndedSpans()
         self._followers = (*self._followers, follower)
-        return follower
 
-    def unfollow(self, follower: EndedSpans) -> list[SpanInterval]:
+    def unfollow(self, follower: Follower) -> list[SpanInterval]:
         """No more spans for this one; returns those that are open now, by start."""
-        self._followers = tuple(one for one in self._followers if one is not follower)
+        self._followers = tuple(one for one in self._followers if one != follower)
         found = [one for known in list(self._threads.values()) for one in list(known) if not one.end]
         return sorted(found, key=lambda one: one.start)
 
@@ -115,7 +97,7 @@ class SpanIntervals:
         """Records the end of a span."""
         interval.end = now_ns()
         for follower in self._followers:
-            follower.add(interval)
+            follower(interval)
 
     def find(self, tid: int, time_ns: int) -> SpanInterval | None:
         """The innermost span that was open on that thread at that time."""

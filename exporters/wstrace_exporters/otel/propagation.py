@@ -65,10 +65,7 @@ def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     flags = int(_sampled(above, trace_id, environ))
     own = TraceParent(trace_id, new_id(8), flags)
     _reserved = own, above
-    given = {"TRACEPARENT": str(own)}
-    if above and environ.get("TRACESTATE"):
-        given["TRACESTATE"] = environ["TRACESTATE"]
-    return given
+    return {"TRACEPARENT": str(own)}
 
 
 def context_of(place: TraceParent | None) -> Context:

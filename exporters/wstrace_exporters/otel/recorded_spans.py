@@ -6,7 +6,8 @@ Spans are those that FaultSpanProcessor and `wstrace.span` see. Those of another
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import DTYPES, SPAN, SPAN_OPEN
-from wstrace_exporters.otel.correlation import EndedSpans, SpanInterval, span_intervals
+from wstrace_exporters.otel.correlation import SpanInterval, span_intervals
 from wstrace_exporters.otel.names import SPANS_LOST
 
+#: spans that wait to be recorded
+MOST = 65_536
 _HALF = (1 << 64) - 1
 
 
@@ -26,32 +29,41 @@ class RecordedSpans(Enricher):
     name = "spans"
 
     def __init__(self) -> None:
-        self._ended: EndedSpans | None = None
-        self.recorded = 0
+        self._ended: deque[SpanInterval] = deque()
+        self._follows = False
+        self.recorded = self.lost = 0
 
     def start(self, context: Context) -> None:
         """Follows the spans of this process, where it is traced."""
         self._context = context
         if context.live and os.getpid() in context.info.targets and context.wants(SPAN):
-            self._ended = span_intervals.follow()
+            self._follows = True
+            span_intervals.follow(self._take)
+
+    def _take(self, span: SpanInterval) -> None:
+        """Takes a span that has ended; one for which there is no room is counted. Without a lock."""
+        if len(self._ended) < MOST:
+            self._ended.append(span)
+        else:
+            self.lost += 1
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
         """Yields the spans that have ended, then the batch."""
-        if self._ended is not None and (found := self._ended.take()):
-            yield self._rows(found)
+        yield from self._rows([])
         yield batch
 
     def close(self) -> Iterable[Batch]:
         """Yields the last spans."""
-        if self._ended is None:
-            return
-        open_ = span_intervals.unfollow(self._ended)
-        if found := self._ended.take() + open_:
-            yield self._rows(found)
-        if self._ended.lost:
-            self._context.ledger.add(SPANS_LOST, self._ended.lost)
+        if self._follows:
+            yield from self._rows(span_intervals.unfollow(self._take))
+            if self.lost:
+                self._context.ledger.add(SPANS_LOST, self.lost)
 
-    def _rows(self, spans: Sequence[SpanInterval]) -> Batch:
+    def _rows(self, still_open: list[SpanInterval]) -> Iterator[Batch]:
+        """The spans that have ended, then those."""
+        spans = [self._ended.popleft() for _ in range(len(self._ended))] + still_open
+        if not spans:
+            return
         code, pid, now = self._context.strings.code, span_intervals.pid, now_ns()
         rows = {
             "time_ns": [one.start for one in spans],
@@ -67,16 +79,16 @@ class RecordedSpans(Enricher):
         columns = {column.name: np.array(rows[column.name], DTYPES[column.type]) for column in SPAN.columns}
         self.recorded += len(spans)
         times = columns["time_ns"]
-        return Batch(SPAN, columns, window=(int(times.min()), int(times.max())), source=self.name,
-                     strings=self._context.strings)  # fmt: skip
+        yield Batch(SPAN, columns, window=(int(times.min()), int(times.max())), source=self.name,
+                    strings=self._context.strings)  # fmt: skip
 
     def statistics(self) -> dict[str, int | float]:
         """The spans that were recorded, and those for which there was no room."""
-        return {"recorded": self.recorded, "lost": self._ended.lost if self._ended is not None else 0}
+        return {"recorded": self.recorded, "lost": self.lost}
 
 
 def _text(name: object) -> str:
-    """The name of a span, cut where it is too long; OpenTelemetry takes what is no text, too: its type is told then."""
+    """The name of a span, cut where it is too long; OpenTelemetry takes what is no text, too: its type is said then."""
     if not isinstance(name, str):
         return f"({type(name).__name__})"
     most = Dictionary.MAX_NAME_CHARS

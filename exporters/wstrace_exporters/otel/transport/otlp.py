@@ -46,8 +46,8 @@ class Delivery:
 
     Attributes:
         exporter: the SDK's.
-        given: records that were handed to the processor. delivered, lost: of these. failures: exports that failed.
-        requests: to the receiver. rejected, why: what it refused of the last export, and its error in words.
+        given: records that were handed to the processor. delivered, lost: of these.
+        rejected, why: what it refused of the last export, and its error in words.
         error: of the last export that failed.
         closing: whether this export is the last one.
     """
@@ -59,7 +59,7 @@ class Delivery:
         self.signal, self._ledger, self._replaced = signal, ledger, replaced
         self.exporter: Any = None
         self._pid, self._lock = os.getpid(), threading.Lock()
-        self.given = self.delivered = self.lost = self.failures = self.requests = self.rejected = 0
+        self.given = self.delivered = self.lost = self.rejected = 0
         self.closing = self._closed = False
         self.error = self.why = ""
 
@@ -91,7 +91,7 @@ class Delivery:
             refused = n if failed else min(self.rejected, n)
             self.delivered += n - refused
             if failed:
-                self.failures, self.error = self.failures + 1, error
+                self.error = error
             if self._replaced and not self.closing:
                 self.given -= refused
             else:
@@ -184,7 +184,6 @@ class _Session(requests.Session):
         # verify is passed each time, because requests lets REQUESTS_CA_BUNDLE override a session's own setting.
         options |= {"allow_redirects": False, "stream": True, "verify": options.get("verify", self.verify)}
         delivery, place = self._delivery, urlsplit(url).netloc.rpartition("@")[2]
-        delivery.requests += 1
         try:
             with super().request(method, url, *words, **options) as got:
                 body = b"" if got.is_redirect else got.raw.read(MAX_ANSWER + 1, decode_content=True)
@@ -213,7 +212,6 @@ def _read_grpc(exporter: Any, delivery: Delivery) -> None:
             self._send = make(channel).Export
 
         def Export(self, **options: Any) -> None:  # noqa: N802  the name of the generated stub
-            delivery.requests += 1
             try:
                 answer = self._send(**options)
             except Exception as error:

@@ -123,7 +123,7 @@ class OwnProviders:
         self._ledger, self._metrics, self._to, self._endpoint = context.ledger, metrics, to, endpoint
         self._interval, before = interval, set(threading.enumerate())
         self._processors: dict[str, list[tuple[Any, Delivery]]] = {"traces": [], "logs": [], "metrics": []}
-        self._unserve: Callable[[], None] = lambda: None
+        self._served: Any = None
         self.scraped = False
         for signal in signals:
             for place in self._destinations(signal):
@@ -207,7 +207,12 @@ class OwnProviders:
                 thread.join(max(0.0, end - time.monotonic()))
             for _, delivery in group:
                 delivery.close()
-        self._unserve()
+        if self._served is not None:
+            server, thread = self._served
+            with contextlib.suppress(Exception):
+                server.shutdown()
+                server.server_close()
+                thread.join(1.0)
         if self.lost and seconds:
             raise OutputError(f"{self.lost} records did not arrive ({self.error or 'refused'})", _REMEDY)
 
@@ -221,11 +226,10 @@ class OwnProviders:
         return [delivery for group in self._processors.values() for _, delivery in group]
 
     def statistics(self) -> dict[str, int | float]:
-        """The numbers of delivered and lost records and of failed exports of every signal, and of requests."""
-        found: dict[str, int | float] = {"requests": sum(one.requests for one in self._deliveries())}
+        """The numbers of delivered and lost records of every signal."""
+        found: dict[str, int | float] = {}
         for one in self._deliveries():
-            found |= {f"{one.signal}_delivered": one.delivered, f"{one.signal}_lost": one.lost,
-                      f"{one.signal}_failures": one.failures}  # fmt: skip
+            found |= {f"{one.signal}_delivered": one.delivered, f"{one.signal}_lost": one.lost}
         return found
 
     @property
@@ -258,13 +262,7 @@ class OwnProviders:
             raise OutputError(f"cannot serve metrics on {host}:{port}: {why}",
                               "set OTEL_EXPORTER_PROMETHEUS_PORT to a free one") from None  # fmt: skip
 
-        def close() -> None:
-            with contextlib.suppress(Exception):
-                server.shutdown()
-                server.server_close()
-                thread.join(1.0)
-
-        self._unserve = close
+        self._served = server, thread
 
 
 def _shut_down(processor: Any, delivery: Delivery) -> None:
