@@ -24,9 +24,8 @@ def line(span: ReadableSpan) -> str:
 def main() -> None:
     """Three steps, a span each."""
     provider = TracerProvider()
-    provider.add_span_processor(
-        wstrace.otel.FaultSpanProcessor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=line)))
-    )
+    provider.add_span_processor(wstrace.otel.FaultSpanProcessor())
+    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=line)))
     trace.set_tracer_provider(provider)
     tracer = trace.get_tracer("example")
 

@@ -35,7 +35,8 @@ def set_up() -> None:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     provider = TracerProvider()
-    provider.add_span_processor(wstrace.otel.FaultSpanProcessor(BatchSpanProcessor(OTLPSpanExporter())))
+    provider.add_span_processor(wstrace.otel.FaultSpanProcessor())
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
 
 

@@ -11,8 +11,6 @@ from kit.blame_scripted import ANON, APP, Script
 from kit.perfetto import query
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import wstrace
 from wstrace import Session, open_trace
@@ -40,7 +38,7 @@ class TestRecordedSpans(EnricherContract):
 def tracer(monkeypatch):
     span_intervals.forget()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(InMemorySpanExporter())))
+    provider.add_span_processor(FaultSpanProcessor())
     monkeypatch.setattr(trace, "get_tracer", lambda *_: provider.get_tracer("test"))
     yield provider.get_tracer("test")
     provider.shutdown()

@@ -109,7 +109,8 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch):
     spec.loader.exec_module(service)
     exported = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(FaultSpanProcessor(SimpleSpanProcessor(exported)))
+    provider.add_span_processor(FaultSpanProcessor())
+    provider.add_span_processor(SimpleSpanProcessor(exported))
     monkeypatch.setattr(service, "tracer", provider.get_tracer("test"))
     sent = []
 

@@ -1,9 +1,9 @@
 """FaultSpanProcessor: counts the page faults of every span and puts them on it before it is exported.
 
-    provider.add_span_processor(FaultSpanProcessor(BatchSpanProcessor(exporter)))
+    provider.add_span_processor(FaultSpanProcessor())
 
-A span that has ended cannot be changed. Therefore this processor wraps the one that exports, and passes it a span with
-additional attributes. It never raises, never blocks and takes no lock.
+The SDK lets nobody set an attribute of a span that is ending. Therefore they are put behind its limits, as the last
+ones; all other processors get the span afterwards. It never raises, never blocks and takes no lock.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import SpanProcessor
 
 from wstrace.clock import now_ns
 from wstrace_exporters.otel import names
@@ -59,20 +58,16 @@ class FaultSpanProcessor(SpanProcessor):
     numbers).
 
     Args:
-        inner: the processor that exports; it gets every span.
         counter: (minor, major) faults of the calling thread since it began. Default: the system's own counts, which
             need no privilege and no running session; where there are none (Windows), the faults that a running session
             has recorded for the thread.
         max_open: the number of spans that may be open at once; further ones pass uncounted.
     """
 
-    def __init__(self, inner: SpanProcessor, *, counter: Counter | None = None, max_open: int = 65_536) -> None:
-        self.inner = inner
+    def __init__(self, *, counter: Counter | None = None, max_open: int = 65_536) -> None:
         self._counter = counter or thread_faults
         self._exact = EXACT if counter is not None or thread_faults.exact else THREAD_WINDOW
         self._max_open = max_open
-        if hasattr(inner, "_on_ending"):  # Recent SDKs have it.
-            self._on_ending = inner._on_ending  # type: ignore[method-assign]
         self._forget()
         _processors.add(self)
 
@@ -84,7 +79,6 @@ class FaultSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Records the thread's counts so far."""
-        self.inner.on_start(span, parent_context)
         try:
             self._begin(span)
         except Exception:  # A span must never fail because it is counted.
@@ -123,36 +117,30 @@ class FaultSpanProcessor(SpanProcessor):
             below = known.parent
         return False
 
-    def on_end(self, span: ReadableSpan) -> None:
-        """Passes the span on with its counts."""
+    def _on_ending(self, span: Span) -> None:
+        """Puts the counts on a span."""
         try:
-            counted = self._end(span)
+            entry = self._open.pop(span.context.span_id, None)
+            if entry is not None:
+                self._end(span, entry)
         except Exception:
             self.uncounted += 1
-            counted = span
-        self.inner.on_end(counted)
 
-    def _end(self, span: ReadableSpan) -> ReadableSpan:
-        context = span.context
-        if context is None or (entry := self._open.pop(context.span_id, None)) is None:
-            return span
+    def _end(self, span: Span, entry: OpenSpan) -> None:
         entry.name = span.name  # which may have changed meanwhile
         span_intervals.close(entry)
-        entry.beside.remove(context.span_id)
+        entry.beside.remove(entry.span_id)
         minor, major = self._counter()
         self.counted += 1
-        if entry.tid != get_native_id():
-            return with_attributes(span, {names.SPAN_QUALITY: THREAD_CHANGED})
-        before = entry.before
-        return with_attributes(span, fault_attributes(minor - before[0], major - before[1], entry.quality))
+        found: dict[str, Any] = {names.SPAN_QUALITY: THREAD_CHANGED}
+        if entry.tid == get_native_id():
+            found = fault_attributes(minor - entry.before[0], major - entry.before[1], entry.quality)
+        behind_limits: Any = span._attributes
+        behind_limits._dict.update(found)
 
     def shutdown(self) -> None:
-        """Shuts down the inner processor."""
-        self.inner.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Flushes the inner processor."""
-        return self.inner.force_flush(timeout_millis)
+        """Counts no further span."""
+        self._max_open = 0
 
     def statistics(self) -> dict[str, int]:
         """The numbers of spans that were counted, passed on uncounted, and are open now."""
@@ -172,21 +160,6 @@ def fault_attributes(minor: int, major: int, quality: str) -> dict[str, Any]:
         names.SPAN_BYTES: (minor + major) * PAGE_SIZE,
         names.SPAN_QUALITY: quality,
     }
-
-
-def with_attributes(span: ReadableSpan, attributes: dict[str, Any]) -> ReadableSpan:
-    """The same span with additional attributes; it still reports what its limits dropped."""
-    given = span.__dict__.get("_attributes")
-    made = ReadableSpan.__new__(ReadableSpan)
-    made.__dict__.update(span.__dict__)
-    # This is nearly always the case, and takes a third of the time of what follows.
-    if type(given) is BoundedAttributes and not given.dropped:
-        made._attributes = {**given.copy(), **attributes}
-    else:
-        bounded = BoundedAttributes(attributes={**(span.attributes or {}), **attributes}, immutable=False)
-        bounded.dropped = span.dropped_attributes
-        made._attributes = bounded
-    return made
 
 
 _processors: weakref.WeakSet[FaultSpanProcessor] = weakref.WeakSet()

@@ -47,7 +47,6 @@ class Lifecycle:
         self.events = Events(processes, self._clock)
         #: pid -> the place of its span in its trace, and of the span above; until it has ended
         self._places: dict[int, tuple[TraceParent, TraceParent | None]] = {}
-        self._pending: list[Process] = []
         self._ending: list[tuple[float, Process]] = []
         self.latest_ns = 0  # of the records so far
         self.spans = 0
@@ -90,7 +89,7 @@ class Lifecycle:
         """
         if process.pid in self._places:
             return
-        self._pending.append(process)
+        process.resource = None
         reserved = take_reserved() if process.pid in self._processes.roots else None
         if reserved is None:
             above, _ = self._places.get(process.parent, (parent(), None))
@@ -104,17 +103,15 @@ class Lifecycle:
         """Sends start events, and makes resources, of processes seen since: by now their exec has named them."""
         info = self._context.info
         for process in self._processes:
-            if process.resource is None:
-                root = process.pid in self._processes.roots or not info.command
-                started = self._clock.wall(process.started_ns) if process.started_ns else 0
-                process.logger = scope(get_logger_provider(), "logger")
-                made = resource.of_process(process, started, info.command, arguments=self._arguments and root)
-                if self._own is not None:
-                    process.logger = self._own.logger(made)
-                process.resource = made
-        pending, self._pending = self._pending, []
-        for process in pending if self._with_events else ():
-            self.events.started(process)
+            if process.resource is not None:
+                continue
+            root = process.pid in self._processes.roots or not info.command
+            started = self._clock.wall(process.started_ns) if process.started_ns else 0
+            made = resource.of_process(process, started, info.command, arguments=self._arguments and root)
+            process.logger = self._own.logger(made) if self._own else scope(get_logger_provider(), "logger")
+            process.resource = made
+            if self._with_events and process.pid in self._places:
+                self.events.started(process)
 
     def settle(self) -> None:
         """Does the same as admit(), and ends the processes of which the last faults have arrived."""
