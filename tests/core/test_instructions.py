@@ -1,8 +1,5 @@
 """Instructions are distinguished by their place in the file, not by that in a page, wherever the file is mapped."""
 
-import numpy as np
-import pytest
-
 from wstrace.analysis.symbols import Instructions
 from wstrace.schema import KIND_ANON, KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
@@ -13,7 +10,7 @@ STARTS = [0x7F00_0000_0000 + number * 0x31_0000 for number in range(PROCESSES)]
 
 def numbers_of(known: Instructions, pc: list[int], mapping: list[int], file: int | list[int] = 1) -> list[int]:
     faults = batch_of(PAGE_FAULT, pid=1, tid=1, va=1, flags=0, pc=pc, pc_mapping=mapping, pc_file=file)
-    return known.of(faults).tolist()
+    return known.of(faults)[0].tolist()
 
 
 def mapped(known: Instructions, ids: list[int], start: list[int], offset: int | list[int], kind: int) -> None:
@@ -42,24 +39,3 @@ def test_without_its_mapping_an_instruction_is_known_by_its_place_in_a_page():
     first, same, other = numbers_of(known, [0x20010, 0x71010, 0x20020], [4, 9, 4])
     assert first == same != other
     assert numbers_of(known, [0x10010], [3]) != [first]
-
-
-def test_past_the_limit_further_instructions_are_one():
-    known = Instructions(most=100)
-    mapped(known, [1], [0], 0, KIND_FILE)
-    found = numbers_of(known, list(range(16, 1016)), [1] * 1000)
-    assert len(set(found)) == 100
-    assert numbers_of(known, list(range(16, 1016)), [1] * 1000) == found
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_numbers_are_equal_where_places_are(seed):
-    """Of many more places than the table of the last ones has slots, in batches."""
-    rng = np.random.default_rng(seed)
-    known, number_of = Instructions(most=1 << 20), dict[int, int]()
-    mapped(known, [1], [0], 0, KIND_FILE)
-    for _ in range(6):
-        pc = rng.integers(16, 300_000, 100_000)
-        for place, number in zip(pc.tolist(), numbers_of(known, pc.tolist(), [1] * len(pc)), strict=True):
-            assert number_of.setdefault(place, number) == number
-    assert len(set(number_of.values())) == len(number_of) > 1 << 17

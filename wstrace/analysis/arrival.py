@@ -254,7 +254,7 @@ class History:
 
     Attributes:
         copies: the faults that copied a page that processes shared since a fork.
-        unproven: how many more did, if the only fault in the range of a huge page brought one.
+        unproven: whether more did, if the only fault in the range of a huge page brought one.
     """
 
     def __init__(
@@ -276,15 +276,10 @@ class History:
         held = [self._before(*before), *(self._seen(one) for one in seen)]
         self._blocks = distinct(np.concatenate([one.key >> np.uint64(size.table) for one in held]))
         self._old_blocks = distinct(before[0] >> np.uint64(size.table))
-        self._unproven = list[Held]()
+        self.unproven = False
         held.append(self._at_forks())
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
-        self.unproven = 0
-        if any(len(one.key) for one in self._unproven):
-            most = Held(*(np.concatenate(columns) for columns in zip(together, *self._unproven, strict=True)))
-            copied = sharing(self.faults, self.losses, copyable[self.faults.order], most, ends).faults
-            self.unproven = max(len(copied) - len(self.copies.faults), 0)
         taken = self.copies.taken
         self.faults.brings[taken[self.faults.forked[taken]]] = False
         self._perhaps_there = np.zeros(len(self.faults), np.bool_)
@@ -406,8 +401,7 @@ class History:
         shown = np.isin(block, self._blocks)  # where a snapshot has a page without a fault, one brought a huge page
         there = ((owner >= 0) & ~found.estimated) | (huge & shown)
         there |= self._of_exec(keys, lives, fault) | (losses.event(lives) == LOSS_POPULATED)
-        perhaps = huge & ~there
-        self._unproven.append(Held(keys[perhaps], lives[perhaps], losses.time[lives[perhaps]]))
+        self.unproven |= bool((huge & ~there).any())
         own = there & (faults.key[fault] == keys)
         faults.brings[fault[own]] = False
         since = losses.time[lives]

@@ -25,8 +25,9 @@ Columns = Mapping[str, "NDArray[Any]"]
 
 #: The keys of every cube; dimensions may ask for further ones. process is a number of Names. stack is that of Python,
 #: else a sampled native one; how says how it is known. place is the instruction of what has no stack of Python.
-#: reason says why the owner of pages is not known, 0 = it is.
-KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason")
+#: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction of a cell, tells no cells
+#: apart.
+KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason", "pc_mapping")
 #: About how much of a measure stands for a page, by its unit: what counts little is forgotten first.
 _PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}
 #: The cell of all combinations past the limit.
@@ -47,7 +48,7 @@ class Cube:
         limit: the most cells.
 
     Attributes:
-        keys: name -> the key of each cell, u32, shape (cells,). sums: measure -> the sum of each cell, i64.
+        keys: name -> the key of each cell, shape (cells,). sums: measure -> the sum of each cell, i64.
         forgotten: the cells that were added to `[other]`.
         first_ns, last_ns: times of the first and last fault, monotonic; 0 = there was none.
     """
@@ -58,9 +59,9 @@ class Cube:
         self.names = Names() if names is None else names
         self.dimensions = tuple(by)
         more = (key for one in self.dimensions for key in one.keys if key not in KEYS)
-        self.keys: dict[str, NDArray[np.uint32]] = {
-            key: np.zeros(1, np.uint32) for key in (*KEYS, *dict.fromkeys(more))
-        }
+        self.keys: dict[str, NDArray[Any]] = {key: np.zeros(1, np.uint32) for key in KEYS}
+        self.keys |= {key: np.zeros(1, np.uint64) for key in ("place", *more)}
+        self._parting = [key for key in self.keys if key != "pc_mapping"]
         self.sums: dict[str, NDArray[np.int64]] = {}
         self.forgotten, self._limit = 0, limit
         self.first_ns = self.last_ns = 0
@@ -71,7 +72,7 @@ class Cube:
         """The number of cells, `[other]` included."""
         return self._n
 
-    def key(self, name: str) -> NDArray[np.uint32]:
+    def key(self, name: str) -> NDArray[Any]:
         """A key of all cells."""
         return self.keys[name][: self._n]
 
@@ -133,11 +134,9 @@ class Cube:
             else:
                 own = None
         found["stack"], found["how"] = stack, how
-        if without.all():
-            found["place"] = names.instructions.of(batch)
-        elif without.any():
-            found["place"] = none.copy()
-            found["place"][without] = names.instructions.of(batch.take(without))
+        if without.any() or "instruction" in self.keys:
+            found["place"], found["pc_mapping"] = names.instructions.of(batch)
+            found["place"] *= without
         for one in self.dimensions:
             if one.code is not None:
                 found[one.keys[0]] = one.code(batch, names)
@@ -177,7 +176,7 @@ class Cube:
 
     def _cells(self, keys: Columns) -> NDArray[np.uint32]:
         """The cell of each row; combinations of keys that are new get the next ones."""
-        found, new = self._of_hash.of(_hash([keys.get(name) for name in self.keys]))
+        found, new = self._of_hash.of(_hash([keys.get(name) for name in self._parting]))
         if len(new):
             self._make_room(len(new))
             for name in self.keys.keys() & keys.keys():
@@ -209,7 +208,7 @@ class Cube:
             key[1 : 1 + len(kept)] = key[kept]
             key[1 + len(kept) :] = 0
         self._n = 1 + len(kept)
-        self._of_hash.clear(_hash([self.key(name)[1:] for name in self.keys]))
+        self._of_hash.clear(_hash([self.key(name)[1:] for name in self._parting]))
 
 
 def _hash(columns: Sequence[NDArray[Any] | None]) -> NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from wstrace.analysis.frames import native_frame, native_frames
 from wstrace.analysis.own import package_of
 from wstrace.analysis.stack_views import Label as Label
 from wstrace.analysis.stack_views import StackBy, line_of_native, whole
+from wstrace.analysis.symbols import OFFSET
 from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch
 from wstrace.declarations import Dimension
@@ -215,8 +216,8 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
         leaf = names.tree.known(cube.key("stack"))
         place = cube.key("place")
         if view == "line" and place.any():  # what stands in the program's own code needs no sample
-            leaf = np.where((cube.key("how") == HOW_NOT_SAMPLED) & _in_own_code(cube)[place], 0, leaf)
-        place = np.where(leaf != 0, 0, place)
+            leaf = np.where((cube.key("how") == HOW_NOT_SAMPLED) & _in_own_code(cube), 0, leaf)
+        place = np.where(leaf != 0, np.uint64(0), place)
         rows, of = combinations(leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
         stacked = np.flatnonzero(leaf[rows] != 0)
         found = [Label("")] * len(rows)
@@ -234,21 +235,17 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
 
 
 def _in_own_code(cube: Cube) -> NDArray[np.bool_]:
-    """By number of an instruction, whether it is in the program's own code."""
-    names = cube.names
-    place, file = cube.key("place"), cube.key("pc_file")
-    own = np.zeros(int(place.max(initial=0)) + 1, np.bool_)
-    own[place[names.own_code(file)]] = True
-    own[0] = False
+    """Whether the instruction of each cell is in the program's own code."""
+    own: NDArray[np.bool_] = cube.names.own_code(cube.key("pc_file")) & (cube.key("place") != 0)
     return own
 
 
 def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]:
     """The labels of cells by their instruction."""
     names = cube.names
-    numbers = cube.key("instruction" if view == "instruction" else "place")[cells]
+    places_of = cube.key("instruction" if view == "instruction" else "place")[cells]
     files = [names.text(code) for code in cube.key("pc_file")[cells].tolist()]
-    mappings, offsets = names.instructions.places(numbers)
+    mappings, offsets = cube.key("pc_mapping")[cells] * (places_of != 0), places_of & OFFSET
     kernel = np.flatnonzero(np.array([file in OWN_KERNEL for file in files], np.bool_) & (offsets >> _TOP_BIT != 0))
     if len(kernel):  # its addresses begin with ones, which the number of an instruction lacks
         known, of_kernel = names.symbolizer.mappings.find(mappings[kernel])
@@ -259,7 +256,7 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
         return []
     lines = np.zeros(len(cells), np.bool_)
     if view in ("line", "stack"):
-        lines = np.ones(len(cells), np.bool_) if view == "stack" else _in_own_code(cube)[numbers]
+        lines = np.ones(len(cells), np.bool_) if view == "stack" else _in_own_code(cube)[cells]
     places: list[Place | str] = [""] * len(cells)
     for some in (False, True):
         rows = np.flatnonzero((lines == some) & (mappings != 0))
@@ -325,8 +322,8 @@ def _sections_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
     return codes[index]
 
 
-def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint32]:
-    return names.instructions.of(batch)
+def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint64]:
+    return names.instructions.of(batch)[0]
 
 
 def _by_instruction(cube: Cube) -> Labels:

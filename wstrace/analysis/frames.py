@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -249,28 +249,17 @@ class Frames:
             for mapping, path in zip(mappings[known].tolist(), paths, strict=True)
         }
 
-    def of(self, ids: Iterable[int]) -> list[Frame]:
-        """One frame for each of these ids, as CallTree.stack() returns them: that of its own line, if there is one."""
-        return [_representative(frames) for frames in self._of(ids)]
-
-    def functions(self, ids: Iterable[int]) -> list[Frame]:
-        """For each of these ids the function that it is in, into which others may be inlined."""
-        return [frames[-1] for frames in self._of(ids)]
-
-    def all(self, ids: Iterable[int]) -> list[Frame]:
+    def all(self, ids: Sequence[int]) -> list[Frame]:
         """All frames of these ids: functions that the compiler has inlined have frames of their own."""
-        return [frame for frames in self._of(ids) for frame in frames]
-
-    def _of(self, ids: Iterable[int]) -> list[tuple[Frame, ...]]:
         self._classify()  # It clears the cache when there are new call sites.
-        wanted = list(ids)
-        new = np.array([i for i in dict.fromkeys(wanted) if i not in self._frames], np.intp)
-        if len(new):
+        new = [i for i in dict.fromkeys(ids) if i not in self._frames]
+        if new:
             if len(self._frames) + len(new) > _CACHED:
                 self._frames.clear()
-                new = np.array(list(dict.fromkeys(wanted)), np.intp)
-            self._add(new)
-        return [self._frames[i] for i in wanted]
+                new = list(dict.fromkeys(ids))
+            found, which = self.named(np.array(new, np.intp))
+            self._frames.update(zip(new, (found[at] for at in which.tolist()), strict=True))
+        return [frame for i in ids for frame in self._frames[i]]
 
     def stack(self, leaf: int) -> list[Frame]:
         """The frames of a stack, innermost first."""
@@ -293,12 +282,8 @@ class Frames:
             return self.all([place.get(at, i) for at, i in enumerate(outer)])
         return self.all([*outer[: loops[0]], *inner, *outer[loops[-1] + 1 :]])
 
-    def _add(self, ids: NDArray[np.intp]) -> None:
-        found, which = self.named(ids)
-        self._frames.update(zip(ids.tolist(), (found[at] for at in which.tolist()), strict=True))
-
     def of_lines(self, ids: NDArray[np.intp]) -> tuple[list[Frame], NDArray[np.int32]]:
-        """As named(), of each call site the one frame that of() has."""
+        """As named(), of each call site the one frame of its own line, if there is one."""
         found, which = self.named(ids)
         return [_representative(frames) for frames in found], which
 

@@ -172,14 +172,15 @@ class StackViews:
         return [found[at] for at in which.tolist()]
 
     def _innermost(self, leaves: NDArray[np.intp]) -> list[Label]:
+        named, which = self._frames.named(leaves)
         found = []
-        for frame in self._frames.functions(leaves.tolist()):
+        for *_, frame in named:
             text = frame.located + frame.doubt
             if frame.kind == "native" and not frame.function:  # an offset would be a row for each instruction
                 found.append(Label(frame.module, package=frame.module))
             else:
                 found.append(_of_frame(frame, text)._replace(line=0, whole=text))
-        return found
+        return [found[at] for at in which.tolist()]
 
     def _stacks(self, leaves: NDArray[np.intp]) -> list[Label]:
         sites, bounds = self._tree.stacks(leaves)
@@ -271,12 +272,10 @@ def stack_rows(
         columns["depth"] = _depths(tree)[ids]
     frames = Frames(tree, OwnRule(), symbolizer)
     if of_frame := names & {"function", "file", "module", "own"}:
-        found = frames.of(ids.tolist())
-        columns |= {
-            name: np.array([code(getattr(frame, name)) for frame in found], "<u4") for name in of_frame if name != "own"
-        }
-        if "own" in of_frame:
-            columns["own"] = np.array([frame.own is True for frame in found], "|u1")
+        found, which = frames.of_lines(ids)
+        for name in of_frame:
+            values = [frame.own is True if name == "own" else code(getattr(frame, name)) for frame in found]
+            columns[name] = np.array(values, "|u1" if name == "own" else "<u4")[which]
     views = StackViews(tree, OwnRule(), symbolizer)
     for name, by in (("own_line", "line"), ("package", "package")):
         if name in names:

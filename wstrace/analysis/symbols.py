@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wstrace.analysis.tally import Numbers, distinct
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
 from wstrace.logs import log
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: A place is the code of its file above so many bits of its offset there: 16 TiB, and a million files.
 _OF_OFFSET = 44
-_OFFSET = np.uint64((1 << _OF_OFFSET) - 1)
+OFFSET = np.uint64((1 << _OF_OFFSET) - 1)
 #: of a mapping that is not known this is all of an address that is the same wherever its file is mapped
 _IN_PAGE, _NOT_KNOWN = np.uint64(4095), np.uint64(1 << (_OF_OFFSET - 1))
 
@@ -266,26 +266,21 @@ def label_of(place: Place | str, by: PlaceBy) -> str:
 
 
 class Instructions:
-    """Gives each instruction of a file a number, the same one in all processes.
+    """Gives each instruction of a file its place, the same one in all processes.
 
     Processes have a file at different addresses, of which only the place in a page is the same, and a program has many
     instructions at each place of a page: of a postgres, 4,077 faults of `fork` were counted as 8,914.
 
     Args:
         limit: how many mappings are known. Of further ones the place in a page is all that tells instructions apart.
-        most: how many instructions are; further ones are taken for one. A program that makes its code while it runs
-            may fault at a new instruction each time: with a million, sums took 260 MB, and a fault 5 us instead of 0.2.
     """
 
-    LIMIT, MOST = 1 << 22, 1 << 18
+    LIMIT = 1 << 22
 
-    def __init__(self, limit: int = LIMIT, most: int = MOST) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._moved = np.zeros(1, np.uint64)  # by the id of a mapping: what makes an address an offset in its file
         self._known = np.zeros(1, np.bool_)
-        # By number: the place, and a mapping of its file.
-        self._places, self._mapping = np.zeros(1, np.uint64), np.zeros(1, np.uint32)
-        self._numbers = Numbers(most)
 
     def learn(self, batch: Batch) -> None:
         """Takes mappings."""
@@ -301,21 +296,14 @@ class Instructions:
         anonymous = flags[rows] >> KIND_SHIFT & 15 == KIND_ANON
         self._moved[ids], self._known[ids] = np.where(anonymous, np.uint64(0), offset[rows] - start[rows]), True
 
-    def of(self, batch: Batch) -> NDArray[np.uint32]:
-        """The number of each fault's instruction; 13 to 30 ns each in batches of 5,000, 180 of 100,000 instructions."""
+    def of(self, batch: Batch) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """The place of each fault's instruction: its file and the offset there; and its mapping, 0 = not known."""
         pc, columns = batch["pc"].astype(np.uint64), batch.columns
-        mapping = columns.get("pc_mapping", np.zeros(1, np.uint32))
+        mapping = columns.get("pc_mapping", np.zeros(len(pc), np.uint32))
         at = np.where(mapping < len(self._known), mapping, 0)
-        places, known = (pc + self._moved[at]) & _OFFSET, self._known[at]
+        places, known = (pc + self._moved[at]) & OFFSET, self._known[at]
         if not known.all():
             places = np.where(known, places, pc & _IN_PAGE | _NOT_KNOWN)
         if (file := columns.get("pc_file")) is not None:
             places |= file.astype(np.uint64) << np.uint64(_OF_OFFSET)
-        found, new = self._numbers.of(places)
-        self._places = np.append(self._places, places[new])
-        self._mapping = np.append(self._mapping, np.broadcast_to(np.where(known, at, 0), len(found))[new].astype("<u4"))
-        return found
-
-    def places(self, numbers: NDArray[Any]) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-        """A mapping of the file of each instruction, and the offset in that file; 0 for one that is not known."""
-        return self._mapping[numbers], self._places[numbers] & _OFFSET
+        return places, np.where(known, at, 0).astype(np.uint32)

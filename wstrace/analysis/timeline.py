@@ -18,8 +18,6 @@ from wstrace.analysis.tally import combinations
 from wstrace.schema import FAULT_MAJOR, SPAN, SPAN_OPEN
 
 Figures = NDArray[np.float64]
-#: cells, times, and how many there are of both
-_Counts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 class Over(NamedTuple):
@@ -73,54 +71,42 @@ class Timeline:
             at[~np.isin(inputs.pids[inputs.faults["space"]], list(pids))] = -1
         timed = (at >= 0) & inputs.faults["chosen"]
         rows, which = combinations(cell[timed], at[timed])
-        each = inputs.faults.get("sampled")
+        each, major = inputs.faults.get("sampled"), (inputs.faults["flags"] & FAULT_MAJOR) != 0
 
-        def counted(some: NDArray[np.bool_], each: NDArray[Any] | None = None) -> NDArray[Any]:
-            return np.bincount(which[some[timed]], None if each is None else each[timed & some], len(rows))
+        def counted(some: NDArray[np.bool_], each: NDArray[Any] | None = None) -> Figures:
+            amounts = None if each is None else each[timed & some]
+            return np.bincount(which[some[timed]], amounts, len(rows)).astype(np.float64)
 
-        self._faults: _Counts = cell[timed][rows], at[timed][rows], counted(timed)
-        self._major = counted((inputs.faults["flags"] & FAULT_MAJOR) != 0)
-        self._gone = counted(of.gone_faults, each)
         page, time = of.page_cells, np.append(at, -1)[of.owner]
         page, time = page[page != LEFT_OUT], time[page != LEFT_OUT]
-        rows, which = combinations(page, time)
-        self._pages: _Counts = page[rows], time[rows], np.bincount(which, minlength=len(rows))
+        pages, of_page = combinations(page, time)
+        resident = np.append(np.zeros(len(rows)), np.bincount(of_page, minlength=len(pages))) * of.page_size
+        self._cell = np.append(cell[timed][rows], page[pages])
+        self._time = np.append(at[timed][rows], time[pages])
+        none = np.zeros(len(pages))
+        parts = counted(timed), counted(major), counted(of.gone_faults, each)
+        faults, from_disk, gone = (np.append(one, none) for one in parts)
+        self._figures = {"faults": faults, "from_disk": from_disk, "brought": resident + gone * of.page_size,
+                         "resident": resident}  # fmt: skip
 
     def by(self, *views: str) -> Over:
         """The figures by these dimensions together; the rows are in no order, and have no sums."""
-        named, size = self.of.past.labels(*views), self.of.page_size
-        n = len(named.labels)
-        cell, time, count = self._faults
-        label = named.of[cell]
-        faults, from_disk, gone = (self._placed(label, time, amount, n)[:, :-1]
-                                   for amount in (count, self._major, self._gone))  # fmt: skip
-        cell, time, count = self._pages
-        resident = self._placed(named.of[cell], time, count, n) * size
+        named = self.of.past.labels(*views)
+        shape = len(named.labels), self.n + 1  # the last column is what is at no time
+        place = named.of[self._cell] * shape[1] + np.where(self._time < 0, self.n, self._time)
+        found = {name: np.bincount(place, one, shape[0] * shape[1]).reshape(shape).astype(np.float64)
+                 for name, one in self._figures.items()}  # fmt: skip
         rows = [Row(label, {}) for label in named.labels]
-        return Over(rows, faults, from_disk, resident[:, :-1] + gone * size, resident[:, :-1], resident[:, -1])
+        return Over(rows, untimed=found["resident"][:, -1], **{name: one[:, :-1] for name, one in found.items()})
 
     def arrivals(self, *views: str) -> Arrivals:
         """The figures by these dimensions together, where there are any: by() has them for few labels."""
-        named = self.of.past.labels(*views)
-        cell, time, _ = self._faults
-        keys = [named.of[cell] * self.n + time]
-        amounts = [np.stack((np.zeros(len(cell)), self._gone, self._major))]
-        cell, time, pages = self._pages
-        timed = time >= 0
-        cell, pages = cell[timed], pages[timed]
-        keys.append(named.of[cell] * self.n + time[timed])
-        amounts.append(np.stack((pages, pages, np.zeros(len(cell)))))
-        found, which = np.unique(np.concatenate(keys), return_inverse=True)
-        amount = np.concatenate(amounts, axis=1)
-        amount[:2] *= self.of.page_size
-        figures = [np.bincount(which, one, len(found)).astype(np.float64) for one in amount]
-        return Arrivals(found // max(self.n, 1), found % max(self.n, 1), *figures)
-
-    def _placed(self, label: NDArray[Any], time: NDArray[Any], amount: NDArray[Any], n: int) -> Figures:
-        """The sums of amounts by label and time; the last column is what is at no time."""
-        width = self.n + 1
-        found = np.bincount(label * width + np.where(time < 0, self.n, time), amount, n * width)
-        return found.reshape(n, width).astype(np.float64)
+        timed = self._time >= 0
+        key = (self.of.past.labels(*views).of[self._cell] * self.n + self._time)[timed]
+        found, which = np.unique(key, return_inverse=True)
+        figures = {name: np.bincount(which, self._figures[name][timed], len(found)).astype(np.float64)
+                   for name in ("resident", "brought", "from_disk")}  # fmt: skip
+        return Arrivals(found // max(self.n, 1), found % max(self.n, 1), **figures)
 
 
 class Span(NamedTuple):
