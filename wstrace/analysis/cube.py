@@ -25,8 +25,7 @@ Columns = Mapping[str, "NDArray[Any]"]
 
 #: The keys of every cube; dimensions may ask for further ones. process is a number of Names. stack is that of Python,
 #: else a sampled native one; how says how it is known. place is the instruction of what has no stack of Python.
-#: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction of a cell, tells no cells
-#: apart.
+#: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction, parts no cells.
 KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason", "pc_mapping")
 #: About how much of a measure stands for a page, by its unit: what counts little is forgotten first.
 _PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}

@@ -26,8 +26,6 @@ _LABEL = r"\[[^\[\]]*\]"
 _NAMES = 10_000
 #: what --kind takes -> the kind's number
 KIND_WORDS = {word: number for number, word in enumerate(KINDS)} | {"shared": KIND_SHARED}
-#: of the processes or threads that there are, so many are named
-_SHOWN = 10
 
 
 @dataclass(slots=True)
@@ -62,7 +60,6 @@ class Filter:
     origin_ns: int = 0
     _kinds: Sequence[int] = field(default=(), init=False, repr=False)
     _strings: Dictionary | None = field(default=None, init=False, repr=False)
-    _seen: dict[str, set[int]] = field(default_factory=dict, init=False, repr=False)
     _matches: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -110,8 +107,6 @@ class Filter:
             for name, chosen in (("pid", self.pids), ("tid", self.tids)):
                 if chosen:
                     keep &= np.isin(batch[name], chosen)
-                    seen = self._seen.setdefault(name, set())
-                    seen.update(distinct(batch[name])[: max(_NAMES - len(seen), 0)].tolist())
             if self.hard or self.soft:
                 keep &= ((batch["flags"] & FAULT_MAJOR) != 0) == self.hard
             if self.start or self.end:
@@ -139,20 +134,6 @@ class Filter:
         seen = [base_name(strings[code]) or UNKNOWN for code in np.flatnonzero(self._matches == 0)[:_NAMES].tolist()]
         near = nearest(self.file, seen)
         return near if near.startswith("did you mean") else "--by file shows the names"
-
-    @property
-    def other_numbers(self) -> str:
-        """A sentence with the processes or threads that there are, for when those that were chosen have no fault."""
-        for name, chosen, (one, more) in (
-            ("pid", self.pids, ("process", "processes")),
-            ("tid", self.tids, ("thread", "threads")),
-        ):
-            seen = sorted(self._seen.get(name, ()))
-            if seen and not self._seen[name].intersection(chosen):
-                rest = f" and {len(seen) - _SHOWN:,} more" if len(seen) > _SHOWN else ""
-                there = ", ".join(map(str, seen[:_SHOWN]))
-                return f"no fault is of {_numbers(one, more, chosen)}; {more} with faults: {there}{rest}"
-        return ""
 
     def _time(self, batch: Batch) -> NDArray[np.bool_]:
         times = batch["time_ns"] if "time_ns" in batch else np.full(len(batch), batch.window[0], np.uint64)

@@ -16,7 +16,7 @@ from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
 from wstrace.plugins import default_plugins
-from wstrace.schema import MAPPING, PROCESS, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_TITLE
+from wstrace.schema import PROCESS, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_TITLE
 from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
@@ -216,9 +216,7 @@ class Names:
         if self.tree.learn(batch):
             self.__dict__.pop("views", None)
             return
-        if batch.schema.name != PROCESS.name or not PROCESS.always - batch.columns.keys():
-            self.symbolizer.learn(batch)
-        if batch.schema.name == MAPPING.name:
+        if self.symbolizer.learn(batch):
             self.instructions.learn(batch)
         elif batch.schema.name == PROCESS.name and not PROCESS.always - batch.columns.keys():
             self._learn_processes(batch)

@@ -250,11 +250,8 @@ def _peak(trace: Recorded) -> str:
 
 def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
     """Why a filter has left nothing; [] = it has left something, or nothing more is known of it."""
-    if any(total.values()):
-        return []
-    if hint := chosen.nearest_file:
-        return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"]
-    return [chosen.other_numbers] * bool(chosen.other_numbers)
+    hint = "" if any(total.values()) else chosen.nearest_file
+    return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"] * bool(hint)
 
 
 def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:

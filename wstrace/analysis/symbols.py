@@ -13,7 +13,7 @@ from wstrace.interfaces import Context
 from wstrace.logs import log
 from wstrace.places import OWN_KERNEL, MappedFile, Place
 from wstrace.plugins import default_plugins
-from wstrace.schema import KIND_ANON, KIND_SHIFT, MAPPING, PROCESS, PROCESS_EXIT
+from wstrace.schema import KIND_ANON, KIND_SHIFT, MAPPING
 from wstrace.text import base_name
 from wstrace.trace_info import TraceInfo
 
@@ -32,15 +32,13 @@ _FIELDS = {"id": np.uint32, "pid": np.uint32, "start": np.uint64, "end": np.uint
            "file": np.uint32, "dev": np.uint64, "ino": np.uint64, "build_id": np.uint32, "flags": np.uint16,
            "time_ns": np.uint64}  # fmt: skip
 _FILE_KEYS = ("file", "build_id", "dev", "ino")  # These distinguish a file from another one that had its name.
-#: The number of ended processes that are remembered.
-_ENDED = 1 << 16
 
 
 class MappingTable:
     """The last mappings by id, in bounded memory.
 
-    Past the limit, mappings of ended processes are dropped first, then the oldest. They are not dropped before, because
-    a forked child may still use its parent's.
+    Past the limit the older half is dropped. Those of ended processes are kept as long: a forked child may still use
+    its parent's.
     """
 
     def __init__(self, limit: int = 1 << 20) -> None:
@@ -50,7 +48,6 @@ class MappingTable:
         }  # by id; that of 0 is unknown
         self._new: list[dict[str, NDArray[Any]]] = []
         self._new_rows = 0
-        self._ended: dict[int, None] = {}
 
     def add(self, batch: Batch) -> None:
         """Adds rows of the stream MAPPING."""
@@ -63,13 +60,6 @@ class MappingTable:
         self._new_rows += len(batch)
         if self._new_rows > self.limit // 4:
             self._settle()
-
-    def end(self, batch: Batch) -> None:
-        """Notes which processes ended, from rows of the stream PROCESS."""
-        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
-        self._ended.update(dict.fromkeys(batch["pid"][ended].tolist()))
-        for pid in list(self._ended)[: max(len(self._ended) - _ENDED, 0)]:
-            del self._ended[pid]
 
     def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
         """Which ids are known, shape (n,), and the mappings of those, with the columns of MAPPING."""
@@ -94,10 +84,7 @@ class MappingTable:
         rows = {name: np.concatenate([self._rows[name], *(new[name] for new in self._new)]) for name in _FIELDS}
         self._new, self._new_rows = [], 0
         if len(rows["id"]) > self.limit:
-            ended = np.isin(rows["pid"], np.fromiter(self._ended, np.uint32, len(self._ended)))
-            keep = np.append(0, np.flatnonzero(~ended)[-self.limit // 2 :])
-            rows = {name: column[keep] for name, column in rows.items()}
-            self._ended = {}
+            rows = {name: np.append(column[:1], column[-self.limit // 2 :]) for name, column in rows.items()}
         # By id; a later row with the same id wins.
         _, last = np.unique(rows["id"][::-1], return_index=True)
         for name, column in rows.items():
@@ -134,14 +121,10 @@ class Symbolizer:
         return info.clock.wall(info.ended_ns) if info.recorded and info.ended_ns and not self._live else 0
 
     def learn(self, batch: Batch) -> bool:
-        """Takes mapping and process batches; returns False for any other stream."""
+        """Takes mappings; returns False for any other stream."""
         if batch.schema.name == MAPPING.name:
             self.mappings.add(batch)
-        elif batch.schema.name == PROCESS.name:
-            self.mappings.end(batch)
-        else:
-            return False
-        return True
+        return batch.schema.name == MAPPING.name
 
     def of(self, batch: Batch, address: str, mapping: str, file: str) -> list[Place | str]:
         """The places of the addresses in a batch's column, one per row; see coded()."""
