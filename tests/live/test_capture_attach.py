@@ -16,12 +16,8 @@ import numpy as np
 import pytest
 from kit.open_files import descriptors
 
-from wstrace.cli import main
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
-from wstrace_plugins.os.linux.backend import LinuxPlatform
 from wstrace_plugins.os.linux.versions import kernel
-from wstrace_plugins.page_faults.linux.account import Account
-from wstrace_plugins.page_faults.linux.events import PerfEvents
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -86,31 +82,6 @@ def test_threads_that_make_threads(child, attach):
     assert swarm.process.wait(20) == 0
 
 
-def test_what_goes_on_after_a_stop_is_stopped_again(child, attach, monkeypatch):
-    """The kernel lets threads go on that are started at that moment, and all that these start; here it lets all."""
-    one = child("import mmap, sys\nfor line in sys.stdin:\n    m = mmap.mmap(-1, 100 * mmap.PAGESIZE)\n"
-                "    for i in range(100): m[i * mmap.PAGESIZE] = 1\n    print('done', flush=True)\n")  # fmt: skip
-    stops, disarm, so_far = list[int](), PerfEvents.disarm, Account.so_far
-
-    def stop(events):
-        stops.append(len(events.threads))
-        if len(stops) > 1:
-            disarm(events)
-
-    def tell(account, late):
-        so_far(account, late)
-        if len(stops) == 1:  # the rings have been read
-            one.say()
-            assert one.read() == "done"
-
-    monkeypatch.setattr(PerfEvents, "disarm", stop)
-    monkeypatch.setattr(Account, "so_far", tell)
-    trace = attach(one.pid)
-    trace.stop()
-    assert len(trace.faults()) >= 100
-    trace.assert_balanced()
-
-
 def test_what_is_there_already_is_reported_first(child, attach):
     code = """
 import subprocess, sys
@@ -137,34 +108,6 @@ sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); s
     trace.stop()
     assert {parent.pid, sub} <= set(trace.faults().pid)
     trace.assert_balanced()
-
-
-def test_a_look_at_the_peaks_that_is_due_needs_no_more_records(child, attach, monkeypatch):
-    """Until it is made, the trace does not wait: an idle one took 5 % of a CPU."""
-    one = child("kept = []\nwhile input() == '': kept.append(bytearray(1 << 20))")
-    trace = attach(one.pid, stacks="none")
-    one.say()
-    trace.drain(lambda: one.pid in trace.faults().pid)
-    while not trace.source._grown:  # records have come between two reads, which are 250 ms apart at most
-        faults = len(trace.faults())
-        one.say()
-        trace.drain(lambda n=faults: len(trace.faults()) > n)
-    drained = []
-    monkeypatch.setattr(trace.source, "_quiet", lambda: True)  # no more come, not even of births of other processes
-    trace.drain(lambda: not trace.source._grown or drained.append(None) or len(drained) > 1_000)
-    assert not trace.source._grown
-    trace.stop()
-
-
-def test_the_target_goes_on(child, attach):
-    one = child("print('ready', flush=True)\nwhile input() == '': print('still here', flush=True)")
-    one.read()
-    trace = attach(one.pid)
-    one.say()
-    assert one.read() == "still here"
-    trace.stop()
-    one.say()
-    assert one.read() == "still here"
 
 
 def test_ourselves(attach):
@@ -355,16 +298,6 @@ def test_forked_child_of_ours_holds_nothing(child, attach):
     trace.stop()
     trace.assert_balanced()
     assert len(trace.faults()) > 0
-
-
-def test_attach_keeps_the_memory_that_it_frees_as_run_does(child, monkeypatch):
-    """Otherwise it gives back what each drain frees, and faults for it again: a quarter of its CPU for a record."""
-    wanted = []
-    monkeypatch.setattr(LinuxPlatform, "keep_freed_memory", lambda _: wanted.append(1))
-    sleeper = child("print('go', flush=True); input()")
-    assert sleeper.read() == "go"
-    assert main(["attach", "-q", "--duration", "100ms", str(sleeper.pid)]) == 0
-    assert wanted
 
 
 def test_buffers_are_read_as_seldom_as_was_requested(child, attach):

@@ -52,7 +52,7 @@ except Unavailable as error: print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     cpus = len(perf_event.online_cpus())
-    assert said.startswith(f"31 threads x {cpus} CPUs x 3 events need {31 * cpus * 3} file descriptors")
+    assert said.startswith(f"31 threads x {cpus} CPUs x 3 events need {31 * cpus * 3} file descriptors, wstrace itself")
     assert "RLIMIT_NOFILE allows 80; ulimit -Hn" in said
 
 
@@ -115,25 +115,3 @@ except Unavailable as error: print(error)
     # Where no user has perf events at all, what is left is the counters, which anyone may read of each process.
     counters = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) >= 3
     assert said == ("" if counters else refused)
-
-
-def test_one_thread_s_events_that_lack_room_beside_the_rest_are_reported_so(child):
-    one = child("input()")
-    script = f"""
-import resource, sys
-sys.path[:0] = {sys.path!r}
-import numpy
-from wstrace.errors import Unavailable
-from wstrace.interfaces import Context
-from wstrace_plugins.os.linux.backend import platform
-from wstrace_plugins.page_faults.linux.backend import PageFaults
-need = 3 * {len(perf_event.online_cpus())}
-resource.setrlimit(resource.RLIMIT_NOFILE, (need + 40, need + 40))
-try: PageFaults(children=False).start(Context(targets=(platform().attach({one.pid}),)))
-except Unavailable as error: print(error)
-"""
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    need = 3 * len(perf_event.online_cpus())
-    cpus = need // 3
-    assert said == (f"1 threads x {cpus} CPUs x 3 events need {need} file descriptors, wstrace itself some more, "
-                    f"RLIMIT_NOFILE allows {need + 40}; ulimit -Hn {need + 1000} (as root)\n")  # fmt: skip

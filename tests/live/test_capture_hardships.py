@@ -85,27 +85,6 @@ def limited():
             time.sleep(0.05)
 
 
-@pytest.fixture
-def throttled():
-    """A group whose processes may have a fiftieth of a CPU: its files `cgroup.procs` and of the limit."""
-    old = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").exists()
-    group = Path(f"/sys/fs/cgroup{'/cpu' if old else ''}/wstrace-{os.getpid()}-cpu")
-    limit = group / ("cpu.cfs_quota_us" if old else "cpu.max")
-    try:
-        if not old:
-            (group.parent / "cgroup.subtree_control").write_text("+cpu")
-        group.mkdir()
-        limit.write_text("2000")  # of the 100,000 us of a period
-    except OSError as error:
-        pytest.skip(f"no group with a CPU limit can be made here: {error}")
-    yield group / "cgroup.procs", limit
-    for _ in range(100):
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            break
-        time.sleep(0.05)
-
-
 def figures(path: Path) -> dict[str, Any]:
     """What `info` tells of a file."""
     return json.loads(wstrace("info", path, "--json").stdout)
@@ -301,24 +280,3 @@ def test_a_pid_that_is_given_to_another_process(touches, when):
     else:
         assert int(shown["before"]) > 1000
         assert shown["usage"] == "None", "what the system accounts to the successor is not the target's"
-
-
-@needs_root
-def test_a_tracer_with_a_cpu_limit_counts_what_it_loses(touches, tmp_path, throttled):
-    """The limit stops it while its target, which has none, fills the rings again and again."""
-    path, target = tmp_path / "x.wst", f"echo ready; read go; exec {touches} 10000 200"
-    command = [sys.executable, "-m", "wstrace", "run", "-s", "page_faults:ring_bytes=524288", "-o", path, "--"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*command, "sh", "-c", target], text=True, **pipes) as tracer:
-        assert tracer.stdout.readline() == "ready\n"
-        group, limit = throttled
-        group.write_text(str(tracer.pid))
-        tracer.stdin.write("go\n")
-        tracer.stdin.flush()
-        assert [tracer.stdout.readline(), tracer.stdout.readline()] == ["up\n", "2000000\n"]
-        limit.write_text("-1" if limit.name == "cpu.cfs_quota_us" else "max")
-        _, said = tracer.communicate(timeout=120)
-    assert tracer.returncode == 0, said
-    shown = figures(path)
-    assert_nothing_is_lost_without_count(shown["ledger"], shown["rows"]["page_fault"])
-    assert shown["ledger"]["lost_kernel:minor"] > 100_000

@@ -65,33 +65,6 @@ def test_fail_on_loss_knows_of_it(setuid, tmp_path):
     assert "gained privilege by exec" in done.stderr
 
 
-def test_what_came_while_it_was_attached_is_distinguished(attach):
-    code = "print(flush=True); input(); b = bytearray(8 << 20); print(flush=True); input()"
-    command = [sys.executable, "-S", "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        process.stdout.readline()
-        from wstrace_plugins.page_faults.linux.events import PerfEvents
-
-        arm = PerfEvents.arm_process
-
-        def slowly(self, *arguments):
-            process.stdin.write("\n")  # it faults before it is armed
-            process.stdin.flush()
-            process.stdout.readline()
-            arm(self, *arguments)
-
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(PerfEvents, "arm_process", slowly)
-            trace = attach(process.pid)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        trace.drain(lambda: trace.context.targets[0].wait(0) is not None)
-        trace.stop()
-    hidden = trace.usage.minor + trace.usage.major - trace.ledger("counted")
-    assert hidden >= 20  # one huge page or 2048 small ones, and more
-    assert trace.context.info.notes[0] == f"{hidden:,} that came while it was being attached"
-
-
 def test_what_comes_after_the_trace_is_none_of_its_hidden_faults(attach):
     """Of a process that goes on the system's account goes on, too."""
     code = "print(flush=True)\nwhile True: bytearray(1 << 20)"

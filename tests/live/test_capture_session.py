@@ -178,11 +178,3 @@ def test_under_sudo_a_trace_that_is_kept_for_one_answer_only_is_written():
     run = wstrace("report", "--json", "--", "true", environment=environment)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)
-
-
-def test_doctor_tells_the_level():
-    run = wstrace("doctor", "--json")
-    assert run.returncode == 0, run.stderr
-    text = json.dumps(json.loads(run.stdout))
-    assert "page_faults" in text
-    assert "full" in text

@@ -4,7 +4,6 @@ import json
 import shlex
 import shutil
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from kit.other_tracers import BPFTRACE, after, beside
 from kit.pythons import named
 from kit.recorded_run import compiled
 
-from wstrace.schema import PROCESS_EXEC, STACK_HOW
+from wstrace.schema import STACK_HOW
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -116,25 +115,3 @@ def test_without_a_stack_is_counted_by_reason(trace, tmp_path):
     assert hows["no interpreter that can be read"] + hows["interpreter not known yet"] > 5
     lacking = hows.keys() - {"not a Python program", "before Python's first frame"}
     assert rows == {reason: hows[reason] for reason in lacking}
-
-
-def test_a_late_look_at_a_process_says_nothing_of_what_its_child_executed_before(trace, tmp_path, monkeypatch):
-    """The shell is looked at when its child, which says that it is a Python, has come and gone."""
-    from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
-
-    look, ended = PythonStacks.look, tmp_path / "ended"
-
-    def late(self, pid, *executed):
-        while not ended.exists():
-            time.sleep(0.001)
-        return look(self, pid, *executed)
-
-    monkeypatch.setattr(PythonStacks, "look", late)
-    old = compiled(tmp_path, "char _PyRuntime[1 << 16];\nint main(void) { return 0; }\n", "-rdynamic")
-    traced = trace(["sh", "-c", f"true; {old}; : > {ended}; sleep 0.2"], stacks="python")
-    executed = traced.column("process", "event") == PROCESS_EXEC
-    began, pids = (traced.column("process", name)[executed].tolist() for name in ("time_ns", "pid"))
-    assert len(pids) == 3, "the shell, this program, sleep"
-    after = (traced.column("page_fault", "pid") == pids[1]) & (traced.column("page_fault", "time_ns") > began[1])
-    hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how")[after].tolist()}
-    assert hows - {"before Python's first frame"} == {"no interpreter that can be read"}

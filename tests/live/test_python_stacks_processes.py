@@ -192,31 +192,6 @@ def test_a_python_that_a_command_names_is_known_to_a_tracer_that_does_not_get_to
     assert [sites.get(stack, ("",))[0] for stack in faults.stack.tolist()].count("touch") >= 1000
 
 
-def test_a_python_that_is_started_in_midst_of_others_costs_no_record(trace, tmp_path):
-    """`stacks=auto`: no record is lost or doubled."""
-    program = (
-        TOUCH
-        + """
-import subprocess, time
-m, at = fresh(100)
-with open(sys.argv[1], 'w') as out:
-    out.write(str(at))
-others = [subprocess.Popen(['sh', '-c', 'sleep 0.01; true']) for _ in range(20)]
-time.sleep(2)
-touch(m)
-"""
-    )
-    (tmp_path / "p.py").write_text(program)
-    started = (str(OURS[0].program), f"{tmp_path}/p.py", f"{tmp_path}/at")
-    traced = trace(["find", str(tmp_path), "-maxdepth", "0", "-exec", *started, ";"])
-    base = int((tmp_path / "at").read_text())
-    assert innermost(traced, base, 100) == {"touch": 100}
-    pages = traced.column("page_fault", "va") >> 12
-    assert ((pages >= base >> 12) & (pages < (base >> 12) + 100)).sum() == 100
-    assert traced.ledger("unaccounted") == 0
-    traced.assert_balanced()
-
-
 def test_what_comes_before_pythons_first_frame_says_so(trace):
     hows = Counter()
     for _ in range(5):  # on a busy machine the interpreter is there before it was looked for: nothing is proven then

@@ -209,12 +209,3 @@ def test_a_watermark_cuts_no_part_of_a_ring():
     assert settled([busy, idle], 20) == 35  # which cuts a part of the other ring
     assert merge([busy, idle], 35)["time_ns"].tolist() == [30, 35]
     assert settled([busy, idle], 45) == 40
-
-
-def test_parts_of_one_row_each_are_merged():
-    one, other = RingSamples(major=False), RingSamples(major=True)
-    for t in (10, 20, 30):
-        take(one, sample(t))
-    take(other, sample(35))
-    assert merge([one, other], 20)["time_ns"].tolist() == [10, 20]
-    assert merge([one, other], 99)["time_ns"].tolist() == [30, 35]

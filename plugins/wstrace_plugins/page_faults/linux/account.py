@@ -23,6 +23,9 @@ WITHOUT_STACK = "without_stack"
 SKIPPED = "skipped_side_band"
 
 
+_OF_RINGS = (("duplicates", "duplicates"), ("foreign_clock", "foreign"))
+
+
 class Account:
     """Writes the ledger and the notes of a trace.
 
@@ -48,7 +51,7 @@ class Account:
     ) -> None:
         self._context, self._source, self._settings = context, source, settings
         self._events, self._side = events, side
-        self._kinds = [(kind, [ring for ring in rings if ring.major == (kind == MAJOR)]) for kind in (MINOR, MAJOR)]
+        self._rings = rings
         self._python = python
         self._before = 0
         self._hints: int | None = None
@@ -63,7 +66,7 @@ class Account:
         self._tell_losses()
         self._hints = vmstat.balancing_hints()
         if not all(target.launched for target in self._context.targets):
-            counted = sum(self._events.counts(kind)[0] for kind, _ in self._kinds)
+            counted = sum(self._events.counts(kind)[0] for kind in (MINOR, MAJOR))
             self._before = max(self._usage() - counted, 0)
 
     def end(self) -> None:
@@ -77,18 +80,18 @@ class Account:
         """Writes the ledger during the trace, from the rings alone, and which content losses are known by now."""
         self._tell_losses()
         ledger = self._context.ledger
-        for kind, rings in self._kinds:
-            lost = self.reported_lost(kind)
-            for stage, count in (
-                ("lost_kernel", lost),
-                ("duplicates", sum(ring.duplicates for ring in rings)),
-                ("foreign_clock", sum(ring.foreign for ring in rings)),
-            ):
-                if count:
-                    ledger.set(stage, count, kind)
-        for stage, count in (("late", late), ("lost_side_band", self._side.lost), (SKIPPED, self._side.skipped)):
+        side, counts = self._side, [("late", late, self._source)]
+        counts += [("lost_side_band", side.lost, self._source), (SKIPPED, side.skipped, self._source)]
+        for kind in (MINOR, MAJOR):
+            counts += [("lost_kernel", self.reported_lost(kind), kind)]
+            counts += [(stage, self._sum(kind, name), kind) for stage, name in _OF_RINGS]
+        for stage, count, who in counts:
             if count:
-                ledger.set(stage, count, self._source)
+                ledger.set(stage, count, who)
+
+    def _sum(self, kind: str, name: str) -> int:
+        """A count of all rings of a kind of faults."""
+        return sum(getattr(ring, name) for ring in self._rings if ring.major == (kind == MAJOR))
 
     def _tell_losses(self) -> None:
         everywhere = self._events.tracepoints_everywhere
@@ -96,7 +99,7 @@ class Account:
 
     def reported_lost(self, kind: str) -> int:
         """The faults that LOST rows have counted so far: they count lost rows of stacks, too."""
-        lost = sum(ring.lost for name, rings in self._kinds for ring in rings if name == kind)
+        lost = self._sum(kind, "lost")
         return max(lost - self._python.rows_lost(kind), 0) if lost else 0
 
     def close(self, given: int, *, failed: bool) -> None:
@@ -108,14 +111,12 @@ class Account:
         """
         ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
         counted_in_all = 0
-        taken = sum(ring.recorded for _, rings in self._kinds for ring in rings) - sum(self.left_out.values())
+        taken = sum(ring.recorded for ring in self._rings) - sum(self.left_out.values())
         ledger.add("lost_tracer", max(taken - given, 0), self._source)
-        for kind, rings in self._kinds:
+        for kind in (MINOR, MAJOR):
             counted, lost = self._events.counts(kind)
-            counted -= sum(ring.duplicates for ring in rings) + self.left_out[kind]
-            recorded = sum(ring.recorded for ring in rings) - self.left_out[kind]
-            foreign = sum(ring.foreign for ring in rings)
-            absent = counted - recorded - foreign
+            counted -= self._sum(kind, "duplicates") + self.left_out[kind]
+            absent = counted - self._sum(kind, "recorded") + self.left_out[kind] - self._sum(kind, "foreign")
             if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
                 reported = self.reported_lost(kind)
                 lost = max(absent, reported) if every else reported

@@ -280,20 +280,16 @@ class PerfEvents:
         raise self._too_few(threads, everywhere=settings.everywhere)
 
     def _too_few(self, more: int, *, everywhere: bool) -> Unavailable:
-        threads, events, allowed = len(self.threads) + more, Settings().events, self._descriptors.hard
-        if everywhere:
-            return Unavailable(
-                f"the events of all processes on {len(self.cpus)} CPUs need more than the {allowed:,} file "
-                "descriptors that RLIMIT_NOFILE allows",
-                f"ulimit -Hn {allowed + 1000} (as root)",
-            )
+        threads, events = len(self.threads) + more, Settings().events
         need = threads * len(self.cpus) * events
-        of_all = f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,} file descriptors"
-        remedy = f"ulimit -Hn {need + 1000} (as root)"
-        if need <= allowed:  # the events alone have room, but not beside what else this process has open
-            return Unavailable(f"{of_all}, wstrace itself some more, RLIMIT_NOFILE allows {allowed:,}", remedy)
-        return Unavailable(f"{of_all}, RLIMIT_NOFILE allows {allowed:,}",
-                           f"{remedy}, or trace from the start with run: threads then inherit the events")  # fmt: skip
+        of_all = f"{threads:,} threads x {len(self.cpus)} CPUs x {events} events need {need:,}"
+        if everywhere:
+            of_all = f"the events of all processes on {len(self.cpus)} CPUs need more"
+        more_of = "" if everywhere else ", or trace from the start with run: threads then inherit the events"
+        return Unavailable(
+            f"{of_all} file descriptors, wstrace itself some more, RLIMIT_NOFILE allows {self._descriptors.hard:,}",
+            f"ulimit -Hn {max(need, self._descriptors.hard) + 1000} (as root){more_of}",
+        )
 
     def disarm(self) -> None:
         """Stops all events, inherited ones included: none counts or records any more. Tracepoints are closed."""

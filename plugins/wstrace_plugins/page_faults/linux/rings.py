@@ -10,6 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,43 +120,35 @@ class Rings:
 
     def __init__(self, cpus: Sequence[int], size: int = 0, *, stacks: bool = False) -> None:
         size = max(size or min(_LARGEST, _ALL_CPUS // len(cpus)), _PAGE)
-        size = 1 << size.bit_length() - 1
-        smallest = min(size, _SMALLEST)
-        while True:
-            try:
-                self.all = self._make(cpus, size, stacks)
-                break
-            except OSError as error:
-                # EPERM from mmap: over kernel.perf_event_mlock_kb per CPU and RLIMIT_MEMLOCK
-                if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
-                    raise
-                if size <= smallest:
-                    limit = procfs.setting("kernel/perf_event_mlock_kb")
-                    raise Unavailable(
-                        f"no room for the kernel's buffers: kernel.perf_event_mlock_kb is {limit} and used up",
-                        "end other tracers, or sudo sysctl kernel.perf_event_mlock_kb=4096",
-                    ) from None
-                size //= 2
-        self.size = size
-        self._by_place = {(ring.kind, ring.cpu): ring for ring in self.all}
+        self.size = 1 << size.bit_length() - 1
+        smallest = min(self.size, _SMALLEST)
+        while not self._made(cpus, stacks):
+            if self.size <= smallest:
+                limit = procfs.setting("kernel/perf_event_mlock_kb")
+                raise Unavailable(
+                    f"no room for the kernel's buffers: kernel.perf_event_mlock_kb is {limit} and used up",
+                    "end other tracers, or sudo sysctl kernel.perf_event_mlock_kb=4096",
+                )
+            self.size //= 2
 
-    @staticmethod
-    def _make(cpus: Sequence[int], size: int, stacks: bool) -> list[Ring]:
-        rings: list[Ring] = []
-        parts = {kind: part for kind, part in _PARTS.items() if stacks or kind != STACKS}
+    def _made(self, cpus: Sequence[int], stacks: bool) -> bool:
+        """Makes all rings; False: they may not be locked in memory. Raises OSError."""
+        self._by_place: dict[tuple[str, int], Ring] = {}
         try:
-            for cpu in cpus:
-                for kind, part in parts.items():
-                    most = _LARGEST_SIDE if kind == SIDE else size
-                    rings.append(Ring(kind, cpu, max(min(size // part, most), _PAGE)))
-        except OSError:
-            for ring in rings:
-                ring.close()
-            raise
-        return rings
+            for cpu, (kind, part) in product(cpus, _PARTS.items()):
+                if stacks or kind != STACKS:
+                    most = _LARGEST_SIDE if kind == SIDE else self.size
+                    self._by_place[kind, cpu] = Ring(kind, cpu, max(min(self.size // part, most), _PAGE))
+        except OSError as error:
+            self.close()
+            # EPERM from mmap: over kernel.perf_event_mlock_kb per CPU and RLIMIT_MEMLOCK
+            if error.errno not in (errno.EPERM, errno.ENOMEM) or error.filename != "mmap":
+                raise
+            return False
+        return True
 
     def __iter__(self) -> Iterator[Ring]:
-        return iter(self.all)
+        return iter(self._by_place.values())
 
     def fd(self, kind: str, cpu: int) -> int:
         """The descriptor to which events of that kind on that CPU write."""
@@ -163,12 +156,12 @@ class Rings:
 
     def close(self) -> None:
         """Unmaps and closes all rings."""
-        for ring in self.all:
+        for ring in self:
             ring.close()
 
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied descriptors."""
-        for ring in self.all:
+        for ring in self:
             ring.after_fork_in_child()
 
 

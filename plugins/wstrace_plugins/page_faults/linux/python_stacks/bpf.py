@@ -50,7 +50,19 @@ def bpf(command: int, attr: bytes) -> int:
     return result
 
 
-class Map:
+class _Opened:
+    """What has a descriptor; maps and events keep what they use when it is closed."""
+
+    fd = -1
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Map(_Opened):
     """A map. Keys and values are bytes of the sizes given."""
 
     def __init__(self, kind: int, key: int, value: int, entries: int, name: bytes) -> None:
@@ -82,12 +94,8 @@ class Map:
         memory = ctypes.create_string_buffer(key, len(key))
         bpf(command, _OBJECT_ATTR.pack(self.fd, 0, ctypes.addressof(memory), value, 0))
 
-    def close(self) -> None:
-        """Closes the descriptor; programs that use the map keep it."""
-        _close(self)
 
-
-class Program:
+class Program(_Opened):
     """A loaded program for perf events.
 
     Raises:
@@ -112,10 +120,8 @@ class Program:
     def _verified(self, types: int) -> int:
         """Loads it, again where a signal has come: the verifier gives up at one (EAGAIN), whoever it is for."""
         for _ in range(_ATTEMPTS - 1):
-            try:
+            with contextlib.suppress(BlockingIOError):
                 return self._load(types, 0, 0, 0)
-            except BlockingIOError:
-                continue
         return self._load(types, 0, 0, 0)
 
     def _load(self, types: int, level: int, log: int, size: int) -> int:
@@ -132,10 +138,6 @@ class Program:
             os.close(self._load(types, 1, ctypes.addressof(log), _LOG_BYTES))
         lines = [line for line in log.value.decode(errors="replace").splitlines() if not line.startswith("processed")]
         return lines[-1] if lines else "the verifier says nothing"
-
-    def close(self) -> None:
-        """Closes the descriptor; events keep the program."""
-        _close(self)
 
 
 class RingBuffer:
@@ -201,12 +203,6 @@ def _types(functions: int) -> int:
     blob = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names)) + types + names
     memory = ctypes.create_string_buffer(blob, len(blob))
     return bpf(_LOAD_TYPES, _TYPES_ATTR.pack(ctypes.addressof(memory), 0, len(blob), 0, 0, 0))
-
-
-def _close(holder: Map | Program) -> None:
-    if holder.fd >= 0:
-        os.close(holder.fd)
-        holder.fd = -1
 
 
 def _possible_cpus() -> int:

@@ -86,7 +86,7 @@ class PythonStacks:
         #: pid -> until when its CPython had no interpreter yet: so it was at that time, or at all times before it
         self._unborn: dict[int, int] = {}
         self._refused: set[str] = set()
-        self._last: dict[str, int] = {}
+        self._last: Mapping[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
         if wanted.python:
             self._poll = _select.epoll()
@@ -318,20 +318,15 @@ class PythonStacks:
         """What the programs and their reader counted."""
         if self._programs is None:
             return self._last
-        return {
-            "stack_rows": sum(rows.rows for rows in self._rows.values()),
-            "stack_records_lost": self._programs.count(S.RECORDS_LOST),
-            "stack_code_unreadable": self._programs.count(S.UNREADABLE),
-            "stack_searches": self._programs.count(S.SEARCHES),
-            **(self._decoder.statistics() if self._decoder is not None else {}),
-        }
+        rows = sum(rows.rows for rows in self._rows.values())
+        return {"stack_rows": rows, "stack_records_lost": self._programs.count(S.RECORDS_LOST)}
 
     # -- end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes programs, maps and events."""
         if self._programs is not None:
-            self._last = {**self.statistics()}
+            self._last = self.statistics()
             self._programs.close()
             self._programs = None
         self._close_gate()

@@ -83,9 +83,6 @@ class Decoder:
         self._frames: dict[tuple[int, int], _Frame] = {}
         self.refused = 0
 
-    def __len__(self) -> int:
-        return len(self._stacks)
-
     def take(self, records: Iterable[memoryview]) -> Batch | None:
         """Reads new records; returns the call sites that are new."""
         stacks: dict[int, NDArray[Any]] = {}
@@ -127,32 +124,23 @@ class Decoder:
 
     def _add(self, stacks: dict[int, NDArray[Any]]) -> None:
         """Adds stacks to the tree, one level of all of them after the other, from the outermost frame inwards."""
-        keys = list(stacks)
-        whole = [[self._frame(*frame) for frame in stacks[key][["code", "offset"]].tolist()] for key in keys]
-        chains = []
-        readable = []
-        for key, frames in zip(keys, whole, strict=True):
-            readable.append(frames[0] is not None if frames else False)
-            chain = [frame or _Frame(0, 0, 0, FRAME_UNCHECKED) for frame in reversed(frames)]
+        whole = [[self._frame(*frame) for frame in stack[["code", "offset"]].tolist()] for stack in stacks.values()]
+        chains = [[frame or _Frame(0, 0, 0, FRAME_UNCHECKED) for frame in reversed(frames)] for frames in whole]
+        for key, chain in zip(stacks, chains, strict=True):
             if chain and key & (1 << STATUS_BITS) - 1 != OK:
                 chain[0] = chain[0]._replace(flags=chain[0].flags | FRAME_CUT)
-            chains.append(chain)
-        leaves = np.zeros(len(keys), "<u4")
-        level = 0
-        while rows := [i for i, chain in enumerate(chains) if len(chain) > level]:
-            frames_here = np.array([chains[i][level] for i in rows], "<i8")
-            function, file, line, flags = frames_here.T
+        leaves = np.zeros(len(chains), "<u4")
+        for level in range(max(map(len, chains))):
+            rows = [i for i, chain in enumerate(chains) if len(chain) > level]
+            function, file, line, flags = np.array([chains[i][level] for i in rows], "<i8").T
             leaves[rows] = self._sites.add(
                 leaves[rows], kind=FRAME_PYTHON, function=function, file=file, line=line, flags=flags
             )
-            level += 1
-        for key, leaf, good in zip(keys, leaves.tolist(), readable, strict=True):
-            if not good:
+        for key, leaf, frames in zip(stacks, leaves.tolist(), whole, strict=True):
+            if not frames or frames[0] is None:
                 self._stacks[key] = (0, HOW_NOT_READABLE)
-            elif leaf == self._sites.cut:
-                self._stacks[key] = (leaf, HOW_NO_ROOM)
             else:
-                self._stacks[key] = (leaf, HOW_EXACT)
+                self._stacks[key] = (leaf, HOW_NO_ROOM if leaf == self._sites.cut else HOW_EXACT)
 
     def _frame(self, key: int, offset: int) -> _Frame | None:
         """The frame at an offset of a code object, with its flags; None where that was not told."""
@@ -168,7 +156,3 @@ class Decoder:
             self._frames.clear()
         self._frames[key, offset] = frame
         return frame
-
-    def statistics(self) -> dict[str, int]:
-        """Stacks and code objects that are known."""
-        return {"stacks": len(self._stacks), "code_objects": len(self._codes)}

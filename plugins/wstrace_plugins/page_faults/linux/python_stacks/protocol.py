@@ -89,8 +89,6 @@ class S:
     # counts; ROWS_LOST of minor and of major ones
     ROWS_LOST = 104
     RECORDS_LOST = 120
-    UNREADABLE = 128
-    SEARCHES = 136
     # of a search
     INTERPRETER = 144
     NEXT = 152

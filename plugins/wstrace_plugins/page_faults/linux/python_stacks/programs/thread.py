@@ -49,7 +49,6 @@ def thread(a: Walk, o: Layout) -> None:
     a.jump_if(R1, "==", R2, "empty")
     # -- all states of all interpreters, the newest first; where a thread has several, the newest one with a frame
     a.label("search")
-    a.count(S.SEARCHES)
     a.get(R7, S.INTERPRETER)
     a.read(S.UNIQUE, 8, R7, o.threads - 8, "no thread")
     a.put(S.NEXT, R7)
