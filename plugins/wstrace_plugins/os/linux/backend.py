@@ -19,11 +19,9 @@ from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
-from wstrace_plugins.os.foreign import declare
-from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.os.linux.file_rights import file_rights, sudo_user
 from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
-from wstrace_plugins.os.linux.libc import mallopt
 from wstrace_plugins.os.linux.versions import versions
 from wstrace_plugins.os.linux.vmstat import node_faults as node_faults
 
@@ -35,11 +33,6 @@ _ROOM, _ROOM_PER_CPU, _CPUS = 304 << 20, 27 << 20, 8
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-#: The system call number of waitid; 95 where the kernel uses the common table (aarch64, riscv64, loongarch64).
-_WAITID = {"x86_64": 247, "ppc64le": 272, "s390x": 281}
-_waitid = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
-                  ctypes.c_int, ctypes.c_void_p)  # fmt: skip
-
 _LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
 _LONGEST_POLL = 86_400.0  # poll(2) takes milliseconds as an int: 24 days at most.
 _POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
@@ -296,7 +289,7 @@ class LinuxPlatform(Platform):
         if limit == resource.RLIM_INFINITY:
             return None
         with contextlib.suppress(Unavailable):  # musl has no mallopt, and no arenas.
-            mallopt(_M_ARENA_MAX, 1)
+            libc.mallopt(_M_ARENA_MAX, 1)
         used = int(procfs.content("/proc/self/statm").split()[0]) * mmap.PAGESIZE
         try:
             # Mapped without any right, which the limit counts, and neither memory nor vm.overcommit_memory does.
@@ -341,8 +334,8 @@ class LinuxPlatform(Platform):
         Source: mallopt(3).
         """
         with contextlib.suppress(Unavailable):  # musl has no mallopt.
-            mallopt(_M_MMAP_THRESHOLD, 64 << 20)
-            mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+            libc.mallopt(_M_MMAP_THRESHOLD, 64 << 20)
+            libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
     def remedies(self) -> Mapping[str, str]:
         """Environment -> lines to copy. CAP_PERFMON (Linux 5.8) is the least privilege that records every fault."""
@@ -393,8 +386,8 @@ def _signal_name(number: int) -> str:
 def _rusage(pid: int) -> Any:
     """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
     raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
-    number = _WAITID.get(os.uname().machine, 95)
-    if _waitid(number, os.P_PID, pid, None, os.WEXITED | os.WNOHANG | os.WNOWAIT, raw) < 0:
+    waitid, how = libc.number_of(95, x86_64=247, ppc64le=272, s390x=281), os.WEXITED | os.WNOHANG | os.WNOWAIT
+    if libc.syscall(waitid, os.P_PID, pid, 0, how, ctypes.addressof(raw)) < 0:
         return None
     user, user_us, system, system_us, *rest = raw
     # Not resource.struct_rusage: one that lives until the interpreter's end raises there, as its type is emptied first.

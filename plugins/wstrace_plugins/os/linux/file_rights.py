@@ -18,12 +18,10 @@ from typing import NamedTuple
 
 from wstrace.errors import OutputError, Unavailable
 from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.linux import libc
 
 _setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
 _setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
-_setgroups = declare(None, "syscall", ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-#: The system call number of setgroups; 159 where the kernel uses the common table (aarch64, riscv64, loongarch64).
-_SETGROUPS = {"x86_64": 116, "ppc64le": 81, "s390x": 206}
 _ASK = 0xFFFFFFFF  # An invalid id: both calls then change nothing and return the current one.
 
 
@@ -101,7 +99,8 @@ def file_rights(user: User) -> Iterator[None]:
 def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
     """Sets the ids and returns whether the thread has them. The uid is set last, whatever failed before it."""
     listed = (ctypes.c_uint32 * len(groups))(*groups)
-    done = _setgroups(_SETGROUPS.get(os.uname().machine, 159), len(groups), listed) == 0
+    setgroups = libc.number_of(159, x86_64=116, ppc64le=81, s390x=206)
+    done = libc.syscall(setgroups, len(groups), ctypes.addressof(listed)) == 0
     _setfsgid(gid)
     _setfsuid(uid)
     return done and (_setfsgid(_ASK), _setfsuid(_ASK)) == (gid, uid)

@@ -28,10 +28,10 @@ clear_referenced, make_keeper = smaps.clear_referenced, Keeper
 
 
 def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
-    """What of a file is in memory now, by offset."""
+    """What of a file is in memory of these processes, or of all that map it, and in the page cache."""
     from wstrace_plugins.working_set.linux import file_pages
 
-    return file_pages.file_heat(path, pids)
+    return file_pages.file_heat(path, pids or [one[0] for one in listed()], chosen=bool(pids))
 
 
 def probe() -> Level:

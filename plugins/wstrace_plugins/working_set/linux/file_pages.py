@@ -11,19 +11,16 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import NOT_RESIDENT, PAGE_FILE
 from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.intervals import union
-from wstrace_plugins.os.linux import libc, procfs
+from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.named_file import open_named
 from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, parts_of
 from wstrace_plugins.working_set.linux.space import Space
@@ -33,12 +30,12 @@ _CHUNK = 1 << 30  # bytes of a file that one call is about; it takes 8 ms
 _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
-def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
-    """What of a file is in memory of these processes, or of all that map it, and in the page cache.
+def file_heat(path: str, pids: Iterable[int], *, chosen: bool) -> FileHeat:
+    """What of a file is in memory of those of these processes that map it, and in the page cache.
 
     Raises:
         UsageError: it is no file that can be read.
-        TargetExited, Unavailable: one of these processes cannot be read.
+        TargetExited, Unavailable: one that was `chosen` cannot be read.
     """
     try:
         fd = open_named(path)
@@ -50,13 +47,13 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
     finally:
         os.close(fd)
     real, holders, refused = os.path.realpath(path), [], 0
-    for pid in pids or procfs.processes():
+    for pid in pids:
         try:
             holder = _holder(pid, real, status)
         except Unavailable as error:
-            if pids:
+            if chosen:
                 raise
-            refused += not (isinstance(error, TargetExited) or _kernel_thread(pid))
+            refused += not isinstance(error, TargetExited)
             continue
         if holder is not None:
             holders.append(holder)
@@ -64,22 +61,17 @@ def file_heat(path: str, pids: Sequence[int] = ()) -> FileHeat:
     return FileHeat(real, status.st_size, holders, known, why, refused, parts_of(real))
 
 
-def _kernel_thread(pid: int) -> bool:
-    with suppress(TargetExited):
-        return procfs.stat(pid).kernel_thread
-    return True
-
-
 def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:
     """A process that maps the file; None if it does not. Raises TargetExited, Unavailable."""
     strings = Dictionary()
-    found = procfs.read_maps(pid)
-    if not _rows(found.coded(strings), path, status, strings).any():
-        return None
     with Space(pid) as space:
         mappings = space.mappings(strings)
+        # by inode and device, or path: a layered file system has another device
+        named = (mappings["dev"] == np.uint64(status.st_dev)) | (mappings["file"] == strings.code(path))
+        rows = (mappings["ino"] == np.uint64(status.st_ino)) & named
+        if not rows.any():
+            return None
         runs = space.runs(mappings)
-        rows = _rows(mappings, path, status, strings)
         base = mappings["offset"] - mappings["start"]  # wraps around, as the sum below does
         mapped = union((base + mappings["start"])[rows], (base + mappings["end"])[rows])
         ours = rows[runs["row"]] & ((runs["flags"] & NOT_RESIDENT) == 0)
@@ -89,15 +81,6 @@ def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:
         end = start + runs["pages"].astype("<u8") * np.uint64(space.page_size)
         copied = int(runs["pages"][own].sum(dtype=np.int64)) * space.page_size
         return Holder(pid, space.name, mapped, union(start[ours], end[ours]), copied)
-
-
-def _rows(
-    columns: dict[str, NDArray[Any]], path: str, status: os.stat_result, strings: Dictionary
-) -> NDArray[np.bool_]:
-    """Mask of the mappings of the file: by inode and device, or path (a layered file system has another device)."""
-    named = (columns["dev"] == np.uint64(status.st_dev)) | (columns["file"] == strings.code(path))
-    mask: NDArray[np.bool_] = (columns["ino"] == np.uint64(status.st_ino)) & named
-    return mask
 
 
 def cached_runs(fd: int, status: os.stat_result) -> Ranges | str:

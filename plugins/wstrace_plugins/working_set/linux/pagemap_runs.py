@@ -28,7 +28,7 @@ from wstrace.schema import (
     PAGE_SWAPPED,
     PAGE_ZERO,
 )
-from wstrace_plugins.os.intervals import within
+from wstrace_plugins.os.intervals import cut, within
 from wstrace_plugins.os.linux.pagemap import (
     EXCLUSIVE_BIT,
     FILE_BIT,
@@ -65,19 +65,11 @@ def _spans(mappings: Columns, regions: NDArray[Any] | None) -> tuple[NDArray[Any
         first = np.r_[0, apart + 1][: len(regions)]
         low, high = regions["start"][first], regions["end"][np.r_[apart, len(regions) - 1][: len(regions)]]
         start, end, row = within(start, end, low, high)
-    return _cut(start, end, row.astype("<u4"))
-
-
-def _cut(start: NDArray[Any], end: NDArray[Any], row: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Spans of at most CHUNK pages."""
-    step = np.uint64(CHUNK * PAGE)
-    count = ((end - start + step - np.uint64(1)) // step).astype(np.int64)
-    if (count == 1).all():
-        return start, end, row
-    each = np.repeat(np.arange(len(start)), count)
-    part = (np.arange(len(each)) - np.repeat(np.cumsum(count) - count, count)).astype("<u8")
-    low = start[each] + part * step
-    return low, np.minimum(low + step, end[each]), row[each]
+    step = CHUNK * PAGE  # spans of at most that many bytes
+    large = np.flatnonzero(end - start > np.uint64(step))
+    ends = [np.arange(int(start[i]) + step, int(end[i]), step, dtype="<u8") for i in large.tolist()]
+    start, end, part = cut(start, end, np.concatenate([*ends, np.empty(0, "<u8")]))
+    return start, end, row.astype("<u4")[part]
 
 
 def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, shares: bool = False) -> Columns:

@@ -25,16 +25,13 @@ _TEXT_313 = (
     "code.size code.filename code.name code.qualname code.linetable code.firstlineno code.argcount code.names "
     "code.localspluskinds code.adaptive"
 )
-_TEXT_314 = (
-    "version free_threaded runtime.size runtime.finalizing runtime.interpreters "
-    "is.size is.id is.next is.threads is.main_thread is.gc is.modules is.sysdict is.builtins is.gil is.gil_state "
-    "is.gil_enabled is.gil_locked is.gil_holder is.code_generation is.tlbc_generation "
-    "ts.size ts.prev ts.next ts.interp ts.frame ts.thread_id ts.native_thread_id ts.chunk ts.status "
-    "frame.size frame.previous frame.executable frame.instr_ptr frame.locals frame.owner frame.stackpointer frame.tlbc "
-    "code.size code.filename code.name code.qualname code.linetable code.firstlineno code.argcount code.names "
-    "code.localspluskinds code.adaptive code.tlbc"
-)
-_FIELDS_313, _FIELDS_314 = _TEXT_313.split(), _TEXT_314.split()
+#: what 3.14 has behind some of them
+_NEW_IN_314 = {
+    "is.threads": "is.main_thread", "is.gil_holder": "is.code_generation is.tlbc_generation",
+    "frame.owner": "frame.stackpointer frame.tlbc", "code.adaptive": "code.tlbc",
+}  # fmt: skip
+_FIELDS_313 = _TEXT_313.split()
+_FIELDS_314 = [one for name in _FIELDS_313 for one in (name, *_NEW_IN_314.get(name, "").split())]
 #: bytes at the start of _PyRuntime that from_debug_offsets() wants
 DEBUG_OFFSETS_BYTES = 8 * (1 + max(len(_FIELDS_313), len(_FIELDS_314)))
 _LARGEST = 1 << 20
