@@ -46,15 +46,10 @@ class _WithFormats(click.Command):
 
 def _about(chosen: Format) -> str:
     """A format's line of help, with its own options and their defaults."""
-    nothing: dict[str, Option] = {}
-    own = quietly(lambda: own_options(chosen), nothing)  # an error is reported when the format is used
-    defaults = ", ".join(f"{name}={option.default}" for name, option in own.items())
+    nothing: dict[str, Option] = {}  # an error is reported when the format is used
+    own = quietly(lambda: keyword_options(load(chosen.write)), nothing).items()
+    defaults = ", ".join(f"{name}={option.default}" for name, option in own)
     return printable(chosen.help + (f"; --option {defaults}" if defaults else ""))
-
-
-def own_options(chosen: Format) -> dict[str, Option]:
-    """The options of a format."""
-    return keyword_options(load(chosen.write))
 
 
 def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str, Any]:
@@ -64,14 +59,12 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
         UsageError: an option has no `=`, is unknown or has a value of another type; or the format's options cannot be
             read.
     """
-    if not texts:
-        return {}
     named = f"the format {chosen.name!r}"
     for text in texts:
         if "=" not in text:
             raise UsageError(f"--option {text}: it has no value", f"write {text}=VALUE")
     try:
-        known = own_options(chosen)
+        known = keyword_options(load(chosen.write)) if texts else {}
     except BaseException as broken:
         pass_interrupt(broken)
         raise UsageError(f"the options of {named} of the plugin {plugin!r} cannot be read: {why(broken)}") from None
@@ -114,31 +107,22 @@ def convert(
     if (output is None) == (not exporters):
         raise UsageError("convert needs -o OUT or -e EXPORTER", "write: wstrace convert FILE -o OUT.csv")
     if output is None:
-        _replay(paths, exporters, {"speed": speed, "start": start, "end": end})
+        replay = Spec("replay", {"path": list(paths), "speed": speed, "start": start, "end": end})
+        config = Config.load(project=not is_administrator())
+        with Session(sources=[replay], exporters=list(exporters), record=False, config=config) as session:
+            session.wait()
+        exit_on_exporter_error(session)
     elif len(paths) == 1 and Path(paths[0]).is_dir():
         n = send_folder(paths[0], output)
         click.echo(printable(f"{paths[0]}: {plural(n, 'part')} sent to {shown(output)}"))
     elif output == "-" or output.endswith(".wst"):
-        if own or stream is not None or columns is not None or start is not None or end is not None:
+        if own or (stream, columns, start, end) != (None, None, None, None):
             raise UsageError(
                 "a trace file is converted whole", "leave --option, --stream, --columns, --start, --end out"
             )
         _copy(paths, output, force=force)
     else:
         _save(paths, output, own, (stream, columns, start, end), force=force)
-
-
-def _replay(paths: Sequence[str], exporters: Sequence[str], options: dict[str, float | None]) -> None:
-    """Sends the records of trace files through the enrichers to exporters."""
-    session = Session(
-        sources=[Spec("replay", {"path": list(paths), **options})],
-        exporters=list(exporters),
-        record=False,
-        config=Config.load(project=not is_administrator()),
-    )
-    with session:
-        session.wait()
-    exit_on_exporter_error(session)
 
 
 def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
@@ -150,17 +134,14 @@ def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
             traces = [opened.enter_context(open_trace(paths))]
         else:
             traces = [opened.enter_context(TraceFile(group)) for group in _by_boot(paths)]
-        states = {trace.state for trace in traces}
         rows = copy(traces, output, force=force)
-        unknown = [f"{trace.parts[0].path}: {line.strip()}" for trace in traces
-                   for line in unknown_lines(trace.unknown())]  # fmt: skip
         damage = Counter[str]()
         for trace in traces:
-            damage.update({name.replace("_", " "): n for name, n in trace.damage().items() if n})
-        files = sum(len(trace.parts) for trace in traces)
-    for line in unknown:
-        click.echo(printable(line), err=True)
-    lost = ", ".join(f"{n:,} {name}" for name, n in damage.items())
+            damage.update(trace.damage())
+            for line in unknown_lines(trace.unknown()):
+                click.echo(printable(f"{trace.parts[0].path}: {line.strip()}"), err=True)
+        states, files = {trace.state for trace in traces}, sum(len(trace.parts) for trace in traces)
+    lost = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in damage.items() if n)
     was = f"; {' and '.join(paths)} was {', '.join(sorted(states))}{': ' + lost if lost else ''}"
     click.echo(
         printable(f"{output}: {rows:,} rows of {plural(files, 'file')}{'' if states == {'clean'} else was}"), err=True
@@ -178,24 +159,28 @@ def _save(
     """Writes another format. chosen: the stream, the columns, and seconds from and to which rows are taken."""
     stream, columns, start, end = chosen
     plugins = default_plugins()
-    options: dict[str, Any] = given_options(*format_of(output, plugins), own)
+    plugin, format_ = format_of(output, plugins)
+    options = given_options(plugin, format_, own)
     for failure in plugins.failures("wstrace_formats"):
         warn(failure)
     with open_trace(paths) as trace:
-        begin = trace.begin_ns
-        first, last = (None if at is None else begin + int(at * 1e9) for at in (start, end))
+        first, last = (None if at is None else trace.begin_ns + int(at * 1e9) for at in (start, end))
         names = None if columns is None else tuple(name.strip() for name in columns.split(","))
         with progress_bar("convert", trace.rows.get(stream or "page_fault", 0), shown=sys.stderr.isatty()) as advance:
             trace.observer = advance
             selection = Selection(stream, names, first, last)
             rows = save(trace, output, selection, options, force=force, plugins=plugins)
-        damage, format_ = damage_note(trace.state), format_of(output, plugins)[1]
         notes = [estimates_note(trace.info.sampled) if format_.takes == "trace" else "", getattr(rows, "note", "")]
-    click.echo("; ".join([f"{printable(output)}: {rows:,} rows{damage}", *filter(None, notes)]), err=True)
+        said = f"{printable(output)}: {rows:,} rows{damage_note(trace.state)}"
+    click.echo("; ".join([said, *filter(None, notes)]), err=True)
 
 
 def _by_boot(paths: Sequence[str]) -> list[list[Place]]:
-    """The files, each once, grouped by the boot of the machine that they come from; each group has one clock."""
+    """The files, each once, grouped by the boot of the machine that they come from; each group has one clock.
+
+    Raises:
+        UsageError: pages are not of one size: a file says one, by which all of its pages are counted.
+    """
     groups: dict[str, list[Place]] = {}
     with ExitStack() as opened:
         parts = []
@@ -204,13 +189,8 @@ def _by_boot(paths: Sequence[str]) -> list[list[Place]]:
             opened.callback(part.close)
             groups.setdefault(boot_of(part), []).append(path)
         refuse_copies(parts)
-        _refuse_other_pages(parts)
-    return list(groups.values())
-
-
-def _refuse_other_pages(parts: list[Part]) -> None:
-    """Raises UsageError where pages are not of one size: a file tells one, by which all of its pages are counted."""
-    of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
+        of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
     if len(of_size) > 1:
         sizes = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
         raise UsageError(f"traces of different page sizes cannot be merged: {sizes}", "report each of them")
+    return list(groups.values())
