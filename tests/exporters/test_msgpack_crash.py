@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from kit.msgpack_scripted import everything, started
 
-from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
 from wstrace_exporters.msgpack.read.trace import open_trace
@@ -122,13 +121,6 @@ def test_a_trace_is_gone_on_with_in_a_part_of_its_own_after_another_boot_too(tmp
         assert [Path(part.path).name for part in trace.parts] == ["x.wst", "x.0001.wst"]
         assert trace.parts[1].header.prev == trace.parts[0].file_id
         assert trace.rows["page_fault"] == 1500
-
-
-def test_a_trace_that_is_being_written_is_not_gone_on_with(tmp_path):
-    exporter, _ = started(tmp_path / "x.wst")
-    with pytest.raises(OutputError, match="being written by another wstrace"):
-        started(tmp_path / "x.wst", resume=True)
-    exporter.close()
 
 
 def test_what_a_session_that_ended_has_counted_is_known_after_another_has_gone_on(tmp_path):

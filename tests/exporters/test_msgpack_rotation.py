@@ -1,10 +1,8 @@
 """Parts: when a new one begins, and that each stands alone."""
 
 import shutil
-import tracemalloc
 from pathlib import Path
 
-import kit.synthetic_trace as synthetic
 import numpy as np
 import pytest
 from kit.msgpack_scripted import STORED, column, everything, started
@@ -12,7 +10,7 @@ from kit.msgpack_scripted import STORED, column, everything, started
 from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.interfaces import Context
-from wstrace.schema import MAPPING, PAGE_FAULT, PROCESS
+from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.tables import Rows
@@ -120,34 +118,3 @@ def test_past_the_limit_mappings_are_forgotten_that_records_named_least_recently
     assert found["id"][:3].tolist() == [1, 2, 3]
     assert 200_000 <= len(found["id"]) <= 500_000
     assert found["id"][-1] == 1_000_000
-
-
-def test_records_that_come_after_the_exit_still_find_their_mapping(tmp_path):
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)  # a part for every frame
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))  # exits
-    first, second = synthetic.faults(context.strings, 200, rows=100)
-    exporter.export(first)
-    exporter.flush(1)
-    exporter.export(second)
-    exporter.flush(1)
-    exporter.close()
-    assert exporter.statistics()["parts"] > 1
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert sum(len(batch) for batch in trace.batches("page_fault", ["file"])) == 200
-        assert trace.damage()["lost_names"] == 0
-
-
-def test_a_chain_of_living_forks_costs_the_writer_nothing(tmp_path):
-    exporter, context = started(tmp_path / "x.wst", rotate_bytes=1)
-    exporter.export(mapping_batch(context, 1, 50))
-    tracemalloc.start()
-    for pid in range(6, 8006):
-        exporter.export(batch_of(PROCESS, context.strings, time_ns=1, pid=pid, ppid=pid - 1, tid=pid, event=2))
-        if pid % 1000 == 0:
-            exporter.export(mapping_batch(context, pid, 1))
-            exporter.flush(1)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    exporter.close()
-    assert held < 1 << 20

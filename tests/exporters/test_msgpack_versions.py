@@ -51,12 +51,6 @@ def test_a_file_of_1_1_is_refused_in_a_line(tmp_path, capsys, command):
     assert said.count("\n") == 1
 
 
-def test_the_end_tells_streams_that_have_rows_and_nothing_else(tmp_path):
-    recorded(tmp_path / "x.wst", 100)
-    end = frames_in(tmp_path / "x.wst")[-1][5]
-    assert end["rows"] == {"page_fault": 100, "mapping": 40, "process": 2, "resident": 30, "mark": 1}
-
-
 # -- processes in the index ------------------------------------------------------------------------------------------
 
 

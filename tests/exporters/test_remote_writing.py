@@ -2,13 +2,12 @@
 
 import os
 import re
-import threading
 
 import numpy as np
 import pytest
 from kit.command_line import wstrace as command
 from kit.msgpack_scripted import column, everything, recorded, started
-from kit.object_stores import BUCKET, CHANGED, SECRET, Answer, moto, s3_environment, serving
+from kit.object_stores import BUCKET, SECRET, free_port, moto, s3_environment
 
 import wstrace
 from wstrace.errors import OutputError, UsageError
@@ -28,96 +27,27 @@ def server():
 
 @pytest.fixture
 def bucket(server, monkeypatch, tmp_path):
-    """The keys in the bucket, as a function; the working directory is empty."""
+    """A client of the bucket, which is empty as the working directory is."""
     import boto3
 
     s3_environment(monkeypatch, server[0])
     monkeypatch.chdir(tmp_path)
     client = boto3.client("s3")
     client.create_bucket(Bucket=BUCKET)
-
-    def keys():
-        return {one["Key"]: one["Size"] for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])}
-
-    for key in keys():
+    for key in keys(client):
         client.delete_object(Bucket=BUCKET, Key=key)
-    return keys
+    yield client
+    server[1].refusing = False
 
 
-class Store:
-    """An S3 that keeps objects in memory, and fails on request."""
-
-    def __init__(self) -> None:
-        self.objects = {}
-        self.failing = 0  # the status of its answers; 0 = it works
-        self.open = threading.Event()  # it answers no PUT before
-        self.open.set()
-
-    def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        key = path.partition("?")[0].removeprefix("/b/")
-        if self.failing and (method != "GET" or "list-type" not in path):
-            return self.failing, {"Content-Type": "application/xml"}, b"<Error><Code>AccessDenied</Code></Error>"
-        if "list-type" in path:
-            rows = "".join(f"<Contents><Key>{key}</Key><Size>{len(data)}</Size><ETag>\"1\"</ETag>"
-                           "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
-                           for key, data in self.objects.items())  # fmt: skip
-            return 200, {}, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
-        if method == "PUT":
-            self.open.wait(60)
-            self.objects[key] = _unchunked(headers, body)
-            return 200, {"ETag": '"1"'}, b""
-        if method == "DELETE":
-            self.objects.pop(key, None)
-            return 204, {}, b""
-        if key not in self.objects:
-            return 404, {}, b""
-        data = self.objects[key]
-        if method == "HEAD":
-            return (
-                200,
-                {"Content-Length": str(len(data)), "ETag": '"1"', **CHANGED},
-                b"",
-            )
-        found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
-        if found is None:
-            return 200, {**CHANGED, "ETag": '"1"'}, data
-        start, end = int(found[1]), int(found[2]) + 1
-        shown = {
-            "Content-Range": f"bytes {start}-{end - 1}/{len(data)}",
-            "ETag": '"1"',
-            **CHANGED,
-        }
-        return 206, shown, data[start:end]
-
-
-def _unchunked(headers: dict[str, str], body: bytes) -> bytes:
-    """The content of a request that is sent in chunks with a checksum at the end."""
-    if "aws-chunked" not in headers.get("content-encoding", ""):
-        return body
-    data = b""
-    while body:
-        length, _, body = body.partition(b"\r\n")
-        n = int(length.partition(b";")[0], 16)
-        if not n:
-            break
-        data, body = data + body[:n], body[n + 2 :]
-    return data
-
-
-@pytest.fixture
-def store(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    store = Store()
-    with serving(store.answer) as (url, _):
-        s3_environment(monkeypatch, url)
-        yield store
-        store.open.set()
+def keys(client) -> list[str]:
+    return [one["Key"] for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", [])]
 
 
 def test_parts_are_uploaded_and_removed(bucket, tmp_path):
     faults = recorded(URL, 60_000, rows=2_000, rotate_bytes=60_000)
-    assert len(bucket()) > 3
-    assert {"host=a/x.wst", "host=a/x.0001.wst"} <= bucket().keys()
+    assert len(keys(bucket)) > 3
+    assert {"host=a/x.wst", "host=a/x.0001.wst"} <= {*keys(bucket)}
     assert list(tmp_path.iterdir()) == []
     with wstrace.open_trace(URL) as trace:
         assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(faults, "va"))
@@ -129,37 +59,35 @@ def test_a_taken_key_is_refused_and_overwritten_when_forced(bucket):
     with pytest.raises(OutputError, match="exists; choose another name, or overwrite all parts with -f"):
         started(URL)
     recorded(URL, 1_000, force=True)
-    assert list(bucket()) == ["host=a/x.wst"]
+    assert keys(bucket) == ["host=a/x.wst"]
 
 
-def test_a_store_that_refuses_leaves_the_parts_and_says_how_to_send_them(store, tmp_path):
-    store.failing = 403
-    exporter, context = started("s3://b/x.wst", rotate_bytes=60_000, upload_seconds=0.1)
+def test_a_store_that_refuses_leaves_the_parts_and_says_how_to_send_them(bucket, server, tmp_path):
+    exporter, context = started(URL, rotate_bytes=60_000, upload_seconds=0.1)
+    server[1].refusing = True
     batches = everything(exporter, context, 60_000)
     with pytest.raises(OutputError) as caught:
         exporter.close()
     shown = str(caught.value)
-    assert re.search(r"\d parts of s3://b/x.wst \([\d.]+ KiB\) are still in x.wst.upload: cannot write s3://b/x\S*: ac"
-                     r"cess is denied; .+wstrace convert x.wst.upload -o s3://b/x.wst sends them$", shown)  # fmt: skip
+    assert re.search(rf"\d parts of {URL} \([\d.]+ KiB\) are still in x.wst.upload: cannot write s3://{BUCKET}/\S*: "
+                     rf"access is denied; .+wstrace convert x.wst.upload -o {URL} sends them$", shown)  # fmt: skip
     assert SECRET not in shown
     assert context.info.incomplete
     assert not context.info.saved
     assert (tmp_path / "x.wst.upload/x.wst").exists()
     with pytest.raises(OutputError, match=r"\d parts of an earlier trace; wstrace convert x.wst.upload -o"):
-        started("s3://b/x.wst")
-    store.failing = 0
-    done = command("convert", "x.wst.upload", "-o", "s3://b/x.wst")
+        started(URL)
+    server[1].refusing = False
+    done = command("convert", "x.wst.upload", "-o", URL)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "x.wst.upload").exists()
-    with wstrace.open_trace("s3://b/x.wst") as trace:
+    with wstrace.open_trace(URL) as trace:
         assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(batches, "va"))
 
 
 def test_a_store_that_is_down_does_not_stop_the_trace(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with serving(Store().answer) as (url, _):
-        pass
-    s3_environment(monkeypatch, url)
+    s3_environment(monkeypatch, f"http://127.0.0.1:{free_port()}")
     exporter, context = started("s3://b/x.wst", upload_seconds=0.1)
     everything(exporter, context, 1_000)
     with pytest.raises(OutputError, match=r"1 part of s3://b/x.wst .* is still in x.wst.upload: cannot"):
@@ -170,20 +98,20 @@ def test_a_store_that_is_down_does_not_stop_the_trace(monkeypatch, tmp_path):
     assert (tmp_path / "x.wst.upload/x.wst").exists()
 
 
-def test_after_a_crash_the_same_keys_are_sent(store, tmp_path):
-    recorded("s3://b/x.wst", 60_000, rows=2_000, rotate_bytes=60_000)
-    whole = dict(store.objects)
-    store.objects.clear()
+def test_after_a_crash_the_same_keys_are_sent(bucket, tmp_path):
+    recorded(URL, 60_000, rows=2_000, rotate_bytes=60_000)
     folder = tmp_path / "x.wst.upload"
     folder.mkdir()
-    for key, data in whole.items():
-        (folder / key).write_bytes(data)
-    last = max(whole)
-    (folder / last).write_bytes(whole[last][:-100])
-    assert send_folder(str(folder), "s3://b/x.wst") == len(whole)
-    assert store.objects == {**whole, last: whole[last][:-100]}
+    sent = keys(bucket)
+    for key in sent:
+        bucket.download_file(BUCKET, key, str(folder / key.rpartition("/")[2]))
+        bucket.delete_object(Bucket=BUCKET, Key=key)
+    last = folder / max(sent).rpartition("/")[2]
+    last.write_bytes(last.read_bytes()[:-100])
+    assert send_folder(str(folder), URL) == len(sent)
+    assert keys(bucket) == sent
     assert not folder.exists()
-    with wstrace.open_trace("s3://b/x.wst") as trace:
+    with wstrace.open_trace(URL) as trace:
         assert trace.state == "cut"
 
 
@@ -206,13 +134,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         send_folder(str(tmp_path), "s3://b/x.wst")
 
 
-def test_a_link_in_the_folder_is_not_sent(store, tmp_path):
+def test_a_link_in_the_folder_is_not_sent(bucket, tmp_path):
     secret, folder = tmp_path / "secret", tmp_path / "x.upload"
     recorded(secret, 100)
     folder.mkdir()
     (folder / "x.wst").symlink_to(secret)
     with pytest.raises(OutputError, match=r"cannot read .*x\.wst"):
-        send_folder(str(folder), "s3://b/x.wst")
+        send_folder(str(folder), URL)
     (folder / "x.wst").unlink()
     (folder / "x.wst").hardlink_to(secret)
     with pytest.raises(OutputError, match="has 2 names"):
@@ -220,8 +148,8 @@ def test_a_link_in_the_folder_is_not_sent(store, tmp_path):
     (folder / "x.wst").unlink()
     os.mkfifo(folder / "x.wst")
     with pytest.raises(UsageError, match="holds no part"):
-        send_folder(str(folder), "s3://b/x.wst")
-    assert store.objects == {}
+        send_folder(str(folder), URL)
+    assert keys(bucket) == []
 
 
 # -- other outputs ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Requests(list[str]):
-    """The requests that a server got, as `GET /path 100-199`."""
+    """The requests that a server got, as `GET /path 100-199`; while it is `refusing`, moto's S3 denies each."""
+
+    refusing = False
 
     def since(self, method: str = "") -> int:
         """The number of requests, of a method or all, since the last call."""
@@ -144,6 +146,9 @@ def moto() -> Iterator[tuple[str, Requests]]:
     def counted(environ, start):
         length = environ.get("HTTP_RANGE", "").removeprefix("bytes=")
         requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {length}".strip())
+        if requests.refusing:
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>AccessDenied</Code></Error>"]
         return application(environ, start)
 
     server = make_server("127.0.0.1", 0, counted, threaded=True)
