@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +43,7 @@ def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
     return int(np.bitwise_or.reduce(np.uint64(1) << bits.astype("<u8"))) if len(bits) else 0
 
 
-@dataclass(slots=True)
-class IndexPage:
+class IndexPage(NamedTuple):
     """A page of the index.
 
     Attributes:
@@ -56,15 +54,9 @@ class IndexPage:
     """
 
     entries: NDArray[Any]
-    streams: Sequence[str] = ()
-    stream: NDArray[Any] = field(default_factory=lambda: np.empty(0, "<u8"))
-    pids: NDArray[Any] = field(default_factory=lambda: np.empty(0, "<u8"))
-
-    def __post_init__(self) -> None:
-        n = len(self.entries)
-        self.stream = self.stream if len(self.stream) == n else np.zeros(n, "<u8")
-        self.pids = self.pids if len(self.pids) == n else np.zeros(n, "<u8")
-        self.stream = np.where(self.stream > len(self.streams), 0, self.stream)
+    streams: Sequence[str]
+    stream: NDArray[Any]
+    pids: NDArray[Any]
 
 
 def pack_index(page: IndexPage) -> bytes:
@@ -91,17 +83,19 @@ def unpack_index(data: Any, limits: Limits = LIMITS) -> IndexPage:
     rows = np.frombuffer(data, _ROW, n, _HEAD_BYTES)
     if not all((rows[name] == byte).all() for name, byte in _FIXED.items()):
         raise FrameError("an index entry of other widths")
-    found: dict[str, Any] = {}
+    found = dict.fromkeys(("stream", "pids"), np.zeros(n, "<u8"))
+    streams: list[str] = []
     body = Body(bytes([data[0] - 1]) + bytes(data[end:]), limits)
     for key in body.map():
         if key == "s":
-            found["streams"] = [body.text() for _ in range(body.array(limits.free_items))]
+            streams = [body.text() for _ in range(body.array(limits.free_items))]
         elif key == "c":
             for name in body.map():
                 array = col.decode(body, n)
-                if name in ("stream", "pids") and array is not None and array.dtype.kind == "u":
+                if name in found and array is not None and array.dtype.kind == "u":
                     found[name] = array.astype("<u8")
         else:
             body.skip()
     body.end()
-    return IndexPage(np.stack([rows[name].astype("<u8") for name in _NAMES], axis=1), **found)
+    stream = np.where(found["stream"] > len(streams), 0, found["stream"])
+    return IndexPage(np.stack([rows[name].astype("<u8") for name in _NAMES], axis=1), streams, stream, found["pids"])

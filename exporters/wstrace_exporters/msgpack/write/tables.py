@@ -5,7 +5,6 @@ A file has the session's own ids. A part begins with none of these rows: those t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,9 @@ Columns = dict[str, NDArray[Any]]
 
 #: New rows that wait to be sorted in among the others.
 _UNSORTED = 65_536
-_FOR_EVER = np.uint64((1 << 64) - 1)
+_FOR_EVER = np.iinfo(np.int64).max
+#: Of a row: by which call of lacking() it was named last, and whether the present part lacks it.
+_NAMED, _ABSENT = "*named", "*absent"
 
 
 class Names:
@@ -63,50 +64,48 @@ class Rows:
     def __init__(self, schema: Schema, semantic: str, most: int, *, forget: bool) -> None:
         self.schema, self._most, self._forget = schema, most, forget
         self.key, *self._links = (column.name for column in schema.columns if column.semantic == semantic)
-        self._sorted: Columns = {}
-        self._ids = np.empty(0, "<u4")
-        self._named = np.empty(0, "<u8")  # by which call of name() last
-        self._absent = np.empty(0, np.bool_)  # not in this part
+        self._rows: Columns = {}  # in the order of their ids
         self._new: list[Columns] = []
-        self._n_new = 0
-        self._calls = np.uint64(0)
+        self._n_new = self._calls = 0
         self._first_part = True
+
+    @property
+    def _ids(self) -> NDArray[Any]:
+        return self._rows.get(self.key, np.empty(0, "<u4"))
 
     def add(self, batch: Batch) -> bool:
         """Adds rows, which are about to be written to the present part; returns False when they do not fit."""
         if not self._forget and len(self._ids) + self._n_new + len(batch) > self._most:
             return False
         if self.key in batch:
-            self._new.append({column.name: np.array(batch[column.name]) for column in self.schema.columns
-                              if column.name in batch and not column.derived})  # fmt: skip
-            self._n_new += len(batch)
+            columns = {column.name: np.array(batch[column.name]) for column in self.schema.columns
+                       if column.name in batch and not column.derived}  # fmt: skip
+            n = len(batch)
+            self._new.append({**columns, _NAMED: np.full(n, self._calls), _ABSENT: np.zeros(n, np.bool_)})
+            self._n_new += n
             if self._n_new > max(_UNSORTED, len(self._ids) // 4):
                 self._sort()
         return True
 
     def _sort(self) -> None:
         """Sorts the new rows in; the first row of an id counts."""
-        rows = [self._sorted, *self._new] if len(self._ids) else self._new
         if not self._new:
             return
-        n, n_before = len(self._ids) + self._n_new, len(self._ids)
+        rows = concatenate([self._rows, *self._new] if self._rows else self._new)
         self._new, self._n_new = [], 0
-        ids = np.concatenate([one[self.key] for one in rows])
-        order = np.argsort(ids, kind="stable")
-        order = order[np.append(True, ids[order][1:] != ids[order][:-1])]
-        named = np.append(self._named, np.full(n - n_before, self._calls, "<u8"))[order]
+        order = np.unique(rows[self.key], return_index=True)[1]
         if len(order) > self._most:
-            kept = np.sort(np.argsort(named, kind="stable")[-(self._most // 2) :])
-            order, named = order[kept], named[kept]
-        names = [name for name in rows[0] if all(name in one for one in rows)]
-        self._sorted = {name: np.concatenate([one[name] for one in rows])[order] for name in names}
-        self._ids, self._named = ids[order].astype("<u4"), named
-        self._absent = np.append(self._absent, np.zeros(n - n_before, np.bool_))[order]
+            order = order[np.sort(np.argsort(rows[_NAMED][order], kind="stable")[-(self._most // 2) :])]
+        self._rows = {name: array[order] for name, array in rows.items()}
 
     def begin_part(self) -> None:
         """Begins a part, which has none of the rows."""
         self._sort()
-        self._absent[:] = True
+        self._mark_absent(slice(None))
+
+    def _mark_absent(self, at: Any) -> None:
+        if self._rows:
+            self._rows[_ABSENT][at] = True
         self._first_part = False
 
     def _at(self, ids: NDArray[Any]) -> NDArray[np.intp]:
@@ -122,38 +121,35 @@ class Rows:
         """
         if self._first_part and not (self._forget and (for_ever or len(self._ids))):
             return None
-        self._calls += np.uint64(1)
+        self._calls += 1
         if for_ever:
             self._sort()
         at = self._at(ids)
-        if self._forget:
-            self._named[at] = np.maximum(self._named[at], _FOR_EVER if for_ever else self._calls)
-        wanted = at = at[self._absent[at]]
+        if not len(at):
+            return None
+        named, absent = self._rows[_NAMED], self._rows[_ABSENT]
+        named[at] = np.maximum(named[at], _FOR_EVER if for_ever else self._calls)
+        wanted = at = at[absent[at]]
         while len(at):
-            self._absent[at] = False
-            linked = [self._sorted[name][at] for name in self._links if name in self._sorted]
+            absent[at] = False
+            linked = [self._rows[name][at] for name in self._links if name in self._rows]
             at = self._at(np.concatenate(linked)) if linked else at[:0]
-            at = at[self._absent[at]]
+            at = at[absent[at]]
             wanted = np.append(wanted, at)
         if not len(wanted):
             return None
         wanted.sort()
-        return {name: array[wanted] for name, array in self._sorted.items()}
+        return {name: array[wanted] for name, array in self._rows.items() if name not in (_NAMED, _ABSENT)}
 
     def forget(self, ids: NDArray[Any]) -> None:
         """Notes that rows could not be written."""
         self._sort()
-        self._absent[self._at(ids)] = True
-        self._first_part = False
+        self._mark_absent(self._at(ids))
 
 
-def pieces(names: list[str], most: int) -> Iterator[slice]:
-    """Slices of names of at most so many characters together, or of one name."""
-    start = size = 0
-    for position, name in enumerate(names):
-        if size and size + len(name) > most:
-            yield slice(start, position)
-            start, size = position, 0
-        size += len(name)
-    if start < len(names):
-        yield slice(start, len(names))
+def concatenate(rows: list[Columns]) -> Columns:
+    """The rows of several batches as one set of columns; a column that any batch lacks is left out."""
+    if len(rows) == 1:
+        return rows[0]
+    names = [name for name in rows[0] if all(name in other for other in rows)]
+    return {name: np.concatenate([r[name] for r in rows]) for name in names}

@@ -33,7 +33,7 @@ from wstrace_exporters.msgpack.format.layout import (
 )
 from wstrace_exporters.msgpack.format.values import packb, text
 from wstrace_exporters.msgpack.write.parts import Parts
-from wstrace_exporters.msgpack.write.tables import Names, Rows, pieces
+from wstrace_exporters.msgpack.write.tables import Names, Rows, concatenate
 
 #: A session's rows of a table may fill this fraction of a reader's limit, so that a part that repeats them has room.
 _HELD_SHARE = 0.5
@@ -41,7 +41,7 @@ _HELD_SHARE = 0.5
 HELD_MAPPINGS = 1 << 19
 
 
-#: The most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
+#: About the most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
 _STRINGS_CHARS = 128 << 10
 #: A part ends when a table reaches this fraction of a reader's limit.
 _TABLE_SHARE = 0.75
@@ -285,10 +285,11 @@ class TraceWriter:
         names = [self._strings[code] for code in codes.tolist()]
         self._names.n += len(names)
         self._names.characters += sum(map(len, names))
-        for some in pieces(names, _STRINGS_CHARS):
-            body = frames.pack_strings(codes[some], names[some], self._level)
+        sums = np.cumsum(list(map(len, names))) // _STRINGS_CHARS
+        for start, end in pairwise([0, *(np.flatnonzero(np.diff(sums)) + 1).tolist(), len(names)] if names else []):
+            body = frames.pack_strings(codes[start:end], names[start:end], self._level)
             if not self._sink.append(STRINGS, body):
-                self._names.forget(codes[some])
+                self._names.forget(codes[start:end])
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -341,14 +342,6 @@ class TraceWriter:
             "stalls": self._sink.stalls,
             "columns_left_out": len(self._left_out),
         }
-
-
-def concatenate(rows: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """The rows of several batches as one set of columns; a column that any batch lacks is left out."""
-    if len(rows) == 1:
-        return rows[0]
-    names = [name for name in rows[0] if all(name in other for other in rows)]
-    return {name: np.concatenate([r[name] for r in rows]) for name in names}
 
 
 def plain(value: Any, depth: int = 0) -> Any:
