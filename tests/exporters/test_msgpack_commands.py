@@ -10,28 +10,20 @@ from pathlib import Path
 import kit.synthetic_trace as synthetic
 import pytest
 from kit.command_line import in_process as wstrace
+from kit.msgpack_scripted import everything, started
 
-from wstrace.interfaces import Context
 from wstrace.schema import PROCESS
 from wstrace.testing import batch_of
 from wstrace.trace_info import Level, Usage
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 
-def write(path: Path, n: int = 5000, *, info: dict[str, object] | None = None, **options: object) -> Path:
-    context = Context()
-    for name, value in (info or {}).items():
+def write(path: Path, n: int = 5000, **info: object) -> Path:
+    exporter, context = started(path, command=["made-up", "--flag"])
+    for name, value in info.items():
         setattr(context.info, name, value)
-    exporter = MsgpackExporter(path=str(path), **options)
-    context.info.command = ["made-up", "--flag"]
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings, name="evil\x1b[31m"))
-    for batch in synthetic.faults(context.strings, n, rows=500):
-        exporter.export(batch)
-        exporter.flush(1)
+    everything(exporter, context, n, rows=500, name="evil\x1b[31m", flush=True)
     context.ledger.add("recorded", n, "page_fault")
     exporter.close()
     return path
@@ -64,9 +56,8 @@ def test_info_tells_clean_cut_and_damaged(trace):
 
 
 def test_info_takes_no_name_of_a_thread_for_one_of_its_process(tmp_path):
-    path, context = tmp_path / "t.wst", Context()
-    exporter = MsgpackExporter(path=str(path))
-    exporter.start(context)
+    path = tmp_path / "t.wst"
+    exporter, context = started(path)
     renamed = zip((7, 8, 7, 9), ("sh", "GC Thread#0", "java", "VM Thread"), strict=True)
     for at, (tid, name) in enumerate(renamed):
         exporter.export(batch_of(PROCESS, context.strings, time_ns=at, pid=7, ppid=1, tid=tid, event=5, name=[name]))
@@ -140,7 +131,7 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
               "level": Level(level, why)}
              for minor, peak, pid, code, sampled, level, why in (
                  (900, 23 << 20, 7, 0, 1, "full", ""), (70, 140 << 20, 8, 3, 100, "user", "paranoid"))]  # fmt: skip
-    paths = [write(tmp_path / f"{number}.wst", 100, info=info) for number, info in enumerate(infos)]
+    paths = [write(tmp_path / f"{number}.wst", 100, **info) for number, info in enumerate(infos)]
     assert wstrace("convert", *paths, "-o", tmp_path / "m.wst")[0] == 0
     with open_trace(str(tmp_path / "m.wst")) as trace:
         info = trace.info
@@ -154,8 +145,8 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
 def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatch, hosts):
     paths = []
     for name, (minor, peak) in {"a": (900, 140 << 20), "b": (70, 23 << 20)}.items():
-        paths.append(write(tmp_path / f"{name}.wst", 100, info={
-            "usage": Usage(minor, 1, peak), "exit_code": 3, "final_snapshot": 7, "notes": [name, "both"]}))  # fmt: skip
+        paths.append(write(tmp_path / f"{name}.wst", 100, usage=Usage(minor, 1, peak), exit_code=3, final_snapshot=7,
+                           notes=[name, "both"]))  # fmt: skip
         if hosts == "two":
             monkeypatch.setattr(osfile, "boot_id", lambda: "another")
             monkeypatch.setattr(osfile, "host", lambda: {"name": "other"})
@@ -176,13 +167,8 @@ def snapshots_of(path, host, pages, monkeypatch, *, boot=""):
     """A trace of one host: a process 4242 with so many resident runs, in two parts."""
     monkeypatch.setattr(osfile, "boot_id", lambda: boot or f"boot of {host}")
     monkeypatch.setattr(osfile, "host", lambda: {"name": host})
-    context = Context()
-    exporter = MsgpackExporter(path=str(path))
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings, name="python3"))
-    for batch in synthetic.faults(context.strings, 100):
-        exporter.export(batch)
+    exporter, context = started(path)
+    everything(exporter, context, 100, name="python3")
     for part in range(2):
         exporter.export(synthetic.resident(context.strings, pages, part=part, last=part == 1))
     exporter.close()

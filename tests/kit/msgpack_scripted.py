@@ -18,32 +18,34 @@ from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 STORED = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
 
 
-def started(path: Path | str, **options: object) -> tuple[MsgpackExporter, Context]:
+def started(path: Path | str, *, command: Iterable[str] = (), **options: object) -> tuple[MsgpackExporter, Context]:
+    """An exporter that has begun a trace of that command, and its context."""
     context = Context()
+    context.info.command = list(command)
     exporter = MsgpackExporter(path=str(path), **options)
     exporter.start(context)
     return exporter, context
 
 
-def everything(exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000) -> list[Batch]:
-    """Exports mappings, processes and n faults; gives the faults."""
+def everything(
+    exporter: MsgpackExporter, context: Context, n: int = 10_000, rows: int = 1000, *, name: str = "made-up",
+    seed: int = 1, flush: bool = False,
+) -> list[Batch]:  # fmt: skip
+    """Exports mappings, the process of that name and n faults, flush: each batch in a frame; gives the faults."""
     exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows))
+    exporter.export(synthetic.processes(context.strings, name=name))
+    batches = list(synthetic.faults(context.strings, n, rows=rows, seed=seed))
     for batch in batches:
         exporter.export(batch)
+        if flush:
+            exporter.flush(1)
     return batches
 
 
 def recorded(path: Path | str, n: int, rows: int = 1000, seed: int = 1, **options: object) -> list[Batch]:
     """A whole trace of every stream, with losses and facts, a frame every `rows` faults; gives the faults."""
     exporter, context = started(path, **options)
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(synthetic.processes(context.strings))
-    batches = list(synthetic.faults(context.strings, n, rows=rows, seed=seed))
-    for batch in batches:
-        exporter.export(batch)
-        exporter.flush(1)
+    batches = everything(exporter, context, n, rows, seed=seed, flush=True)
     exporter.export(batch_of(MARK, context.strings, time_ns=[2_500_000], pid=7, tid=8, text=["warm"]))
     exporter.export(synthetic.resident(context.strings))
     context.ledger.add("recorded", n, "page_fault")

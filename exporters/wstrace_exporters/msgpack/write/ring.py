@@ -30,7 +30,7 @@ from wstrace_exporters.msgpack.write.writer import TraceWriter, plain
 _PARTS = 8
 #: Stages of the ledger that hold no count that grows.
 _SETTINGS = frozenset({"sampled"})
-#: The most processes of which the names are remembered; past it the oldest ones are forgotten.
+#: The most names that are remembered; past it the oldest ones are forgotten.
 _MOST = 1 << 16
 
 
@@ -155,7 +155,7 @@ class _NamesOf:
 
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
-        self._known: dict[int, dict[tuple[int, bool], tuple[int, int, int]]] = {}  # by pid, tid and title or name
+        self._known: dict[tuple[int, int, bool], tuple[int, int, int]] = {}  # by pid, tid, and whether it is a title
         self._ended: set[tuple[int, int]] = set()  # pid and tid
 
     def learn(self, batch: Batch) -> None:
@@ -169,23 +169,21 @@ class _NamesOf:
                 continue
             self._ended.discard((pid, tid))  # a new one of that id
             if title or name:
-                self._known.setdefault(pid, {})[tid, title] = ppid, event if title else PROCESS_SEEN, name
+                self._known[pid, tid, title] = ppid, event if title else PROCESS_SEEN, name
         while len(self._known) > _MOST:
             del self._known[next(iter(self._known))]
 
     def at(self, time_ns: int) -> Batch:
         """All names as rows of a time. Those of what has ended by then are forgotten afterwards."""
         rows = [(time_ns, pid, ppid, tid, event, name, -1)
-                for pid, names in self._known.items() for (tid, _), (ppid, event, name) in names.items()]  # fmt: skip
-        for pid, tid in self._ended:
-            if pid == tid:
-                self._known.pop(pid, None)
-            else:
-                self._known.get(pid, {}).pop((tid, False), None)
+                for (pid, tid, _), (ppid, event, name) in self._known.items()]  # fmt: skip
+        self._known = {key: row for key, row in self._known.items()
+                       if self._ended.isdisjoint((key[:2], (key[0], key[0])))}  # fmt: skip
         self._ended.clear()
+        table = np.array(rows, "<i8").reshape(-1, 7)
         names = ("time_ns", "pid", "ppid", "tid", "event", "name", "code")
-        columns = {name: np.array([row[at] for row in rows], DTYPES[column.type])
-                   for at, name in enumerate(names) if (column := PROCESS.column(name)) is not None}  # fmt: skip
+        columns = {column.name: table[:, names.index(column.name)].astype(DTYPES[column.type])
+                   for column in PROCESS.columns if column.name in names}  # fmt: skip
         return Batch(PROCESS, columns, strings=self._strings, source="flight_recorder")
 
 
