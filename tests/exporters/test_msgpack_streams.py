@@ -80,7 +80,7 @@ def test_merged_recovered_and_resumed_files_keep_a_third_partys_names_and_mappin
     exporter.export(pauses(context.strings, ("later", "mark"), mapping=5))
     exporter.close()
     for path, phases, ids in (
-        ("merged.wst", ["mark", "sweep", "sweep", "compact"], [3, 3, 43, 43]),
+        ("merged.wst", ["mark", "sweep", "sweep", "compact"], [3, 3, 143, 143]),
         ("0.wst", ["mark", "sweep", "later", "mark"], [3, 3, 45, 45]),
     ):
         with open_trace(str(tmp_path / path)) as trace:

@@ -55,13 +55,6 @@ class Session:
         self.exporter.close()
 
 
-def written(path, prefix: str, *places: int, **options: object) -> str:
-    session = Session(path, prefix, **options)
-    session.visit(*places)
-    session.close()
-    return str(path)
-
-
 def checked(batches: list[Batch]) -> int:
     """The visits, each of which was at the place that it expected; every place has one row, before its first visit."""
     names = {}
@@ -88,16 +81,6 @@ def visits_of(trace: TraceFile) -> int:
     return checked(batches)
 
 
-def test_several_files_at_once_and_a_merge_of_them(tmp_path):
-    paths = [written(tmp_path / f"{prefix}.wst", prefix, 4, 2) for prefix in "abc"]
-    with open_trace(paths) as trace:
-        assert visits_of(trace) == 6
-    with open_trace(paths[0]) as a, open_trace(paths[1]) as b, open_trace(paths[2]) as c:
-        copy([a, b, c], str(tmp_path / "merged.wst"))
-    with open_trace(str(tmp_path / "merged.wst")) as trace:
-        assert visits_of(trace) == 6
-
-
 def test_rows_stand_before_their_users_also_where_a_user_has_waited_for_longer(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
     exporter.export(batch_of(VISIT, context.strings, time_ns=[4], at=0, expected=""))
@@ -121,23 +104,6 @@ def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
         copy([trace], str(tmp_path / "copied.wst"))
     with open_trace(str(tmp_path / "copied.wst")) as trace:
         assert visits_of(trace) == 12
-
-
-def test_a_cut_file_and_what_is_recovered_of_it(tmp_path):
-    path = tmp_path / "x.wst"
-    session = Session(path, "a")
-    for n in (2, 3, 4):
-        session.visit(n, 1)
-        session.exporter.flush(1)
-    path.with_name("cut.wst").write_bytes(path.read_bytes()[:-7])
-    session.close()
-    with open_trace(str(tmp_path / "cut.wst")) as trace:
-        assert trace.state == "cut"
-        found = visits_of(trace)
-        assert found >= 4
-        copy([trace], str(tmp_path / "whole.wst"))
-    with open_trace(str(tmp_path / "whole.wst")) as trace:
-        assert (trace.clean, visits_of(trace)) == (True, found)
 
 
 def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):

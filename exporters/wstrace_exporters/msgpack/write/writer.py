@@ -346,15 +346,13 @@ class TraceWriter:
 
 def plain(value: Any, depth: int = 0) -> Any:
     """A value as msgpack can encode it: scalars, lists and maps, bounded in size; anything else as text."""
-    if value is None or isinstance(value, bool | float):
-        return value
-    if isinstance(value, int | np.integer):
-        number = int(value)
-        return number if -(1 << 63) <= number < 1 << 64 else str(number)
-    if isinstance(value, str):
-        return text(value[:4096])
     if isinstance(value, Mapping) and depth < 6:
         return {str(key): plain(item, depth + 1) for key, item in list(value.items())[:1000]}
     if isinstance(value, list | tuple | set | frozenset) and depth < 6:
         return [plain(item, depth + 1) for item in list(value)[:1000]]
+    if isinstance(value, np.integer):
+        value = int(value)
+    known = value is None or isinstance(value, bool | float)
+    if known or (isinstance(value, int) and -(1 << 63) <= value < 1 << 64):
+        return value
     return text(str(value)[:4096])
