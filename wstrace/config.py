@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wstrace.errors import UsageError
-from wstrace.options import Spec, options_of
+from wstrace.options import TRUE, Spec, options_of
 from wstrace.text import nearest
 
 #: The command line's own options: keys at the top of a configuration, and WSTRACE_<KEY> variables.
@@ -60,6 +60,11 @@ class Config:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a top-level key, or the default."""
         return self.origin(key, default)[0]
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Whether a top-level key is true, which a variable says in words."""
+        value = self.get(key, default)
+        return value.lower() in TRUE if isinstance(value, str) else bool(value)
 
     def origin(self, key: str, default: Any = None, table: str = "") -> tuple[Any, str]:
         """(value, where it comes from) of a top-level key or of a key in a plugin's table."""

@@ -15,7 +15,7 @@ from wstrace.text import nearest
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
 def parse_size(text: str) -> int:
@@ -174,9 +174,9 @@ def _convert(value: Any, annotation: Any, name: str) -> Any:
     if not isinstance(value, str):
         return _of_type(value, annotation)
     if annotation is bool:
-        if value.lower() not in _TRUE | _FALSE:
+        if value.lower() not in TRUE | _FALSE:
             raise ValueError(f"{value!r} is neither true nor false")
-        return value.lower() in _TRUE
+        return value.lower() in TRUE
     if annotation in (int, float):
         return annotation(_number(value, name))
     if origin in (list, tuple):

@@ -289,6 +289,10 @@ class Plugins:
         """The names of the classes with an attribute, none of them imported for it."""
         return [name for name, (_, offer) in self._offered(role).items() if getattr(offer, attribute, False)]
 
+    def class_names(self) -> set[str]:
+        """The names of all sources, enrichers, resolvers and exporters."""
+        return {name for role in ("source", "enricher", "resolver", "exporter") for name in self._offered(role)}
+
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.
 

@@ -111,8 +111,8 @@ def test_processes_that_go_on_behind_the_command_are_named(tmp_path):
         pass
     (line,) = run.stderr.splitlines()
     assert re.fullmatch(
-        r"wstrace: cat \(\d+\) and cat \(\d+\) go on, no longer traced: `wstrace run --wait-children` "
-        r"traces until they end, `wstrace attach \d+ \d+` traces them from now on", line), line  # fmt: skip
+        r"wstrace: no longer traced, still running: cat \(\d+\), cat \(\d+\); `wstrace run --wait-children` "
+        r"waits for them, `wstrace attach \d+ \d+` traces them from now on", line), line  # fmt: skip
     waited = wstrace("run", "--wait-children", "-P", "no:console", "--", "sh", "-c", "sleep 0.2 & sleep 0.1")
     assert waited.stderr == ""
 

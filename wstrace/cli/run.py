@@ -76,7 +76,7 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
         for failure in recording.plugins.failures("wstrace_target_environment"):
             warn(printable(failure))
         # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
-        with _prints_elsewhere(options.output or recording.config.get("output")):
+        with _prints_elsewhere(recording.options.output):
             launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
     with closing(launched):
         return recording.record([launched], command)

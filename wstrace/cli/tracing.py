@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 class Tracing(NamedTuple):
     """The values of the options that `run` and `attach` share."""
 
-    sources: tuple[str | Spec, ...]
-    exporters: tuple[str | Spec, ...]
-    plugin: tuple[str, ...]
-    no_plugins: bool
-    output: str | None
-    force: bool
-    duration: float | None
-    over_time: float | None
-    children: bool
-    wait_children: bool
-    quiet: bool
-    fail_on_loss: bool
-    require: str
-    config: str | None
+    sources: tuple[str | Spec, ...] = ()
+    exporters: tuple[str | Spec, ...] = ()
+    plugin: tuple[str, ...] = ()
+    no_plugins: bool = False
+    output: str | None = None
+    force: bool = False
+    duration: float | None = None
+    over_time: float | None = None
+    children: bool | None = None
+    wait_children: bool = False
+    quiet: bool = False
+    fail_on_loss: bool = False
+    require: str | None = None
+    config: str | None = None
     pictures: str | None = None
 
 
@@ -73,11 +73,10 @@ _OPTIONS = [
     click.option("--html", "pictures", metavar="FILE", help="Write a report with pictures at the end."),
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
-    click.option("-q", "--quiet", is_flag=True, default=None, help="Print only errors and what was lost."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only errors and what was lost."),
     click.option(
         "--fail-on-loss",
         is_flag=True,
-        default=None,
         help="Exit with 121 when anything was lost (123: a file lacks records).",
     ),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
@@ -106,12 +105,20 @@ class Recording:
         words = [word.removeprefix("no:") for word in options.plugin]
         if any(not word.startswith("no:") for word in options.plugin):
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
-        self.options = options
         self._error: WstraceError | None = None  # the error of a source or enricher
         self.plugins = default_plugins()
         if words or options.no_plugins:
             self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
-        self.config = Config.load(options.config, project=not is_administrator())
+        self.config = config = Config.load(options.config, project=not is_administrator())
+        seconds = config.get("duration")
+        self.options = options._replace(
+            output=options.output or config.get("output"),
+            duration=parse_duration(str(seconds)) if options.duration is None and seconds else options.duration,
+            children=config.flag("children", True) if options.children is None else options.children,
+            quiet=options.quiet or config.flag("quiet"),
+            fail_on_loss=options.fail_on_loss or config.flag("fail_on_loss"),
+            require=options.require or config.get("require", ""),
+        )
         self._left_out, self._temporary = words, False
 
     def exporter_names(self) -> list[str]:
@@ -127,11 +134,11 @@ class Recording:
             self.config.check({**self.plugins.sources, **self.plugins.enrichers, **self.plugins.exporters})
         known = {plugin.name for plugin in self.plugins.found}
         if any(word not in known for word in self._left_out):
-            known.update(_all_classes())
+            known |= Plugins.from_environment().class_names()
         for word in self._left_out:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
-        if (self.options.output or self.config.get("output")) == "-":
+        if self.options.output == "-":
             for name in (spec.name for spec in self._exporters() if spec.options.get("to") == "stdout"):
                 raise UsageError(
                     f"-o - and {name}:to=stdout both write to standard output", "write -o FILE, or to=stderr"
@@ -163,14 +170,13 @@ class Recording:
     def kept(self) -> bool:
         """Whether the user wants a file of the trace."""
         recorder = any(spec.name == "flight_recorder" for spec in self._exporters())
-        return bool(self.options.output or self.options.pictures or self.config.get("output") or recorder)
+        return bool(self.options.output or self.options.pictures or recorder)
 
     @property
     def answers(self) -> bool:
         """Whether the trace is kept for the report at its end alone."""
-        quiet = self.options.quiet or _truth(self.config.get("quiet", False))
         used = set(self.plugins.defaults("exporter")) & set(self.plugins.reporting())
-        return not quiet and not self.kept and bool(used)
+        return not self.options.quiet and not self.kept and bool(used)
 
     def _session(self, targets: Sequence[Target], command: Sequence[str], groups: Sequence[Group]) -> Session:
         """The session that the options ask for."""
@@ -182,39 +188,37 @@ class Recording:
 
         self.plugins.platform.keep_freed_memory()
         self._check()
-        options, config = self.options, self.config
-        children = options.children if options.children is not None else _truth(config.get("children", True))
+        options = self.options
         return Session(
             targets=targets,
             groups=groups,
             sources=self._specs("source", [*_snapshots(options), *options.sources]),
             exporters=self._specs("exporter", options.exporters) + _pictures(options),
             command=command,
-            children=children,
+            children=bool(options.children),
             wait_children=options.wait_children,
-            require=options.require or config.get("require", ""),
+            require=options.require or "",
             record=False,
             plugins=self.plugins,
-            config=config,
+            config=self.config,
             patience=UNLIMITED if options.pictures else None,  # a report is made when all is recorded
         )
 
     def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
         """Specs by default, by configuration and by command line; a later one replaces one of the same name."""
-        quiet = self.options.quiet or _truth(self.config.get("quiet", False))
-        shared = {"quiet": quiet or None, "over_time": self.options.over_time or None}
+        shared = {"quiet": self.options.quiet, "over_time": self.options.over_time}
         specs = {name: Spec(name) for name in self.plugins.defaults(role)}
         for one in (*self.config.get(role + "s", ()), *requested):
             spec = parse_spec(one)
             self.plugins.class_of(role, spec.name)
             specs[spec.name] = spec
-        if role == "exporter" and (output := self.options.output or self.config.get("output")):
+        if role == "exporter" and (output := self.options.output):
             for name in self.plugins.taking_output():
                 given = specs[name].options if name in specs else {}
                 specs[name] = Spec(name, {**given, "path": output, "force": self.options.force})
         for name, spec in specs.items():
             known = options_of(self.plugins.class_of(role, name))
-            extra = {key: value for key, value in shared.items() if value is not None and key in known}
+            extra = {key: value for key, value in shared.items() if value and key in known}
             specs[name] = Spec(name, {**extra, **spec.options})
         return list(specs.values())
 
@@ -223,8 +227,7 @@ class Recording:
 
         Ctrl-C ends the trace, for a launched target only the second time. A source's error is kept for _exit_code().
         """
-        given = self.options.duration
-        duration = _seconds(self.config.get("duration")) if given is None else given
+        duration = self.options.duration
         launched = any(target.launched for target in session.context.targets)
         ending = Ending(2 if launched else 1)
         with _signals(session, launched, ending):
@@ -271,7 +274,7 @@ class Recording:
         except OutputError as error:
             if not (self._temporary and session.info.incomplete):  # the report has said what it lacks
                 return error
-        if self.options.fail_on_loss or _truth(self.config.get("fail_on_loss", False)):
+        if self.options.fail_on_loss:
             if losses := session.ledger.losses():
                 return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
             if self._error is not None:
@@ -296,30 +299,18 @@ def _left_behind(info: TraceInfo, platform: Platform) -> str:
     """Names those processes that still run, with what traces them; "" where all have ended.
 
     A source reports a process that ends a little after the command, as a helper does that waits for its end. So they
-    are tried once more, when all records are written.
-
-    Args:
-        info: of the trace that has ended. platform: opens the processes.
+    are looked up once more, when all records are written.
     """
-    running = []
     pids = info.extra.get(_WENT_ON)
-    for pid in pids if isinstance(pids, list) else ():
-        try:
-            target = platform.attach(pid)
-        except WstraceError:  # it has ended, or this process may open no more: then it is not worth a word
-            continue
-        running.append((printable(base_name(target.name)), pid))
-        target.close()
+    found = [(pid, platform.process(pid)) for pid in (pids if isinstance(pids, list) else ())]
+    running = [(f"{printable(base_name(one.name))} ({pid})", str(pid)) for pid, one in found if one is not None]
     if not running:
         return ""
-    names = [f"{name} ({pid})" for name, pid in running[:_NAMED]]
-    names += [f"{number(len(running) - _NAMED)} more"] if len(running) > _NAMED else []
-    who = f"{', '.join(names[:-1])} and {names[-1]} go" if len(names) > 1 else f"{names[0]} goes"
-    it, end = ("them", "they end") if len(names) > 1 else ("it", "it ends")
-    some = " ".join(str(pid) for _, pid in running[:_NAMED])
+    more = f" and {number(len(running) - _NAMED)} more" if len(running) > _NAMED else ""
+    names, some = zip(*running[:_NAMED], strict=True)
     return (
-        f"{who} on, no longer traced: `wstrace run --wait-children` traces until {end}, "
-        f"`wstrace attach {some}` traces {it} from now on"
+        f"no longer traced, still running: {', '.join(names)}{more}; "
+        f"`wstrace run --wait-children` waits for them, `wstrace attach {' '.join(some)}` traces them from now on"
     )
 
 
@@ -396,19 +387,6 @@ def _pictures(options: Tracing) -> list[Spec]:
 
 def _lost(ledger: Ledger, stage: str, who: str, n: int) -> str:
     return f"{n:,} {who + ' ' if who else ''}({ledger.words(stage)})"
-
-
-def _all_classes() -> list[str]:
-    everything = Plugins.from_environment()
-    return [*everything.sources, *everything.enrichers, *everything.exporters, *everything.resolvers]
-
-
-def _truth(value: Any) -> bool:
-    return value.lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
-
-
-def _seconds(value: Any) -> float | None:
-    return None if value is None else parse_duration(str(value))
 
 
 def warn(text: str) -> None:

@@ -107,11 +107,8 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
 
     attached = not literal and len(target) == 1 and target[0].isdigit()
     sources = ("peak_snapshot", "working_set", *options["sources"])
-    tracing = Tracing(sources=sources, exporters=(), plugin=("no:console",), no_plugins=False, output=path,
-                      force=options["force"], duration=options["duration"], over_time=None,
-                      children=True,
-                      wait_children=False, quiet=True, fail_on_loss=False, require="",
-                      config=None)  # fmt: skip
+    tracing = Tracing(sources, plugin=("no:console",), output=path, force=options["force"],
+                      duration=options["duration"], children=True, quiet=True)  # fmt: skip
     recording = Recording(tracing)
     platform = recording.plugins.platform
     command = () if attached else command_of(target, literal=literal)
