@@ -3,12 +3,9 @@
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
-import time
-import urllib.request
 from typing import Any
 
 import pytest
@@ -234,46 +231,3 @@ def test_opentelemetry_instrument_picks_it_up(disabled, tmp_path):
         assert plain(span.attributes)["wstrace.faults.quality"] == "exact"
         assert all(n > 1000 for shown in counts.values() for n in shown)
         assert len(counts) == 1
-
-
-@pytest.mark.skipif(not distribution("gunicorn"), reason="pip install gunicorn")
-def test_behind_gunicorn_every_worker_counts_for_itself(tmp_path):
-    (tmp_path / "service.py").write_text(
-        WORKER
-        + FLUSH
-        + textwrap.dedent("""
-        import json
-        from wstrace_exporters.otel.instrumentor import WstraceInstrumentor
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), export_interval_millis=3_600_000)
-        provider = MeterProvider([reader])
-        metrics.set_meter_provider(provider)
-        WstraceInstrumentor().instrument()
-
-        def app(environ, start_response):
-            work(300)
-            start_response("200 OK", [])
-            return [json.dumps(flush()).encode()]
-        """)
-    )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = ["gunicorn", "--preload", "-w", "2", "-b", f"127.0.0.1:{port}", "service:app"]
-    with Receiver() as receiver, (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, "-m", *words], cwd=tmp_path, stderr=log,
-                                  env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})  # fmt: skip
-        try:
-            flushed = []
-            until = time.monotonic() + 20
-            while len({who for who, _, _ in flushed}) < 2 and time.monotonic() < until:
-                try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
-                        flushed.append(json.loads(answer.read()))
-                except OSError:
-                    time.sleep(0.1)
-        finally:
-            server.terminate()
-            server.wait(20)
-        shown = kernel_counts(receiver)
-    assert len({who for who, _, _ in flushed}) == 2, (tmp_path / "log").read_text()
-    assert_reported(shown, flushed)

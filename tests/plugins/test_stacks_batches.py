@@ -52,13 +52,12 @@ def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns, unw
 
 
 class Held:
-    """An enricher, and what it unwound at once, while more batches wait."""
+    """An enricher, while more batches wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at_once = list[int]()
         self.context, self.enricher = Context(), NativeStacks()
         self.context.progress.waiting = 1
-        monkeypatch.setattr(Worker, "_some", lambda worker, batch: self.at_once.append(len(batch["tid"])))
+        monkeypatch.setattr(Worker, "unwind", lambda worker, batches: None)
         self.enricher.start(self.context)
 
     def samples(self, n: int = 3) -> None:
@@ -90,7 +89,7 @@ def test_where_unwinding_fails_no_fault_is_lost(held, monkeypatch):
 
     held.samples()
     assert held.faults() == []
-    monkeypatch.setattr(Worker, "_some", fail)
+    monkeypatch.setattr(Worker, "unwind", fail)
     held.context.progress.waiting = 0
     given = held.faults(5)
     assert [(len(one), "native_stack" in one) for one in given] == [(2, False), (5, False)]

@@ -34,22 +34,6 @@ def read(text: bytes, pid: int) -> PerfMap:
     return found
 
 
-def test_names_by_address(target):
-    found = read(b"1000 10 first one\n2000 20 py::f:/a b/c.py\n", target.pid)
-    assert [found.name(at) for at in (0xFFF, 0x1000, 0x100F, 0x1010, 0x201F)] == [
-        None, "first one", "first one", None, "py::f:/a b/c.py"
-    ]  # fmt: skip
-    found.close()
-
-
-def test_the_later_line_wins_where_they_overlap(target):
-    found = read(b"1000 100 old\n1040 20 new\n1080 1000 wide\n3000 10 a\n2f00 200 b\n", target.pid)
-    assert [found.name(at) for at in (0x1000, 0x1040, 0x105F, 0x1060, 0x1080, 0x3000)] == [
-        "old", "new", "new", "old", "wide", "b"
-    ]  # fmt: skip
-    found.close()
-
-
 def test_a_map_grows(target):
     found = read(b"1000 10 first\n2000 10 sec", target.pid)
     assert found.name(0x2000) is None

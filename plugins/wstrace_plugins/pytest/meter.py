@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, Self, cast
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 import wstrace_plugins.os
 from wstrace.errors import Unavailable
@@ -14,38 +14,13 @@ if TYPE_CHECKING:
     from wstrace import MemoryWatch
 
 
-class Backend(Protocol):
-    """The figures of the calling process; `linux/backend.py` and `windows/backend.py` implement it."""
-
-    def without_free_memory(self) -> AbstractContextManager[None]:
-        """While it is entered, free memory of the process is not used again; what cannot be kept so, is not."""
-
-    def end_with(self, parent: int) -> None:
-        """Makes this process end when its parent of that pid does, or ends it if it has; does nothing where it cannot.
-
-        It is the thread of the parent that has started this process whose end counts.
-        """
-
-    def faults(self) -> tuple[int, int | None]:
-        """(all page faults, those of them from disk) so far; None where the system does not tell them apart."""
-
-    def resident(self) -> int:
-        """The resident size in bytes. Raises Unavailable."""
-
-    def reset_peak(self) -> None:
-        """Makes the present resident size the highest one. Raises Unavailable where the system cannot."""
-
-    def peak(self) -> int:
-        """The highest resident size since reset_peak(), in bytes. Raises Unavailable."""
-
-
-def backend() -> Backend:
-    """That of the running system. Raises Unavailable where there is none."""
-    return cast(Backend, wstrace_plugins.os.backend("wstrace_plugins.pytest"))
+def backend() -> Any:
+    """The module of the running system's figures of the calling process. Raises Unavailable where there is none."""
+    return wstrace_plugins.os.backend("wstrace_plugins.pytest")
 
 
 @contextmanager
-def clean_heap(system: Backend) -> Iterator[None]:
+def clean_heap(system: Any) -> Iterator[None]:
     """Within it no memory is free that earlier tests have left: what a test takes is new.
 
     It begins before the observer watches, to which what it does would be lines of the program.
@@ -68,7 +43,7 @@ class Meter:
         Unavailable: one of those wanted cannot be had; its text says which and why: an error of the test, never a pass.
     """
 
-    def __init__(self, system: Backend, wanted: Collection[str]) -> None:
+    def __init__(self, system: Any, wanted: Collection[str]) -> None:
         self._system = system
         self._watch: MemoryWatch | None = None
         self.figures: dict[str, int] = {}
@@ -87,11 +62,9 @@ class Meter:
         if "written" in wanted:
             can("written", self._watch_writes)
 
-    def _major(self) -> int:
-        major = self._system.faults()[1]
-        if major is None:
+    def _major(self) -> None:
+        if self._system.faults()[1] is None:
             raise Unavailable("this system does not tell which faults were from disk")
-        return major
 
     def _watch_writes(self) -> None:
         import wstrace

@@ -7,12 +7,15 @@ the saved registers from the copy. A sample leaves the loop with a reason; the o
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace_plugins.stacks import rules
+
+if TYPE_CHECKING:
+    from wstrace_plugins.stacks.linux.known_code import KnownCode
 
 #: frames of one stack: `import pandas` under `-X perf` reaches 481
 MOST_FRAMES = 512
@@ -44,23 +47,6 @@ class Samples(NamedTuple):
     size: NDArray[np.uint64]
 
 
-class Code(Protocol):
-    """Finds what is known of code."""
-
-    #: the rules, one column each, int64, shape (numbers of a rule, m)
-    rules: NDArray[np.int64]
-    #: for each frame number the column of its rule; -1 = the address is not in executable memory
-    rule_of: NDArray[np.int64]
-
-    def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The frame numbers of instructions, each in the process and at the time of its sample.
-
-        Args:
-            rows: the samples.
-            after: the address behind each instruction.
-        """
-
-
 class Unwound(NamedTuple):
     """Stacks: frame numbers int32 (n, deepest), innermost first, 0 behind the last; depth (n,); reason (n,).
 
@@ -88,7 +74,7 @@ class _Frames(NamedTuple):
     guessed: NDArray[np.bool_]
 
 
-def unwind(samples: Samples, code: Code, most: int = MOST_FRAMES) -> Unwound:
+def unwind(samples: Samples, code: KnownCode, most: int = MOST_FRAMES) -> Unwound:
     """The stacks of samples.
 
     Args:

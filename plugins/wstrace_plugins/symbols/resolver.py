@@ -63,14 +63,10 @@ class ImageResolver(Resolver):
         offsets = np.ascontiguousarray(offsets, "<u8")
         module = module_name(file.path)
         with self._lock:
-            self._counts["queried"] += len(offsets)
             image = self._image(file)
             if isinstance(image, str):
                 return [Place(module, address=offset, why=image) for offset in offsets.tolist()]
-            places = image.places(module, offsets)
-            self._counts["with_section"] += sum(place.number > 0 for place in places)
-            self._counts["with_function"] += sum(bool(place.function) for place in places)
-        return places
+            return image.places(module, offsets)
 
     def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
@@ -106,7 +102,7 @@ class ImageResolver(Resolver):
             return ()
 
     def statistics(self) -> Mapping[str, int | float]:
-        """Offsets queried, with section, with function; images held and their bytes; files that failed, by reason."""
+        """Images held and their bytes; files that failed, by reason."""
         return {**self._counts, "images": len(self._images), "bytes": self._nbytes()}
 
     def _image(self, file: MappedFile) -> Image | str:
@@ -152,7 +148,6 @@ class ImageResolver(Resolver):
         self._keep(file.identity, None)
         image = self._with_debug_symbols(read_image(file), root)
         self._keep(file.identity, image)
-        self._counts["loaded"] += 1
         return image
 
     def _keep(self, identity: tuple[int, int, int, int], image: Image | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,9 @@ from wstrace_plugins.stacks.join import Join, Stacks
 from wstrace_plugins.stacks.linux.known_code import KERNEL_START, KnownCode
 from wstrace_plugins.stacks.unwinder import END, Samples, Unwound
 
-#: samples that are unwound at once: the more, the less a step of numpy costs for each
-AT_ONCE = 4096
-
 
 def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
     """The columns of batches of STACK_DUMP, one behind the other; a shorter dump has words of 0 behind it."""
-    if len(batches) == 1:
-        return dict(batches[0].columns)
     words = max(batch["dump"].shape[1] for batch in batches)
     columns = {name: np.concatenate([batch[name] for batch in batches])
                for name in ("time_ns", "pid", "tid", "pc", "va", "registers", "size")}  # fmt: skip
@@ -64,19 +59,13 @@ class Worker:
         self.unwound = self.frames = self.given = 0
 
     def unwind(self, batches: Sequence[Batch]) -> None:
-        """Unwinds batches of STACK_DUMP, many samples together; their stacks wait for their rows."""
-        some: list[Batch] = []
-        for batch in batches:
-            for start in range(0, len(batch), AT_ONCE):
-                part = batch if len(batch) <= AT_ONCE else batch.take(slice(start, start + AT_ONCE))
-                if sum(map(len, some)) + len(part) > AT_ONCE:
-                    self._some(_together(some))
-                    some = []
-                some.append(part)
-        if some:
-            self._some(_together(some))
+        """Unwinds batches of STACK_DUMP, all samples together: the more, the less a step of numpy costs for each.
 
-    def _some(self, batch: Mapping[str, NDArray[Any]]) -> None:
+        Their stacks wait for their rows.
+        """
+        if not batches:
+            return
+        batch = _together(batches)
         pid, time, pc = (np.ascontiguousarray(batch[name]) for name in ("pid", "time_ns", "pc"))
         mappings_at = self._context.mappings_at
         self.code.begin(pid, lambda rows, addresses: mappings_at(pid[rows], addresses, time[rows]))
