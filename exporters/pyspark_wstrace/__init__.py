@@ -36,11 +36,10 @@ class WstraceSource(DataSource):
         return found
 
     def reader(self, schema: StructType) -> WstraceReader:
-        """What reads them. It takes filters on request only: Spark refuses a reader that does, unless it is set to."""
-        from pyspark_wstrace.reader import PushdownReader, Request, WstraceReader
+        """What reads them."""
+        from pyspark_wstrace.reader import Request, WstraceReader
 
-        request = Request.of(self.options)
-        return (PushdownReader if request.pushdown else WstraceReader)(request, [field.name for field in schema])
+        return WstraceReader(Request.of(self.options), [field.name for field in schema])
 
 
 #: What Spark registers.

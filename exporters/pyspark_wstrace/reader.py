@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -70,7 +70,6 @@ class Request:
     endtime: str | None = None
     pid: tuple[int, ...] | None = None
     columns: tuple[str, ...] | None = None
-    pushdown: bool = False
     rowsperpartition: int = 2_000_000
     ignorecorruptfiles: bool = False
 
@@ -118,9 +117,6 @@ def types_of(request: Request) -> dict[str, str]:
 class WstraceReader(spark.DataSourceReader):
     """Reads these columns of what was asked for."""
 
-    #: The nanoseconds on a trace's own clock from which on and up to which rows are wanted.
-    bounds = (0, 1 << 63)
-
     def __init__(self, request: Request, names: list[str]) -> None:
         self.request, self.types = request, types_of(replace(request, columns=tuple(names)))
 
@@ -157,12 +153,10 @@ class WstraceReader(spark.DataSourceReader):
         wanted = {"time_ns" if name == "time" else name for name in self.types}
         known = [*(column.name for column in columns_of(trace.schema(request.stream))), "host"]
         columns = tuple(name for name in known if name in wanted) or tuple(known[:1])
-        clock, bounds = trace.info.clock, list(self.bounds)
-        for n, at in enumerate(map(_wall_ns, (request.starttime, request.endtime))):
-            if at is not None:
-                on_its_clock = max(0, at - clock.offset(at - clock.offset(trace.begin_ns)))
-                bounds[n] = sorted([on_its_clock, bounds[n]])[1 - n]
-        return Selection(request.stream, columns, bounds[0], bounds[1], request.pid)
+        clock, begin = trace.info.clock, trace.begin_ns
+        start, end = (None if at is None else max(0, at - clock.offset(at - clock.offset(begin)))
+                      for at in map(_wall_ns, (request.starttime, request.endtime)))  # fmt: skip
+        return Selection(request.stream, columns, start, end, request.pid)
 
     def _cut(self, place: Any) -> list[Piece]:
         try:
@@ -221,21 +215,6 @@ class WstraceReader(spark.DataSourceReader):
         rows = [{**same, **dict(zip(_LEDGER, stage, strict=False))} for stage in stages]
         schema = arrow.schema([(name, getattr(arrow, _ARROW[kind])()) for name, kind in self.types.items()])
         return arrow.RecordBatch.from_pylist(rows, schema)
-
-
-class PushdownReader(WstraceReader):
-    """Skips frames that filters of `time_ns` exclude. Spark checks the rows that are left."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802  Spark's name
-        """Takes note of filters; all of them are given back, because frames are skipped, not rows."""
-        for one in filters:
-            start, end = self.bounds
-            if getattr(one, "attribute", None) == ("time_ns",):
-                if isinstance(one, spark.GreaterThan | spark.GreaterThanOrEqual):
-                    self.bounds = max(start, one.value), end
-                elif isinstance(one, spark.LessThan | spark.LessThanOrEqual):
-                    self.bounds = start, min(end, one.value + 1)
-        return filters
 
 
 def _path_of(place: Any) -> str:

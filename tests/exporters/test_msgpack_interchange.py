@@ -17,7 +17,6 @@ from wstrace.schema import MARK, PROCESS
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.interchange.sql import connect
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 N = 150_000
 TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
 
@@ -65,15 +64,6 @@ def test_a_reader_of_fifty_lines_that_knows_the_format_alone_reads_every_row(tra
     assert [mark["text"] for mark in read.marks if mark["m"] == "user"] == ["mark"]
     assert read.end["frames"] == read.frames
     assert read.indexed == read.frames - 1 - len(read.end["index"])
-
-
-def test_columns_of_1_1_and_2_0_are_read_by_the_same_code():
-    """A reader that takes columns of page_fault by name, and no ids, needs no change for 2.0."""
-    old, new = (
-        wstf_reader.WstfFile(GOLDEN / f"wstf-{version}.wst", names=False).rows("page_fault") for version in (1.1, 2.0)
-    )
-    assert set(old) == set(new) == set(STORED)
-    assert all(np.array_equal(old[name], new[name]) for name in STORED)
 
 
 def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):

@@ -33,9 +33,9 @@ def col(column: list[Any]) -> np.ndarray:
 
 
 class WstfFile:
-    """All frames of a file: rows, names, marks and the end. names=False: of any version, without names."""
+    """All frames of a file: rows, names, marks and the end."""
 
-    def __init__(self, path: Path, *, names: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self.marks, self.end, self.frames, self.indexed = [], {}, 0, 0
         self._names, self._rows = {}, {}
         data, at, unpacker = (
@@ -48,9 +48,9 @@ class WstfFile:
             assert (ident.code, ident.data[:8], seq) == (0x57, b"\x89WSTF\r\n\x1a", self.frames)
             assert zlib.crc32(data[at + 39 : at + 39 + length], zlib.crc32(data[at + 19 : at + 34])) == crc
             at, self.frames = at + 39 + length, self.frames + 1
-            if kind == 0 and names:
+            if kind == 0:
                 assert (body["v"][0], body["need"]) == (2, [])
-            elif kind == 1 and names:
+            elif kind == 1:
                 texts = (s.decode("utf-8", "surrogateescape") if isinstance(s, bytes) else s for s in body["s"])
                 self._names.update(zip(col(body["c"]["id"]).tolist(), texts, strict=True))
             elif kind in (2, 3):

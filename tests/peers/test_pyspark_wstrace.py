@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import kit.synthetic_trace as synthetic
-import numpy as np
 import pytest
 from kit.engines import cluster_environment, needs, plain, sail
 from kit.msgpack_scripted import recorded
 from required import absent
 
 from wstrace.errors import TraceFileError, UsageError
-from wstrace.table import Selection
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -137,22 +135,6 @@ def test_snapshots_have_their_process_and_time(folder):
     assert sum(row["pages"] for row in found) == sum(range(1, 31))
 
 
-def test_filters_skip_frames_and_no_rows_of_the_answer(folder):
-    needs("pyspark")
-    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
-
-    made = source(folder / "host=*" / "*.wst", pushdown="true", rowsPerPartition=1000)
-    reader = made.reader(made.schema())
-    whole = reader.partitions()
-    filters = [EqualTo(("host",), "b"), GreaterThanOrEqual(("time_ns",), 4_000_000), LessThan(("time_ns",), 9_000_000)]
-    assert list(reader.pushFilters(filters)) == filters
-    tasks = reader.partitions()
-    assert sum(len(task.value) for task in tasks) < sum(len(task.value) for task in whole) / 3
-    found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
-    mine = [row for row in rows(folder / "host=b" / "2.wst") if 4_000_000 <= row["time_ns"] < 9_000_000]
-    assert sum(row["host"] == "b" for row in found) == len(mine) > 0
-
-
 # -- files that are not as they should be ------------------------------------------------------------------------------
 
 
@@ -193,7 +175,7 @@ def test_the_golden_file_is_read():
         ({"stream": "page_falt"}, "page_falt"),
         ({"columns": "pid,fil"}, "no column 'fil'"),
         ({"startTime": "yesterday"}, "write a time"),
-        ({"pushdown": "maybe"}, "neither true nor false"),
+        ({"ignoreCorruptFiles": "maybe"}, "neither true nor false"),
         ({"pid": "seven"}, "'seven' is not"),
     ],
 )
@@ -267,15 +249,11 @@ from pyspark.sql import SparkSession
 folder, *queries = sys.argv[1:]
 spark = (SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
     .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "4")
-    .config("spark.sql.python.filterPushdown.enabled", "true").getOrCreate())
+    .config("spark.executor.memory", "1g").config("spark.sql.shuffle.partitions", "4").getOrCreate())
 read = spark.read.format("wstrace").option("rowsPerPartition", 7000)
 read.load(folder + "/host=*/*.wst").createOrReplaceTempView("faults")
 for sql in queries:
     print(json.dumps([list(row) for row in spark.sql(sql).collect()]))
-read.option("pushdown", "true").load(folder + "/host=*/*.wst").createOrReplaceTempView("pushed")
-print(json.dumps([list(row) for row in spark.sql(
-    "select count(*) from pushed where host = 'b' and time_ns >= 4000000 and time_ns < 9000000").collect()]))
 spark.stop()
 """
 
@@ -293,9 +271,5 @@ def test_a_cluster_of_spark_answers_as_duckdb_does(folder, truth):
         capture_output=True, text=True, timeout=1200, env=cluster_environment(), cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    *answers, pushed = [plain(json.loads(line)) for line in done.stdout.splitlines()]
+    answers = [plain(json.loads(line)) for line in done.stdout.splitlines()]
     assert dict(zip(QUERIES, answers, strict=True)) == truth
-    with open_trace(str(folder / "host=b" / "2.wst")) as trace:
-        window = trace.read(Selection("page_fault", ("time_ns",), 4_000_000, 9_000_000))
-        assert pushed == [(sum(len(batch) for batch in window),)]
-        assert np.isscalar(pushed[0][0])

@@ -66,44 +66,6 @@ def is_writers_loss(mark: Mapping[str, Any]) -> bool:
     return mark.get("m") == "lost" and mark.get("by") == "writer"
 
 
-def lacking(
-    state: str,
-    unread: Mapping[str, int] | None,
-    missing: tuple[int, int],
-    marks: Sequence[Mapping[str, Any]],
-    *,
-    of_cut: bool,
-) -> str:
-    """Which records of its trace a file lacks, in words; "" when it has all.
-
-    Args:
-        state: see TraceFile.state.
-        unread: stream -> records that were written and cannot be read; None = not known.
-        missing: the number of records that were never written, and how many of these were unreadable in the file that
-            this file was made of.
-        marks: all marks of the file, of which the writer's give the reason.
-        of_cut: whether the file was made of a file whose end was missing.
-    """
-    parts = []
-    lacked, unreadable = missing
-    if lacked:
-        reasons = [mark["why"] for mark in marks if is_writers_loss(mark) and isinstance(mark.get("why"), str)]
-        why = [next(reason for reason in reasons if reason)] if any(reasons) else []
-        if unreadable:
-            some = "they" if unreadable == lacked else f"{unreadable:,} of them"
-            why.append(f"{some} could not be read in the file that it was made of")
-        parts.append(": ".join([f"the file lacks {lacked:,} records", *([", ".join(why)] if why else [])]))
-    if of_cut:
-        parts.append("it was made of a file that was cut: how many records it lacks is not known")
-    if state == "damaged":
-        lost = ", ".join(f"{n:,} {stream}" for stream, n in (unread or {}).items())
-        of_them = f"{lost} records of it cannot be read" if lost else "wstrace info shows where"
-        parts.append(f"the file is damaged: {of_them}")
-    if unread is None:
-        parts.append("the file is cut: its end is missing, how many records with it is not known")
-    return "; ".join(parts)
-
-
 def _offset(header: Header, begin_ns: int) -> int:
     """Nanoseconds from the records' clock to the wall clock when the trace began."""
     offset = header.clock.get("realtime_offset_ns")

@@ -101,7 +101,7 @@ class Replay(Source):
         until = now_ns() / 1e9 + timeout
         rows = 0
         while rows < _DRAIN_ROWS and not self._finished:
-            batch = self._waiting or next(self._batches, None)
+            batch = next(self._batches, None) if self._waiting is None else self._waiting
             if batch is None:
                 self._finished = True
                 return

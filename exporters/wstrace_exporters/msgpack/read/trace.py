@@ -23,7 +23,7 @@ from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.frames import announced_rows
 from wstrace_exporters.msgpack.format.layout import END, LIMITS, VERSION, Limits
 from wstrace_exporters.msgpack.read.decoder import DERIVED_FROM, Decoder
-from wstrace_exporters.msgpack.read.description import combined, hosts_of, is_writers_loss, lacking, trace_info
+from wstrace_exporters.msgpack.read.description import combined, hosts_of, is_writers_loss, trace_info
 from wstrace_exporters.msgpack.read.discover import files_of
 from wstrace_exporters.msgpack.read.input import StandardInput
 from wstrace_exporters.msgpack.read.open_parts import OpenParts
@@ -255,15 +255,35 @@ class TraceFile(Trace):
         return self._info[1]
 
     def _described(self) -> TraceInfo:
-        info, ledger = self._description(), self._written_ledger()
-        lost = [part.lost_rows() for part in self.parts]
-        unread = None if None in lost else sum((one for one in lost if one is not None), Counter[str]())
-        missing, cut = (self.missing, ledger.get("file_lost_records")), bool(ledger.get("file_cut"))
-        info.incomplete = lacking(self.state, unread, missing, self.marks, of_cut=cut) or info.incomplete
+        info = self._description()
+        info.incomplete = self._lacking() or info.incomplete
         info.hosts = hosts_of(self.marks)
         if not self.facts:
             info.sampled = self._sampled
         return info
+
+    def _lacking(self) -> str:
+        """Which records of its trace the file lacks, in words; "" when it has all."""
+        ledger, missing, found = self._written_ledger(), self.missing, []
+        if missing:
+            marks = (mark.get("why") for mark in self.marks if is_writers_loss(mark))
+            why = [next((why for why in marks if isinstance(why, str) and why), "")]
+            if unreadable := ledger.get("file_lost_records"):
+                some = "they" if unreadable == missing else f"{unreadable:,} of them"
+                why.append(f"{some} could not be read in the file that it was made of")
+            reasons = ", ".join(filter(None, why))
+            found.append(f"the file lacks {missing:,} records" + (f": {reasons}" if reasons else ""))
+        if ledger.get("file_cut"):
+            found.append("it was made of a file that was cut: how many records it lacks is not known")
+        unread = [part.lost_rows() for part in self.parts]
+        if self.state == "damaged":
+            lost = sum((one for one in unread if one and None not in unread), Counter[str]())
+            rows = ", ".join(f"{n:,} {stream}" for stream, n in lost.items())
+            of_them = f"{rows} records of it cannot be read" if rows else "wstrace info shows where"
+            found.append(f"the file is damaged: {of_them}")
+        if None in unread:
+            found.append("the file is cut: its end is missing, how many records with it is not known")
+        return "; ".join(found)
 
     @functools.cached_property
     def _sampled(self) -> int:
