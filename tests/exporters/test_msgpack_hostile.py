@@ -308,6 +308,14 @@ def bomb(what: str) -> list[tuple[int, Any]]:
     return [*first, *forked(parents.astype("<u4")), snapshot(100 if what == "forks" else 999 + FORKS, PAGES)]
 
 
+def test_a_query_that_a_file_refuses_is_a_line_in_the_words_of_the_refusal(tmp_path):
+    pytest.importorskip("duckdb")
+    path = write(tmp_path / "x.wst", bomb("pages"))
+    code, said = wstrace("query", path, "select count(*) from pages")
+    assert (code, said.count("\n"), "Error" in said) == (125, 1, False), said
+    assert "resident pages, more than the" in said
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: VmHWM")
