@@ -180,17 +180,6 @@ def test_a_process_that_moves_is_counted_where_it_is(cgroup, touching):
     assert session.ledger.get("unresolved", "va") == 0
 
 
-def test_what_joins_and_leaves_is_counted_while_it_is_in(cgroup, touching):
-    program = touching()
-    session = traced(("cgroup", cgroup.path))
-    program.say("here", 400)
-    cgroup.take(program.pid)
-    program.say("here", 600)
-    session.stop()
-    assert 600 <= len(session.faults) < 700
-    assert session.ledger.get("unresolved", "va") == 0
-
-
 def test_a_fork_storm(cgroup):
     """Each process is in from its first instruction on, with its name and mappings."""
     session = traced(("cgroup", cgroup.path))

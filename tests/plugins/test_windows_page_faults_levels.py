@@ -9,7 +9,7 @@ import pytest
 from kit.fake_windows import KERNEL_PC, FakeWindows
 from kit.windows_machine import EXE, HEAP, faults, machine, traced
 
-from wstrace.errors import Unavailable, UsageError
+from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget
@@ -212,8 +212,3 @@ def test_stacks_that_are_wanted_are_refused_with_the_reason(wanted):
 def test_a_command_line_for_every_system_works_here_too(wanted):
     source, _ = traced(machine(), stacks=wanted)
     list(source.stop())
-
-
-def test_a_word_for_no_stacks_is_refused_as_on_linux():
-    with pytest.raises(UsageError, match="'pyton' is none"):
-        PageFaults(stacks="pyton")

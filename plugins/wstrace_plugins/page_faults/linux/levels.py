@@ -17,19 +17,23 @@ from wstrace_plugins.page_faults.linux.rings import MINOR, STACKS
 
 def allowed(pid: int, kernel: bool) -> Level:
     """The level `full` or `user`, by opening an event on a process (0 = ourselves). Raises OSError if both fail."""
-    settings = Settings()
     why = Level("user", "kernel=no was asked for")
     if kernel:
         try:
-            os.close(perf.perf_event_open(settings.attributes(MINOR, lost=False)[0], pid, -1))
+            _try(Settings(), pid)
             return Level("full")
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
             refused = perf.refusal(error, kernel=True)
             why = Level("user", f"{refused.why}: faults taken by kernel code are not shown", refused.remedy)
-    os.close(perf.perf_event_open(Settings(kernel=False).attributes(MINOR, lost=False)[0], pid, -1))
+    _try(Settings(kernel=False), pid)
     return why
+
+
+def _try(settings: Settings, pid: int, cpu: int = -1, kind: str = MINOR) -> None:
+    """Opens an event of that kind and closes it. Raises OSError, Unavailable."""
+    os.close(perf.perf_event_open(settings.attributes(kind, lost=False)[0], pid, cpu))
 
 
 def own_level() -> Level:
@@ -65,9 +69,8 @@ def settled_level(context: Context, kernel: bool) -> Level:
 
 def everywhere_refused(settings: Settings) -> OSError | None:
     """The error of an event of faults on all processes of a CPU, tried; None = it is permitted."""
-    attributes = settings._replace(everywhere=True).attributes(MINOR, lost=False)[0]
     try:
-        os.close(perf.perf_event_open(attributes, -1, perf.online_cpus()[0]))
+        _try(settings._replace(everywhere=True), -1, perf.online_cpus()[0])
     except OSError as error:
         return error
     return None
@@ -131,15 +134,12 @@ def native_level() -> Level:
     own = own_level()
     if own.name not in ("full", "user"):
         return Level("none", own.why, own.remedy)
-    settings = Settings(kernel=own.name == "full", stacks=StackRate(1))
     try:
-        os.close(perf.perf_event_open(settings.attributes(STACKS, lost=False)[0], 0, -1))
-    except Unavailable as absent:
-        return Level("none", absent.why, absent.remedy)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        _try(Settings(kernel=own.name == "full", stacks=StackRate(1)), 0, kind=STACKS)
+    except (Unavailable, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
             return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
-        refused = perf.refusal(error)
+        refused = perf.refusal(error) if isinstance(error, OSError) else error
         return Level("none", refused.why, refused.remedy)
     return Level("sampled", own.why, own.remedy)
 

@@ -62,8 +62,6 @@ class Live:
         title: that it gave itself since it executed its program, the last one that is known.
     """
 
-    __slots__ = ("bare", "image", "image_end", "loaded", "name", "ppid", "threads", "title")
-
     def __init__(
         self, ppid: int, name: int, threads: set[int], image: int = 0, image_end: int = 0, loaded: bool = False
     ) -> None:

@@ -165,18 +165,12 @@ class StackRows:
         tids = np.append(self._tid, np.where(lost[marks], np.uint64(0), rows[marks, _ROW_IDS] >> _TID))
         hashes = np.append(self._hash, np.where(lost[marks], np.uint64(LOST), rows[marks, _HASH]))
         self._tid, self._hash = tids[-1], hashes[-1]
-        before: NDArray[np.intp] | int = 0
-        if len(marks):
-            self.rows += int(stacks.sum())
-            kept = ~stacks
-            before = np.cumsum(marked)[kept]
-            rows = rows[kept]
+        self.rows += int(stacks.sum())
+        kept = ~stacks
+        before, rows = np.cumsum(marked)[kept], rows[kept]
         out = np.empty((len(rows), rows.shape[1] + 1), "<u8", order="F")
         out[:, :-1] = rows
-        if not len(marks) and self._hash in (NO_ROW, LOST):  # as long as no program has told of a stack
-            out[:, -1] = self._hash
-        else:
-            mine = tids[before] == rows[:, _SAMPLE_IDS] >> _TID
-            unknown = np.where(hashes == LOST, np.uint64(LOST), np.uint64(NO_ROW))
-            out[:, -1] = np.where(mine, hashes[before], unknown[before])
+        mine = tids[before] == rows[:, _SAMPLE_IDS] >> _TID
+        unknown = np.where(hashes == LOST, np.uint64(LOST), np.uint64(NO_ROW))
+        out[:, -1] = np.where(mine, hashes[before], unknown[before])
         return out

@@ -464,12 +464,7 @@ def _push(a: Walk, address: int) -> None:
 def _fast(a: Walk, o: Layout, begin: int) -> None:
     """Adds the frame R7 and makes its caller the next one, if that takes no read; else goes on at `no fast one`."""
     other = "no fast one"
-    a.get(R1, S.WINDOW_AT)
-    a.mov(R5, R7)
-    a.op("sub", R5, R1)
-    a.get(R1, S.LIMIT)
-    a.jump_if(R5, ">", R1, other)
-    a.jump_if(R5, ">", _PAGE - 1, other)
+    _in_window(a, R5, other)
     a.jump_if(R9, ">=", DEPTH, other)
     a.op("add", R5, R8)
     _code_of(a, o, R5, begin, other)
@@ -486,18 +481,24 @@ def _fast(a: Walk, o: Layout, begin: int) -> None:
     _push(a, 0)
 
 
+def _in_window(a: Walk, target: Register, missing: str) -> None:
+    """target = how far behind the begin of the window the frame R7 stands; goes on at `missing` where it is in none."""
+    a.get(R1, S.WINDOW_AT)
+    a.mov(target, R7)
+    a.op("sub", target, R1)
+    a.get(R1, S.LIMIT)
+    a.jump_if(target, ">", R1, missing)
+    a.jump_if(target, ">", _PAGE - 1, missing)
+
+
 def _frame(a: Walk, begin: int, size: int) -> None:
     """R7 + S.WINDOW = what was read of the frame R7, from its offset `begin` on.
 
     A thread's frames stand one behind the other, but for those of generators: the callers' in its page are read with
     it. Behind it there may be nothing to read.
     """
-    a.get(R1, S.WINDOW_AT)
-    a.mov(R2, R7)
-    a.op("sub", R2, R1)
-    a.get(R1, S.LIMIT)
-    a.jump_if(R2, ">", R1, "no window")
-    a.jump_if(R2, "<=", _PAGE - 1, "in window")
+    _in_window(a, R2, "no window")
+    a.jump("in window")
     a.label("no window")
     a.mov(R3, R7, begin)
     a.mov(R2, R3)
