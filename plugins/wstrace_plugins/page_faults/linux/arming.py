@@ -92,7 +92,7 @@ class Arming:
         if running := [target.pid for target in self._context.targets if not target.launched]:
             self._attach(running, since)
         for target in self._context.targets:
-            if target.wait(0) is not None:  # asked after arming: its pid may be another process's by now
+            if target.wait(0) is not None:  # after arming: its pid may be another process's by now
                 raise TargetExited(f"process {target.pid} has ended")
 
     def look(self) -> None:

@@ -91,7 +91,7 @@ class PageFaults(Source):
             if value < least:
                 raise UsageError(f"page_faults: {option} is {value}", f"give at least {least}")
         self._ring_bytes, self._pace = ring_bytes, Pace(poll_ms / 1000)
-        self._asked = Settings(kernel, children, period)
+        self._wanted = Settings(kernel, children, period)
         self._stacks = parse_stacks(stacks)
         rate = StackRate(stack_rate, stack_period)
         self._stack_rate = rate if self._stacks.native else None
@@ -106,7 +106,7 @@ class PageFaults(Source):
         self._titles: Titles
         self._arming: Arming
         self._samples: list[RingSamples] = []
-        self._since = self._watermark = self._late = self._lost_told = self._given = 0
+        self._since = self._watermark = self._late = self._lost_reported = self._given = 0
         self._started, self._grown, self._prune_due = False, True, 0.0
 
     @classmethod
@@ -125,14 +125,14 @@ class PageFaults(Source):
             Unavailable, TargetExited: from settled_level().
         """
         self._context = context
-        level = settled_level(context, self._asked.kernel)
-        self._settings = self._asked._replace(
-            kernel=self._asked.kernel and level.name == "full", children=self._asked.children and context.children,
+        level = settled_level(context, self._wanted.kernel)
+        self._settings = self._wanted._replace(
+            kernel=self._wanted.kernel and level.name == "full", children=self._wanted.children and context.children,
             stacks=self._stack_rate,
         )  # fmt: skip
-        if self._asked.period > 1:
-            context.info.sampled = self._asked.period
-            context.ledger.set("sampled", self._asked.period)
+        if self._wanted.period > 1:
+            context.info.sampled = self._wanted.period
+            context.ledger.set("sampled", self._wanted.period)
         if level.name == "counters":
             self._counters = FaultCounters(context)
             return
@@ -263,13 +263,13 @@ class PageFaults(Source):
         observers = self._arming.observers(columns)
         if observers is not None and observers.any():
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
-        lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_told)
+        lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_reported)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
-            yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_told, source=self.name,
+            yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_reported, source=self.name,
                         strings=self._context.strings)  # fmt: skip
-            self._lost_told = lost
+            self._lost_reported = lost
 
     @property
     def _behind(self) -> bool:

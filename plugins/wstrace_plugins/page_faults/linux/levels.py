@@ -17,7 +17,7 @@ from wstrace_plugins.page_faults.linux.rings import MINOR, STACKS
 
 def allowed(pid: int, kernel: bool) -> Level:
     """The level `full` or `user`, by opening an event on a process (0 = ourselves). Raises OSError if both fail."""
-    why = Level("user", "kernel=no was asked for")
+    why = Level("user", "kernel=no was given")
     if kernel:
         try:
             _try(Settings(), pid)
@@ -58,7 +58,7 @@ def settled_level(context: Context, kernel: bool) -> Level:
     if context.groups:
         if error := everywhere_refused(Settings(everywhere=True, cgroups=True)):
             raise no_groups(error)
-        level = Level("full") if kernel else Level("user", "kernel=no was asked for")
+        level = Level("full") if kernel else Level("user", "kernel=no was given")
     else:
         level = level_on(context.targets, kernel)
     context.info.level = level

@@ -176,7 +176,7 @@ def unmap_ring(address: int, size: int) -> None:
 def memory_barrier() -> None:
     """Orders our loads and stores of a ring against the kernel's. On x86 the CPU does this by itself.
 
-    Source: perf_output_put_handle() in kernel/events/ring_buffer.c; membarrier(2), whose GLOBAL_EXPEDITED command
+    Source: perf_output_put_handle() in kernel/events/ring_buffer.c; membarrier(2): its command GLOBAL_EXPEDITED
     runs a full barrier on the calling thread.
     """
     if platform.machine() not in ("x86_64", "AMD64"):

@@ -129,7 +129,7 @@ class Peaks:
     """The peaks of the processes that the targets started, or had when they were attached.
 
     Args:
-        context: the session's context, whose targets remember their own peaks.
+        context: the session's context; its targets remember their own peaks.
         children: whether processes that the targets start are traced.
     """
 

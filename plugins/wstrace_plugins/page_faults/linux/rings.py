@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MINOR, MAJOR, SIDE = "minor", "major", "side"
-#: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were asked for.
+#: The kind of the rings for sampled faults with a copy of their stack, which exist where stacks were wanted.
 STACKS = "stacks"
 #: The divisor of each ring's size: major faults are rarer, as each takes a disk read, and one mapping serves many
 #: faults. A ring of mappings is no larger than what can be decoded in between: 12,000 records, 0.2 s.

@@ -168,7 +168,7 @@ class RingSamples:
     def _plain(self, raw: NDArray[Any], armed_ns: int, now_ns: int) -> NDArray[Any] | None:
         """The rows, if there is nothing but samples of ours in the ring, as nearly always; else None.
 
-        All that is asked of them is asked of columns that were just written, so the ring's memory is read only once.
+        All is checked in columns that were just written, so the ring's memory is read only once.
         """
         hash_of_all = None if self._stacks is None else self._stacks.same
         if len(raw) % perf.SAMPLE.itemsize or self.further != ("stack_hash",) * (hash_of_all is not None):

@@ -28,7 +28,7 @@ class Code(NamedTuple):
 
 
 class Register(int):
-    """A register, told apart from a number."""
+    """A register, which is no number."""
 
 
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = (Register(i) for i in range(11))

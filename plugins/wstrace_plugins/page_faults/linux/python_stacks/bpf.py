@@ -167,7 +167,7 @@ class RingBuffer:
         self._data = memoryview(producer).cast("B")[_PAGE:]
 
     def read(self) -> Iterator[memoryview]:
-        """The records since the last call; each is valid until the next one is asked for."""
+        """The records since the last call; each is valid until the next one is wanted."""
         at, end = int(self._consumed[0]), int(self._produced[0])
         perf.memory_barrier()
         while at < end:

@@ -116,7 +116,7 @@ class PythonStacks:
                 raise no from None
             self._context.info.lack(f"Python stacks: {no}{_instead()}")
             return False
-        self._poll.register(self._programs.maps.asked.fd)
+        self._poll.register(self._programs.maps.pending.fd)
         return True
 
     # -- arming ----------------------------------------------------------------------------------------------------
@@ -150,12 +150,12 @@ class PythonStacks:
         words, environment = command_of(pid)
         self._history.seen(pid)
         looked = self._interpreters.of_command(words[0], environment)
-        if self._is_told(looked):
+        if self._report(looked):
             return
         if looked is None or looked.starts:
             self.foresee()
             for root, paths in islice(named_in(words[2:], environment), _MOST_NAMED):
-                any(self._is_told(self._interpreters.of_command(path, environment, root)) for path in paths)
+                any(self._report(self._interpreters.of_command(path, environment, root)) for path in paths)
 
     def foresee(self) -> None:
         """Loads the walkers for the CPythons that a child is likely to run: this one, and the `python3` of PATH.
@@ -169,10 +169,10 @@ class PythonStacks:
         import shutil  # 3 ms, which a launched Python does not pay
 
         for path in {sys.executable, shutil.which("python3") or ""} if self._open() else ():
-            self._is_told(self._interpreters.of_command(path, os.environ))
+            self._report(self._interpreters.of_command(path, os.environ))
 
-    def _is_told(self, looked: Looked | None, pid: int = 0, executed: int = 0, at: int = 0) -> bool:
-        """Whether a file has a CPython. The programs are told of it, and of a process that runs it, if one is given."""
+    def _report(self, looked: Looked | None, pid: int = 0, executed: int = 0, at: int = 0) -> bool:
+        """Whether a file has a CPython. The programs learn of it, and of a process that runs it, if one is given."""
         if looked is None or looked.python is None:
             return False
         if not self._open():
@@ -191,7 +191,7 @@ class PythonStacks:
         except OSError as error:
             self._refuse(f"the kernel refuses the program that reads CPython's frames ({error.strerror})")
             return True
-        self._history.told.setdefault(looked.file, now_ns())
+        self._history.reported.setdefault(looked.file, now_ns())
         return True
 
     def _refuse(self, why: str) -> None:
@@ -203,16 +203,16 @@ class PythonStacks:
     # -- which process runs what -----------------------------------------------------------------------------------
 
     def look_at_processes(self) -> None:
-        """Looks at the processes that the programs ask about, and at those that have mapped a further CPython."""
+        """Looks at the processes that the programs want to know of, and at those that have mapped a further CPython."""
         new, self._history.new = self._history.new, set()
-        asked = self._programs.asked() if self._programs is not None else ()
-        for pid, executed in (*asked, *dict.fromkeys(new, 0).items()):
+        pending = self._programs.pending() if self._programs is not None else ()
+        for pid, executed in (*pending, *dict.fromkeys(new, 0).items()):
             self.look(pid, executed)
 
     def look(self, pid: int, executed: int = 0) -> None:
         """Tells the programs which CPython the process runs, or has begun to execute, or that it is none.
 
-        executed: the number of its exec that they asked about; 0 = they did not.
+        executed: the number of its exec that they want to know of; 0 = they do not.
         """
         if not self._wanted.python:
             return
@@ -221,10 +221,10 @@ class PythonStacks:
         except Unavailable:  # it has ended
             return
         if found is not None:
-            self._is_told(found[0], pid, executed, found[1])
+            self._report(found[0], pid, executed, found[1])
             return
         looked = self._interpreters.of_command(program_of(pid), command_of(pid)[1], f"/proc/{pid}/root")
-        if self._is_told(looked):
+        if self._report(looked):
             return
         if looked is not None and not looked.needs:
             self._history.seen(pid)
@@ -247,7 +247,7 @@ class PythonStacks:
 
     def new_sites(self) -> Iterator[Batch]:
         """The call sites of the stacks that came since the last call. Call it after the fault rings were read."""
-        if self._programs is None or not self._history.told:
+        if self._programs is None or not self._history.reported:
             return
         if self._decoder is None:
             from wstrace.call_sites import CallSites

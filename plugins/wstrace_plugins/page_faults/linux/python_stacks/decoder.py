@@ -1,4 +1,4 @@
-"""What the programs told of code objects and stacks, as call sites: a stack's hash -> the id of its innermost frame."""
+"""Reported code objects and stacks as call sites: a stack's hash -> the id of its innermost frame."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Decoder:
         return self._sites.new_rows()
 
     def leaf(self, key: int) -> tuple[int, int] | None:
-        """(the id of the innermost frame, how it was had) of the stack with that hash; None if it was not told."""
+        """(the id of the innermost frame, how it was had) of the stack with that hash; None if it was not reported."""
         return self._stacks.get(key)
 
     def _code(self, record: bytes) -> None:
@@ -143,7 +143,7 @@ class Decoder:
                 self._stacks[key] = (leaf, HOW_NO_ROOM if leaf == self._sites.cut else HOW_EXACT)
 
     def _frame(self, key: int, offset: int) -> _Frame | None:
-        """The frame at an offset of a code object, with its flags; None where that was not told."""
+        """The frame at an offset of a code object, with its flags; None where that was not reported."""
         known = self._frames.get((key, offset))
         if known is not None:
             return known

@@ -285,9 +285,9 @@ class History:
         self.met = False
         #: whether a process was started, or executed a further program
         self.others = False
-        #: when the programs were told of a file with a CPython: its first instruction makes it known
-        self.told: dict[tuple[int, int] | None, int] = {}
-        #: processes that have mapped a CPython that the programs were not told of, since they were last looked at
+        #: when the programs know of a file with a CPython: its first instruction makes it known
+        self.reported: dict[tuple[int, int] | None, int] = {}
+        #: processes that have mapped a CPython that the programs do not know, since they were last looked at
         self.new: set[int] = set()
 
     def seen(self, pid: int, *, refused: bool = False) -> None:
@@ -339,7 +339,7 @@ class History:
         looked = self._files[key]
         python = None if looked is None else looked.python is not None or looked.needs
         self.met |= named if python is None else python
-        if looked is not None and looked.python is not None and looked.file not in self.told:
+        if looked is not None and looked.python is not None and looked.file not in self.reported:
             self.new.add(pid)
         if program is None:
             return
@@ -374,7 +374,7 @@ class History:
             elif program.refused:
                 how[mine] = HOW_NO_INTERPRETER
             elif program.python and all(
-                file and self.told.get(file, _NEVER) <= program.began for file in program.files
+                file and self.reported.get(file, _NEVER) <= program.began for file in program.files
             ):
                 how[mine & unknown] = HOW_BEFORE_PYTHON
             if program.mapped is not None:

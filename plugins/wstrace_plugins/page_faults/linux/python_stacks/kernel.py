@@ -138,7 +138,7 @@ def tried() -> Level:
     return Level("exact")
 
 
-_U32, _ASKED, _TOLD = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("<QQQQ")
+_U32, _PENDING, _REPORTED = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("<QQQQ")
 _FILE_KEY, _IN_FILE, _ALL_BITS = struct.Struct("<QQQ"), struct.Struct("<QQ"), (1 << 64) - 1
 
 
@@ -162,7 +162,7 @@ class Programs:
         self.maps = Maps(max(cpus) + 1)
         try:
             self._loaded.append(bpf.Program(entry(self.maps, kernel, gate.memory.fd), b"entry"))
-            self._rings.append(bpf.RingBuffer(self.maps.asked))
+            self._rings.append(bpf.RingBuffer(self.maps.pending))
             gate.lead_to(self._loaded[0])
         except OSError:
             self.close()
@@ -204,14 +204,14 @@ class Programs:
         executed: the number of its exec, for which alone that holds, as the programs give it; 0 = not known.
         """
         salt = int.from_bytes(os.urandom(8), "little") | 1
-        self.maps.told.set(pid.to_bytes(8, "little"), _TOLD.pack(salt, at, walker, executed))
+        self.maps.reported.set(pid.to_bytes(8, "little"), _REPORTED.pack(salt, at, walker, executed))
 
-    def asked(self) -> Iterator[tuple[int, int]]:
-        """The processes that the programs have asked about since the last call: pid and number of the exec."""
-        return (_ASKED.unpack(record) for record in self._rings[0].read())
+    def pending(self) -> Iterator[tuple[int, int]]:
+        """The processes that the programs want to know of since the last call: pid and number of the exec."""
+        return (_PENDING.unpack(record) for record in self._rings[0].read())
 
     def records(self) -> Iterator[memoryview]:
-        """What the walkers have told since the last call; each is valid until the next one is wanted."""
+        """What the walkers have reported since the last call; each is valid until the next one is wanted."""
         return self._rings[1].read() if self._walkers else iter(())
 
     def count(self, place: int) -> int:
@@ -295,7 +295,7 @@ class KernelTypes:
         return None
 
     def _name(self, text: str) -> int:
-        if text not in self._found:  # most are asked for several times, and a search takes 10 us of each start
+        if text not in self._found:  # most are wanted several times, and a search takes 10 us of each start
             at = self._names.find(b"\0" + text.encode() + b"\0")
             self._found[text] = at + 1 if at >= 0 else _NOWHERE
         return self._found[text]

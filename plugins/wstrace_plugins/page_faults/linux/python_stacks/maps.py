@@ -38,12 +38,12 @@ class Kernel(NamedTuple):
 class Maps:
     """The maps of a trace.
 
-    scratch: a CPU's memory (protocol.S). told: pid -> what the tracer knows of its CPython: u64 salt, u64 address of
-    _PyRuntime, u64 walker, u64 exec that it holds for, 0 = any. files: u64 bytes, u64 seconds and u64 nanoseconds of
+    scratch: a CPU's memory (protocol.S). reported: pid -> what the tracer knows of its CPython: u64 salt, u64 address
+    of _PyRuntime, u64 walker, u64 exec that it holds for, 0 = any. files: u64 bytes, u64 seconds and u64 nanoseconds of
     the time of change of a file with a CPython (overlayfs gives the same of the file below) -> u64 _PyRuntime from
-    where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as told, and of which exec.
-    outputs: where rows go, by CPU and kind. asked: pid and exec of processes that the tracer is to look at. walkers: a
-    program for each CPython. multiplier: of the hashes, secret to the traced programs.
+    where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as reported, and of which
+    exec. outputs: where rows go, by CPU and kind. pending: pid and exec of processes that the tracer is to look at.
+    walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs.
 
     The maps that walkers alone need are made when one is loaded: a command without a CPython does not pay their 6 ms.
 
@@ -57,11 +57,11 @@ class Maps:
         self._ring_bytes = ring_bytes
         try:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
-            self.told = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"told")
+            self.reported = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"known")
             self.files = self._map(bpf.LRU_HASH, 24, 16, _FILES, b"files")
             self.processes = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"procs")
             self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * cpus, b"rows")
-            self.asked = self._map(bpf.RING_BUFFER, 0, 0, _PAGE, b"asked")
+            self.pending = self._map(bpf.RING_BUFFER, 0, 0, _PAGE, b"pending")
             self.walkers = self._map(bpf.PROGRAM_ARRAY, 4, 4, WALKERS, b"walkers")
         except OSError:
             self.close()

@@ -18,8 +18,8 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: instead of a walker: the process runs no CPython; the tracer was asked which one it runs
-NONE, ASKED = 0x7FFFFFFE, 0x7FFFFFFF
+#: instead of a walker: the process runs no CPython; the tracer has still to say which one it runs
+NONE, PENDING = 0x7FFFFFFE, 0x7FFFFFFF
 #: the outermost frames of a deeper stack are left out
 DEPTH = 128
 
@@ -107,7 +107,7 @@ class S:
     STRINGS = 256  # addresses of the qualified name and of the file's name
     AT = 272
     LEFT = 280
-    SIZE = 288  # of the line table, while a code object is told
+    SIZE = 288  # of the line table, while a code object is reported
     # of the frame before in this walk: the file's name that was hashed last, and its hash
     FILE = 320
     FILE_HASH = 328
@@ -116,7 +116,9 @@ class S:
     # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
     KNOWN = 512
     SEEN = 528
-    WINDOW_AT = 536  # of this walk: the address of the frame whose first wanted member WINDOW begins with, if it is one
+    WINDOW_AT = (
+        536  # of this walk: the address of the frame of which the first wanted member WINDOW begins with, if it is one
+    )
     LIMIT = 544  # where the last frame stands that was read as a whole, from there
     WINDOW = 552  # a page's frames that were read at once
     MAPPED = WORDS  # of the mapping that is executed: whether its file is known, where it begins, its page in the file
@@ -161,7 +163,7 @@ class StackRows:
         stacks = (rows[:, _MARK] == STACK_ROW) & ~lost
         marked = stacks | lost
         marks = np.flatnonzero(marked)
-        # of each row: the mark before it, and whose stack that tells; entry 0 is the last one of the call before
+        # of each row: the mark before it, and its thread; entry 0 is the last one of the call before
         tids = np.append(self._tid, np.where(lost[marks], np.uint64(0), rows[marks, _ROW_IDS] >> _TID))
         hashes = np.append(self._hash, np.where(lost[marks], np.uint64(LOST), rows[marks, _HASH]))
         self._tid, self._hash = tids[-1], hashes[-1]

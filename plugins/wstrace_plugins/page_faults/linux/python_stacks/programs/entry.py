@@ -37,7 +37,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import ASKED, NONE, NOT_KNOWN, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, NOT_KNOWN, PENDING, S
 
 #: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
 _INSTRUCTION = 128
@@ -50,9 +50,9 @@ _MAPPING_START = 0  # of vm_area_struct.vm_start
 def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     """The program of the events of both kinds; `kind`: the memory of the gates, which says of which one is.
 
-    A process is known by its tgid and the number of its exec. It is what the tracer has told of it, or what its parent
-    is until it executes something itself, or what the file is of which it executes an instruction. Else the tracer is
-    asked once. Where nothing is known, a row says so.
+    A process is known by its tgid and the number of its exec. It runs what the tracer has reported, or what its parent
+    runs until it executes something itself, or what the file is of which it executes an instruction. Else the tracer is
+    to look at it, once. Where nothing is known, a row says so.
     """
     a = Walk(maps)
     a.mov(R6, R1)
@@ -75,26 +75,26 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.label("another")
     for place in (S.KNOWN, S.PROCESS, S.WALKER):
         a.put(place, 0)
-    a.lookup(maps.processes.fd, "told?")
+    a.lookup(maps.processes.fd, "reported?")
     a.load(R1, R0, 0)
     a.put(S.PROCESS, R1)
     a.load(R1, R0, 24)
-    a.jump_if(R1, "!=", R9, "told?")
+    a.jump_if(R1, "!=", R9, "reported?")
     a.load(R1, R0, 16)
     a.put(S.WALKER, R1)
     a.jump_if(R1, "<", NONE, "known")
-    a.label("told?")
+    a.label("reported?")
     _own_pid(a, kernel)
-    a.lookup(maps.told.fd, "parent?")
+    a.lookup(maps.reported.fd, "parent?")
     a.load(R1, R0, 0)
     a.get(R2, S.PROCESS)
-    a.jump_if(R1, "==", R2, "parent?")  # it was told before the exec that has made it void
+    a.jump_if(R1, "==", R2, "parent?")  # it was reported before the exec that has made it void
     a.load(R1, R0, 24)
     a.jump_if(R1, "==", 0, "take")
     a.jump_if(R1, "==", R9, "take")
     a.label("parent?")
     a.when(S.WALKER, "==", NONE, "unknown")
-    a.jump_if(R1, "==", ASKED, "executes?")
+    a.jump_if(R1, "==", PENDING, "executes?")
     _follow(a, R1, R7, kernel.real_parent)
     a.jump_if(R1, "==", 0, "executes?")
     _follow(a, R1, R1, kernel.tgid, WORD)
@@ -103,7 +103,7 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R1, R0, 24)
     a.jump_if(R1, "!=", R9, "executes?")
     a.load(R1, R0, 16)
-    a.jump_if(R1, "==", ASKED, "executes?")
+    a.jump_if(R1, "==", PENDING, "executes?")
     a.label("take")
     for word in range(0, 24, 8):
         a.load(R1, R0, word)
@@ -129,21 +129,21 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.label("executes?")
     _executes(a)
     a.label("ask")
-    a.when(S.WALKER, "==", ASKED, "unknown")
+    a.when(S.WALKER, "==", PENDING, "unknown")
     _own_pid(a, kernel)
     a.load(R1, FP, KEY)
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, R9)
-    a.map(R1, maps.asked.fd)
+    a.map(R1, maps.pending.fd)
     a.mov(R2, FP, VALUE)
     a.mov(R3, 16)
     a.mov(R4, FORCE_WAKEUP)
     a.call(RING_OUTPUT)
-    a.jump_if(R0, "!=", 0, "unknown")  # there is no room: its next fault asks again
+    a.jump_if(R0, "!=", 0, "unknown")  # there is no room: its next fault tries again
     a.get(R1, S.PROCESS)
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, 0)
-    a.store(FP, VALUE + 16, ASKED)
+    a.store(FP, VALUE + 16, PENDING)
     _remember(a)
     a.label("unknown")
     a.put(S.HASH, NOT_KNOWN)
@@ -167,7 +167,7 @@ def _follow(a: Walk, to: Register, base: Register, offset: int, size: int = DOUB
 
 
 def _executes(a: Walk) -> None:
-    """Goes on at `remember` if the process executes code of a file that has a CPython, as the tracer has told.
+    """Goes on at `remember` if the process executes code of a file that has a CPython, as the tracer has reported.
 
     The first instruction of a program or library that a process executes is a fault, as nothing of its mapping was
     there before: all of Python's frames come later.

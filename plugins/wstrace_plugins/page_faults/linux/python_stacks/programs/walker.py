@@ -147,7 +147,7 @@ def _content(a: Walk, o: Layout) -> None:
 def tell_stack(a: Walk, o: Layout) -> None:
     """The stack in the scratch memory is new: its code objects and it go into the ring buffer, or are counted as lost.
 
-    Only a stack that was told as a whole is `seen`: another fault tries again.
+    Only a stack that was reported as a whole is `seen`: another fault tries again.
     """
     a.put(S.STEPS, 0)
     a.put(S.ENDED, 0)
