@@ -113,14 +113,6 @@ def test_what_was_brought_again_is_distinguished():
     assert shown.sums["again"].sum() == 3 * PAGE
 
 
-def test_pss_where_the_shares_are_known():
-    script = Script()
-    script.fault(10, ANON, APP)
-    script.fault(11, FILE, SAVE)
-    script.snapshot(20, (ANON, 1, PAGE_EXCLUSIVE), (FILE, 1, PAGE_FILE | PAGE_SHARED), shares=[1, 4])
-    assert script.blame().memory.pss == PAGE + PAGE // 4
-
-
 def test_without_a_record_of_unmappings_nothing_is_called_complete():
     trace = loaded().trace()
     trace.info.content_losses = ()
@@ -330,16 +322,6 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
     saved(forked(4).trace(), path)
     with connect(path, "select own_line, pid, sum(copies) from unshared group by all order by 2") as answer:
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
-
-
-def test_no_two_rows_have_the_same_label():
-    script = Script()
-    for number, folder in enumerate(("/srv/app/a", "/srv/app/b")):
-        for page in range(2):
-            script.fault(10 + 4 * number + page, ANON + (2 * number + page) * PAGE, [("f", f"{folder}/x.py", 1)])
-    script.snapshot(50, (ANON, 4, PAGE_EXCLUSIVE))
-    labels = [row.label for row in script.blame().rows("line")]
-    assert len(labels) == len(set(labels)) == 2
 
 
 def test_a_run_that_claims_more_pages_than_there_can_be_is_refused_before_it_takes_memory():

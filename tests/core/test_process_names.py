@@ -1,8 +1,7 @@
 """Processes by title and role, and tables of some kinds of memory or by two keys, of scripted traces."""
 
 import pytest
-from click.testing import CliRunner
-from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, saved
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import rows as rows_of
@@ -88,17 +87,6 @@ def test_a_kind_that_there_is_not_is_reported():
     assert family().blame(kinds=["shared"]).rss == 0
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    found = str(tmp_path_factory.mktemp("names") / "x.wst")
-    saved(family().trace(), found)
-    return found
-
-
-def run(command, *words):
-    return CliRunner().invoke(command, list(words), catch_exceptions=False).output
-
-
 def test_a_row_of_a_pid_that_was_given_out_again_says_that_it_is_shared():
     strings, cube = Dictionary(), Cube()
     rows = [(7, 1, PROCESS_EXEC, "app"), (8, 7, PROCESS_FORK, "one"), (8, 7, PROCESS_EXIT, "one"),
@@ -110,3 +98,20 @@ def test_a_row_of_a_pid_that_was_given_out_again_says_that_it_is_shared():
     assert [row.label for row in rows_of(cube, ("process",))] == [
         "app (7), main", "three (9), worker 2 of 7", "two (8), worker 1 of 7, with 1 earlier process of this pid",
     ]  # fmt: skip
+
+
+def test_pages_are_those_of_the_group_that_a_process_last_faulted_in_and_faults_of_that_of_their_time():
+    script = Script()
+    for number, (pid, cgroup) in enumerate([(7, "/system"), (7, "/api/a"), (8, "/api/b"), (9, "")]):
+        script.fault(
+            20 - number if pid == 8 else 10 + number, ANON + (pid << 20) + number * PAGE, APP, pid, cgroup=cgroup
+        )
+    for pid in (7, 8, 9):
+        script.snapshot(100, (ANON + (pid << 20), 4, PAGE_EXCLUSIVE), pid=pid)
+    shown = script.blame()
+    assert {row.label: (row["resident"] // PAGE, row["faults"]) for row in shown.rows("cgroup")} == {
+        "/api/a": (4, 1), "/api/b": (4, 1), "[unknown]": (4, 1), "/system": (0, 1)}  # fmt: skip
+    of_processes = {row.label: row["faults"] for row in shown.rows("cgroup", "process")}
+    assert sorted(of_processes.values()) == [1, 1, 1, 1], "as `report --by cgroup` counts them"
+    both = {row.label: row["resident"] // PAGE for row in shown.rows("cgroup", "kind") if row["resident"]}
+    assert both == {"/api/a  anon": 4, "/api/b  anon": 4, "[unknown]  anon": 4}

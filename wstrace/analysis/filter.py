@@ -60,7 +60,7 @@ class Filter:
     origin_ns: int = 0
     _kinds: Sequence[int] = field(default=(), init=False, repr=False)
     _strings: Dictionary | None = field(default=None, init=False, repr=False)
-    _matches: NDArray[np.int8] = field(default_factory=lambda: np.empty(0, np.int8), init=False, repr=False)
+    _matches: dict[int, bool] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._kinds = kind_numbers(self.kinds)
@@ -129,9 +129,9 @@ class Filter:
     def nearest_file(self) -> str:
         """A sentence with the seen name that is nearest to `file`, for when `file` has matched none."""
         strings = self._strings
-        if not self.file or strings is None or (self._matches == 1).any():
+        if not self.file or strings is None or any(self._matches.values()):
             return ""
-        seen = [base_name(strings[code]) or UNKNOWN for code in np.flatnonzero(self._matches == 0)[:_NAMES].tolist()]
+        seen = [base_name(strings[code]) or UNKNOWN for code in list(self._matches)[:_NAMES] if code < len(strings)]
         near = nearest(self.file, seen)
         return near if near.startswith("did you mean") else "--by file shows the names"
 
@@ -152,16 +152,12 @@ class Filter:
     def files(self, codes: NDArray[Any], strings: Dictionary) -> NDArray[np.bool_]:
         """Which codes are of a file that matches; each name is matched once."""
         if strings is not self._strings:
-            self._strings, self._matches = strings, np.empty(0, np.int8)
-        if int(codes.max(initial=0)) >= len(self._matches):  # -1 = not matched yet.
-            room = np.full(int(codes.max(initial=0)) + 1024 - len(self._matches), -1, np.int8)
-            self._matches = np.concatenate([self._matches, room])
-        new = distinct(codes[self._matches[codes] < 0])
-        for code in new.tolist():
-            name = (strings[code] if code < len(strings) else "") or UNKNOWN
-            self._matches[code] = self._is_meant(name)
-        found: NDArray[np.bool_] = self._matches[codes] == 1
-        return found
+            self._strings, self._matches = strings, {}
+        some = distinct(codes).tolist()
+        for code in some:
+            if code not in self._matches:
+                self._matches[code] = self._is_meant((strings[code] if code < len(strings) else "") or UNKNOWN)
+        return np.isin(codes, [code for code in some if self._matches[code]])
 
 
 def kind_numbers(words: Sequence[str]) -> tuple[int, ...]:

@@ -147,25 +147,15 @@ class Unshared:
 
     @cached_property
     def unseen(self) -> list[int]:
-        """The processes that were there before the trace and forked, and of which no snapshot tells what they had.
-
-        Only those are meant of which a fault after the fork, by them or by a child, may have copied a page.
-        """
-        faults, losses, inputs = self.of.history.faults, self.of.history.losses, self.of.inputs
-        forks = np.flatnonzero(np.isin(losses.event(np.arange(len(losses) + 1)), FORKS))
-        rows = losses.row[forks]
-        of_child, of_parent = losses.rows.space[rows], losses.rows.other[rows]
-        parents = np.setdiff1d(of_parent, np.concatenate((inputs.began, of_child)))
-        wanted = self.of.past.copyable[faults.order]
-        wanted[self.copies] = False
-        space = space_of(faults.key).astype(np.intp)
+        """The processes from before the trace of which no snapshot before their first fork tells what they had."""
+        losses, before = self.of.inputs.losses, self.of.inputs.before
+        forks = np.isin(losses.event, FORKS)
+        of_parent, times = losses.other[forks], losses.time[forks]
         found = []
-        for parent in parents.tolist():
-            since = losses.time[forks[of_parent == parent]].min()
-            seen = inputs.before["time"][inputs.before["space"] == parent].min(initial=_NEVER)
-            own = (space == parent) & (faults.life == 0) & (faults.time >= since) & (faults.time < seen)
-            of_children = np.isin(space, of_child[of_parent == parent]) & faults.forked & (seen == _NEVER)
-            found += [parent] * bool((wanted & faults.brings & (own | of_children)).any())
+        for parent in np.setdiff1d(of_parent, np.append(self.of.inputs.began, losses.space[forks])).tolist():
+            seen = before["time"][before["space"] == parent].min(initial=_NEVER)
+            if seen > times[of_parent == parent].min():
+                found.append(parent)
         return found
 
     @property
