@@ -132,7 +132,7 @@ class Trace(Records):
         return save(self, path, selection, options, force=force)
 
     def html(self, path: str, *, force: bool = False, at: str = "") -> int:
-        """Writes a report with pictures in one file that asks nothing of a network; returns the number of faults.
+        """Writes a report with pictures in one file that needs no network; returns the number of faults.
 
         Args:
             path: the file, which ends in `.html`.

@@ -1,1 +1,1 @@
-"""What every view asks of a trace, answered in one place: which faults, which counts, which snapshot."""
+"""What every view needs of a trace, answered in one place: which faults, which counts, which snapshot."""

@@ -17,7 +17,7 @@ class CallTree:
     """The call sites so far, each at the place of its id in columns of their own.
 
     A row's parent must have come before it, so that a walk to the root ends whatever a file contains. A row with any
-    other parent is kept as one whose callers were cut.
+    other parent is kept as one of which the callers were cut.
 
     Attributes:
         strings: the dictionary that `function` and `file` are codes of: that of the first batch.

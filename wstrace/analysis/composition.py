@@ -14,7 +14,7 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.inputs import LEFT_OUT, Asked, Columns, pages_of, read_all
+from wstrace.analysis.inputs import LEFT_OUT, Columns, Wanted, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
 from wstrace.analysis.moments import Recorded, Sums, read_sums, sums_at
 from wstrace.analysis.names import names_of
@@ -41,7 +41,7 @@ from wstrace.schema import (
     PAGE_HUGE,
 )
 
-#: Pages whose owners are searched at once: what that needs beside the result stays below 20 MiB.
+#: Pages of which the owners are searched at once: what that needs beside the result stays below 20 MiB.
 _AT_ONCE = 1 << 17
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
@@ -67,7 +67,7 @@ class Past:
         sampled: one fault out of so many was recorded.
     """
 
-    def __init__(self, trace: Recorded, moments: Sequence[Asked], *, by: Sequence[str] = (),
+    def __init__(self, trace: Recorded, moments: Sequence[Wanted], *, by: Sequence[str] = (),
                  chosen: Filter | None = None, rule: OwnRule | None = None) -> None:  # fmt: skip
         self._trace, self.chosen = trace, chosen or Filter()
         names = names_of(trace.info, trace.strings, rule)

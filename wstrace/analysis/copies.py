@@ -25,7 +25,7 @@ from wstrace.schema import (
 #: What begins a life, and leaves what a process wrote itself where it is.
 _STAYS = (LOSS_PERHAPS, LOSS_POPULATED)
 _HARMLESS = (0, *FORKS, LOSS_SHARES, *_STAYS)
-#: Pages times processes that live at once whose holders are counted together: that takes 8 bytes of each.
+#: Pages times processes that live at once of which the holders are counted together: that takes 8 bytes of each.
 _AT_ONCE = 1 << 23
 #: Forks, execs and ends of a family, times the parts in which its pages are counted: each takes some 30 us.
 _MOST_STEPS = 1 << 17

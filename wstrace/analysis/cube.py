@@ -31,7 +31,7 @@ KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "
 _PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}
 #: The cell of all combinations past the limit.
 OTHER = 0
-#: Rows whose hashes are computed at once: they stay in the cache.
+#: Rows of which the hashes are computed at once: they stay in the cache.
 _ROWS = 1 << 13
 
 

@@ -22,10 +22,10 @@ from wstrace.schema import (
     LOSS_PERHAPS_FORKED,
 )
 
-#: The kinds of memory whose first read maps the page of zeros, and those with other pages around one.
+#: The kinds of memory of which the first read maps the page of zeros, and those with other pages around one.
 ANONYMOUS, OF_FILES = (KIND_ANON, KIND_HEAP, KIND_STACK), (KIND_FILE, KIND_SHARED)
 FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
-#: Ranges whose faults are looked at together, each with up to as many faults as a huge page has pages.
+#: Ranges of which the faults are searched together, each with up to as many faults as a huge page has pages.
 _AT_ONCE = 1 << 12
 
 Numbers = NDArray[np.intp]

@@ -100,7 +100,7 @@ class Import(NamedTuple):
     """An import, as stacks show it.
 
     outer: the number of the import within which it happens, 0 = none. depth: how many there are with it. site: the call
-    site that imports, or the first frame within the import system. file: the code of the file whose `<module>` ran, 0 =
+    site that imports, or the first frame within the import system. file: code of that of the `<module>` that ran, 0 =
     none yet. running: whether the module's own code runs, its `<module>` or what makes an extension module; else it is
     being found and read. package: whether it is imported as the package that holds the outer one.
     """

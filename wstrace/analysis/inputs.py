@@ -36,7 +36,7 @@ from wstrace.schema import (
 
 Columns = dict[str, NDArray[Any]]
 #: A moment, and the processes of which the pages are wanted, () = all; see Snapshots.at().
-Asked = tuple[str | int, Sequence[int]]
+Wanted = tuple[str | int, Sequence[int]]
 
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
@@ -104,7 +104,7 @@ class Inputs:
         return np.array(sorted(found), np.intp)
 
 
-def read_all(trace: Recorded, moments: Sequence[Asked], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
+def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
     """What compositions at several moments need, and how many faults there are; its faults are counted in a cube.
 
     All have the same columns but those of the resident pages.

@@ -15,8 +15,8 @@ from wstrace.firing import ENDED, KILLED, Recording
 from wstrace.text import duration, number, printable, unit_of
 from wstrace.trace_info import TraceInfo
 
-#: Lines that the first line tells, and the least share of what arrived that one has.
-_TOLD, _SHARE = 3, 0.1
+#: Lines that the first line names, and the least share of what arrived that one has.
+_NAMED, _SHARE = 3, 0.1
 _VERBS = {KILLED: "killed at ", ENDED: "ended at "}
 
 
@@ -84,7 +84,7 @@ def _arrived(of: Composition, fired: Recording, divisor: float) -> str:
 
 def _named_lines(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str = "") -> str:
     """`: 240.0 by load_index app.py:88, ...`: those with the most; "" = there is none."""
-    order = np.argsort(-amounts, kind="stable")[:_TOLD].tolist()
+    order = np.argsort(-amounts, kind="stable")[:_NAMED].tolist()
     least = _SHARE * float(amounts.sum())
     parts = [names[at].format(amounts[at] / divisor) for at in order if amounts[at] > 0 and amounts[at] >= least]
     return f": {how}{', '.join(parts)}" if parts else ""

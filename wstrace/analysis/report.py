@@ -13,7 +13,7 @@ from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import NAME_LIMIT, Row, name_of, rows_of
 from wstrace.analysis.filter import Filter
-from wstrace.analysis.inputs import Asked
+from wstrace.analysis.inputs import Wanted
 from wstrace.analysis.measures import measures
 from wstrace.analysis.measures import shown as written
 from wstrace.analysis.moments import Recorded
@@ -118,7 +118,7 @@ def report(
     if lead and lead not in measures():
         raise UsageError(f"--sort {lead}", f"known: {', '.join(measures())}")
     chosen = chosen or Filter()
-    moments: list[Asked] = []
+    moments: list[Wanted] = []
     happened = Recording.of(trace.info.extra) is not None and not at and not chosen
     if happened:  # a recording of a flight recorder says first what happened
         at = moment_of(trace.info)

@@ -24,7 +24,7 @@ class Over(NamedTuple):
     """A view over time.
 
     rows: the labels, as rows without sums. faults, from_disk: numbers of faults, those that read from disk; brought,
-    resident: bytes; each of shape (labels, times). untimed: resident bytes whose arrival is no fault of these times.
+    resident: bytes; each of shape (labels, times). untimed: resident bytes that no fault of these times brought.
     """
 
     rows: list[Row]
@@ -58,7 +58,7 @@ class Timeline:
     Args:
         of: the composition.
         edges: n + 1 times in ns on the records' clock, ascending; time i is from edges[i] up to before edges[i + 1].
-        pids: the processes whose faults count; () = all.
+        pids: the processes of which the faults count; () = all.
     """
 
     def __init__(self, of: Composition, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:

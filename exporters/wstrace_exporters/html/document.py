@@ -1,4 +1,4 @@
-"""The document: one file with its style, script and data inside, which asks nothing of anybody.
+"""The document: one file with its style, script and data inside, which loads nothing else.
 
 The browser itself holds it to that: the content security policy allows the script and the style by their hashes and
 pictures from within the page, and nothing else. The data is JSON that no browser runs, and that cannot end its element.
@@ -48,7 +48,7 @@ def document(title: str, data: dict[str, Any]) -> bytes:
 <style>{style}</style>
 </head>
 <body>
-<noscript>This report draws its pictures with a script inside of this file; it asks nothing of any network.</noscript>
+<noscript>This report draws its pictures with a script inside of this file; it needs no network.</noscript>
 <main id="page"></main>
 <script type="application/json" id="data">{blob}</script>
 <script>{script}</script>

@@ -1,4 +1,4 @@
-"""Writes a trace as a report: one page with pictures, whose numbers are those of `report`."""
+"""Writes a trace as a report: one page with pictures, with the numbers of `report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in Chromium: it shows what `report --json` and `blame --json` say, and asks nothing of a network."""
+"""The report in Chromium: it shows what `report --json` and `blame --json` say, and needs no network."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def browser(tmp_path_factory):
         yield found
 
 
-_TOLD = "document.querySelector('#icicle .said').dataset"
+_SAID = "document.querySelector('#icicle .said').dataset"
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +154,9 @@ def test_the_brush_sums_what_arrived_in_its_time(browser, page, trace_file, view
 def test_the_icicle_follows_the_brush(browser, page, trace_file, first, end):
     browser.value(f"change({{from: {first}, to: Math.min({end}, data.time.n)}})")
     between = browser.value("document.querySelector('#window code').dataset.between")
-    root = browser.value(f"(document.querySelector('#icicle canvas').focus(), {_TOLD}.node ?? '')")
+    root = browser.value(f"(document.querySelector('#icicle canvas').focus(), {_SAID}.node ?? '')")
     assert root == "all"
-    reported = [browser.value(f"Number({_TOLD}.weight{k})") for k in range(3)]
+    reported = [browser.value(f"Number({_SAID}.weight{k})") for k in range(3)]
     assert reported == [
         arrived(trace_file, "kind", between)["Total"][name] for name in ("resident", "brought", "from_disk")
     ]
@@ -188,11 +188,11 @@ def test_the_icicle_sums_to_the_same(browser, page, trace_file):
         rows = composition(trace, "peak").rows("kind")
     sums = [sum(row[name] for row in rows) for name in ("resident", "brought", "from_disk")]
     browser.value("change({from: null, to: null})")
-    assert browser.value(f"[0, 1, 2].map(at => Number({_TOLD}['weight' + at]))") == sums
+    assert browser.value(f"[0, 1, 2].map(at => Number({_SAID}['weight' + at]))") == sums
     browser.value("document.querySelector('#icicle canvas').focus()")
     for _ in range(3):
         browser.press("ArrowDown")
-    assert browser.value(f"{_TOLD}.node") == "<module> app.py"
+    assert browser.value(f"{_SAID}.node") == "<module> app.py"
 
 
 def test_names_are_bounded_and_harmless(page):

@@ -163,7 +163,7 @@ function viewChoice(views) {
 
 /** The last line; from now on the page can be read. */
 function finish() {
-  page.append(el('footer', {}, 'Made by wstrace from its own analysis; the file asks nothing of any network.'));
+  page.append(el('footer', {}, 'Made by wstrace from its own analysis; the file needs no network.'));
   redraw();
   document.documentElement.dataset.ready = 'yes';
 }

@@ -52,7 +52,7 @@ function hue(name) {
 
 function icicle(tree) {
   const body = section('icicle', 'Who: process, thread, stack',
-    'Each row was called by the one above; the width is the memory whose first touch came from there, in the chosen time. Click to go in, Escape to go out.');
+    'Each row was called by the one above; the width is the memory that was first touched from there, in the chosen time. Click to go in, Escape to go out.');
   for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
   if (!tree) return cannot(body, data.why.faults);
   if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));

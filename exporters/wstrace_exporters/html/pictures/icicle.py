@@ -54,7 +54,7 @@ def icicle(arrivals: Timeline) -> dict[str, Any] | None:
 def _paths(labels: Sequence[Sequence[Label]]) -> tuple[list[Step], list[list[int]]]:
     """The distinct steps, "all" first, and of each row the numbers of its steps below that one, outermost first.
 
-    Of rows past the first PATHS the stacks are not told apart.
+    Of rows past the first PATHS the stacks are one.
     """
     codes: dict[Step, int] = {("all", 0): 0}
 
