@@ -112,7 +112,6 @@ class Disk:
         self._write, self._truncate = os.write, os.ftruncate
         monkeypatch.setattr(osfile.os, "write", self.write)
         monkeypatch.setattr(osfile.os, "ftruncate", self.ftruncate)
-        monkeypatch.setattr(sink, "RETRY_SECONDS", 0.0)
 
     def write(self, fd: int, data: object) -> int:
         view = memoryview(data)[: self.left]
@@ -164,6 +163,7 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
     dropped = context.ledger.get("failed_lane", "msgpack")
     assert dropped > 0
     disk.left = 1 << 60
+    exporter.tick()
     everything(exporter, context, 5000)
     with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
         exporter.close()

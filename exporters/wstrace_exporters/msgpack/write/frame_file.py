@@ -34,7 +34,6 @@ from wstrace_exporters.msgpack.format.layout import (
 )
 from wstrace_exporters.msgpack.format.values import packb
 
-RETRY_SECONDS = 1.0
 #: The number of values of an index entry: kind, offset, length, n, t0, t1, stream, pids.
 _ENTRY_PARTS = 8
 _INDEX_STREAMS = 4096
@@ -81,13 +80,13 @@ class Sink:
         self._entries = array("Q")
         self._streams = {"": 0}  # name -> number in the index
         self._pages: list[int] = []
-        self._retry_at = self._synced_at = 0.0
+        self._synced_at = 0.0
         self._torn = False
 
     def append(
         self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
     ) -> bool:
-        """Writes a frame, or queues it while the disk fails; returns False when there is no room for it.
+        """Writes a frame, or queues it while others wait for drain(); returns False when there is no room for it.
 
         Args:
             kind, body: the frame.
@@ -101,11 +100,13 @@ class Sink:
             raise OutputError(self.dead)
         essential = kind not in (EVENTS, SNAPSHOT) or (stream in STREAMS and STREAMS[stream].essential)
         room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
-        if self.waiting_bytes + len(body) > room and not self.drain() and self.waiting_bytes + len(body) > room:
+        waits = bool(self._waiting)
+        if waits and self.waiting_bytes + len(body) > room:
             return False
         self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
         self.waiting_bytes += len(body)
-        self.drain()
+        if not waits:
+            self.drain()
         return True
 
     def drop(self, stream: str, n: int, why: str = "") -> None:
@@ -121,9 +122,9 @@ class Sink:
         self.stalls += before.stalls
         self.why_dropped, self.unsafe = before.why_dropped or self.why_dropped, before.unsafe or self.unsafe
 
-    def drain(self, *, now: bool = False) -> bool:
-        """Writes the waiting frames; returns whether none is left. After a failure it tries once a second, or `now`."""
-        if self._waiting and (now or time.monotonic() >= self._retry_at):
+    def drain(self) -> bool:
+        """Writes the waiting frames; returns whether none is left."""
+        if self._waiting:
             while self._waiting and self._write(self._waiting[0]):
                 self.waiting_bytes -= len(self._waiting.popleft().body)
             if not self._waiting:
@@ -176,7 +177,6 @@ class Sink:
             remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
             raise OutputError(self.dead, remedy) from None
         self.stalls += 1
-        self._retry_at = time.monotonic() + RETRY_SECONDS
         self._torn = self._torn or torn
         with contextlib.suppress(OSError):  # so that the file ends with a whole frame; tried again before a write
             self._cut_torn()
@@ -206,13 +206,13 @@ class Sink:
 
     def settle(self) -> None:
         """Writes the waiting frames before the end of the file; drops those that fail, and counts them in a mark."""
-        if not self.drain(now=True):
+        if not self.drain():
             for frame in self._waiting:  # dropping these may leave room for the mark and the index
                 self.drop(frame.stream, frame.n)
             self._waiting.clear()
             self.waiting_bytes = 0
             self._mark_lost()
-            self.drain(now=True)
+            self.drain()
 
     def end(self, ledger: dict[str, int]) -> None:
         """Writes INDEX and END, then syncs the file and its directory, but for sync="never".
