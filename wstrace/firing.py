@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: What happened to a process or cgroup: it reached a size, some of it was killed for want of memory, or it ended.
 REACHED, KILLED, ENDED = "reached", "killed", "ended"
@@ -11,6 +11,10 @@ REACHED, KILLED, ENDED = "reached", "killed", "ended"
 _LARGEST = (1 << 63) - 1
 #: A recording names the processes of its cgroup up to so many, which a free list of a trace file may have.
 MOST_PIDS = 1000
+
+
+#: What must be a number for a recording to be one.
+_NUMBERS = ("time_ns", "bytes", "last_look_ns", "from_ns", "from_bytes", "begin_ns")
 
 
 class Firing(NamedTuple):
@@ -51,7 +55,7 @@ class Firing(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What a recording of a flight recorder tells of itself; see Firing.to_facts()."""
+    """What a recording of a flight recorder says of itself; see Firing.to_facts()."""
 
     time_ns: int
     what: str
@@ -73,20 +77,15 @@ class Recording(NamedTuple):
         facts = extra.get("recording")
         if not isinstance(facts, Mapping) or facts.get("how") not in (REACHED, KILLED, ENDED):
             return None
-        numbers = [
-            facts.get(name) for name in ("time_ns", "bytes", "last_look_ns", "from_ns", "from_bytes", "begin_ns")
-        ]
-        if not all(type(one) is int and 0 <= one <= _LARGEST for one in numbers):
+        numbers = {name: facts.get(name) for name in _NUMBERS}
+        if not all(type(one) is int and 0 <= one <= _LARGEST for one in numbers.values()):
             return None
-        time_ns, n_bytes, last_look_ns, from_ns, from_bytes, begin_ns = (int(str(one)) for one in numbers)
-        what, who, cgroup = (
-            one if isinstance(one := facts.get(name), str) else "" for name in ("what", "who", "cgroup")
-        )
-        given, wanted = facts.get("let_go"), facts.get("asked_seconds")
+        n_bytes: Any = numbers.pop("bytes")
+        texts = {name: facts.get(name) for name in ("what", "who", "how", "cgroup")}
+        known: dict[str, Any] = {name: one if isinstance(one, str) else "" for name, one in texts.items()} | numbers
+        given, wanted, pids = facts.get("let_go"), facts.get("asked_seconds"), facts.get("pids")
         rows = given.items() if isinstance(given, Mapping) else ()
         let_go = {str(stream): n for stream, n in rows if type(n) is int and n >= 0}
-        seconds = float(wanted) if isinstance(wanted, int | float) else 0.0
-        named = facts.get("pids")
-        pids = tuple(pid for pid in named if type(pid) is int and pid >= 0) if isinstance(named, list) else ()
-        return cls(time_ns, what, who, str(facts["how"]), n_bytes, cgroup, last_look_ns, from_ns, from_bytes, begin_ns,
-                   let_go, seconds, pids[:MOST_PIDS])  # fmt: skip
+        named = [pid for pid in pids if type(pid) is int and pid >= 0] if isinstance(pids, list) else []
+        return cls(**known, n_bytes=n_bytes, let_go=let_go, pids=tuple(named[:MOST_PIDS]),
+                   asked_seconds=float(wanted) if isinstance(wanted, int | float) else 0.0)  # fmt: skip

@@ -36,14 +36,15 @@ _OPTIONS = (
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
     click.option("-s", "--source", "sources", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Add a source."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object."),
+    click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND"),
 )
 
 
 def recording_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Adds the options that trace_of() takes, and --json, to a command."""
+    """Adds what trace_of() takes, and --json, to the options of a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return click.pass_context(command)
 
 
 @contextmanager

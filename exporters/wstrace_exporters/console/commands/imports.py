@@ -27,8 +27,6 @@ _INDENT = "  "
 @click.option("--at", default="peak", metavar="peak|exit|start|MARK", show_default=True, help="The moment.")
 @click.option("--pid", "pids", type=click.IntRange(0), multiple=True, help="Only this process; may be repeated.")
 @recording_options
-@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
-@click.pass_context
 def imports(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> int:
     """Show what imported Python modules bring into memory.
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @click.option("--html", metavar="FILE.html", help="Write a report with pictures in one offline file instead.")
-@recording_options
 @click.option("--format", "format_", type=click.Choice(["summary", "lines", "jsonl", "folded"]), default="summary",
               metavar="FORMAT", help="lines: VA PC owner via module; jsonl; folded: for flame graphs.")  # fmt: skip
 @click.option("--over-time", "step", type=Duration(), metavar="1s",
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
 @click.option("--hard", is_flag=True, help="Only faults that read from disk, and their pages.")
 @click.option("--soft", is_flag=True, help="Only faults that did not.")
 @time_window
-@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
-@click.pass_context
+@recording_options
 def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str | None, **options: Any) -> int:
     """Show who brought the memory of a trace file, a command or a running process.
 

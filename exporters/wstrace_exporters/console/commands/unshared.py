@@ -16,8 +16,6 @@ from wstrace_exporters.console.recorded import TraceWords, recording_options, tr
 )
 @click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
 @recording_options
-@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="FILE.wst | PID | [--] COMMAND")
-@click.pass_context
 def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> int:
     """Show what forked processes copied of the memory that they shared, and by which lines.
 
