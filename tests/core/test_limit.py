@@ -9,7 +9,7 @@ import pytest
 from wstrace.batch import Batch
 from wstrace.errors import PluginError
 from wstrace.interfaces import Enricher
-from wstrace.limit import Limit, WorkThread
+from wstrace.limit import WorkThread
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource
@@ -27,28 +27,6 @@ class Starved(WorkThread):
 
 
 now = [0.0]
-
-
-@pytest.mark.parametrize(
-    ("cpu", "passes"),
-    [
-        pytest.param(lambda t: 0.0, 5.0, id="hangs"),
-        pytest.param(lambda t: t, 5.0, id="spins"),
-        pytest.param(lambda t: t / 2, 10.0, id="has half of a CPU"),
-        pytest.param(lambda t: t / 10, 30.0, id="has a tenth of a CPU"),
-        pytest.param(lambda t: min(t / 4, 2.0), 10.0, id="works, then hangs"),
-        pytest.param(lambda t: (t // 2.5 + min(t % 2.5, 1)) / 2, 23.5, id="is kept from a CPU for 1.5 s each time"),
-        pytest.param(lambda t: t / 100, 5.0, id="asks again and again"),
-        pytest.param(lambda t: None, 5.0, id="is not known"),
-    ],
-)
-def test_a_limit_passes(cpu, passes, monkeypatch):
-    monkeypatch.setattr("wstrace.limit.time.monotonic", lambda: now[0])
-    now[0] = 0.0
-    one = Limit(5.0, Starved(cpu))
-    while not one.passed():
-        now[0] += 0.1
-    assert now[0] == pytest.approx(passes, abs=0.55)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2])
