@@ -35,7 +35,7 @@ from wstrace_exporters.msgpack.write.upload import send_folder
 
 
 class _WithFormats(click.Command):
-    """A click command whose help ends with the file formats of all plugins and their options."""
+    """A click command with help that ends with the file formats of all plugins and their options."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one line for each format."""

@@ -17,7 +17,7 @@ from wstrace_exporters.msgpack.format.values import Body
 
 #: numpy dtype string -> column type.
 TYPES = {dtype: name for name, dtype in DTYPES.items()}
-#: Columns whose neighbours differ by little; with delta 5 instead of 7 bytes per record on real captures.
+#: Columns in which neighbours differ by little; with delta 5 instead of 7 bytes per record on real captures.
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
 #: The filter `shuffle`: behind delta, the high bytes are zeros, or all ones.
 SHUFFLED = frozenset({"time_ns", "va"})

@@ -138,7 +138,7 @@ def unpack_strings(data: Any, limits: Limits = LIMITS) -> tuple[NDArray[Any], li
 class Rows:
     """Rows of an EVENTS, SNAPSHOT or MAPPINGS frame. Only requested columns are decoded.
 
-    unreadable: columns whose type, filter or codec this reader does not know.
+    unreadable: columns of a type, filter or codec that this reader does not know.
     """
 
     stream: str = ""

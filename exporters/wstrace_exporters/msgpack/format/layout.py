@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     files: int = 1 << 16  # Files of mappings, per part: a page takes 0.1 ms for each.
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
     processes: int = 1 << 20  # Rows of `process`, per part.
-    process_names: int = 1 << 16  # processes whose names are listed
+    process_names: int = 1 << 16  # processes of which names are listed
     names_of_one: int = 64
     strings: int = 1 << 20
     string: int = 64 << 10

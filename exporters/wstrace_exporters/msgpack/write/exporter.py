@@ -97,8 +97,8 @@ class MsgpackExporter(FileExporter):
     """Writes the trace to a file in the format WSTF.
 
     Args:
-        path: the file; "-" is standard output; an object (s3://, gs://, az://), whose parts are written to a local
-            folder and uploaded from there.
+        path: the file; "-" is standard output; an object (s3://, gs://, az://), of which the parts are written
+            to a local folder and uploaded from there.
         fsync: when to call fsync(): "none" = only at the end, "interval" = at most once a second, "frame".
         rotate_bytes: the size in bytes at which a new part begins; 0 = never.
         rotate_seconds: the age in seconds at which a new part begins; 0 = never.

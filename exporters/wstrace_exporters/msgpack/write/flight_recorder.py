@@ -37,7 +37,7 @@ class FlightRecorder(FileExporter):
     """Keeps the last minutes on the disk, and makes a trace file of them when a trigger fires (source `triggers`).
 
     Recordings are FILE-1.wst, FILE-2.wst ..., each in several parts, which its name opens together; what two of them
-    have in common is on the disk once. Of each, `wstrace report` says in a process of its own whose memory it was, in
+    have in common is on the disk once. Of each, `wstrace report` says in a process of its own what took the memory, in
     one line. What is kept is FILE.ring.wst; it is removed at the end.
 
     Args:

@@ -36,7 +36,7 @@ class Names:
         self._have = np.ones(1, np.bool_)  # of 0, which is no name
 
     def lacking(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Those of the codes whose names the part lacks, distinct, ascending; it has them from now on."""
+        """Those of the codes of which the part lacks the names, distinct, ascending; it has them from now on."""
         known = len(self._strings)
         if len(codes) and int(codes.max()) >= known:
             codes = codes[codes < known]

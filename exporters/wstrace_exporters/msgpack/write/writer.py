@@ -252,7 +252,7 @@ class TraceWriter:
         self._strings_frames(np.concatenate(codes) if codes else np.empty(0, "<u4"))
 
     def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """The columns to write: those that are not derived and whose type the format has."""
+        """The columns to write: those that are not derived and of a type that the format has."""
         kept: dict[str, NDArray[Any]] = {}
         for name, array in batch.columns.items():
             column = batch.schema.column(name)
