@@ -46,6 +46,10 @@ int main(void) { %(function)s(malloc(64L << 20), 64L << 20); puts("ready"); fflu
 """
 
 
+def ids(rows, strings) -> list[str]:
+    return [linux.build_id(row, strings[row.file]) for row in rows]
+
+
 def build_id(file: Path | str) -> str:
     shown = subprocess.run(["readelf", "-n", str(file)], capture_output=True, text=True, check=True).stdout
     found = re.search(r"Build ID: ([0-9a-f]+)", shown)
@@ -88,7 +92,7 @@ def test_every_mapping_of_a_process(waiting, strings):
     paths = [strings[row.file] for row in rows]
     assert str(program) in paths
     assert any("libc" in path for path in paths)
-    assert linux.build_ids(rows, strings) == [build_id(path) if path.startswith("/") else "" for path in paths]
+    assert ids(rows, strings) == [build_id(path) if path.startswith("/") else "" for path in paths]
 
 
 def test_a_file_that_was_deleted_or_replaced_since(waiting, strings):
@@ -98,10 +102,10 @@ def test_a_file_that_was_deleted_or_replaced_since(waiting, strings):
     program.unlink()
     shutil.copy(compiled(program.parent, "other"), program)
     assert build_id(program) not in ("", expected)
-    assert linux.build_ids(own, strings) == [expected] * len(own)
+    assert ids(own, strings) == [expected] * len(own)
     process.kill()
     process.wait()
-    assert linux.build_ids(own, strings) == [""] * len(own)
+    assert ids(own, strings) == [""] * len(own)
 
 
 def test_a_process_that_is_gone_had_the_file_that_is_still_there(waiting, strings):
@@ -109,13 +113,11 @@ def test_a_process_that_is_gone_had_the_file_that_is_still_there(waiting, string
     first = mappings(process.pid, strings)[0]
     process.kill()
     process.wait()
-    assert linux.build_ids([first], strings) == [build_id(program)]
+    assert ids([first], strings) == [build_id(program)]
     for other in (first._replace(ino=first.ino + 1), first._replace(dev=first.dev + 1)):
-        assert linux.build_ids([other], strings) == [""]
+        assert ids([other], strings) == [""]
     strange = ("/nowhere", "/dev/zero", "/", "a\0b", "[heap]", "")
-    assert linux.build_ids([first._replace(file=strings.code(name)) for name in strange], strings) == [""] * len(
-        strange
-    )
+    assert ids([first._replace(file=strings.code(name)) for name in strange], strings) == [""] * len(strange)
 
 
 def wstrace_command(*words: str | Path) -> str:
@@ -194,7 +196,7 @@ def test_the_file_of_a_process_in_another_root(two_roots, strings):
         process.stdout.readline()
         own = [row._replace(file=strings.code(str(program))) for row in mappings(process.pid, strings)
                if strings[row.file] == str(inside)]  # fmt: skip
-        assert linux.build_ids(own, strings) == [build_id(inside)] * len(own)
+        assert ids(own, strings) == [build_id(inside)] * len(own)
         row = next(one for one in own if one.flags & MAP_EXECUTE)
         before = row._replace(id=99, start=row.start + 1, ino=program.stat().st_ino)  # as it was before chroot(2)
         codes = build_ids(linux, [before, row], strings)
@@ -210,6 +212,6 @@ def test_the_file_of_a_process_in_another_root(two_roots, strings):
         assert looked is not None
         assert looked.file == (inside.stat().st_size, inside.stat().st_ctime_ns)
         process.kill()
-    assert linux.build_ids(own, strings) == [""] * len(own)
+    assert ids(own, strings) == [""] * len(own)
     assert Images(strings).of(mapping) is None
     assert Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino)) is None

@@ -16,7 +16,7 @@ if sys.platform != "win32":
 import wstrace
 from wstrace.places import MappedFile
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
-from wstrace_plugins.mapped_files.windows.backend import build_ids
+from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import launchers, token
 from wstrace_plugins.os.windows import process as processes
@@ -198,7 +198,7 @@ def test_a_build_id_of_a_loaded_module_is_that_of_its_file():
         1, 0, os.getpid(), base, base + PAGE, 0, strings.code(path), 0, 0, KIND_FILE << KIND_SHIFT | MAP_EXECUTE
     )
     with ImageFile(path) as file:
-        assert build_ids([row], strings) == [read_image(file).build_id], "assumption: headers in memory keep the stamp"
+        assert build_id(row, path) == read_image(file).build_id, "assumption: headers in memory keep the stamp"
 
 
 @real  # Wine's libraries carry symbols of their own, which come before the exports

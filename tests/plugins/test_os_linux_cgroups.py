@@ -260,7 +260,7 @@ def test_refusals_of_memory_are_one_sentence(tree):
 
 
 def chosen(tree: Cgroups, pattern: str) -> ChosenCgroups:
-    group = ChosenCgroups(pattern, tree, lambda: tree.matching(pattern), lambda path: True)
+    group = ChosenCgroups(pattern, tree, tree.matching(pattern), lambda path: True)
     for one in list(group.members.values()):
         group.begin(one)
     return group

@@ -12,7 +12,7 @@ from wstrace.places import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.mapped_files.windows import backend
-from wstrace_plugins.mapped_files.windows.backend import build_ids
+from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.symbols.image import ImageFile
@@ -53,9 +53,9 @@ def loaded(tmp_path, monkeypatch):
         flags = KIND_FILE << KIND_SHIFT | MAP_EXECUTE
         name = strings.code(values["path"])
         mapping = Row(1, 0, values["pid"], BASE, BASE + 0x3000, values["offset"], name, 0, 0, flags)
-        found = build_ids([mapping], strings, windows)
+        found = build_id(mapping, values["path"], windows)
         assert not windows.handles
-        return found[0]
+        return found
 
     return build
 

@@ -258,7 +258,7 @@ def test_a_child_that_ends_before_its_memory_is_listed_has_none_of_its_parents()
     windows = machine()
     source, context = traced(windows, context=Context(targets=(JobTarget(windows),)))
     enricher = MappedFiles()
-    enricher.system = SimpleNamespace(listing=lambda *_: None, build_ids=lambda rows, strings: [""] * len(rows))
+    enricher.system = SimpleNamespace(listing=lambda *_: None, build_id=lambda *_: "")
     enricher.start(context)
     recorded = list(source.drain(0.0))  # with the listing of the parent's memory
     child = windows.born(8, 7, created=200)

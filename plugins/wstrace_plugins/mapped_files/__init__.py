@@ -4,7 +4,7 @@ A backend (`linux`, `windows`) has
 
 * `listing(pid, strings)`: all mappings of a process now, as columns start, end, offset, file, dev, ino, flags of
   schema.ADDRESS_SPACE, sorted by start; None when it has ended;
-* `build_ids(rows, strings)`: the build-ids of the files of mappings, "" where one is not known;
+* `build_id(row, name)`: the build-id of the file of a mapping, "" where it is not known;
 * `mapped_file(address, pid)`: the path of the file mapped at one address, None where none is.
 """
 

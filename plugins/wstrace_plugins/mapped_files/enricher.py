@@ -298,12 +298,20 @@ def _by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:
 def build_ids(system: Any, rows: Iterable[MappingRow], strings: Dictionary) -> list[int]:
     """The codes of the build-ids of these mappings' files, 0 where unknown.
 
-    Only executed files are read, once per process: after chroot(2) one may map another file of the same name.
+    Only executed files are read, and for each process until one is known: after chroot(2) one may map another file of
+    the same name, and not each file may be read by way of each process.
     """
-    wanted: dict[tuple[int, int, int, int], MappingRow] = {}
+    found: dict[tuple[int, ...], int] = {}
+    tried = set()
     for row in rows:
         if row.kind == KIND_FILE and row.flags & MAP_EXECUTE:
-            wanted.setdefault((row.pid, row.file, row.dev, row.ino), row)
-    found = system.build_ids(list(wanted.values()), strings) if wanted else ()
-    codes = dict(zip(wanted, map(strings.code, found), strict=True))
-    return [codes.get((row.pid, row.file, row.dev, row.ino), 0) for row in rows]
+            key = _file_of(row)
+            if not found.get(key) and (row.pid, key) not in tried:
+                tried.add((row.pid, key))
+                found[key] = strings.code(system.build_id(row, strings[row.file]))
+    return [found.get(_file_of(row), 0) for row in rows]
+
+
+def _file_of(row: MappingRow) -> tuple[int, ...]:
+    """What tells the file of a mapping from others; its name in the process where the system gives no inode."""
+    return row.file, row.dev, row.ino, 0 if row.ino else row.pid

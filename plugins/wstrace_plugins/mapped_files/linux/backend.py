@@ -6,7 +6,7 @@ Source: Documentation/filesystems/proc.rst.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,23 +45,14 @@ def mapped_file(address: int, pid: int | None = None) -> str | None:
     return path if path.startswith("/") else None
 
 
-def build_ids(rows: Sequence[Row], strings: Dictionary) -> list[str]:
-    """The build-ids, in hex, of the files of mappings; "" = the file has none, or it cannot be found out.
+def build_id(row: Row, name: str) -> str:
+    """The build-id, in hex, of the file of a mapping with that name; "" = it has none, or it cannot be found out.
 
     It is read from the file that the process has mapped: by its own link, which needs privilege and leads to a deleted
     or replaced file, too; else from that path, in the process's root or in ours, if that is still the same inode. The
     kernel could be asked (PROCMAP_QUERY), but reads a file for us that we may not open: one that never answers holds us
     for ever (freader_fetch() in lib/buildid.c, Linux 6.18).
     """
-    found: dict[tuple[int, int, int], str] = {}
-    for row in rows:
-        key = row.file, row.dev, row.ino
-        found[key] = found.get(key) or _build_id_of(row, strings[row.file])
-    return [found[row.file, row.dev, row.ino] for row in rows]
-
-
-def _build_id_of(row: Row, name: str) -> str:
-    """The build-id of the file that a row maps, "" where it has none."""
     if not name.startswith("/"):
         return ""
     fd = open_mapped(row.pid, name, row.ino, lambda fd: is_mapped(fd, row.dev, row.ino), (row.start, row.end))

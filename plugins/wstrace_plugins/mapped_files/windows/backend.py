@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.memory import Memory, columns
 from wstrace_plugins.os.windows.paths import is_remote, openable
-
-if TYPE_CHECKING:
-    pass
 
 _HEADER_BYTES = 4096
 
@@ -39,19 +35,16 @@ def listing(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> Any:
     return columns(allocations, strings) if allocations else None
 
 
-def build_ids(rows: Sequence[Row], strings: Dictionary, api: WindowsApi = winapi) -> list[str]:
-    """The build-id of each row's image; "" for a row that is no image.
+def build_id(row: Row, path: str, api: WindowsApi = winapi) -> str:
+    """The build-id of the image with that path at a row; "" for a row that is no image.
 
     Only the page of the headers is read from the process, which its loader has read before. It shows whether the file
     at that path is still the one that was loaded. If so, the id is the GUID and age of its PDB, else its time stamp and
     size. When the process has ended, the id is that of the file now, so that no file which has its path later is
     believed, be it an update, or one of another volume that was given the drive letter.
     """
-    return [_build_id(row, strings[row.file], api) if row.offset == 0 else "" for row in rows]
-
-
-def _build_id(row: Row, path: str, api: WindowsApi) -> str:
-    """The id of the image at that row, "" for none."""
+    if row.offset:
+        return ""
     try:
         with processes.opened(api, row.pid, winapi.QUERY_RIGHTS) as handle:
             loaded = Pe(partial(_read_memory, api, handle, row.start)).stamp_id

@@ -59,18 +59,13 @@ class ChosenCgroups(Group):
     Args:
         name: what they were chosen by.
         cgroups: where they lie.
-        find: those that are there now; raises Unavailable where there is none.
+        found: those that are there now.
         takes: whether the cgroup of a path is one of them.
-
-    Raises:
-        Unavailable: from find().
     """
 
-    def __init__(
-        self, name: str, cgroups: Cgroups, find: Callable[[], Iterable[Cgroup]], takes: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, name: str, cgroups: Cgroups, found: Iterable[Cgroup], takes: Callable[[str], bool]) -> None:
         self.name, self.cgroups, self.takes = name, cgroups, takes
-        self.members = {one.id: one for one in topmost(find())}
+        self.members = {one.id: one for one in topmost(found)}
         self._before: dict[int, _Counted] = {}
         self._former: deque[tuple[str, int]] = deque(maxlen=_FORMER)  # of those removed: path, memory cgroup
         self._in_all: Usage | None = None
@@ -175,19 +170,17 @@ def group(kind: str, name: str) -> Group:
     if kind == "all":
         return Everything(cgroups)
     if kind == "cgroup":
-        return ChosenCgroups(f"cgroup {name}", cgroups, lambda: cgroups.matching(name), cgroups.taken_by(name))
-    if kind == "container":
-        one = cgroups.container(name)
-        whole = names.container_id(one.path)
-        return ChosenCgroups(
-            f"container {whole[:12]}", cgroups, lambda: [one], lambda path: names.own_container_id(path) == whole
-        )
-    if kind == "unit":
-        unit = unit_name(name)
-        return ChosenCgroups(
-            f"unit {unit}", cgroups, lambda: cgroups.unit(name), lambda path: fnmatchcase(names.own_unit(path), unit)
-        )
-    raise UsageError(f"there is no kind of group {kind!r}", "one of cgroup, container, unit, all")
+        label, found, takes = name, cgroups.matching(name), cgroups.taken_by(name)
+    elif kind == "container":
+        found = [cgroups.container(name)]
+        whole = names.container_id(found[0].path)
+        label, takes = whole[:12], lambda path: names.own_container_id(path) == whole
+    elif kind == "unit":
+        label, found = unit_name(name), cgroups.unit(name)
+        takes = lambda path: fnmatchcase(names.own_unit(path), label)  # noqa: E731 - as the others
+    else:
+        raise UsageError(f"there is no kind of group {kind!r}", "one of cgroup, container, unit, all")
+    return ChosenCgroups(f"{kind} {label}", cgroups, found, takes)
 
 
 def _processes(one: Cgroup) -> list[int]:

@@ -201,12 +201,11 @@ class Cgroups:
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory
-        pressure = cgroup.folder if self._events.unified else None
-        if self._memory == self._events:
-            return MemoryFiles(cgroup.folder, self._memory.unified, pressure, cgroup.path)
-        folder = self._memory.folder / cgroup.path.lstrip("/")
-        if not folder.is_dir():
+        below = cgroup.path.lstrip("/")
+        folder = self._memory.folder / below
+        if self._memory != self._events and not folder.is_dir():
             raise Unavailable(f"the cgroup {cgroup.path} has no memory cgroup of its name ({self._memory.folder})")
+        pressure = self._events.folder / below if self._events.unified else None
         return MemoryFiles(folder, self._memory.unified, pressure, cgroup.path)
 
     def memory_of_process(self, pid: int) -> tuple[Cgroup, MemoryFiles]:
@@ -225,8 +224,7 @@ class Cgroups:
             cgroup = Cgroup(path, folder.stat().st_ino, folder)
         except OSError as error:
             raise _refused(path, error) from None
-        pressure = self._events.folder / path.lstrip("/") if self._events.unified else None
-        return cgroup, MemoryFiles(folder, self._memory.unified, pressure, path)
+        return cgroup, self.memory(cgroup)
 
     def below(self, path: str) -> str:
         """A path below the mount, of that or of the path of a folder. Raises UsageError."""
