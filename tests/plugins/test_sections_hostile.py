@@ -1,7 +1,6 @@
 """The resolver `sections` on files that lie, and names that explode."""
 
 import sys
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -53,20 +52,6 @@ def test_a_file_that_is_cut_off_is_counted(binary, tmp_path):
     for _ in range(2):
         assert all(not place.number for place in resolver.resolve(MappedFile(str(tmp_path / "cut")), OFFSETS))
     assert resolver.statistics()["not_an_image"] >= 1
-
-
-def test_a_table_that_says_it_is_huge_costs_nothing(binary, tmp_path):
-    huge = bytearray(binary)
-    sections = int.from_bytes(huge[0x28:0x30], "little")
-    for number in range(int.from_bytes(huge[0x3C:0x3E], "little")):
-        huge[sections + number * 64 + 32 : sections + number * 64 + 40] = b"\xff" * 8  # sh_size
-    (tmp_path / "huge").write_bytes(huge)
-    tracemalloc.start()
-    try:
-        ImageResolver().resolve(MappedFile(str(tmp_path / "huge")), OFFSETS)
-        assert tracemalloc.get_traced_memory()[1] < 20 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_too_many_headers_are_refused_early(binary, tmp_path):
@@ -161,26 +146,6 @@ def test_a_name_that_would_explode_or_hang_stays_mangled():
 )
 def test_names(mangled, readable):
     assert demangle(mangled) == readable
-
-
-V0 = [  # the examples of the RFC and of rustc's documentation
-    ("_RNvNtCs1234_7mycrate3foo3bar", "mycrate::foo::bar"),
-    ("_RNCNvC7mycrate3foos_0", "mycrate::foo::{closure#1}"),
-    ("_RNvMC7mycrateNtB2_3Foo3bar", "<mycrate::Foo>::bar"),
-    ("_RNvXC7mycrateNtB2_3FooNtB2_5Trait3bar", "<mycrate::Foo as mycrate::Trait>::bar"),
-    ("_RINvC7mycrate3fooRLb_hQaAsj4_TbE", None),
-    ("_RINvC7mycrate3fooRhQaAsj4_TbEE", "mycrate::foo::<&u8, &mut i8, [i16; 4], (bool,)>"),
-    ("_RINvC7mycrate3fooFUKCPhOaElE", 'mycrate::foo::<unsafe extern "C" fn(*const u8, *mut i8) -> i32>'),
-    ("_RINvC7mycrate3fooDNtB2_5Traitp4ItemhEL_E", "mycrate::foo::<dyn mycrate::Trait<Item = u8>>"),
-    ("_RINvC7mycrate3fooFG_RL0_hEuE", "mycrate::foo::<for<'a> fn(&'a u8)>"),
-    ("_RINvC7mycrate3fooKln7f_Kb1_Kc41_E", "mycrate::foo::<-127, true, 'A'>"),
-    ("_RNqCs4fqI2P2rA04_11utf8_identsu30____7hkackfecea1cbdathfdh9hlq6y", "utf8_idents::საჭმელად_გემრიელი_სადილი"),
-]
-
-
-@pytest.mark.parametrize(("mangled", "readable"), V0)
-def test_rust_names_of_the_second_mangling(mangled, readable):
-    assert demangle(mangled) == (readable or mangled)
 
 
 @settings(max_examples=500, deadline=None)

@@ -64,7 +64,7 @@ def some_rule(dice):
     rbp = (rules.AT_CFA, -16) if dice.random() < 0.4 else (rules.SAME, 0)
     if not usual:
         rbp = KINDS[dice.integers(0, 6)], 8 * int(dice.integers(-4, 3))
-    flags = 0 if usual else int(dice.choice([0, 0, rules.SIGNAL, rules.GUESS, rules.GUESS | rules.UNTOLD]))
+    flags = 0 if usual else int(dice.choice([0, 0, rules.SIGNAL, rules.GUESS, rules.GUESS | rules.UNDESCRIBED]))
     saved = [number for _ in rules.SAVED for number in (KINDS[dice.integers(0, 6)], 8 * int(dice.integers(-4, 0)))]
     return (kind, register, cfa, *returned, *rbp, flags, *saved)
 
@@ -103,7 +103,7 @@ def one_by_one(code, registers, dump, size, most=12):
             return load(begin + offset & mask) if begin is not None and known else None
 
         back = stored(back_kind, back_offset)
-        believed = flags & rules.GUESS and (guessed or not flags & rules.UNTOLD)
+        believed = flags & rules.GUESS and (guessed or not flags & rules.UNDESCRIBED)
         if kind == rules.CFA_END or back == 0 or (believed and bp == 0):
             return frames, "end", guesses
         if back is not None and (end % 8 or (end <= sp and not flags & rules.SIGNAL)):

@@ -69,7 +69,7 @@ class SpanIntervals:
     def add(self, known: collections.deque[SpanInterval], interval: SpanInterval) -> None:
         """Appends a span to those of its thread; a full list lets its first closed one go, before one that is open.
 
-        The first NESTED are looked at, so that many open spans cost no time: a span within them may go then.
+        Only the first NESTED are searched, so that many open spans cost no time: a span within them may go then.
         """
         if len(known) == known.maxlen and not known[0].end:
             first = next((at for at, one in enumerate(itertools.islice(known, self.NESTED)) if one.end), 0)

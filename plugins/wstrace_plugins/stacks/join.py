@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 
-#: samples that wait for their row; threads whose rows since their last sample are counted
+#: samples that wait for their row; threads of which the rows since their last sample are counted
 MOST_WAITING = 65_536
 MOST_THREADS = 65_536
 

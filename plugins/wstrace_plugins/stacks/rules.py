@@ -38,7 +38,7 @@ SIGNAL = 1
 #: no unwinding information: the frame pointer is believed
 GUESS = 2
 #: of a file, which could have a rule: code that is compiled without frame pointers has anything in rbp
-UNTOLD = 4
+UNDESCRIBED = 4
 
 _NOTHING_SAVED = (UNKNOWN, 0) * len(SAVED)
 
@@ -47,7 +47,7 @@ NO_RULE: Rule = (CFA_UNKNOWN, 0, 0, UNKNOWN, 0, UNKNOWN, 0, 0, *_NOTHING_SAVED)
 #: push %rbp; mov %rsp, %rbp: what code compiled with frame pointers has done after its first two instructions
 FRAME_POINTER: Rule = (CFA_SUM, RBP, 16, AT_CFA, -8, AT_CFA, -16, GUESS, *_NOTHING_SAVED)
 #: The same of code in a file without unwinding information.
-UNTOLD_FRAME_POINTER: Rule = (*FRAME_POINTER[:FLAGS], GUESS | UNTOLD, *_NOTHING_SAVED)
+UNDESCRIBED_FRAME_POINTER: Rule = (*FRAME_POINTER[:FLAGS], GUESS | UNDESCRIBED, *_NOTHING_SAVED)
 #: CPython's perf trampoline: sub $8, %rsp; call; add $8, %rsp; ret. It touches no other register.
 #: Source: Python/asm_trampoline.S of CPython 3.12
 PYTHON_TRAMPOLINE: Rule = (CFA_SUM, RSP, 16, AT_CFA, -8, SAME, 0, 0, *((SAME, 0) * len(SAVED)))

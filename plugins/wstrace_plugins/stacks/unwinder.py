@@ -170,7 +170,7 @@ def _step(rule: NDArray[np.int64], memory: _Dumps, frames: _Frames) -> tuple[_Fr
     why[~returned & (~usable | (at_bp[0] & ~bp_known))] = NO_REGISTER
     why[(kind == rules.CFA_UNKNOWN) | (kinds[0] == rules.UNKNOWN)] = CUT
     why[returned & (((cfa <= sp) & ~signal) | ((cfa & _IN_WORD) != 0))] = CUT
-    believed = guess & (guessed | ((flags & rules.UNTOLD) == 0))  # Go keeps frame pointers, and tells nothing else
+    believed = guess & (guessed | ((flags & rules.UNDESCRIBED) == 0))  # Go keeps frame pointers, and says nothing else
     why[(kind == rules.CFA_END) | (returned & (back == 0)) | (believed & bp_known & (bp == 0))] = END
 
     callers, still = np.empty((_RSP + 1, len(row)), "<u8"), np.ones((_RSP + 1, len(row)), bool)

@@ -139,7 +139,7 @@ class Image:
     def addresses(self, offsets: NDArray[Any]) -> NDArray[Any]:
         """The link-time address of each offset, u64, shape (n,); UNKNOWN where no segment contains it.
 
-        A page that two segments share belongs to the one whose bytes are there. What follows a segment's bytes in its
+        A page that two segments share belongs to the one with bytes there. What follows a segment's bytes in its
         last page (.bss) belongs to that segment only if no other segment contains it.
         """
         found = np.full(len(offsets), UNKNOWN, "<u8")

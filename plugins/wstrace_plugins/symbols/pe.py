@@ -161,7 +161,7 @@ def _function_table(pe: Pe) -> NDArray[Any]:
 
 
 def _chained(pe: Pe, unwind: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the entries whose UNWIND_INFO says that they continue the function before them."""
+    """Mask of the entries that, by their UNWIND_INFO, continue the function before them."""
     first = int(unwind.min())
     place, room = pe.place(first)
     flags = np.frombuffer(pe.read(place, min(int(unwind.max()) - first + 1, room, MAX_UNWIND)), "u1")

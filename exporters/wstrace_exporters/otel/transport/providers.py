@@ -49,14 +49,12 @@ def scope(provider: Any, kind: str) -> Any:
 class _Spans(BatchSpanProcessor):
     """Queues sampled spans that have ended; the SDK drops the oldest where the queue is full."""
 
-    def __init__(self, delivery: Delivery) -> None:
-        super().__init__(cast(Any, delivery))  # it has the methods of an exporter
-        self._delivery = delivery
+    delivery: Delivery
 
     def on_end(self, span: Any) -> None:
         """Queues the span."""
         if span.context and span.context.trace_flags.sampled:
-            self._delivery.given += 1
+            self.delivery.given += 1
         with quiet():
             super().on_end(span)
 
@@ -64,13 +62,11 @@ class _Spans(BatchSpanProcessor):
 class _Logs(BatchLogRecordProcessor):
     """Queues log records; the SDK drops the oldest where the queue is full."""
 
-    def __init__(self, delivery: Delivery) -> None:
-        super().__init__(cast(Any, delivery))  # it has the methods of an exporter
-        self._delivery = delivery
+    delivery: Delivery
 
     def on_emit(self, log_record: Any) -> None:
         """Queues the record."""
-        self._delivery.given += 1
+        self.delivery.given += 1
         with quiet():
             super().on_emit(log_record)
 
@@ -169,7 +165,8 @@ class OwnProviders:
                 processor = PeriodicExportingMetricReader(cast(Any, delivery), self._interval * 1000 or None)
                 processor._set_collect_callback(self._metrics(cumulative))
             else:
-                processor = (_Spans if signal == "traces" else _Logs)(delivery)
+                processor = (_Spans if signal == "traces" else _Logs)(cast(Any, delivery))  # it has its methods
+                processor.delivery = delivery
         except ValueError as error:  # as of a batch that is larger than the queue
             raise UsageError(
                 f"{signal}: {error}", "see the OTEL_BSP_*, OTEL_BLRP_* and OTEL_METRIC_EXPORT_INTERVAL variables"

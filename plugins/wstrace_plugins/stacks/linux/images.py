@@ -21,7 +21,7 @@ _LOOP = b"_PyEval_EvalFrameDefault"
 
 
 class CodeMapping(NamedTuple):
-    """A row of the `mapping` stream whose memory is executable."""
+    """A row of the `mapping` stream of executable memory."""
 
     id: int
     time_ns: int

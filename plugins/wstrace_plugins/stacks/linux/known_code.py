@@ -212,7 +212,7 @@ class KnownCode:
                 return found
         name = self._jit_name(mapping, mapping.start + inside)
         if name is None:
-            return rules.UNTOLD_FRAME_POINTER if in_file else rules.FRAME_POINTER, native
+            return rules.UNDESCRIBED_FRAME_POINTER if in_file else rules.FRAME_POINTER, native
         if name.startswith(_PYTHON_PREFIX):
             function, _, file = name.removeprefix(_PYTHON_PREFIX).partition(":")
             code = self._strings.code
