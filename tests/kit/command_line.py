@@ -3,9 +3,12 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from wstrace import cli
@@ -40,3 +43,13 @@ def in_process(*words: object) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([str(word) for word in words])
     return code, out.getvalue(), err.getvalue()
+
+
+def peak_bytes(process: subprocess.Popen[Any]) -> int:
+    """The most resident bytes of a process until it ends: what wait4 says begins at those of this process."""
+    most = 0
+    while process.poll() is None:
+        found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+        most = max(most, int(found[1]) << 10 if found else 0)
+        time.sleep(0.02)
+    return most

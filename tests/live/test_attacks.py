@@ -1,0 +1,323 @@
+"""Programs, users and servers that mean harm, against whole commands: each ends in time and harms nobody."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import re
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.another_user import CALLER
+from kit.command_line import in_process, peak_bytes, wstrace
+from kit.recorded_run import compiled
+
+WSTRACE = [sys.executable, "-m", "wstrace"]
+pytestmark = [
+    pytest.mark.usefixtures("full_level"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="plays users, and traces all that it starts: needs root"),
+]
+
+
+def of(path: Path) -> dict:
+    """What `info` says of a file that holds whatever the kernel counted."""
+    found = json.loads(wstrace("info", "--json", path).stdout)
+    assert found["state"] == "clean"
+    assert not [stage for stage in found["ledger"] if stage.startswith(("lost", "unaccounted"))], found["ledger"]
+    return found
+
+
+# -- a program under trace -----------------------------------------------------------------------------------------
+
+#: what a program can know of itself: nothing of it may differ under a trace
+PROBE = """
+import json, os, resource, sys
+def of(name): return open(f"/proc/self/{name}").read()
+kept = ("TracerPid Sig Cap NoNewPrivs Seccomp Threads Uid Gid Groups Umask").split()
+print(json.dumps([
+    sorted(os.listdir("/proc/self/fd")), [line for line in of("status").splitlines() if line.startswith(tuple(kept))],
+    {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT")},
+    {name: value for name, value in os.environ.items() if name not in ("_", "SHLVL")},
+    [of(name) for name in ("cgroup", "oom_score_adj", "timerslack_ns", "coredump_filter", "personality", "timers")],
+    os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)), os.getcwd(), sys.stdin.read(),
+    {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}, sys.argv,
+    os.getsid(0) == os.getsid(os.getppid()), of(f"task/{os.getpid()}/children")]))
+"""
+
+
+@pytest.mark.parametrize("source", ["page_faults", "page_faults:stacks=native", "page_faults:period=3", "peak_snapshot"])
+def test_a_program_sees_nothing_of_its_trace(source, tmp_path):
+    probe = [sys.executable, "-S", "-c", PROBE]
+    alone, traced = (
+        subprocess.run([*words, *probe], input="x", capture_output=True, text=True, timeout=60)
+        for words in ([], [*WSTRACE, "run", "-q", "-s", source, "-o", tmp_path / "x.wst", "--"])
+    )
+    assert json.loads(traced.stdout) == json.loads(alone.stdout), traced.stderr
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_cost_no_exit_code(closed, tmp_path):
+    script = f'exec {closed}; exec "$@"'
+    words = ["sh", "-c", script, "sh", *WSTRACE, "run", "-q", "-o", tmp_path / "x.wst", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(words, capture_output=True, timeout=60).returncode == 7
+    of(tmp_path / "x.wst")
+
+
+#: counts its own faults, resolves others itself, asks to be traced, closes all descriptors, leaves its namespaces and
+#: its cgroup, and goes on as a daemon
+OWN = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define FRESH(n) mmap(0, (n) << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+static int own;
+static volatile long resolved;
+static void *resolve(void *none) {
+    struct uffd_msg message;
+    while (read(own, &message, sizeof message) == sizeof message) {
+        struct uffdio_zeropage page = {.range = {message.arg.pagefault.address & -4096L, 4096}};
+        resolved++;
+        ioctl(own, UFFDIO_ZEROPAGE, &page);
+    }
+    return none;
+}
+int main(int argc, char **argv) {
+    struct perf_event_attr counted = {
+        .type = PERF_TYPE_SOFTWARE, .size = sizeof counted, .config = PERF_COUNT_SW_PAGE_FAULTS};
+    int counter = syscall(SYS_perf_event_open, &counted, 0, -1, -1, 0);
+    long before = 0, after = 0;
+    char *p = FRESH(1024);
+    madvise(p, 1024 << 12, MADV_NOHUGEPAGE);
+    if (read(counter, &before, 8) != 8) return 1;
+    for (int i = 0; i < 1024; i++) p[i << 12] = 1;
+    if (read(counter, &after, 8) != 8) return 1;
+    struct uffdio_api api = {.api = UFFD_API};
+    pthread_t thread;
+    own = syscall(SYS_userfaultfd, O_CLOEXEC);
+    ioctl(own, UFFDIO_API, &api);
+    char *q = FRESH(256);
+    struct uffdio_register all = {.range = {(unsigned long)q, 256 << 12}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    ioctl(own, UFFDIO_REGISTER, &all);
+    pthread_create(&thread, 0, resolve, 0);
+    for (int i = 0; i < 256; i++) q[i << 12] = 1;
+    printf("%ld %ld %ld ", after - before, resolved, ptrace(PTRACE_TRACEME, 0, 0, 0));
+    syscall(SYS_close_range, 3, ~0U, 0);
+    printf("%d ", unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC));
+    int group = open(argv[1], O_WRONLY);
+    printf("%ld\n", (long)write(group, "0", 1));
+    fflush(stdout);
+    if (!daemon(0, 1)) memset(FRESH(2048), 1, 2048 << 12);
+    return 0;
+}
+"""
+
+
+def test_a_program_that_uses_what_the_tracer_uses_has_its_own_and_is_recorded(tmp_path, cgroup):
+    program = compiled(tmp_path, OWN)
+    done = wstrace("run", "-q", "--wait-children", "-o", tmp_path / "x.wst", "--", program, cgroup.folder / "cgroup.procs")
+    assert (done.returncode, done.stdout) == (0, "1024 256 0 0 1\n"), done.stderr
+    assert of(tmp_path / "x.wst")["rows"]["page_fault"] > 1024 + 256
+
+
+#: a chain of processes that all live, each the child of the one before
+CHAIN = r"""
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    setpgid(0, 0);
+    for (int i = atoi(argv[1]); i; i--) if (fork()) { pause(); _exit(0); }
+    kill(0, SIGKILL);
+}
+"""
+
+
+@pytest.mark.long
+def test_a_chain_of_living_processes_takes_memory_for_each_and_not_for_each_pair(tmp_path):
+    program, most = compiled(tmp_path, CHAIN, "-static"), {}
+    for n in (300, 2400):
+        words = [*WSTRACE, "run", "-q", "-f", "-o", tmp_path / "x.wst", "--", program, str(n)]
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as tracer:
+            most[n] = peak_bytes(tracer)
+        assert tracer.returncode == 128 + signal.SIGKILL
+        assert of(tmp_path / "x.wst")["rows"]["process"] > 2 * n
+    assert most[2400] - most[300] < 64 << 20, most
+
+
+@pytest.mark.long
+def test_five_thousand_threads_at_once_are_all_recorded(tmp_path):
+    code = ("import mmap, threading\nthreading.stack_size(65536)\nlast = threading.Barrier(5001)\n"
+            "def touch():\n    memory = mmap.mmap(-1, 16 << 12)\n    memory[::4096] = bytes(16)\n    last.wait()\n"
+            "for _ in range(5000): threading.Thread(target=touch).start()\nlast.wait()")  # fmt: skip
+    done = wstrace("run", "-q", "-o", tmp_path / "x.wst", "-c", code)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert of(tmp_path / "x.wst")["rows"]["page_fault"] >= 5000 * 16
+
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+EVIL = ('a\x1b]0;PWNED\x07\x1b[31m\x9b5m\u202eRTL\u2066<img src=x onerror=alert(1)></script>[@click=app.quit]X[/][red]'
+        '\r\n=cmd|"/C calc"!A1,\u2028')  # fmt: skip
+NAMED = f"""
+import ctypes, mmap, os, sys, threading, time
+evil, kept, end = {EVIL!r}, [], time.monotonic() + float(sys.argv[2])
+def touch(memory):
+    memory[::4096] = bytes(len(memory) >> 12)
+    kept.append(memory)
+path = os.path.join(sys.argv[1], evil.replace("/", "_"))
+touch = type(touch)(touch.__code__.replace(co_name=evil, co_qualname=evil, co_filename=path + ".py"), globals())
+def work(name):
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+    while time.monotonic() < end:
+        touch(mmap.mmap(-1, 40 << 12))
+        time.sleep(0.1)
+with open(path, "w+b") as file:
+    file.truncate(1 << 20)
+    touch(mmap.mmap(file.fileno(), 0))
+threading.Thread(target=work, args=(b"T\\x9b31m\\r\\x1b[2J",)).start()
+work(b"\\x1b]0;COMM\\x07\\x1b[31m")
+"""
+#: what acts in a terminal: controls but for the end of a line, what changes the direction, and other ends of lines
+ACTS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("named")
+    words = ("run", "-q", "-o", folder / "x.wst", "--", sys.executable, "-c", NAMED, folder, "0.5")
+    done = wstrace(*words)
+    assert done.returncode == 0, done.stderr
+    return folder / "x.wst"
+
+
+@pytest.mark.long
+def test_hostile_names_act_in_no_output_of_any_command(named, tmp_path):
+    by = "line function package import stack file module section kind process thread cgroup instruction process,line"
+    formats, views = "lines jsonl", "faults pages stacks processes unshared mapping call_site resident"
+    outputs = "jsonl folded html pb.gz pftrace"
+    for words in (
+        ["info"], ["info", "--json"], ["report", "--json"], ["report", "--over-time", "0.2s"], ["imports"],
+        ["imports", "--json"], ["unshared"], ["diff", named], ["diff", named, "--json"], ["query", "--schema"],
+        *(["report", "--by", one] for one in by.split()), *(["report", "--format", one] for one in formats.split()),
+        *(["query", named, f"select * from {view}", "--format", one] for view in views.split()
+          for one in ("table", "json")),
+        *(["convert", "-o", tmp_path / f"x.{one}"] for one in outputs.split()),
+        ["report", "--html", tmp_path / "r.html"], ["convert", "-e", f"console:path={tmp_path / 'x.txt'}"],
+    ):  # fmt: skip
+        code, out, err = in_process(*words, *[named] * (named not in words or words[0] == "diff"))
+        assert code == 0, (words, err)
+        assert not ACTS.search(out + err), (words, ACTS.findall(out + err))
+    for name in ("x.jsonl", "x.folded", "x.txt"):
+        assert not ACTS.search((tmp_path / name).read_bytes().decode()), name
+    for name in ("x.html", "r.html"):
+        text = (tmp_path / name).read_text("utf-8")
+        assert "<img" not in text
+        assert "RTL" in text
+
+
+# -- terminals -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def running(*words: object) -> Iterator[int]:
+    """The pid of a process that is to be there at the end, and is then ended."""
+    with subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process.pid
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def on_a_terminal(*words: object) -> Iterator[tuple[int, int]]:
+    """(pid, the other end of its terminal) of a command."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*WSTRACE, *map(str, words)], {**os.environ, "TERM": "xterm-256color"})
+    try:
+        yield pid, terminal
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            os.close(terminal)
+
+
+def shown(terminal: int, seconds: float, until: bytes = b"\0") -> bytes:
+    """What a terminal gets in so many seconds, or until it has got that."""
+    got, end = b"", time.monotonic() + seconds
+    while until not in got and time.monotonic() < end:
+        if select.select([terminal], [], [], 0.1)[0]:
+            with contextlib.suppress(OSError):
+                got += os.read(terminal, 65536)
+    return got
+
+
+def code_of(pid: int, terminal: int | None, seconds: float = 60) -> int:
+    """The exit code of a process that ends in time, while what it shows is read."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if terminal is not None:
+            shown(terminal, 0.2)
+        time.sleep(0.05)
+    pytest.fail("it goes on")
+
+
+@pytest.mark.long
+def test_hostile_names_stay_text_in_top_at_every_size(tmp_path):
+    pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
+    with (
+        running(sys.executable, "-c", NAMED, tmp_path, "200") as target,
+        on_a_terminal("top", target) as (pid, terminal),
+    ):
+        got = shown(terminal, 30, b"total of")
+        for turn in range(12):
+            size = struct.pack("4H", 20 + turn * 40 % 50, 60 + turn * 70 % 170, 0, 0)
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+            os.write(terminal, (b"o", b"f", b"\t", b"m")[turn % 4])
+            got += shown(terminal, 0.4)
+        os.write(terminal, b"\x1b")
+        got += shown(terminal, 1)
+        os.write(terminal, b"q")
+        code = code_of(pid, terminal)
+    text = got.decode(errors="replace")
+    assert code == 0, text[-2000:]
+    for word in ("\x1b]0;", "\x9b", "\u202e", "Traceback"):
+        assert word not in text
+    assert "PWNED" in text
+
+
+@pytest.mark.parametrize(("words", "code"), [(("top",), 0), (("attach", "--live"), 123)])
+def test_a_terminal_that_is_hung_up_ends_the_command_and_not_the_process(words, code):
+    grows = "import time\nwhile True:\n    bytearray(1 << 22)\n    time.sleep(0.1)"
+    with running(sys.executable, "-c", grows) as target, on_a_terminal(*words, target) as (pid, terminal):
+        assert b"MiB" in shown(terminal, 60, b"MiB")
+        os.close(terminal)
+        assert code_of(pid, None) == code  # 123: its report had nowhere to go
