@@ -72,6 +72,15 @@ def test_rows_are_those_of_counting_by_hand(batches):
     assert sum(row.values["faults"] for row in both) == cube.total("faults") == sum(map(len, batches))
 
 
+def test_past_32768_labels_those_of_least_faults_are_one_row_and_the_sum_stays():
+    cube, often = Cube(), range(30_000, 31_000)
+    cube.add(faults([(7, tid, 0, 0, 0, 0) for tid in (*range(8, 40_008), *often)], dictionary()))
+    found = {row.label: row["faults"] for row in rows(cube, ("thread",))}
+    assert len(found) == 32_769
+    assert (sum(found.values()), found["[other]"]) == (41_000, 40_000 - 32_768)
+    assert {found[f"[unknown] ({tid})"] for tid in often} == {2}
+
+
 @given(st.lists(st.lists(FAULT, min_size=1, max_size=30), max_size=5), st.integers(2, 20))
 @settings(max_examples=40, deadline=None)
 def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(batches, limit):

@@ -258,11 +258,11 @@ CHAIN, FORKS, PAGES = 20_000, 60_000, 1 << 16
 START, BYTES = 0x1000_0000, PAGES * 4096
 
 
-def snapshot(pid: int, pages: int, runs: int = 1) -> tuple[int, Any]:
+def snapshot(pid: int, pages: int, runs: int = 1, number: int = 0) -> tuple[int, Any]:
     columns = {"start": START + (np.arange(runs, dtype="<u8") << np.uint64(34)), "pages": np.full(runs, pages, "<u4"),
                "flags": np.full(runs, 3, "<u2"), "mapping": np.ones(runs, "<u4")}  # fmt: skip
     packed = {name: col.encode(array) for name, array in columns.items()}
-    return 4, {"s": "resident", "snap": 0, "part": 0, "last": True, "pid": pid, "t": 10**9, "pages": pages * runs,
+    return 4, {"s": "resident", "snap": number, "part": 0, "last": True, "pid": pid, "t": 10**9 + number, "pages": pages * runs,
                "n": runs, "c": packed}  # fmt: skip
 
 
@@ -301,6 +301,11 @@ def bomb(what: str) -> list[tuple[int, Any]]:
             "line": ids, "flags": np.zeros(len(ids), "|u1")}  # fmt: skip
         stacks = {"stack": ids, "stack_how": np.ones(len(ids), "|u1")}
         return [*first, events("call_site", len(ids), site), touched(len(ids), **stacks), snapshot(100, len(ids))]
+    if what == "threads":
+        threads = np.arange(1000, 1000 + PAGES, dtype="<u4")
+        return [*first, *(touched(PAGES, tid=threads + np.uint32(n * PAGES)) for n in range(15))]
+    if what == "snapshots":
+        return [*first, touched(PAGES), *(snapshot(100, 1, 64, n) for n in range(3000))]
     if what == "pages":
         return [*first, touched(1000), snapshot(100, 1 << 20, 64)]
     ids = np.arange(1000, 1000 + FORKS, dtype="<u4")
@@ -319,7 +324,7 @@ def test_a_query_that_a_file_refuses_is_a_line_in_the_words_of_the_refusal(tmp_p
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: VmHWM")
-@pytest.mark.parametrize("what", ["stacks", "names", "pages", "forks", "chain of forks"])
+@pytest.mark.parametrize("what", ["stacks", "names", "pages", "threads", "snapshots", "forks", "chain of forks"])
 def test_a_small_file_is_answered_in_five_seconds_and_512_mib_by_every_command(tmp_path, what):
     path = write(tmp_path / "x.wst", bomb(what))
     outputs = [["convert", path, "-o", tmp_path / f"o.{one}"] for one in ("wst", "csv", "folded", "pb.gz", "pftrace")]

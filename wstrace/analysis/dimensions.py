@@ -39,6 +39,8 @@ NOT_KNOWN = "(not known)"
 NAME_LIMIT = 60
 #: The cells of all that was too rare to be kept apart.
 OTHER = "[other]"
+#: The most labels of a dimension: a name takes 20 to 100 us, and a small file has a million threads or instructions.
+_NAMED = 1 << 15
 
 
 class Labels(NamedTuple):
@@ -155,11 +157,25 @@ def _without_twins(of: NDArray[np.intp], labels: list[Label]) -> Labels:
 # -- labels of codes ---------------------------------------------------------------------------------------------
 
 
+def _combined(cube: Cube, *columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], list[Label]]:
+    """(the first cell of each combination of values, shape (combinations,); of each cell its combination; `[other]`).
+
+    Past _NAMED, those of most faults are the combinations, and the number behind the last of them is `[other]`.
+    """
+    rows, of = (found.astype(np.intp) for found in combinations(*columns))
+    if len(rows) <= _NAMED:
+        return rows, of, []
+    kept = np.argpartition(np.bincount(of, cube.measure("faults")), -_NAMED)[-_NAMED:]
+    number = np.full(len(rows), _NAMED)
+    number[kept] = np.arange(_NAMED)
+    return rows[kept], number[of], [Label(OTHER)]
+
+
 def _by(cube: Cube, keys: Sequence[str], name: Callable[..., Label]) -> Labels:
     """One label for each combination of these keys, which are given to `name`."""
     columns = [cube.key(key) for key in keys]
-    rows, of = combinations(*columns)
-    return Labels(of.astype(np.intp), [name(*(int(column[row]) for column in columns)) for row in rows.tolist()])
+    rows, of, other = _combined(cube, *columns)
+    return Labels(of, [*(name(*(int(column[row]) for column in columns)) for row in rows.tolist()), *other])
 
 
 def _text(key: str) -> Callable[[Cube], Labels]:
@@ -218,7 +234,7 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
         if view == "line" and place.any():  # what stands in the program's own code needs no sample
             leaf = np.where((cube.key("how") == HOW_NOT_SAMPLED) & _in_own_code(cube), 0, leaf)
         place = np.where(leaf != 0, np.uint64(0), place)
-        rows, of = combinations(leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
+        rows, of, other = _combined(cube, leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
         stacked = np.flatnonzero(leaf[rows] != 0)
         found = [Label("")] * len(rows)
         leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
@@ -229,7 +245,7 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
         bare = np.flatnonzero(leaf[rows] == 0)
         for row, label in zip(bare.tolist(), _instructions(cube, rows[bare], view), strict=True):
             found[row] = label
-        return Labels(of.astype(np.intp), found)
+        return Labels(of, found + other)
 
     return labels
 
@@ -327,8 +343,8 @@ def _instruction_of(batch: Batch, names: Names) -> NDArray[np.uint64]:
 
 
 def _by_instruction(cube: Cube) -> Labels:
-    rows, of = combinations(cube.key("instruction"), cube.key("pc_file"))
-    return Labels(of.astype(np.intp), _instructions(cube, rows, "instruction"))
+    rows, of, other = _combined(cube, cube.key("instruction"), cube.key("pc_file"))
+    return Labels(of, _instructions(cube, rows, "instruction") + other)
 
 
 _OF_STACK = ("stack", "how", "place", "pc_file", "reason")
