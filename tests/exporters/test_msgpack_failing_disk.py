@@ -104,6 +104,32 @@ def test_a_call_that_fails_is_one_line_or_costs_nothing(
             assert trace.state != "incomplete" or rows + trace.missing >= expected
 
 
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: LD_PRELOAD")
+@pytest.mark.parametrize("call", ["write", "fsync", "close", "ftruncate", "linkat"])
+@pytest.mark.parametrize("first", [0, 2])
+def test_no_output_is_half_and_none_is_called_whole(shim, whole, tmp_path, call, first):
+    for suffix in ("csv", "jsonl", "parquet", "arrow", "pb.gz", "pftrace", "folded", "html", "wst"):
+        path = tmp_path / f"failing.{suffix}" / f"x.{suffix}"  # all that lies there fails, and the folder itself
+        path.parent.mkdir()
+        fail = {"FAIL_CALL": call, "FAIL_ERROR": errno.EIO, "FAIL_FROM": first, "FAIL_TO": EVER}
+        environment = {"LD_PRELOAD": str(shim), **{name: str(value) for name, value in fail.items()}}
+        run = wstrace("convert", whole, "-o", path, environment=environment)
+        assert run.returncode in (0, 123), run.stderr
+        assert len(run.stderr.splitlines()) == 1, run.stderr
+        assert "internal error" not in run.stderr
+        left = [one.name for one in path.parent.iterdir()]
+        assert left in ([], [path.name]), run.stderr
+        if left and (run.returncode == 0 or call in ("fsync", "close")):
+            good = tmp_path / path.name
+            assert wstrace("convert", whole, "-o", good).returncode == 0
+            if suffix != "wst":
+                assert path.read_bytes() == good.read_bytes()
+            else:
+                assert rows_of(path) == ROWS
+            good.unlink()
+
+
 class Disk:
     """os.write with a disk that has so many bytes left."""
 

@@ -262,8 +262,8 @@ def snapshot(pid: int, pages: int, runs: int = 1, number: int = 0) -> tuple[int,
     columns = {"start": START + (np.arange(runs, dtype="<u8") << np.uint64(34)), "pages": np.full(runs, pages, "<u4"),
                "flags": np.full(runs, 3, "<u2"), "mapping": np.ones(runs, "<u4")}  # fmt: skip
     packed = {name: col.encode(array) for name, array in columns.items()}
-    return 4, {"s": "resident", "snap": number, "part": 0, "last": True, "pid": pid, "t": 10**9 + number, "pages": pages * runs,
-               "n": runs, "c": packed}  # fmt: skip
+    return 4, {"s": "resident", "snap": number, "part": 0, "last": True, "pid": pid, "t": 10**9 + number,
+               "pages": pages * runs, "n": runs, "c": packed}  # fmt: skip
 
 
 def forked(parents: np.ndarray) -> list[tuple[int, Any]]:

@@ -169,7 +169,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
     """Every command that reads a trace, in its ways."""
-    by = ("file", "module", "pair", "thread", "process", "kind", "section", "function")
+    by = ("file", "module", "package", "thread", "process", "kind", "section", "function")
     words = [
         ["info", path], ["info", "--json", path], ["info", "--quick", path], ["info", path, other],
         ["report", path], ["report", path, "--json"], ["report", path, "--format", "lines"],
@@ -188,7 +188,7 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["unshared", path], ["unshared", path, "--json"], ["report", path, "--by", "stack"],
         ["report", path, "--by", "thread,line", "--json"],
         ["imports", path], ["imports", path, "--json"],
-        ["report", path, "--between", "0.1s,2s", "--json"], ["report", path, "-f", "--html", folder / "r.html"],
+        ["report", path, "--at", "exit", "--json"], ["report", path, "-f", "--html", folder / "r.html"],
         *(["convert", path, "-f", "-o", folder / f"o.{one}"] for one in ("folded", "pb.gz", "pftrace", "html")),
         ["query", "--schema", path], *(["query", path, f"select * from {view}"] for view in VIEWS),
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,4 +56,9 @@ int close(int fd)
     int bad = fails("close", fd);
     int result = real(fd);
     return bad ? failed() : result;
+}
+int linkat(int from, const char *name, int folder, const char *as, int flags)
+{
+    REAL(linkat);
+    return fails("linkat", folder) ? failed() : real(from, name, folder, as, flags);
 }

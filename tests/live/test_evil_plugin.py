@@ -55,12 +55,22 @@ def test_a_start_that_hangs_can_be_interrupted(plug, where, number, tmp_path):
         ("exporter:export:exit", "exporter bad: SystemExit: 3"),
         ("exporter:close:hang", "exporter bad: did not finish in 5 s"),
         ("exporter:flush:hang", "exporter bad: did not finish in 5 s"),
+        ("exporter:export:hang", "exporter bad: did not finish in 5 s"),
     ],
 )
 def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug, evil, shown):
     code, _, err = run(plug, evil, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
     assert code == 123
     assert shown in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["drain", "stop"])
+def test_a_source_that_hangs_is_left_behind_and_named(plug, method, tmp_path):
+    code, _, err = run(plug, f"source:{method}:hang", "run", "-q", "-s", "bad", "-o", tmp_path / "x.wst", "--", "true")
+    assert code in (0, 123), err
+    assert "wstrace: source bad did not finish in 10 s\n" in err
+    assert run(plug, "", "info", tmp_path / "x.wst")[1].splitlines()[0].endswith("frames")
 
 
 @pytest.mark.parametrize("how", ["memory", "exit", "garbage"])

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from kit.command_line import peak_bytes
 from kit.new_functions import new_functions
 
 from wstrace import bus, open_trace
@@ -30,6 +30,14 @@ STORMS = {
                  "        memory[0] = memory[4096] = 1\n", MAPPINGS),
     "processes": (ENDLESS + "while time.monotonic() < end:\n"
                   "    os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)\n", MAPPINGS + STACKS),
+    "file names": (
+        ENDLESS + "import tempfile\nwith tempfile.TemporaryDirectory() as folder, open(folder + '/0', 'w+b') as file:\n"
+        "    file.truncate(4096)\n    os.chdir(folder)\n"
+        "    for _ in range(18):\n        os.mkdir('d' * 200)\n        os.chdir('d' * 200)\n"
+        "    os.rename(folder + '/0', '0')\n"
+        "    for n in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):\n"
+        "        os.rename(str(n), str(n + 1))\n"
+        "        with mmap.mmap(file.fileno(), 4096) as memory:\n            memory[0] = 1\n", NAMES + MAPPINGS),
     "functions": (new_functions(SECONDS), NAMES + STACKS),
     "lines": (new_functions(SECONDS, lines=True), NAMES + STACKS),
     "long names": (new_functions(SECONDS, 1500), NAMES + STACKS),
@@ -38,15 +46,9 @@ STORMS = {
 
 def traced(program: str, kept: Path) -> int:
     """The most resident bytes of the tracer of that program."""
-    most = 0
-    with subprocess.Popen(
-        [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", kept, "-c", program], stderr=subprocess.PIPE
-    ) as tracer:
-        while tracer.poll() is None:
-            for line in Path(f"/proc/{tracer.pid}/status").read_text().splitlines():
-                if line.startswith("VmHWM"):
-                    most = max(most, int(line.split()[1]) << 10)
-            time.sleep(0.05)
+    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", kept, "-c", program]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as tracer:
+        most = peak_bytes(tracer)
     assert tracer.returncode in (0, 123)
     return most
 

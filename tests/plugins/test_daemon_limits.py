@@ -169,6 +169,7 @@ def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
         ("[daemon]\nmax_memory = 'much'", "'much' is not a size"),
         ("[daemon]\nmax_memory = '1MiB'", "max_memory is 1MiB; the daemon itself needs 96MiB"),
         ("[daemon]\nhealth = 'here'", "health is 'here'"),
+        ("[daemon]\nhealth = 'unix:/run/wstrace'", "health is 'unix:/run/wstrace'; write 127.0.0.1:9465"),
         ("[daemon]\nhealth = '0.0.0.0:9465'", "it tells what runs on this machine"),
         ("sources = []", "nothing would be traced"),
         ("a = " + "[" * 100_000, "nested too deeply"),
