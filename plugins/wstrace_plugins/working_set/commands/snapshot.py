@@ -83,7 +83,7 @@ def _runs(taken: WorkingSet, top: int | None) -> TextTable:
     )
     rows = [
         [f"{at:x}", f"{n:,}", "S" if f & PAGE_SHARED else "P", p, "E" if f & PAGE_EXECUTE else "", words[f], names[row]]
-        for at, n, f, p, row in zip(*each, strict=True)
+        for at, n, f, p, row in each
     ]
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
                Column("E", "text"), Column("", "text"), Column("owner", "name")]  # fmt: skip
