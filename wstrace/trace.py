@@ -22,6 +22,8 @@ from wstrace.ledger import Ledger
 from wstrace.table import Records, Selection
 from wstrace.trace_info import TraceInfo
 
+#: Faults that a notebook counts: these take a tenth of a second.
+_QUICK = 1_000_000
 _TEXTS = ("label", "file", "function", "package", "reason")
 
 if TYPE_CHECKING:
@@ -155,6 +157,13 @@ class Trace(Records):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
+        much = [repr(self), "too many page faults to be counted here: see report()"], (), ()
+        quick = self.rows.get("page_fault", 0) <= _QUICK
+        return shown(lambda: self.report(by="file").picture() if quick else much)
 
     def __repr__(self) -> str:
         state = self.state  # before the rows, because determining the state of a file finds missing ones

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from wstrace.analysis.own import OwnRule
+    from wstrace.notebook import Picture
 
 #: Rows that the first line names, and the least share of one.
 _NAMED, _SHARE = 3, 0.03
@@ -73,6 +74,22 @@ class Report:
             and name != "estimated"
             and (known[name].always or self.total[name] or any(row[name] for row in self.rows))
         ]
+
+    def picture(self) -> Picture:
+        """The first two lines and the rows, for a notebook."""
+        known, names, whole = measures(), self.measures, max(self.total.get(self.lead, 0), 1)
+        rows = [(*(written(known[name], row[name]) for name in names), f"{row[self.lead] / whole:.1%}", row.label)
+                for row in self.rows]  # fmt: skip
+        return (
+            [self.answer, self.completeness],
+            [*(known[name].title for name in names), "share", ", ".join(self.by)],
+            rows,
+        )
+
+    def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
+        return shown(self.picture)
 
     def as_dict(self) -> dict[str, Any]:
         """The report for JSON."""

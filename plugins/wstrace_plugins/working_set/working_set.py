@@ -75,6 +75,15 @@ class WorkingSet:
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
         return f"<{type(self).__name__} of {printable(self.name)} ({self.pid}): {sizes}>"
 
+    def _repr_html_(self) -> str:
+        from wstrace.notebook import shown
+
+        heads = ["resident", "private", "shared", "kind", "module"]
+        return shown(lambda: ([repr(self)], heads, [
+            (size(one.resident), size(one.private), size(one.shared), one.kind, one.name)
+            for one in self.by() if one.resident
+        ]))  # fmt: skip
+
     @property
     def resident(self) -> NDArray[Any]:
         """Mask of the runs that count as resident, shape (n,)."""
