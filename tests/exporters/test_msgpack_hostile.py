@@ -126,6 +126,10 @@ FILES: dict[str, list[tuple[int, Any]]] = {
              "c": {"start": col.encode(np.ones(1, "<u8")), "pages": col.encode(np.ones(1, "<u4"))}}),
         faults(),
     ],
+    "ends of processes without a pid": [
+        header(), faults(),
+        events("process", 1, {"time_ns": np.ones(1, "<u8"), "tid": np.ones(1, "<u4"), "event": np.ones(1, "|u1")}),
+    ],
     **{f"an index at {at:#x}": end(header(), faults(), rows={"page_fault": 2}, index=[at])
        for at in ((1 << 63) - 1, 1 << 63, (1 << 64) - 1)},
     "rows of a stream without columns": [header(), faults(), events("\x1b[2J", 3, {})],

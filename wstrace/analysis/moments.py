@@ -277,7 +277,7 @@ def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
     """(host, pid) -> the time of its last end."""
     found: dict[tuple[int, int], int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
-        if any(name not in batch for name in ("time_ns", "tid", "event")):
+        if any(name not in batch for name in ("time_ns", "pid", "tid", "event")):
             continue  # it does not tell of ends
         ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
         hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[ended]
