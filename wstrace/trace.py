@@ -133,13 +133,14 @@ class Trace(Records):
         selection = Selection(stream, None if columns is None else tuple(columns), start, end)
         return save(self, path, selection, options, force=force)
 
-    def html(self, path: str, *, force: bool = False, at: str = "") -> int:
+    def html(self, path: str, *, force: bool = False, at: str = "", before: str = "", by: str = "") -> int:
         """Writes a report with pictures in one file that needs no network; returns the number of faults.
 
         Args:
             path: the file, which ends in `.html`.
             force: whether to overwrite an existing file.
-            at: the moment of which the resident pages are shown, as of report(); "" = the peak.
+            at: the moment of which the resident pages are shown, as of report(); "" = the peak, or as of diff().
+            before: the trace file of an earlier run: the page shows what this one has more. by: the dimension of that.
 
         Raises:
             UsageError: the path ends otherwise, or there is no such mark.
@@ -147,7 +148,7 @@ class Trace(Records):
         """
         if not path.lower().endswith((".html", ".htm")):
             raise UsageError(f"{path}: a report is a file that ends in .html", f"write {path}.html")
-        return self.save(path, force=force, at=at)
+        return self.save(path, force=force, at=at, before=before, by=by)
 
     def close(self) -> None:
         """Closes the file that it reads from, if any."""

@@ -186,7 +186,7 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["report", path], ["report", path, "--over-time", "1s", "--json"], ["report", path, "--over-time", "0.1s"],
         ["report", path, "--by", "line,process"], ["report", path, "--at", "start", "--sort", "faults"],
         ["unshared", path], ["unshared", path, "--json"], ["report", path, "--by", "stack"],
-        ["report", path, "--by", "thread,line", "--json"],
+        ["report", path, "--by", "thread,line", "--json"], ["diff", path, other, "-f", "--html", folder / "d.html"],
         ["imports", path], ["imports", path, "--json"],
         ["report", path, "--at", "exit", "--json"], ["report", path, "-f", "--html", folder / "r.html"],
         *(["convert", path, "-f", "-o", folder / f"o.{one}"] for one in ("folded", "pb.gz", "pftrace", "html")),

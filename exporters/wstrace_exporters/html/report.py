@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from typing import IO, Any
 
+from wstrace import open_trace
+from wstrace.analysis.compare import Comparison
 from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Label, Row, dimensions
 from wstrace.analysis.report import Report, moment_words, why_no_pages
 from wstrace.analysis.timeline import Timeline
-from wstrace.text import number, plural, printable, size
+from wstrace.text import estimate_mark, number, plural, printable, signed, size
 from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name
-from wstrace_exporters.html.pictures.icicle import icicle
+from wstrace_exporters.html.pictures.icicle import growth, icicle
 from wstrace_exporters.html.pictures.resident import whole, workers
 from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, points, spans, timeline
 
+#: The rows of the table of two runs.
+ROWS = 100
 _STATES = {"cut": "the file is cut: what came behind its end is not known",
            "damaged": "the file is damaged: what its bad parts held is not known",
            "incomplete": "the file is incomplete: records were lost before they were written"}  # fmt: skip
 
 
-def write(trace: Trace, file: IO[bytes], *, at: str = "") -> int:
-    """Writes the report; returns the number of faults.
+def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "", by: str = "") -> int:
+    """Writes the report; returns the number of faults, of two runs that of the rows that differ.
 
     Args:
         trace: the trace. file: an open binary file.
         at: the moment of which the resident pages count: `peak`, `exit`, `start` or the text of a mark; "" = the peak.
+        before: the trace file of an earlier run, with which this one is compared. by: the dimension of that.
     """
+    if before:
+        with open_trace(before) as first:
+            compared = first.diff(trace, at or None)
+            rows, data = _difference(compared, by)
+        file.write(document(f"wstrace: {compared.first.name} and {compared.second.name}", data))
+        return rows
     found = trace.report(at=at)
     blame = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
     file.write(document(f"wstrace: {name(trace.info.name)}", _page(trace, found, blame)))
@@ -44,6 +56,27 @@ def _page(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
         "time": {**time, "snapshots": points(blame, times)},
         "tree": icicle(arrivals),
         "workers": workers(blame, times),
+    }
+
+
+def _difference(found: Comparison, by: str) -> tuple[int, dict[str, Any]]:
+    """The number of rows that differ, and the data of the page of two runs: the lines and the table of `diff`."""
+    report, why = found.report(by), found.why_not("stack")
+
+    def cells(row: Row) -> list[str]:
+        amounts = [(size if key in ("first", "second") else signed)(row[key]) for key in report.measures]
+        return [estimate_mark(row["change"], row["estimated"]) + amounts[0], *amounts[1:], name(row.label)]
+
+    total = Row([Label(f"Total (of {plural(len(report.rows), 'row')})")], report.total)
+    return len(report.rows), {
+        "headline": [report.answer, report.completeness],
+        "losses": [],
+        "notes": report.notes,
+        "about": f"first: {found.first.name}; second: {found.second.name}",
+        "why": {"stacks": [], "faults": why},
+        "weights": [["grown", "more"], ["gone", "less"], ["second", "in the second"], ["first", "in the first"]],
+        "growth": [[*report.measures, dimensions()[report.by[0]].title], [*map(cells, (*report.rows[:ROWS], total))]],
+        "tree": None if why else growth(found),
     }
 
 

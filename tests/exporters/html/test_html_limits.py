@@ -16,6 +16,7 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_READ, MAPPING, PAGE_EXCLUSIVE, PROCESS, PROCESS_FORK
 from wstrace.testing import batch_of, trace_of
 from wstrace.trace import Trace
+from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
 from wstrace_exporters.html.document import varints
 from wstrace_exporters.html.pictures.icicle import packed
@@ -106,8 +107,9 @@ def test_a_cut_file_is_reported_so(tmp_path):
     with open_trace(str(path)) as trace:
         found, _ = page(trace)
     assert any("cut" in line for line in found["losses"])
-    shown = CliRunner().invoke(report, [str(path), "--html", str(tmp_path / "r.html")])
-    assert shown.output.count("(the trace is cut: `wstrace info` tells what is lost)") == 1, shown.output
+    for command, words in ((report, [path]), (diff, [path, path])):
+        shown = CliRunner().invoke(command, [*map(str, words), "--html", str(tmp_path / f"{command.name}.html")])
+        assert shown.output.count("(the trace is cut: `wstrace info` tells what is lost)") == len(words), shown.output
 
 
 def test_small_nodes_are_not_drawn_and_the_sums_stay():

@@ -27,6 +27,8 @@ from wstrace.schema import (
     SPAN_OPEN,
 )
 from wstrace.testing import batch_of
+from wstrace.text import signed
+from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
@@ -202,6 +204,35 @@ def test_names_are_bounded_and_harmless(page):
     assert "\x1b" not in text
     assert "n" * 300 not in text
     assert len(text) < 400_000
+
+
+@pytest.mark.parametrize("by", ["package", "function"])
+def test_two_runs_have_the_lines_and_the_table_of_diff_and_one_icicle(browser, tmp_path, by):
+    paths = []
+    for number, pages in enumerate((10, 25)):
+        script = Script()
+        for at in range(pages):
+            script.fault(10 + at, ANON + at * PAGE, [("leaf", EVIL, 1), *APP] if at % 2 else APP)
+        script.fault(90, ANON + 100 * PAGE, IMPORT)
+        script.snapshot(100, (ANON, pages, PAGE_EXCLUSIVE), (ANON + 100 * PAGE, 1 + 3 * (1 - number), PAGE_EXCLUSIVE))
+        paths.append(str(tmp_path / f"{'ab'[number]}.wst"))
+        saved(script.trace(), paths[-1])
+    reported = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html"), "--by", by])
+    assert reported.exit_code == 0, reported.output
+    assert CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")]).exit_code == 1, "the file exists"
+    browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
+    found = as_json(diff, *paths, "--json", "--by", by)
+    lines = browser.value("[...document.querySelectorAll('h1, header p')].map(line => line.textContent)")
+    assert lines[:2] == [found["answer"], found["completeness"]]
+    rows = browser.value("[...document.querySelectorAll('#growth tbody tr')].map(row =>"
+                         " [...row.children].map(cell => cell.textContent))")  # fmt: skip
+    assert [row[0] for row in rows] == [signed(row["change"]) for row in (*found["rows"], found["total"])]
+    assert rows[-1][:3] == ["+48.0 KiB", "56.0 KiB", "104.0 KiB"]
+    grown, gone, second, first = browser.value(f"[0, 1, 2, 3].map(at => Number({_SAID}['weight' + at]))")
+    assert grown - gone == second - first == found["total"]["change"] == 12 * PAGE
+    assert gone == 3 * PAGE, "pages without a fault"
+    assert browser.value("document.title") == "wstrace: a.wst and b.wst"
+    assert browser.events("Runtime.exceptionThrown") == []
 
 
 def test_the_processes_and_what_was_copied_are_those_of_the_reports(browser, tmp_path):

@@ -6,6 +6,7 @@ import click
 
 from wstrace.cli.common import json_option, print_json
 from wstrace.terminal.output import Output
+from wstrace.text import damage_note, plural, printable
 
 
 @click.command()
@@ -16,9 +17,12 @@ from wstrace.terminal.output import Output
               help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of a table; JSON has all.")
+@click.option("--html", metavar="FILE.html", help="Write an offline page with the stacks of both instead.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @json_option
 def diff(
-    first: str, second: str, by: str, at: str | None, everything: bool, top: int, as_json: bool,
+    first: str, second: str, by: str, at: str | None, everything: bool, top: int, html: str | None, force: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
 
@@ -26,11 +30,17 @@ def diff(
     wstrace report -o a.wst -- python3 app.py      before
     wstrace report -o b.wst -- python3 app.py      after
     wstrace diff a.wst b.wst --by function
+    wstrace diff a.wst b.wst --html grown.html
     """
     import wstrace
     from wstrace_exporters.console.report_table import parts
 
     with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
+        if html:
+            rows = other.html(html, force=force, at=at or "", before=first, by=by)
+            damage = damage_note(one.state) + damage_note(other.state)
+            click.echo(f"{printable(html)}: {plural(rows, 'row')}{damage}", err=True)
+            return
         found = one.diff(other, at).report(by, everything=everything)
         if as_json:
             print_json(found.as_dict())

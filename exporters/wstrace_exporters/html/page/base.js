@@ -131,11 +131,11 @@ matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
 let resizing = 0;
 addEventListener('resize', () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(redraw); });
 
-const WEIGHTS = [['resident', 'still resident'], ['brought', 'brought'], ['from_disk', 'from disk']];
+const WEIGHTS = data.weights ?? [['resident', 'still resident'], ['brought', 'brought'], ['from_disk', 'from disk']];
 /** Whether the trace tells which pages are there; without that, no number stands for them. */
 const pagesKnown = !data.why?.pages;
 /** weight, view: what is shown; from, to: the columns of the brush, to past the last one; null = all. */
-const state = {weight: pagesKnown ? 'resident' : 'brought', view: 'line', from: null, to: null};
+const state = {weight: WEIGHTS[pagesKnown ? 0 : 1][0], view: 'line', from: null, to: null};
 const followers = [];
 function follow(react) { followers.push(react); }
 function change(some) {

@@ -51,8 +51,8 @@ function hue(name) {
 }
 
 function icicle(tree) {
-  const body = section('icicle', 'Who: process, thread, stack',
-    'Each row was called by the one above; the width is the memory that was first touched from there, in the chosen time. Click to go in, Escape to go out.');
+  const body = section('icicle', 'Who: stacks',
+    'Each row was called by the one above; the width is the memory that was first touched from there, as chosen above. Click to go in, Escape to go out.');
   for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
   if (!tree) return cannot(body, data.why.faults);
   if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
@@ -138,8 +138,8 @@ function icicle(tree) {
       }
       more = ` — found: ${share(sum, weight[0])}`;
     }
-    const [resident, brought, reads] = nodes.weight, there = pagesKnown ? `${bytes(resident[node])} still resident, ` : '';
-    said.textContent = `${text(node)}: ${there}${bytes(brought[node])} brought, ${count(reads[node])} reads from disk; ${share(shown()[node], shown()[0])}${more}`;
+    const amounts = WEIGHTS.map(([key, title], k) => (key === 'from_disk' ? n => count(n) + ' reads ' : n => bytes(n) + ' ')(nodes.weight[k][node]) + title);
+    said.textContent = `${text(node)}: ${amounts.slice(pagesKnown ? 0 : 1).join(', ')}; ${share(shown()[node], shown()[0])}${more}`;
     said.dataset.node = nodes.names[nodes.name[node]];
     nodes.weight.forEach((column, k) => { said.dataset['weight' + k] = column[node]; });
   }

@@ -68,9 +68,13 @@ function workers(all) {
 
 header();
 const shown = WEIGHTS.filter(([key]) => pagesKnown || key !== 'resident');
-page.append(el('nav', {class: 'tools', 'aria-label': 'What is shown'}, choice('Show', shown, 'weight'), viewChoice(VIEW_NAMES)));
-whole(data.whole.parts);
-timeline(data.time);
+page.append(el('nav', {class: 'tools', 'aria-label': 'What is shown'}, choice('Show', shown, 'weight'), data.growth ? '' : viewChoice(VIEW_NAMES)));
+if (data.growth) {
+  section('growth', 'What changed', 'Largest first.').append(table(...data.growth, 'What changed'));
+} else {
+  whole(data.whole.parts);
+  timeline(data.time);
+}
 icicle(data.tree);
 workers(data.workers);
 finish();

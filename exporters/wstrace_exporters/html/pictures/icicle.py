@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.compare import Comparison, held
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import to_the_root
 from wstrace.analysis.tally import begins
@@ -78,6 +79,25 @@ def _paths(labels: Sequence[Sequence[Label]]) -> tuple[list[Step], list[list[int
             heads[key] = [code(process.text), code(thread.text)]
         paths.append([*heads[key], *([code(OTHERS)] if at >= PATHS else below[stack] or [code(stack.text)])])
     return list(codes), paths
+
+
+def growth(found: Comparison) -> dict[str, Any]:
+    """The tree of the stacks of two runs, by what the second has more of each and less, and the bytes of both.
+
+    Frames are paired by function and file: processes have other numbers in each run, and lines move.
+    """
+    codes: dict[Step, int] = {("all", 0): 0}
+    amounts: dict[tuple[int, ...], list[int]] = {}
+    for run, of in enumerate((found.first.of, found.second.of)):
+        for at, row in enumerate(of.rows("stack")):
+            frames = to_the_root(row.labels[0].frames)[::-1]
+            names = [OTHERS] if at >= PATHS else [one.located + one.doubt for one in frames] or [row.label]
+            path = tuple(codes.setdefault((printable(name, NAME_LIMIT), 0), len(codes)) for name in names)
+            amounts.setdefault(path, [0, 0])[run] += held(row)
+    both = np.array(list(amounts.values()), np.float64).reshape(-1, 2)
+    change = both[:, 1] - both[:, 0]
+    weights = np.column_stack((change.clip(0), (-change).clip(0), both[:, ::-1]))
+    return packed(list(codes), list(amounts), weights, (2048,) * 4)  # half of the smallest page: candidates' shares
 
 
 def packed(steps: Sequence[Step], paths: Sequence[Sequence[int]], weights: NDArray[np.float64],
