@@ -81,10 +81,6 @@ class Dictionary:
         """The names of the codes from `start` up to, but not including, `stop`."""
         return self._names[start:stop]
 
-    def statistics(self) -> dict[str, int]:
-        """The number of names, the bytes that they take, and the names that were refused past the limits."""
-        return {"names": len(self._names), "bytes": self._bytes, "overflowed": self.overflowed}
-
 
 def names_of(column: Column, strings: Dictionary) -> list[str] | None:
     """The texts behind the codes of a column, indexed by code and well-formed; None for a column of numbers."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wstrace.batch import Batch, checked
 from wstrace.errors import Unavailable
-from wstrace.guard import counts, named, pass_interrupt, quietly, why
+from wstrace.guard import named, pass_interrupt, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Progress
 from wstrace.ledger import Ledger
 from wstrace.limit import Limit, WorkThread
@@ -52,7 +52,7 @@ class Queue:
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
         self._closed = self._giving = self._gathering = False
-        self.bytes = self.peak_bytes = self.internal_bytes = 0
+        self.bytes = self.internal_bytes = 0
 
     def put(self, batch: Batch) -> bool:
         """Adds the batch; returns False when the queue is full or closed. Internal batches have as much room apart."""
@@ -67,7 +67,6 @@ class Queue:
             self._items.append(batch)
             self._count(batch, size)
             self.progress.waiting += 1
-            self.peak_bytes = max(self.peak_bytes, self.bytes)
             self._ready.notify()
         return True
 
@@ -184,7 +183,6 @@ class ExporterQueue(Worker):
         self.gathers = live and exporter.may_wait
         self.exporter = exporter
         self.name = exporter.name
-        self.exported = 0
         self.cancelled = False  # whether the session failed to start
         self.detached = ""  # why the exporter was detached
         self.error = ""  # the last error
@@ -205,9 +203,7 @@ class ExporterQueue(Worker):
             self._ledger.add("dropped_lane", len(batch), self.name)
             return
         self._in_flight = len(batch)
-        if self._guard(lambda: self.exporter.export(batch)):
-            self.exported += len(batch)
-        else:
+        if not self._guard(lambda: self.exporter.export(batch)):
             self._ledger.add("failed_lane", len(batch), self.name)
         self._in_flight = 0
 
@@ -245,17 +241,6 @@ class ExporterQueue(Worker):
         self._failures = 0
         return True
 
-    def statistics(self) -> dict[str, int | float | str]:
-        """Rows exported, bytes queued now and at the peak, the reason of a detachment, and the exporter's counts."""
-        return {
-            "exported": self.exported,
-            "queued_bytes": self.queue.bytes,
-            "peak_bytes": self.queue.peak_bytes,
-            "detached": self.detached,
-            "error": self.error,
-            **counts(self.exporter),
-        }
-
 
 class Bus(Worker):
     """Takes batches from the sources, passes them through the enrichers and offers them to every queue."""
@@ -274,7 +259,6 @@ class Bus(Worker):
         self.exporter_queues = list(exporter_queues)
         self._ledger = ledger
         self._patience = patience  # seconds for which a worker without progress may hold up a patient source
-        self.published = 0
         self.hanging = ""  # which enricher did not finish, as a message
         self._at_work = ""
         self._in_flight = 0
@@ -283,7 +267,6 @@ class Bus(Worker):
         """Queues a batch without blocking; a batch that does not fit is counted as `dropped_bus`."""
         internal = batch.schema.internal  # no record of the trace: its loss costs what an enricher would make of it
         if len(batch) and not internal:
-            self.published += len(batch)
             self._ledger.add("recorded", len(batch), batch.schema.name)
         if not self.queue.put(batch):
             self._ledger.add("unconsumed" if internal else "dropped_bus", len(batch), batch.schema.name)
@@ -384,13 +367,3 @@ class Bus(Worker):
             log().error("enricher %s is detached: %s", enricher.name, self.detached[enricher.name], exc_info=True)
             self._ledger.add("failed_enricher", sum(len(b) for b in otherwise), enricher.name)
             return list(otherwise)
-
-    def statistics(self) -> dict[str, object]:
-        """Rows published, bytes queued now and at the peak, and the counts of every enricher and exporter by name."""
-        return {
-            "published": self.published,
-            "queued_bytes": self.queue.bytes,
-            "peak_bytes": self.queue.peak_bytes,
-            "enrichers": {e.name: {**counts(e), "detached": self.detached.get(e.name, "")} for e in self.enrichers},
-            "lanes": {queue.name: queue.statistics() for queue in self.exporter_queues},
-        }

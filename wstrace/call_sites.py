@@ -123,10 +123,6 @@ class CallSites:
         columns = {c.name: ids if c.name == "id" else _column(frames, c.name) for c in CALL_SITE.columns}
         return Batch(CALL_SITE, columns, source=self._source, strings=self._strings)
 
-    def statistics(self) -> dict[str, int]:
-        """Call sites held, and frames that found no room."""
-        return {"call_sites": self._n, "refused_frames": self.refused}
-
     def _slots(self, frames: NDArray[Any]) -> NDArray[np.intp]:
         """Where the search for each frame begins in the index: the upper bits of a multilinear hash."""
         hashes = (frames * self._multipliers).sum(axis=1, dtype="<u8")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from wstrace.errors import LimitError, PluginError, WstraceError
 
@@ -73,9 +73,3 @@ def quietly(call: Callable[[], _T], otherwise: _T) -> _T:
     except BaseException as error:
         pass_interrupt(error)
         return otherwise
-
-
-def counts(plugin: Any) -> dict[str, Any]:
-    """A plugin's statistics(), or {} when the call raises or returns no mapping."""
-    found: Any = quietly(plugin.statistics, {})
-    return dict(found) if isinstance(found, Mapping) else {}

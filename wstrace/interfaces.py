@@ -207,10 +207,6 @@ class Source(abc.ABC):
     def after_fork_in_child(self) -> None:
         """In a forked child: closes the copied handles and takes no lock. Nothing is emitted."""
 
-    def statistics(self) -> Mapping[str, int | float]:
-        """Counts of what it did so far."""
-        return {}
-
 
 class Enricher(abc.ABC):
     """Adds columns to batches, on the bus's thread, in order. It may emit further batches before the one it got."""
@@ -228,10 +224,6 @@ class Enricher(abc.ABC):
     def close(self) -> Iterable[Batch]:
         """Called after the last batch: yields what is still held back."""
         return ()
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Counts of what it did so far."""
-        return {}
 
 
 class Resolver(abc.ABC):
@@ -257,10 +249,6 @@ class Resolver(abc.ABC):
     def parts(self, file: MappedFile) -> Sequence[Part]:
         """The named parts of a file by their start, which may overlap; () of an unknown format."""
         return ()
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Counts of what it did so far."""
-        return {}
 
 
 class Exporter(abc.ABC):
@@ -311,10 +299,6 @@ class Exporter(abc.ABC):
     def stalled(self) -> str:
         """Why its output takes nothing now, so that records wait or are dropped; "" = it takes them. On any thread."""
         return ""
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Counts of what it did so far."""
-        return {}
 
 
 class ProcessNow(NamedTuple):

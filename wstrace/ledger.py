@@ -30,6 +30,7 @@ STAGES: dict[str, tuple[bool, str]] = {
     "without_stack": (False, "recorded faults without a Python stack, by reason"),
     "stacks_lost": (False, "sampled stacks that no fault got, by reason"),
     "unconsumed": (False, "rows for enrichers only that no enricher took, or that found no room"),
+    "without_column": (False, "records without a column that a trace file has no type or no room for"),
     "names_overflowed": (False, "names past the dictionary's limits: they read as unknown"),
 }
 #: Rows that sum up what is there.

@@ -18,7 +18,7 @@ from wstrace.bus import Bus, ExporterQueue
 from wstrace.clock import now_ns
 from wstrace.config import Config
 from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
-from wstrace.guard import counts, named, quietly, why
+from wstrace.guard import named, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Group, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.limit import Limit, WorkThread
@@ -178,17 +178,6 @@ class Session:
         if self._recorder is None:
             raise WstraceError("this session keeps nothing in memory", "make it with record=True")
         return self._recorder
-
-    def statistics(self) -> dict[str, object]:
-        """The session's state and the counts of its sources, bus, enrichers, exporters, strings and ledger, nested."""
-        return {
-            "state": self._state,
-            "sources": {source.name: counts(source) for source in self._sources},
-            "bus": self._bus.statistics(),
-            "strings": self.context.strings.statistics(),
-            "resolvers": {name: counts(resolver) for name, resolver in self.context.resolvers.items()},
-            "ledger": self.ledger.as_dict(),
-        }
 
     # -- start and stop ----------------------------------------------------------------------------------------
 

@@ -150,7 +150,6 @@ def test_older_recordings_make_room_and_files_that_exist_stay(tmp_path):
         "api-1.wst", "api-4.0001.wst", "api-4.0002.wst", "api-4.wst",
         "api-5.0001.wst", "api-5.0002.wst", "api-5.0003.wst", "api-5.wst"]  # fmt: skip
     assert (tmp_path / "api-1.wst").read_bytes() == b"another's"
-    assert recorded.exporter.statistics().items() >= {"recordings": 4, "removed": 2}.items()
 
 
 def test_a_recording_waits_for_the_records_of_before_the_firing(tmp_path):
@@ -158,7 +157,7 @@ def test_a_recording_waits_for_the_records_of_before_the_firing(tmp_path):
     recorded.fire()
     recorded.exporter.tick()
     recorded.faults(7)  # those of a tracer come up to some 100 ms late
-    assert recorded.exporter.statistics()["recordings"] == 0
+    assert not (tmp_path / "api-1.wst").exists()
     recorded.exporter.close()
     with open_trace(str(tmp_path / "api-1.wst")) as trace:
         assert trace.rows["page_fault"] == 7

@@ -185,7 +185,6 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
     for _ in range(20):
         everything(exporter, context, 5000)
         exporter.flush(1)
-        assert exporter.statistics()["waiting_bytes"] < 400_000
     dropped = context.ledger.get("failed_lane", "msgpack")
     assert dropped > 0
     disk.left = 1 << 60

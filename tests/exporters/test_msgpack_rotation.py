@@ -51,9 +51,9 @@ def test_keep_leaves_the_newest_parts_and_the_name_finds_them(tmp_path):
         everything(exporter, context, 3000)
         exporter.flush(1)
     exporter.close()
-    assert exporter.statistics()["parts"] > 4
     left = sorted(p.name for p in tmp_path.iterdir())
     assert len(left) == 2
+    assert left[0] > "x.0004.wst"
     assert not path.exists()
     with open_trace(str(path)) as trace:
         assert [Path(part.path).name for part in trace.parts] == left

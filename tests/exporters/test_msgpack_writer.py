@@ -80,11 +80,13 @@ def test_columns_of_enrichers_are_stored_and_announced_others_left_out(tmp_path)
     (batch,) = synthetic.faults(context.strings, 10)
     exporter.export(batch.with_columns({"latency_ns": np.arange(10, dtype="<u8"), "share": np.zeros(10, "<f8")}))
     exporter.close()
-    assert exporter.statistics()["columns_left_out"] == 1
+    line = "note           10  records without a column that a trace file has no type or no room for (share)"
+    assert context.ledger.sentences() == [(line, False)]
     with open_trace(str(tmp_path / "x.wst")) as trace:
         (read,) = trace.batches("page_fault")
         assert read["latency_ns"].tolist() == list(range(10))
         assert "share" not in read
+        assert trace.ledger.get("without_column", "share") == 10
         (announced,) = (mark["schema"]["page_fault"] for mark in trace.marks if mark["m"] == "schema")
         assert announced[-1] == ["latency_ns", "u64", "count"]
 

@@ -188,7 +188,7 @@ def test_another_tracers_clock(child, attach, tmp_path):
         while "[perf_event]" not in maps.read_text() and perf.poll() is None:  # then its events are open
             time.sleep(0.05)
         end = time.monotonic() + (60 if SHARED_TIMES else 5)  # it enables them later, on a busy machine much later
-        while trace.source.statistics()["foreign"] <= 10 and time.monotonic() < end:
+        while trace.ledger("foreign_clock", "minor") <= 10 and time.monotonic() < end:
             one.say()
             one.read()
             trace.batches += trace.source.drain(0.1)

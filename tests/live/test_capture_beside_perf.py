@@ -104,6 +104,5 @@ def test_every_fault_has_its_row(attach, tmp_path, options, first):
     for base in bases:
         inside = va[(va >= base) & (va < base + PAGES * 4096)]
         assert np.array_equal(np.sort(inside), base + np.arange(PAGES, dtype="<u8") * 4096)
-    assert trace.source.statistics()["malformed"] == 0
     trace.assert_balanced()
     trace.assert_ordered()

@@ -37,7 +37,7 @@ try:
     source.start(context)
 except Unavailable as error:
     print("unavailable", error); target.close(); sys.exit()
-print("ring_bytes", source.statistics().get("ring_bytes", 0))
+print("ring_bytes", source._rings.size if source._rings else 0)
 target.resume()
 batches = []
 while target.wait(0) is None: batches += source.drain(0.1)

@@ -55,7 +55,7 @@ assert pid in set(session.faults["pid"].tolist())
 assert pid not in set(other.faults["pid"].tolist())
 session.stop()
 assert code == 0
-assert session.statistics()["sources"]["page_faults"]["recorded"] == len(session.faults)
+assert session.ledger.get("recorded", "page_fault") == len(session.faults)
 assert sorted(os.listdir("/proc/self/fd")) == fds
 print("fine")
 """

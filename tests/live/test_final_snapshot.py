@@ -135,7 +135,6 @@ def test_a_target_is_held_so_long_and_no_longer():
         while not source.finished and time.monotonic() < began + 10:
             assert list(source.drain(0.05)) == []
         assert time.monotonic() - began >= 0.2
-        assert source.statistics()["missed"] == 1
         why = "the command ran longer than 0.2 s (option longest)"
         assert context.info.lacking == [f"the resident pages at the exit: {why}"]
     finally:

@@ -161,7 +161,7 @@ def test_faults_of_what_is_no_python_say_so(trace):
 def test_without_a_python_nothing_is_opened(trace):
     """`stacks=auto`, the default: there is a gate on the events, but no program behind it, and no kernel types."""
     traced = trace(["true"])
-    assert "stack_rows" not in traced.source.statistics()
+    assert traced.source._python._programs is None
     assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} == {"not a Python program"}
     assert traced.ledger("without_stack") == 0
     traced.assert_balanced()

@@ -137,7 +137,7 @@ def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into():
         columns = merge([ring, RingSamples(True, StackRows())], 99_999)
         assert columns["stack_hash"].tolist() == WANTED
         assert columns["va"].tolist() == list(range(7))
-        assert (ring.lost, ring.malformed, ring.foreign) == (9, 0, 0)
+        assert (ring.lost, ring.foreign) == (9, 0)
 
 
 def test_instructions_are_those_of_the_instruction_set():

@@ -35,7 +35,6 @@ class ResidentSize(Source):
     def __init__(self, *, interval_ms: int = 10) -> None:
         self._interval = interval_ms / 1000
         self._processes: list[psutil.Process] = []
-        self._samples = 0
 
     def start(self, context: Context) -> None:
         """Takes a handle on every target."""
@@ -53,7 +52,6 @@ class ResidentSize(Source):
                 continue
         if not rows:
             return ()
-        self._samples += len(rows)
         pids, sizes = zip(*rows, strict=True)
         now = now_ns()
         columns = {
@@ -66,7 +64,3 @@ class ResidentSize(Source):
     def stop(self) -> Iterable[Batch]:
         """Nothing is left over."""
         return ()
-
-    def statistics(self) -> dict[str, int]:
-        """samples taken."""
-        return {"samples": self._samples}

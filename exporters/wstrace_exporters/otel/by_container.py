@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -81,7 +81,3 @@ class OtelContainersExporter(Exporter):
         """Closes the pipeline without sending anything."""
         if self._own is not None:
             self._own.cancel()
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """The containers with a Resource, and the counts of the pipeline."""
-        return {} if self._own is None else {"containers": len(self._containers), **self._own.statistics()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -73,7 +73,6 @@ class OtelExporter(Exporter):
         self._life: Lifecycle | None = None  # None: nothing is sent
         self._own: OwnProviders | None = None
         self._reported: Counter[tuple[str, str]] = Counter()
-        self.faults = 0
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -126,7 +125,6 @@ class OtelExporter(Exporter):
     def export(self, batch: Batch) -> None:
         """Counts a batch by columns, and sends the rows that become events or records."""
         life, stream = self._life, batch.schema.name
-        self.faults += len(batch) if stream == "page_fault" else 0
         if life is None:
             return
         life.latest_ns = max(life.latest_ns, batch.window[1])
@@ -235,14 +233,6 @@ class OtelExporter(Exporter):
     def after_fork_in_child(self) -> None:
         """In a forked child: sends nothing, as nothing was counted here."""
         self._life = None
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """The numbers of faults, events and process spans, and the delivered and lost records of every signal."""
-        found: dict[str, int | float] = {"faults": self.faults}
-        if self._life is not None:
-            found.update(events=self._life.events.emitted, process_spans=self._life.spans)
-            found.update(self._own.statistics() if self._own is not None else {})
-        return found
 
     @property
     def error(self) -> str:

@@ -31,7 +31,7 @@ class RecordedSpans(Enricher):
     def __init__(self) -> None:
         self._ended: deque[SpanInterval] = deque()
         self._follows = False
-        self.recorded = self.lost = 0
+        self.lost = 0
 
     def start(self, context: Context) -> None:
         """Follows the spans of this process, where it is traced."""
@@ -77,14 +77,9 @@ class RecordedSpans(Enricher):
             "trace_low": [one.trace_id & _HALF for one in spans],
         }
         columns = {column.name: np.array(rows[column.name], DTYPES[column.type]) for column in SPAN.columns}
-        self.recorded += len(spans)
         times = columns["time_ns"]
         yield Batch(SPAN, columns, window=(int(times.min()), int(times.max())), source=self.name,
                     strings=self._context.strings)  # fmt: skip
-
-    def statistics(self) -> dict[str, int | float]:
-        """The spans that were recorded, and those for which there was no room."""
-        return {"recorded": self.recorded, "lost": self.lost}
 
 
 def _text(name: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,7 +52,7 @@ class MappedFiles(Enricher):
         #: sources whose process rows have come, and the address_space rows of the same time not yet
         self._halfway: set[str] = set()
         self._faults = False
-        self._rows = self._unresolved = 0
+        self._rows = 0
         self.start(Context())
 
     def start(self, context: Context) -> None:
@@ -62,7 +62,6 @@ class MappedFiles(Enricher):
         #: False for a replay: the processes of a recorded trace are not those of this machine now
         self._alive = context.live
         self._spaces = AddressSpaces(context.strings)
-        self._listings = self._refused = self._listed = 0
 
     def enrich(self, batch: Batch) -> Iterable[Batch]:
         """Holds address_space rows, holds and passes on process rows, and adds columns to records."""
@@ -93,17 +92,6 @@ class MappedFiles(Enricher):
         self._apply(every=True)
         if self._rows or self._spaces.mappings > 1:  # a replay brings its own mappings
             yield from self._mappings(None)
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Addresses looked up and unresolved; mappings, processes and changes held; listings made."""
-        return {
-            "addresses": self._rows,
-            "unresolved": self._unresolved,
-            **self._spaces.statistics(),
-            "listings": self._listings,
-            "listings_refused": self._refused,
-            "listed": self._listed,
-        }
 
     # -- address spaces --------------------------------------------------------------------------------------------
 
@@ -197,7 +185,6 @@ class MappedFiles(Enricher):
             missing = found[0] == 0
         unresolved = int(missing.sum())
         self._rows += len(addresses)
-        self._unresolved += unresolved
         self._context.ledger.add("unresolved", unresolved, who)
         mapping, file, kind = found
         return {"mapping": mapping, "file": file, "kind": kind.astype("u1")}
@@ -231,7 +218,6 @@ class MappedFiles(Enricher):
         wanted = ~space.covered(addresses) & (times >= space.images[-1][0]) & (addresses < KERNEL_START)
         if not wanted.any():
             return False
-        self._listings += 1
         try:
             columns = self._backend().listing(pid, self._context.strings)
         except Unavailable:
@@ -244,7 +230,6 @@ class MappedFiles(Enricher):
         ):
             columns = {"start": np.empty(0, "<u8")}
         if not len(columns["start"]):
-            self._refused += 1
             return False
         addresses, times = addresses[wanted], times[wanted]
         row = np.searchsorted(columns["start"], addresses, side="right") - 1
@@ -256,7 +241,6 @@ class MappedFiles(Enricher):
         for number in rows:
             start, end, *rest = (int(columns.get(name, nothing)[number]) for name in _MAPPING_COLUMNS)
             self._spaces.map(space, int(since[number]), pid, start, end, tuple(rest))
-        self._listed += len(rows)
         return bool(rows)
 
     def _backend(self) -> Any:

@@ -493,13 +493,3 @@ class AddressSpaces:
             space = self._processes.get(pid)
             if space is not None and space.ended <= ended:
                 del self._processes[pid]
-
-    def statistics(self) -> dict[str, int]:
-        """Mappings emitted, processes, their mappings now, and the changes that are remembered."""
-        spaces = list(self._processes.values())
-        return {
-            "mappings": self.mappings,
-            "processes": len(spaces),
-            "live": sum(len(space.now()) for space in spaces),
-            "changes": sum(len(space.log) for space in spaces),
-        }

@@ -6,7 +6,7 @@ their samples do, too: a compiler's run on a busy machine has ten samples in eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -68,11 +68,6 @@ class NativeStacks(Enricher):
             left = sum(map(len, self._held)) + len(self._worker.join.waiting.tid)
             self._context.ledger.add("stacks_lost", left, "no fault of that thread followed")
             self._worker.close()
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """What was unwound so far; nothing where no stacks are sampled."""
-        found: Mapping[str, int | float] = {} if self._worker is None else self._worker.statistics()
-        return found
 
     def _hold(self, batch: Batch) -> None:
         """Keeps samples until faults come; those for which there is no room are lost."""
@@ -144,5 +139,4 @@ class NativeStacks(Enricher):
             joined.stacks.how,
             joined.weight,
         )
-        worker.given += len(joined.rows)
         return batch.with_columns({"native_stack": stack, "native_how": how, "weight": weight})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,6 @@ class ImageResolver(Resolver):
         #: by device, inode, size and time of change; the latest used last; None = no image, which is not read again
         self._images: OrderedDict[tuple[int, int, int, int], Image | None] = OrderedDict()
         self._of_boot: dict[tuple[str, str], Image | None] = {}
-        self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
     def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
@@ -101,10 +100,6 @@ class ImageResolver(Resolver):
         except (OSError, ValueError):
             return ()
 
-    def statistics(self) -> Mapping[str, int | float]:
-        """Images held and their bytes; files that failed, by reason."""
-        return {**self._counts, "images": len(self._images), "bytes": self._nbytes()}
-
     def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
         if file.path in OWN_KERNEL:
@@ -115,20 +110,15 @@ class ImageResolver(Resolver):
         try:
             with opened_of(file) as opened:
                 if not file.build_id and not is_inode(opened, file):
-                    self._counts["other_file"] += 1
                     return OTHER_FILE
                 if not file.build_id and 0 < file.as_of_ns < opened.changed_ns:  # an inode may be overwritten in place
-                    self._counts["changed"] += 1
                     return CHANGED
                 image = self._read(opened, root_of(file))
         except ImageError:
             image = None
-            self._counts["not_an_image"] += 1
         except (OSError, ValueError):  # ValueError: a NUL in the name
-            self._counts["unreadable"] += 1
             return UNREADABLE
         if image is not None and file.build_id and image.build_id != file.build_id:
-            self._counts["other_build"] += 1
             return OTHER_FILE
         return image or NO_IMAGE
 
@@ -174,7 +164,6 @@ class ImageResolver(Resolver):
             return image
         if not debug.complete or debug.build_id != image.build_id:
             return image
-        self._counts["debug_files"] += 1
         return replace(image, symbols=debug.symbols, names=debug.names, complete=True, why=debug.why)
 
 

@@ -111,7 +111,6 @@ class FinalSnapshotSource(SnapshotSource):
 
     def _give_up(self, why: str) -> None:
         """Notes why the target has no snapshot, and lets it go."""
-        self._counts["missed"] += 1
         self._context.info.lack(f"the resident pages at the exit: {why}")
         self._let_go()
 
@@ -135,6 +134,5 @@ class FinalSnapshotSource(SnapshotSource):
             self._give_up("the process that kept its memory was killed" if self._keeper.ended else late)
             return
         self._let_go()
-        self._count(taken)
         self._context.info.final_snapshot = target.pid
         yield from taken.batches(0, self.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wstrace.errors import Unavailable
@@ -21,7 +21,7 @@ class SnapshotSource(Source):
     _context: Context
 
     def __init__(self) -> None:
-        self._counts: dict[str, int | float] = {"snapshots": 0, "missed": 0, "pages": 0, "cpu_seconds": 0.0}
+        self._number, self._cpu_seconds = 0, 0.0  # snapshots so far, and what they took
         self._refused: dict[int, str] = {}  # why, of processes that may not be read
 
     @classmethod
@@ -29,10 +29,6 @@ class SnapshotSource(Source):
         """The level that this machine gives, tried on the calling process."""
         level: Level = backend().probe()
         return level
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """snapshots, missed processes (they had ended, or may not be read), pages, CPU seconds ..."""
-        return dict(self._counts)
 
     def _snapshots(self, pids: Iterable[int], **options: Any) -> Iterator[WorkingSet]:
         """Yields a snapshot of each process that can be read."""
@@ -42,14 +38,9 @@ class SnapshotSource(Source):
             try:
                 taken = working_set(pid, strings=self._context.strings, **options)
             except Unavailable as error:  # TargetExited: the ordinary end of a process
-                self._counts["missed"] += 1
                 if type(error) is Unavailable:
                     self._refused[pid] = error.why
                 continue
-            self._count(taken)
+            self._number += 1
+            self._cpu_seconds += taken.cost_seconds
             yield taken
-
-    def _count(self, taken: WorkingSet) -> None:
-        self._counts["snapshots"] += 1
-        self._counts["pages"] += taken.total_bytes // taken.page_size
-        self._counts["cpu_seconds"] += taken.cost_seconds

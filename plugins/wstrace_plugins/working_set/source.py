@@ -101,11 +101,11 @@ class WorkingSetSource(SnapshotSource):
 
     def _sample(self) -> Iterator[Batch]:
         """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
-        self._begun_ns, before = now_ns(), self._counts["cpu_seconds"]
+        self._begun_ns, before = now_ns(), self._cpu_seconds
         for taken in self._snapshots(traced(self._context, self._backend), shares=self._shares):
             self._last_ns = taken.time_ns
-            yield from taken.batches(int(self._counts["snapshots"]), self.name)
-        cost = self._counts["cpu_seconds"] - before
+            yield from taken.batches(self._number, self.name)
+        cost = self._cpu_seconds - before
         self._earliest = time.monotonic() + cost / self._max_cpu
         self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:

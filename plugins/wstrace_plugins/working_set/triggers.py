@@ -93,7 +93,6 @@ class TriggersSource(SnapshotSource):
         self._patterns, self._interval, self._pause = cgroups, interval, pause
         self._due = self._new_due = 0.0
         self._watched: dict[str, Watched] = {}
-        self._counts |= {"firings": 0, "readings": 0}
 
     def start(self, context: Context) -> None:
         """Checks that the targets, and the memory of the cgroups, can be read."""
@@ -146,12 +145,9 @@ class TriggersSource(SnapshotSource):
 
     def _read(self) -> Iterator[Batch]:
         """Reads all sizes; the snapshots and marks of what fires."""
-        began = time.thread_time()
         fired = [(one, condition) for one in self._watched.values() for condition in one.read()]
         firing = {one.name for one, _ in fired}
         near = [one for one in self._watched.values() if one.name not in firing and one.is_near()]
-        self._counts["readings"] += 1
-        self._counts["cpu_seconds"] += time.thread_time() - began
         for one in near:
             yield from self._taken(one, [])
         for one, condition in fired:
@@ -166,13 +162,12 @@ class TriggersSource(SnapshotSource):
             cost += taken.cost_seconds
             seen += taken.total_bytes
             read.append(taken.pid)
-            yield from taken.batches(int(self._counts["snapshots"]), self.name)
+            yield from taken.batches(self._number, self.name)
         if read:
             one.note_snapshot(now_ns(), cost, seen)
 
     def _fire(self, one: Watched, condition: Condition) -> Iterator[Batch]:
         """Takes snapshots, but not of what a kill has left, and marks the moment behind these."""
-        self._counts["firings"] += 1
         read: list[int] = []
         if condition.how != KILLED:
             yield from self._taken(one, read)

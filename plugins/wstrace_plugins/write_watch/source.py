@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +39,7 @@ class WriteWatchSource(Source):
             raise UsageError(f"write_watch: max_cpu is {max_cpu}", "give a part of one CPU, above 0 and up to 1")
         self._interval, self._max_cpu = interval, max_cpu
         self._watcher: Any = None
-        self._snap = self._pages = 0
+        self._snap = 0
 
     @classmethod
     def probe(cls) -> Level:
@@ -79,10 +79,6 @@ class WriteWatchSource(Source):
         if self._watcher is not None:
             self._watcher.after_fork_in_child()
 
-    def statistics(self) -> Mapping[str, int | float]:
-        """Reads made, pages found written."""
-        return {"reads": self._snap, "pages": self._pages}
-
     def _read(self) -> Iterator[Batch]:
         """The mappings, then the runs written since the last read."""
         watcher = self._watcher
@@ -99,7 +95,6 @@ class WriteWatchSource(Source):
         low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(watcher.page_size), borders)
         runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}
         self._snap += 1
-        self._pages += int(pages.sum(dtype=np.int64))
         yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
                          strings=self._context.strings, source=self.name)  # fmt: skip
         self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)

@@ -55,7 +55,7 @@ class Replay(Source):
         self._speed = speed
         self._window = (start, end)
         self._trace: TraceFile | None = None
-        self._rows = self._latest_ns = self._bad = 0  # bad: frames without the columns that their stream always has
+        self._latest_ns = self._bad = 0  # bad: frames without the columns that their stream always has
         self._finished = False
         self._waiting: Batch | None = None
         self._begun: tuple[int, int] | None = None
@@ -110,7 +110,6 @@ class Replay(Source):
                 return
             self._waiting = None
             rows += len(batch)
-            self._rows += len(batch)
             if batch.schema is not MAPPING:
                 self._latest_ns = max(self._latest_ns, batch.window[1])
             yield batch
@@ -150,7 +149,3 @@ class Replay(Source):
     def finished(self) -> bool:
         """Whether all records were delivered."""
         return self._finished
-
-    def statistics(self) -> dict[str, int]:
-        """`rows`: the number of rows delivered."""
-        return {"rows": self._rows}

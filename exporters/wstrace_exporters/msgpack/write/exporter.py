@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from wstrace.batch import Batch
@@ -64,10 +63,14 @@ class FileExporter(Exporter):
             self._count_loss()
 
     def _count_loss(self) -> None:
-        """Counts the accepted rows that are not in the file."""
-        if self._writer is not None and (dropped := self._writer.dropped) > self._counted:
+        """Counts the accepted rows that are not in the file, and those that lack a column there."""
+        if self._writer is None:
+            return
+        if (dropped := self._writer.dropped) > self._counted:
             self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
             self._counted = dropped
+        for column, n in self._writer.left_out.items():
+            self._context.ledger.set("without_column", n, column)
 
     def cancel(self) -> None:
         """Removes the file of a session that could not start, if it is new."""
@@ -85,12 +88,6 @@ class FileExporter(Exporter):
     def stalled(self) -> str:
         """Why frames wait for the disk; "" when none do."""
         return self._writer.stalled if self._writer is not None else ""
-
-    _statistics: Mapping[str, int] = {}  # of a writer that has ended
-
-    def statistics(self) -> dict[str, int]:
-        """The writer's counts: see TraceWriter.statistics."""
-        return dict(self._statistics if self._writer is None else self._writer.statistics())
 
 
 class MsgpackExporter(FileExporter):
@@ -201,7 +198,7 @@ class MsgpackExporter(FileExporter):
             raise
         finally:
             self._count_loss()
-            self._statistics, self._writer = writer.statistics(), None
+            self._writer = None
         if missing:
             raise OutputError(missing, f"what is there can be read: wstrace report {self.path}")
         if not info.incomplete:

@@ -76,7 +76,6 @@ class FlightRecorder(FileExporter):
         self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
         self._seen_ns = 0  # the time of the latest fault
         self._made: deque[list[str]] = deque()  # the files of each recording that remains
-        self._counts = {"recordings": 0, "removed": 0}
         self._failed = ""
 
     def start(self, context: Context) -> None:
@@ -118,7 +117,7 @@ class FlightRecorder(FileExporter):
             return
         self.record_pending()
         self._count_loss()
-        if not self._counts["recordings"]:
+        if not self._made:
             self._context.info.extra[NOT_SAVED] = "no trigger has fired, so there is no recording"
         self.cancel()
         for late in wait(self._answers, _ANSWER_SECONDS).not_done:
@@ -143,13 +142,11 @@ class FlightRecorder(FileExporter):
             self._failed = error.why
             self._say(f"{what}: not recorded: {error}")
             return
-        self._counts["recordings"] += 1
         self._made.append(made)
         self._context.info.saved = made[0]
         if self._to != "no":
             self._answers[self._reporter.submit(self._answer, made[0])] = made[0]
         while self._recordings and len(self._made) > self._recordings:
-            self._counts["removed"] += 1
             for path in self._made.popleft():
                 remove(path)
 
@@ -176,10 +173,6 @@ class FlightRecorder(FileExporter):
         from wstrace.terminal.output import Output
 
         Output.standard(self._to).write(f"{text}\n")
-
-    def statistics(self) -> dict[str, int]:
-        """Recordings made, and those of them that were removed for newer ones; of what is kept, see TraceWriter."""
-        return {**self._counts, **super().statistics()}
 
 
 def _default_name(context: Context) -> str:

@@ -72,7 +72,6 @@ class Sink:
         self.why_dropped = ""  # why rows were dropped first
         self.unsafe = ""  # why written data may not be on the disk
         self.dead = ""  # why nothing can be written any more
-        self.stalls = 0
         self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
         self._sync = sync
         self._waiting: deque[Waiting] = deque()
@@ -119,7 +118,6 @@ class Sink:
     def count_also(self, before: Sink) -> None:
         """Counts what happened to the part before as well, as it concerns the whole trace."""
         self.dropped.update(before.dropped)
-        self.stalls += before.stalls
         self.why_dropped, self.unsafe = before.why_dropped or self.why_dropped, before.unsafe or self.unsafe
 
     def drain(self) -> bool:
@@ -176,7 +174,6 @@ class Sink:
             self.dead = f"{self.out.path}: {self.error}"
             remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
             raise OutputError(self.dead, remedy) from None
-        self.stalls += 1
         self._torn = self._torn or torn
         with contextlib.suppress(OSError):  # so that the file ends with a whole frame; tried again before a write
             self._cut_torn()

@@ -75,7 +75,7 @@ class TraceWriter:
                         for table, space in of_tables().items()}  # fmt: skip
         self._announced: dict[str, set[str]] = {}  # stream -> columns that its rows have had in this part
         self.rows: Counter[str] = Counter()  # rows accepted, by stream
-        self._left_out: set[str] = set()  # columns of a type that the format lacks
+        self.left_out: Counter[str] = Counter()  # column of a type that the format lacks -> its rows
         self._clocked = 0.0
         self._skew = 0
         self._begin_part()
@@ -259,7 +259,7 @@ class TraceWriter:
             if column is not None and column.derived:
                 continue
             if array.dtype.newbyteorder("<").str not in TYPES or len(kept) >= LIMITS.columns:
-                self._left_out.add(name)
+                self.left_out[name] += len(batch)
             else:
                 kept[name] = array
         return kept
@@ -330,18 +330,6 @@ class TraceWriter:
     def stalled(self) -> str:
         """Why frames wait for the output; "" when none do."""
         return self._sink.dead or self._sink.error
-
-    def statistics(self) -> dict[str, int]:
-        """Rows accepted and dropped, bytes written and waiting, parts, failed writes, columns left out."""
-        return {
-            "rows": sum(self.rows.values()),
-            "dropped": self.dropped,
-            "bytes": self._parts.n_bytes,
-            "waiting_bytes": self._sink.waiting_bytes,
-            "parts": self._parts.number + 1,
-            "stalls": self._sink.stalls,
-            "columns_left_out": len(self._left_out),
-        }
 
 
 def plain(value: Any, depth: int = 0) -> Any:

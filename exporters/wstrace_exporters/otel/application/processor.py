@@ -75,7 +75,7 @@ class FaultSpanProcessor(SpanProcessor):
         """Called at first and in a forked child: no span is open."""
         self._open: dict[int, OpenSpan] = {}
         self._here = threading.local()  # .both: the ids of the spans that are open on this thread, and its intervals.
-        self.counted = self.uncounted = 0
+        self.uncounted = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Records the thread's counts so far."""
@@ -131,7 +131,6 @@ class FaultSpanProcessor(SpanProcessor):
         span_intervals.close(entry)
         entry.beside.remove(entry.span_id)
         minor, major = self._counter()
-        self.counted += 1
         found: dict[str, Any] = {names.SPAN_QUALITY: THREAD_CHANGED}
         if entry.tid == get_native_id():
             found = fault_attributes(minor - entry.before[0], major - entry.before[1], entry.quality)
@@ -141,10 +140,6 @@ class FaultSpanProcessor(SpanProcessor):
     def shutdown(self) -> None:
         """Counts no further span."""
         self._max_open = 0
-
-    def statistics(self) -> dict[str, int]:
-        """The numbers of spans that were counted, passed on uncounted, and are open now."""
-        return {"counted": self.counted, "uncounted": self.uncounted, "open": len(self._open)}
 
 
 def in_event_loop() -> bool:

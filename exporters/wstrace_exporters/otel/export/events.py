@@ -71,7 +71,6 @@ class Events:
 
     def __init__(self, processes: Processes, clock: ClockAnchor) -> None:
         self._processes, self._clock = processes, clock
-        self.emitted = 0
 
     def faults(self, batch: Batch, weights: NDArray[np.int64]) -> None:
         """An event for each row."""
@@ -117,4 +116,3 @@ class Events:
                 event_name=event,
             )
         )
-        self.emitted += 1

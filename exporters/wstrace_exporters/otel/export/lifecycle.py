@@ -49,7 +49,6 @@ class Lifecycle:
         self._places: dict[int, tuple[TraceParent, TraceParent | None]] = {}
         self._ending: list[tuple[float, Process]] = []
         self.latest_ns = 0  # of the records so far
-        self.spans = 0
         targets = {target.pid: target.name for target in context.targets}
         for pid in processes.roots:
             process = processes.get(pid)
@@ -154,4 +153,3 @@ class Lifecycle:
                 made.set_attribute(names.ERROR_TYPE, str(process.code))
                 made.set_status(Status(StatusCode.ERROR, f"exit code {process.code}"))
         made.end(self._clock.wall(process.ended_ns or now))
-        self.spans += 1

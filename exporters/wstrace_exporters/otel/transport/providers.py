@@ -222,13 +222,6 @@ class OwnProviders:
     def _deliveries(self) -> list[Delivery]:
         return [delivery for group in self._processors.values() for _, delivery in group]
 
-    def statistics(self) -> dict[str, int | float]:
-        """The numbers of delivered and lost records of every signal."""
-        found: dict[str, int | float] = {}
-        for one in self._deliveries():
-            found |= {f"{one.signal}_delivered": one.delivered, f"{one.signal}_lost": one.lost}
-        return found
-
     @property
     def error(self) -> str:
         """The last failure of any signal, or ""."""

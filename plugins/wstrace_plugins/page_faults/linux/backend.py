@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -341,16 +341,3 @@ class PageFaults(Source):
             self._rings.after_fork_in_child()
             self._python.after_fork_in_child()
         self._pace.after_fork_in_child()
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """Rows and losses so far, ring bytes, threads armed, processes alive."""
-        if self._counters is not None:
-            return self._counters.statistics()
-        counts: dict[str, int | float] = {
-            name: sum(getattr(samples, name) for samples in self._samples)
-            for name in ("recorded", "lost", "duplicates", "foreign", "malformed")
-        } | {"late": self._late}
-        if self._rings is not None:
-            counts |= {"ring_bytes": self._rings.size, "threads_armed": len(self._events.threads),
-                       "processes": len(self._side.live), "side_band": self._side.records}  # fmt: skip
-        return {**counts, **(self._python.statistics() if self._samples else {})}

@@ -175,7 +175,3 @@ class FaultCounters:
         pids = [target.pid for target in self._context.targets if procfs.exists(target.pid)]
         children = procfs.descendants(*pids) if self._context.children and pids else ()
         return self._context.wait_children and self._looks > 0 and not pids and not children
-
-    def statistics(self) -> Mapping[str, int | float]:
-        """How often the counts were read."""
-        return {"looks": self._looks}

@@ -115,7 +115,7 @@ class RingSamples:
         self._sampled = (CGROUP_ID,) * cgroups
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
-        self.recorded = self.lost = self.duplicates = self.foreign = self.malformed = 0
+        self.recorded = self.lost = self.duplicates = self.foreign = 0
         self._last = _NO_ROWS
 
     @property
@@ -145,9 +145,7 @@ class RingSamples:
             self.last_seen = int(plain[-1, _TIME])
             self._held.append(plain)
             return
-        rows, torn = record_rows(raw, len(self._sampled))
-        rows = _by_columns(rows)
-        self.malformed += bool(torn)
+        rows = _by_columns(record_rows(raw, len(self._sampled))[0])
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
         good = _is_sample(rows[:, _HEADER])
@@ -183,7 +181,6 @@ class RingSamples:
         others = np.ascontiguousarray(rows[~good, :WORDS]).view(perf.LOST).reshape(-1)
         lost = others["type"] == perf.PERF_RECORD_LOST
         self.lost += int(others["lost"][lost].sum())
-        self.malformed += int((~lost).sum())
         return _those(rows, good)
 
     def _without_doubles(self, rows: NDArray[Any]) -> NDArray[Any]:

@@ -211,7 +211,7 @@ class SideBand:
         self.ended: set[int] = set()
         #: Whether a process outlived its parent, so that no traced process waits for it.
         self.orphaned = False
-        self.lost = self.skipped = self.records = 0
+        self.lost = self.skipped = 0
         #: Records of processes that are not traced, and all records of rare calls that were lost.
         self.others = 0
         #: Whether records were lost, so that the mappings of live processes must be read again.
@@ -280,7 +280,6 @@ class SideBand:
                 self.lost += _U64.unpack_from(record, 16)[0]
                 self.stale = True
                 self._lose_from(before_ns, time_ns, perf.PERF_RECORD_LOST)
-            self.records += 1
             before, before_ns = record, time_ns
         if full_ns:
             self._lose_from(before_ns, full_ns, _CALLS_LOST)

@@ -83,7 +83,7 @@ class PageFaults(Source):
         self._refused_stacks = stacks if wanted.required and (wanted.python or wanted.native) else ""
         self._slowest = max(poll_ms / 1000, FASTEST_SECONDS)
         self._kernel, self._children = kernel, children
-        self._drains = self._hidden = 0
+        self._hidden = 0
         self._late = [0, 0]  # children that made many faults before they could be watched, and these
         self._started = self._stopped = False
         self._interval = 0.0
@@ -180,7 +180,6 @@ class PageFaults(Source):
         return self._drain()
 
     def _drain(self) -> Iterator[Batch]:
-        self._drains += 1
         self._drainer.drain(exits=self._stopped)
         if self._stopped:
             for process in self._processes.values():
@@ -329,11 +328,6 @@ class PageFaults(Source):
     def finished(self) -> bool:
         """Whether every watched process has ended and all records were returned."""
         return self._started and not self._processes and not self._drainer.holds
-
-    def statistics(self) -> dict[str, int | float]:
-        """Processes watched now, drains so far, and the present pause between drains in seconds."""
-        now = (len(self._processes), self._drainer.pause) if self._started else (0, FASTEST_SECONDS)
-        return {"processes": now[0], "drains": self._drains, "pause_seconds": now[1]}
 
 
 def _remarks(target: Target) -> Iterator[str]:

@@ -46,8 +46,6 @@ class Worker:
 
     Args:
         context: the session's.
-
-    given: rows that got a stack.
     """
 
     def __init__(self, context: Context) -> None:
@@ -56,7 +54,6 @@ class Worker:
         threading.Thread(target=self.code.read_kernel, name="wstrace-kernel", daemon=True).start()
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
-        self.unwound = self.frames = self.given = 0
 
     def unwind(self, batches: Sequence[Batch]) -> None:
         """Unwinds batches of STACK_DUMP, all samples together: the more, the less a step of numpy costs for each.
@@ -72,8 +69,6 @@ class Worker:
         samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
         stacks = unwinder.unwind(samples, self.code)
         leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
-        self.unwound += len(pid)
-        self.frames += int(stacks.depth.sum())
         how = np.where(stacks.reason == END, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
         how[leaf == self.tree.cut] = HOW_NO_ROOM
         self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
@@ -81,17 +76,6 @@ class Worker:
     def close(self) -> None:
         """Closes files."""
         self.code.close()
-
-    def statistics(self) -> dict[str, int]:
-        """Samples and frames unwound, faults that got a stack, samples without a row; code and call sites known."""
-        return {
-            "unwound": self.unwound,
-            "frames": self.frames,
-            "given": self.given,
-            "without_row": self.join.without_row,
-            **self.code.statistics(),
-            **self.tree.statistics(),
-        }
 
 
 def add_stacks(

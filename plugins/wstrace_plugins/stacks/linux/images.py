@@ -82,7 +82,6 @@ class Images:
     def __init__(self, strings: Dictionary) -> None:
         self._strings = strings
         self._files: OrderedDict[tuple[int, ...], tuple[int, UnwindFile | None]] = OrderedDict()
-        self.refused = 0
 
     def of(self, mapping: CodeMapping) -> UnwindFile | None:
         """What is known of the file that is mapped there; None where no file is proven to be that."""
@@ -117,7 +116,6 @@ class Images:
             return is_mapped(fd, mapping.dev, mapping.ino)
 
         fd = open_mapped(mapping.pid, name, mapping.ino, proven, (mapping.start, mapping.end))
-        self.refused += fd < 0
         return fd, image if fd >= 0 else None
 
 

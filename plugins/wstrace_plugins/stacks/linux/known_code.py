@@ -268,12 +268,3 @@ class KnownCode:
         for perf_map in self._perf_maps.values():
             perf_map.close()
         self._perf_maps.clear()
-
-    def statistics(self) -> dict[str, int]:
-        """Executable mappings, addresses, distinct rules, and files that could not be proven to be what was mapped."""
-        return {
-            "code_mappings": len(self._mappings),
-            "code_addresses": len(self._frames) - 2,
-            "rules": len(self._rules),
-            "files_refused": self.images.refused,
-        }

@@ -86,7 +86,6 @@ class PythonStacks:
         #: pid -> until when its CPython had no interpreter yet: so it was at that time, or at all times before it
         self._unborn: dict[int, int] = {}
         self._refused: set[str] = set()
-        self._last: Mapping[str, int] = {}
         self._hows = np.zeros(len(STACK_HOW), "<i8")
         if wanted.python:
             self._poll = _select.epoll()
@@ -314,19 +313,11 @@ class PythonStacks:
         having = (HOW_EXACT, HOW_NO_PYTHON, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON)
         return {STACK_HOW[how]: n for how, n in enumerate(self._hows.tolist()) if n and how not in having}
 
-    def statistics(self) -> Mapping[str, int]:
-        """What the programs and their reader counted."""
-        if self._programs is None:
-            return self._last
-        rows = sum(rows.rows for rows in self._rows.values())
-        return {"stack_rows": rows, "stack_records_lost": self._programs.count(S.RECORDS_LOST)}
-
     # -- end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes programs, maps and events."""
         if self._programs is not None:
-            self._last = self.statistics()
             self._programs.close()
             self._programs = None
         self._close_gate()

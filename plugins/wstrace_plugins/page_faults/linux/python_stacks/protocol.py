@@ -142,7 +142,6 @@ class StackRows:
     """
 
     def __init__(self) -> None:
-        self.rows = 0
         self._tid, self._hash = np.uint64(0), np.uint64(NO_ROW)
 
     @property
@@ -167,7 +166,6 @@ class StackRows:
         tids = np.append(self._tid, np.where(lost[marks], np.uint64(0), rows[marks, _ROW_IDS] >> _TID))
         hashes = np.append(self._hash, np.where(lost[marks], np.uint64(LOST), rows[marks, _HASH]))
         self._tid, self._hash = tids[-1], hashes[-1]
-        self.rows += int(stacks.sum())
         kept = ~stacks
         before, rows = np.cumsum(marked)[kept], rows[kept]
         out = np.empty((len(rows), rows.shape[1] + 1), "<u8", order="F")
