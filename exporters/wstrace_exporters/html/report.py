@@ -39,23 +39,23 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "", by: 
         file.write(document(f"wstrace: {compared.first.name} and {compared.second.name}", data))
         return rows
     found = trace.report(at=at)
-    blame = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
-    file.write(document(f"wstrace: {name(trace.info.name)}", _page(trace, found, blame)))
-    return len(blame.history.faults)
+    of = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
+    file.write(document(f"wstrace: {name(trace.info.name)}", _page(trace, found, of)))
+    return len(of.history.faults)
 
 
-def _page(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
+def _page(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
     """The data of the page. found: the report of the trace, with the moment of the pictures."""
-    times = Times(blame)
-    arrivals = Timeline(blame, times.edges)
-    time = {**timeline(arrivals, times), **marks(blame, times), **spans(blame, times)}
+    times = Times(of)
+    arrivals = Timeline(of, times.edges)
+    time = {**timeline(arrivals, times), **marks(of, times), **spans(of, times)}
     return {
-        **_headline(trace, found, blame),
-        "why": _why(trace, blame, times, time),
-        "whole": whole(blame),
-        "time": {**time, "snapshots": points(blame, times)},
+        **_headline(trace, found, of),
+        "why": _why(trace, of, times, time),
+        "whole": whole(of),
+        "time": {**time, "snapshots": points(of, times)},
         "tree": icicle(arrivals),
-        "workers": workers(blame, times),
+        "workers": workers(of, times),
     }
 
 
@@ -80,7 +80,7 @@ def _difference(found: Comparison, by: str) -> tuple[int, dict[str, Any]]:
     }
 
 
-def _headline(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]:
+def _headline(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
     """The first lines of `report`, and what was lost."""
     info = trace.info
     lines = [found.answer, found.completeness]
@@ -90,14 +90,14 @@ def _headline(trace: Trace, found: Report, blame: Composition) -> dict[str, Any]
     # the page itself writes `note: ` before each of them
     notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in sentences if not is_loss)]
     command = printable(" ".join(info.command), 400)
-    about = [command, f"pages of {size(blame.page_size)}", moment_words(blame.inputs.moment)]
+    about = [command, f"pages of {size(of.page_size)}", moment_words(of.inputs.moment)]
     return {"headline": lines, "losses": lost, "notes": notes,
             "about": "; ".join(part for part in about if part)}  # fmt: skip
 
 
-def _why(trace: Trace, blame: Composition, times: Times, time: dict[str, Any]) -> dict[str, Any]:
+def _why(trace: Trace, of: Composition, times: Times, time: dict[str, Any]) -> dict[str, Any]:
     """What each picture cannot show, in words."""
-    faults = len(blame.history.faults)
+    faults = len(of.history.faults)
     none = "the trace holds no faults"
     if trace.info.level_name == "counters":
         none = "the system gave only how many faults there were"
@@ -106,7 +106,7 @@ def _why(trace: Trace, blame: Composition, times: Times, time: dict[str, Any]) -
         timeline_.append(
             "faults have no times of their own here: each stands at the beginning of the window in which it was read"
         )
-    if not blame.rss:
+    if not of.rss:
         timeline_.append(f"what is still resident is not known: {why_no_pages(trace)}")
     if time["all_marks"] > MARKS:
         timeline_.append(f"the first {MARKS} of {number(time['all_marks'])} marks are drawn")
@@ -117,8 +117,8 @@ def _why(trace: Trace, blame: Composition, times: Times, time: dict[str, Any]) -
             f"{plural(outside, 'span')} not drawn: outside of the time from the first fault to the last one"
         )
     stacks = []
-    if faults and not len(blame.inputs.names.tree):
+    if faults and not len(of.inputs.names.tree):
         stacks.append("no stacks were recorded: below a process and thread stands the function of the instruction")
-    pages = why_no_pages(trace) if not blame.rss else ""
+    pages = why_no_pages(trace) if not of.rss else ""
     return {"pages": pages, "faults": none, "times": "its faults have no times" if faults else none,
             "timeline": timeline_, "stacks": stacks}  # fmt: skip

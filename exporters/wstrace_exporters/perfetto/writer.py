@@ -31,12 +31,12 @@ class Stacks:
     """Gives the frames of stacks out as rows.
 
     Args:
-        packets: has their tables. blame: the composition.
+        packets: has their tables. of: the composition.
     """
 
-    def __init__(self, packets: Packets, blame: Composition) -> None:
+    def __init__(self, packets: Packets, of: Composition) -> None:
         self._packets = packets
-        self._mappings, self._strings = blame.inputs.names.symbolizer.mappings, blame.strings
+        self._mappings, self._strings = of.inputs.names.symbolizer.mappings, of.strings
         self._stacks: dict[Label, list[int]] = {}
 
     def of(self, label: Label) -> list[int]:
@@ -92,31 +92,31 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
         UsageError: there is no such mark.
     """
     report = report_of(trace, at=at)
-    blame = report.of or Composition(trace, at)  # without pages: the faults alone
-    times = blame.inputs.faults["time_ns"]
+    of = report.of or Composition(trace, at)  # without pages: the faults alone
+    times = of.inputs.faults["time_ns"]
     spans = spans_of(trace)
     begin = min(trace.begin_ns, int(times.min(initial=trace.begin_ns)), *(one.begin_ns for one in spans[:1]))
     packets = Packets(file, begin, trace.info.clock.wall(begin))
-    shown = chosen(blame.inputs.faults["flags"], max(most, 0))
+    shown = chosen(of.inputs.faults["flags"], max(most, 0))
     about = packets.track("wstrace")
-    for sentence in _about(blame, report, len(shown)):
+    for sentence in _about(of, report, len(shown)):
         packets.instant(begin, about, sentence)
     _marks(trace, packets, max(trace.info.ended_ns, int(times.max(initial=0))))
-    tracks, names = {}, blame.inputs.names
+    tracks, names = {}, of.inputs.names
     roles = names.of_processes.roles(names.processes.pid)
-    for space in np.unique(np.concatenate((blame.inputs.faults["space"], blame.column("space")))).tolist():
-        role = roles.get(int(blame.inputs.processes[space]))
-        name = blame.program_of(space) + (f", {role}" if role else "")
-        tracks[space] = packets.process(int(blame.inputs.pids[space]), name)
-    _spans(spans, packets, {int(blame.inputs.pids[space]): track for space, track in tracks.items()})
-    for counter in counters(blame):
+    for space in np.unique(np.concatenate((of.inputs.faults["space"], of.column("space")))).tolist():
+        role = roles.get(int(of.inputs.processes[space]))
+        name = of.program_of(space) + (f", {role}" if role else "")
+        tracks[space] = packets.process(int(of.inputs.pids[space]), name)
+    _spans(spans, packets, {int(of.inputs.pids[space]): track for space, track in tracks.items()})
+    for counter in counters(of):
         track = packets.counter(counter.name, tracks.get(counter.space, 0))
         packets.count(begin, track, 0)
         for time, value in zip(counter.times.tolist(), counter.values.tolist(), strict=True):
             packets.count(time, track, value)
-    _faults(blame, packets, tracks, shown)
-    faults = len(blame.history.faults)
-    left_out = f"{_shown(len(shown), blame)}, those from disk first; --option most={faults} shows all"
+    _faults(of, packets, tracks, shown)
+    faults = len(of.history.faults)
+    left_out = f"{_shown(len(shown), of)}, those from disk first; --option most={faults} shows all"
     return Rows(len(shown), left_out if len(shown) < faults else "")
 
 
@@ -130,19 +130,19 @@ def chosen(flags: NDArray[np.uint8], most: int) -> NDArray[np.intp]:
     return np.sort(found)
 
 
-def _about(blame: Composition, report: Report, shown: int) -> list[str]:
+def _about(of: Composition, report: Report, shown: int) -> list[str]:
     """What the picture shows, and what it cannot."""
-    found = [*sentences(blame, report), _shown(shown, blame)]
-    if not blame.rss:
+    found = [*sentences(of, report), _shown(shown, of)]
+    if not of.rss:
         found.append("the counters are of what was brought")
-    if "until" in blame.inputs.faults:
+    if "until" in of.inputs.faults:
         found.append("faults have no times of their own: each stands at the begin of the window in which it was read")
     return found
 
 
-def _shown(shown: int, blame: Composition) -> str:
-    recorded = " recorded" * (blame.past.sampled > 1)
-    return f"{number(shown)} of {number(len(blame.history.faults))}{recorded} faults are shown"
+def _shown(shown: int, of: Composition) -> str:
+    recorded = " recorded" * (of.past.sampled > 1)
+    return f"{number(shown)} of {number(len(of.history.faults))}{recorded} faults are shown"
 
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
@@ -171,27 +171,27 @@ def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
         packets.slice(one.begin_ns, one.end_ns, tracks_of[key], one.name + " (still open)" * one.open, "span")
 
 
-def _faults(blame: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
+def _faults(of: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
     """The faults as instants of their threads, and their stacks."""
-    inputs, faults = blame.inputs, blame.history.faults
+    inputs, faults = of.inputs, of.history.faults
     page = np.zeros(len(faults), np.uint64)
-    page[faults.order] = page_of(faults.key) * np.uint64(blame.page_size)
-    (file, files), (line, lines), (stack, stacks) = map(blame.past.labels, ("file", "line", "stack"))
-    cells = blame.fault_cells
-    frames = Stacks(packets, blame) if inputs.names.tree.ids().size else None
+    page[faults.order] = page_of(faults.key) * np.uint64(of.page_size)
+    (file, files), (line, lines), (stack, stacks) = map(of.past.labels, ("file", "line", "stack"))
+    cells = of.fault_cells
+    frames = Stacks(packets, of) if inputs.names.tree.ids().size else None
     threads: dict[tuple[int, int], int] = {}
     given = (inputs.faults["time_ns"], inputs.faults["space"], inputs.faults["tid"], inputs.faults["flags"], page,
              file[cells], line[cells], stack[cells])  # fmt: skip
     each = inputs.faults.get("sampled")
     so_far = shown + 1 if each is None else np.cumsum(each, dtype=np.int64)[shown]
     columns = (so_far.tolist(), *(column[shown].tolist() for column in given))
-    for count, time, space, tid, flags, address, of, by, leaf in zip(*columns, strict=True):
+    for count, time, space, tid, flags, address, page_file, by, leaf in zip(*columns, strict=True):
         pid = int(inputs.pids[space])
         if (space, tid) not in threads:
             name = inputs.names.name(int(inputs.processes[space]), tid)
             threads[space, tid] = packets.thread(pid, tid, name, tracks[space])
         arguments = packets.address("page", address) + packets.text("by", lines[by][0].text)
         category = "from disk" if flags & FAULT_MAJOR else "fault"
-        packets.instant(time, threads[space, tid], base_name(files[of][0].text), category, arguments)
+        packets.instant(time, threads[space, tid], base_name(files[page_file][0].text), category, arguments)
         if frames is not None:
             packets.sample(time, pid, tid, frames.of(stacks[leaf][0]), count)

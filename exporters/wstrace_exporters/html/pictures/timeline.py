@@ -31,8 +31,8 @@ class Times:
         n: how many there are; 0 = no fault has a time.
     """
 
-    def __init__(self, blame: Composition) -> None:
-        times, self.origin = blame.history.faults.time, blame.origin_ns
+    def __init__(self, of: Composition) -> None:
+        times, self.origin = of.history.faults.time, of.origin_ns
         self.first = self.width = self.n = 0
         if len(times) and times.max() > 0:
             begin, end = int(times.min()), int(times.max())
@@ -55,10 +55,10 @@ class Times:
 
 def timeline(line: Timeline, times: Times) -> dict[str, Any]:
     """The picture's figures by each view: a row an owner, a number a column."""
-    blame = line.of
+    of = line.of
     found: dict[str, Any] = {"first": times.first, "width": times.width, "n": times.n,
-                             "windows": "until" in blame.inputs.faults}  # fmt: skip
-    found["views"] = {view: _owners(line.by(view), blame.page_size) for view in VIEWS} if times.n else {}
+                             "windows": "until" in of.inputs.faults}  # fmt: skip
+    found["views"] = {view: _owners(line.by(view), of.page_size) for view in VIEWS} if times.n else {}
     return found
 
 
@@ -81,14 +81,14 @@ def _owners(over: Over, page: int) -> dict[str, Any]:
     return {"labels": labels, "unit": page / 2, **figures, "untimed": written(over.untimed, page / 2)}
 
 
-def points(blame: Composition, times: Times) -> list[list[int]]:
+def points(of: Composition, times: Times) -> list[list[int]]:
     """The snapshots of resident memory: of each the column and the bytes of all processes, the last one of a column.
 
     One before the first snapshot of a process that had faulted by then is of a part of the memory, and is no point.
     """
     if not times.n:
         return []
-    snapshots, inputs = Snapshots(blame.trace), blame.inputs
+    snapshots, inputs = Snapshots(of.trace), of.inputs
     begun = np.full(len(inputs.pids), np.iinfo(np.uint64).max, np.uint64)
     np.minimum.at(begun, inputs.faults["space"], inputs.faults["time_ns"])
     began = dict(zip(inputs.pids.tolist(), begun.tolist(), strict=True))
@@ -99,13 +99,13 @@ def points(blame: Composition, times: Times) -> list[list[int]]:
         partial |= (at >= np.uint64(began.get(first.process[1], first.time_ns))) & (at < np.uint64(first.time_ns))
     sizes = [size for size, is_partial in zip(sizes, partial.tolist(), strict=True) if not is_partial]
     columns = np.clip(times.at(np.array([time for _, time in sizes], np.uint64)) + 1, 0, times.n)
-    last = {column: pages * blame.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
+    last = {column: pages * of.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
     return [[column, held] for column, held in last.items()]
 
 
-def marks(blame: Composition, times: Times) -> dict[str, Any]:
+def marks(of: Composition, times: Times) -> dict[str, Any]:
     """The marks of the trace: seconds and text."""
-    found = [(time, batch.strings[text]) for batch in blame.trace.batches(MARK.name)
+    found = [(time, batch.strings[text]) for batch in of.trace.batches(MARK.name)
              for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)]  # fmt: skip
     return {
         "marks": [[times.seconds(time), name(text)] for time, text in sorted(found)[:MARKS]],
@@ -113,9 +113,9 @@ def marks(blame: Composition, times: Times) -> dict[str, Any]:
     }
 
 
-def spans(blame: Composition, times: Times) -> dict[str, Any]:
+def spans(of: Composition, times: Times) -> dict[str, Any]:
     """The longest spans of the time that is shown: row, seconds of begin and end, name, thread, whether still open."""
-    every = spans_of(blame.trace)
+    every = spans_of(of.trace)
     if not times.n:
         return {"spans": [], "all_spans": len(every), "seen_spans": 0}
     first, last = int(times.edges[0]), int(times.edges[-1])
