@@ -68,7 +68,7 @@ class Place(NamedTuple):
     lines: tuple[SourceLine, ...] = ()
 
     def __str__(self) -> str:
-        """`module!section(n)` as in Microsoft's article; `module+0xaddress` outside of any section.
+        """`module!section(n)` in an image; `module+0xaddress` outside of any section.
 
         `module` alone where the offset into the file is not known.
         """

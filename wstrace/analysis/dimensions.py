@@ -355,7 +355,7 @@ _ALL = (
               owner=True),
     Dimension("package", "package", "the package of the innermost frame outside of the standard library", _OF_STACK,
               _of_stacks("package"), owner=True),
-    Dimension("import", "import", "the module that was being imported", _OF_STACK, _imports, owner=True),
+    Dimension("import", "import", "the package that the own line imports", _OF_STACK, _imports, owner=True),
     Dimension("stack", "stack", "the whole stack", _OF_STACK, _of_stacks("stack"), owner=True),
     Dimension("file", "file of the page", "the file that the page is mapped from, or [heap], [anon] ...", ("file",),
               _files),

@@ -115,7 +115,7 @@ def wstrace() -> None:
     \b
     wstrace run -- COMMAND ...     trace a command from its first instruction
     wstrace run -o x.wst app.py    the same for Python, kept in a file
-    wstrace report x.wst           the summary again, by file, module, thread, process
+    wstrace report x.wst           the summary again; --by file, thread, process ...
     wstrace doctor                 what can be traced here, and what lifts the rest
     """
     if os.environ.get("WSTRACE_DEBUG") != "1":

@@ -1,4 +1,4 @@
-"""The terminal: the summary at the end of a trace, what grew, a line per fault, a live line; commands; flame graphs."""
+"""The terminal: the summary at the end of a trace, what grew, a line per fault; commands; flame graphs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Look:
     """What is known at a moment. Sizes are in bytes, times in ns.
 
     time_ns: when it was taken; span: seconds since the look before. by: what the owners are.
-    owners, workers: rows of blame by that and by process; their faults and major ones are those that were recorded
+    owners, workers: rows by that and by process; their faults and major ones are those that were recorded
     since the look before, and recent is how many these are. until_ns: the time of the last fault that it knows.
     resident: of all processes. faults, major: since the start.
     lost: records that the trace lacks. counted: whether faults are counted only; level: its name

@@ -70,7 +70,8 @@ def _ask(
 def _section_rows(pe: Pe) -> tuple[NDArray[Any], tuple[str, ...]]:
     """SECTION rows and names. A section ends where its larger size ends, or where the next one begins.
 
-    The article tests `rva <= endRVA`, which gives the byte behind a section to it; here the end is exclusive.
+    Pietrek's article of 1996 (docs/compatibility.md) tests `rva <= endRVA`, which gives the byte behind a section to
+    it; here the end is exclusive.
     """
     table = pe.sections
     start = table["VirtualAddress"].astype("<u8")

@@ -97,7 +97,7 @@ class Delta:
 
         Args:
             what: module = the file or `[heap]`, `[anon]` ...; kind; section = `file!.text(14)` for addresses in an
-                image, where the plugin wstrace_plugins.symbols is available.
+                image, where the resolver `sections` is available.
         """
         before, after = (sectioned(one) if what == "section" else one for one in (self.before, self.after))
         rows: dict[tuple[str, str], list[int]] = {}

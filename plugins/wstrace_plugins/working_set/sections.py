@@ -20,7 +20,7 @@ _MAX_IMAGE_BYTES = 1 << 30
 
 
 def sectioned(taken: WorkingSet) -> WorkingSet:
-    """The snapshot with the mappings of images cut at their sections and named after these: the article's owners.
+    """The snapshot with the mappings of images cut at their sections and named after these.
 
     A page belongs to the section that it begins in. Pages of an image outside of its sections (headers) belong to the
     module, those of files that no process executes to the file.

@@ -131,7 +131,7 @@ class Account:
             ledger.set("lost_side_band", lost, self._source)
         for reason, n in self._python.reasons().items():
             ledger.set(WITHOUT_STACK, n, reason)
-        if self._context.wants(CONTENT_LOSS):  # what blame needs
+        if self._context.wants(CONTENT_LOSS):  # what owners need
             self._context.info.extra["fault_around_bytes"] = fault_around_bytes()
         self._tell_hints()
         if self._context.groups:

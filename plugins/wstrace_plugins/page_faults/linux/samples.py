@@ -94,7 +94,7 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`records.rows` cuts longer ones to 40); further ones
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones to 40); further ones
     are the id of the cgroup and the hash of the fault's stack, where these are recorded. Rows lie in memory by
     columns: all that follows reads single columns, again and again.
 

@@ -73,7 +73,7 @@ def snapshot(
 
 
 def _runs(taken: WorkingSet, top: int | None) -> TextTable:
-    """One line per run of pages: the article's details list; by address."""
+    """One line per run of pages, by address."""
     runs, flags = taken.runs, taken.runs["flags"]
     words = {f: " ".join(word for bit, word in _MORE if f & bit) for f in np.unique(flags).tolist()}
     names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
