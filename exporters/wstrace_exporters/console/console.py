@@ -38,7 +38,7 @@ class Console(Exporter):
     default = True
     ends_last = reports = may_wait = True
     close_seconds = 300.0  # the report of a million faults takes seconds, and many times that on a busy machine
-    streams = frozenset({"page_fault", "process", "mapping", "call_site"})
+    streams = frozenset()
 
     def __init__(
         self,
