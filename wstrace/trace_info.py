@@ -16,8 +16,6 @@ _MOST_SAMPLED = (1 << 32) - 1  # as rows have it (page_fault.sampled)
 _MOST_TEXTS = 1000
 #: The key of TraceInfo.extra with the reason for which a live trace that was to be kept is not.
 NOT_SAVED = "not_saved"
-#: The name under which TraceInfo.extra has the largest peak of one process that was seen: its `bytes` and its `pid`.
-PEAK_SEEN = "peak_seen"
 #: The most notes of a trace.
 _MOST_NOTES = 256
 
@@ -211,7 +209,7 @@ class TraceInfo:
             content_losses=tuple(
                 word for word in first.content_losses if all(word in other.content_losses for other in others)
             ),
-            extra={key: value for info in reversed(infos) for key, value in info.extra.items() if key != PEAK_SEEN}
+            extra={key: value for info in reversed(infos) for key, value in info.extra.items()}
             | ({"accounts": accounts} if len(accounts) > 1 else {}),
         )
 

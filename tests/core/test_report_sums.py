@@ -13,7 +13,7 @@ from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PAGE_SHARED, PROCESS_E
 from wstrace_exporters.console import recorded
 from wstrace_exporters.console.commands.report import report as command
 
-SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "rss_sum": 8 * PAGE, "pss": 6 * PAGE, "distinct": 5 * PAGE,
+SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "pss": 6 * PAGE, "distinct": 5 * PAGE,
         "why": ""}  # fmt: skip
 
 

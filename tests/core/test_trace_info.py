@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wstrace import clock
 from wstrace.clock import ClockAnchor, now_ns
 from wstrace.interfaces import Context
-from wstrace.trace_info import PEAK_SEEN, Level, TraceInfo, Usage
+from wstrace.trace_info import Level, TraceInfo, Usage
 
 FULL = TraceInfo(
     command=["demo", "--flag"],
@@ -85,8 +85,6 @@ def test_the_process_of_a_peak_is_that_of_the_larger_one():
     assert (large + Usage()).peak_pid == (Usage() + large).peak_pid == 7
     both = TraceInfo.of_several([TraceInfo(usage=large), TraceInfo(usage=small)]).usage
     assert (both.peak_resident_bytes, both.peak_pid) == (100, None)
-    seen = [TraceInfo(extra={PEAK_SEEN: {"bytes": 90, "pid": 7}, "else": 1}), TraceInfo()]
-    assert TraceInfo.of_several(seen).extra == {"else": 1}, "a pid of one of several"
 
 
 def test_a_context_cannot_be_changed_after_it_was_made():

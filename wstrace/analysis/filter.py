@@ -82,12 +82,6 @@ class Filter:
                  "only from disk" if self.hard else "only soft" if self.soft else ""]  # fmt: skip
         return ", ".join(part for part in parts if part)
 
-    def concerns(self, batch: Batch) -> bool:
-        """Whether the batch is to be counted at all: resident and written pages of other processes are not."""
-        if not self.pids or batch.schema.name not in (RESIDENT_PAGES.name, WRITTEN_PAGES.name):
-            return True
-        return batch.snapshot is not None and batch.snapshot.pid in self.pids
-
     def apply(self, batch: Batch) -> Batch:
         """The batch with only the rows that meet the conditions; the same batch if all rows do."""
         keep = self.chosen(batch)

@@ -151,7 +151,7 @@ class PeakSnapshotSource(SnapshotSource):
         known = [one.pss for one in found if one.pss is not None]
         times = [one.time_ns for one in self._largest]
         self._context.info.extra["sums"] = {
-            "from_ns": min(times), "to_ns": max(times), "pids": pids, "rss_sum": self._sum_of(pids),
+            "from_ns": min(times), "to_ns": max(times), "pids": pids,
             "pss": sum(known) if len(known) == len(pids) else None,
         }  # fmt: skip
 

@@ -145,8 +145,6 @@ class PageFaults(Source):
         self._started = True
 
     def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
-        if self._stack_rate is not None:
-            context.info.extra["stack_samples"] = self._stack_rate.noted
         cpus = perf.online_cpus()
         calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
         self._settings = self._settings._replace(tracepoints=tuple(calls))

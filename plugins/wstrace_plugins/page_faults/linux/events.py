@@ -37,11 +37,6 @@ class StackRate(NamedTuple):
     rate: int
     period: int = 0
 
-    @property
-    def noted(self) -> dict[str, int]:
-        """As a trace's description has it."""
-        return {"period": self.period} if self.period else {"rate": self.rate}
-
 
 def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str, int]) -> NDArray[Any]:
     """Its perf_event_attr: minor and major faults alike, with these further bits and fields.

@@ -14,7 +14,7 @@ from wstrace.analysis.tally import distinct
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace.trace_info import PEAK_SEEN, Usage
+from wstrace.trace_info import Usage
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
@@ -134,7 +134,7 @@ class Peaks:
     """
 
     def __init__(self, context: Context, *, children: bool = True) -> None:
-        self._info, self._targets, self._children = context.info, context.targets, children
+        self._targets, self._children = context.targets, children
         self._due, self._pause = 0.0, _FIRST_PAUSE
         self._own = {target.pid for target in context.targets}
         self._older: dict[int, int] = {}  # pid -> its peak in bytes when the trace began
@@ -186,7 +186,7 @@ class Peaks:
                 self._largest = max(self._largest, (now.peak if raised else now.now, pid))
 
     def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
-        """The largest peak so far, in bytes, with its process; it is noted, as rusage may tell a larger one of nobody.
+        """The largest peak so far, in bytes, with its process.
 
         Args:
             ended: the pids of traced processes that have ended.
@@ -195,8 +195,4 @@ class Peaks:
         waited_for = all(target.launched and target.exit_code is not None for target in self._targets)
         unseen = orphaned if waited_for else bool(set(ended) - self._own)
         peak, pid = self._largest
-        if pid:
-            own = [(target.own_usage().peak_resident_bytes or 0, target.pid) for target in self._targets]
-            most = max([*own, (peak, pid)])
-            self._info.extra[PEAK_SEEN] = {"bytes": most[0], "pid": most[1]}
         return Usage(peak_resident_bytes=peak or None, peak_pid=pid or None, peak_sampled=self._sampled or unseen)

@@ -9,14 +9,14 @@ import struct
 from typing import NamedTuple
 
 #: sizes of a load or store
-BYTE, HALF, WORD, DOUBLE = 0x10, 0x08, 0x00, 0x18
+BYTE, WORD, DOUBLE = 0x10, 0x00, 0x18
 _ALU64, _JUMP, _LDX, _ST, _STX = 0x07, 0x05, 0x61, 0x62, 0x63
 _ALU = {"add": 0x00, "sub": 0x10, "mul": 0x20, "or": 0x40, "and": 0x50, "lsh": 0x60, "rsh": 0x70, "xor": 0xA0,
         "mov": 0xB0}  # fmt: skip
 _CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
 _REGISTER = 8  # the source operand is a register
 _CALL, _EXIT, _JUMP_ALWAYS, _LOAD_64 = 0x85, 0x95, 0x05, 0x18
-_MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
+_MAP_FD, _FUNCTION = 1, 4
 _ONE = struct.Struct("<BBhi")
 
 
@@ -78,10 +78,6 @@ class Assembler:
     def map(self, target: Register, fd: int) -> None:
         """target = the map with that descriptor."""
         self._load64(target, fd, _MAP_FD)
-
-    def map_value(self, target: Register, fd: int) -> None:
-        """target = the address of an array map's first value."""
-        self._load64(target, fd, _MAP_VALUE)
 
     def load(self, target: Register, base: Register, offset: int = 0, size: int = DOUBLE) -> None:
         """target = memory at base + offset."""

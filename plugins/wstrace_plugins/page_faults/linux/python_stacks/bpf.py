@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _LOAD, _LOAD_TYPES = 0, 1, 2, 3, 5, 18
-HASH, ARRAY, PROGRAM_ARRAY, PERF_EVENT_ARRAY, PER_CPU_ARRAY, LRU_HASH, RING_BUFFER = 1, 2, 3, 4, 6, 9, 27
+HASH, PROGRAM_ARRAY, PERF_EVENT_ARRAY, PER_CPU_ARRAY, LRU_HASH, RING_BUFFER = 1, 3, 4, 6, 9, 27
 _PERF_EVENT_PROGRAM = 7
 #: the helpers that a program walking user memory needs are for programs with a licence that is GPL-compatible
 _LICENCE = b"Dual MIT/GPL"
