@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
+from wstrace.closing import Closing
 from wstrace.schema import DTYPES, Column, Schema
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from wstrace.errors import UsageError
 from wstrace.ledger import Ledger
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from wstrace.table import Table
 
 
-class Trace(Records):
+class Trace(Closing, Records):
     """The records of a session (`session.trace`) or of a file (`wstrace.open_trace`). It is a context manager."""
 
     @property
@@ -152,12 +153,6 @@ class Trace(Records):
 
     def close(self) -> None:
         """Closes the file that it reads from, if any."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _repr_html_(self) -> str:
         from wstrace.notebook import shown

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.analysis.tally import distinct
+from wstrace.closing import Closing
 from wstrace.errors import Unavailable
 from wstrace.places import Place
 from wstrace.plugins import own_platform
@@ -51,7 +52,7 @@ class ImageError(ValueError):
     """The file is no image, is cut off, or contradicts itself."""
 
 
-class ImageFile:
+class ImageFile(Closing):
     """A regular file, read in bounded pieces and never mapped: one that shrinks would end us by SIGBUS.
 
     Args:
@@ -95,12 +96,6 @@ class ImageFile:
     def close(self) -> None:
         """Closes the file."""
         self.stream.close()
-
-    def __enter__(self) -> ImageFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

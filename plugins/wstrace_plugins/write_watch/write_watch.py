@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.closing import Closing
 from wstrace.errors import UsageError
 from wstrace_plugins.write_watch.backend import backend
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class WriteWatch:
+class WriteWatch(Closing):
     """A writable buffer that reports which of its pages were written since the last read.
 
     It offers the buffer protocol: `numpy.frombuffer(watch, "f4")`, `memoryview(watch)`, `file.readinto(watch)`. Writes
@@ -132,12 +132,6 @@ class WriteWatch:
         """Ends the watch; the memory stays."""
         self._watcher.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     def __del__(self) -> None:
         if "_watcher" in self.__dict__:
             self._watcher.close()
@@ -146,7 +140,7 @@ class WriteWatch:
         return f"<WriteWatch {self.nbytes} bytes at {self._start:#x}>"
 
 
-class MemoryWatch:
+class MemoryWatch(Closing):
     """A watch of all writable memory of the calling process; each read includes memory that was mapped meanwhile.
 
     Memory that another watch covers is left to that one. Arming costs about 10 ms per GiB in memory. MADV_DONTNEED
@@ -177,9 +171,3 @@ class MemoryWatch:
     def close(self) -> None:
         """Ends the watch."""
         self._watcher.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -19,12 +19,12 @@ import os
 import signal
 import struct
 import sys
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace.batch import Dictionary
+from wstrace.closing import Closing
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import NOT_RESIDENT
 from wstrace_plugins.os.linux import pagemap as pm
@@ -41,7 +41,7 @@ _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
 _USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 
 
-class Space:
+class Space(Closing):
     """An opened process.
 
     Raises:
@@ -137,12 +137,6 @@ class Space:
     def close(self) -> None:
         """Closes its files."""
         self._pagemap.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def _maps(self) -> procfs.Maps:
         return procfs.read_maps(self.pid)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from wstrace.batch import Dictionary
+from wstrace.closing import Closing
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import (
@@ -116,7 +116,7 @@ def faults() -> tuple[int, int | None]:
     return (counters.page_faults if counters is not None else 0), None
 
 
-class Space:
+class Space(Closing):
     """An opened process.
 
     Args:
@@ -254,12 +254,6 @@ class Space:
         if self._handle:
             self._api.CloseHandle(self._handle)
             self._handle = 0
-
-    def __enter__(self) -> Space:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def _refused(self, call: str, code: int) -> Unavailable:
         if processes.exited(self._api, self._handle):
