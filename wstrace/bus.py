@@ -31,8 +31,6 @@ GATHERED_BYTES, GATHERED_SECONDS = 16 << 20, 0.5
 ERROR_BUDGET = 3
 #: Seconds for which a hanging exporter or enricher may delay stop(); one that works on a busy machine has more: Limit.
 STOP_SECONDS = 5.0
-#: Seconds that stand for no time limit, for work on files.
-UNLIMITED = threading.TIMEOUT_MAX / 4
 #: A patient source (one whose records can wait) is read again when every queue holds fewer bytes than this.
 PATIENT_BYTES = 4 << 20
 _DRAIN_SHARE = 0.8  # the fraction of the stop time for exporting queued batches; the rest is for flush and close

@@ -50,7 +50,7 @@ class Session:
         children: whether processes that the target starts are traced too.
         wait_children: whether wait() returns when no traced process is left, instead of when the targets have ended.
         require: "full" = raise Unavailable rather than trace at a lesser level.
-        patience: seconds for which an exporter without progress may delay stop(); UNLIMITED suits work on a file.
+        patience: seconds for which an exporter without progress may delay stop().
         queue_bytes: what the queue of the bus and of each exporter may hold; more is dropped and counted.
         record: whether to keep the faults and a summary in memory, for `faults`, `trace` and `summary()`.
         plugins: where names come from; None = what is installed.

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -21,6 +22,7 @@ from wstrace.errors import LossError, OutputError, UsageError, WstraceError
 from wstrace.ledger import Ledger
 from wstrace.logs import shape
 from wstrace.options import Spec, options_of, parse_duration, parse_spec
+from wstrace.output_folder import exists
 from wstrace.output_rights import temporary_folder
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.targets import Group, Target
@@ -106,6 +108,7 @@ class Recording:
         if any(not word.startswith("no:") for word in options.plugin):
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
         self._error: WstraceError | None = None  # the error of a source or enricher
+        self._no_page: WstraceError | None = None  # why the report of --html was not written
         self.plugins = default_plugins()
         if words or options.no_plugins:
             self.plugins = Plugins.from_environment(disabled=words, third_party=not options.no_plugins)
@@ -138,6 +141,14 @@ class Recording:
         for word in self._left_out:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
+        recorder = any(spec.name == "flight_recorder" for spec in self._exporters())
+        if page := self.options.pictures:
+            if recorder or self.options.output == "-":
+                raise UsageError("--html needs the whole trace in a file", "later: wstrace report FILE --html OUT.html")
+            if not page.lower().endswith((".html", ".htm")):
+                raise UsageError(f"{page}: a report is a file that ends in .html", f"write {page}.html")
+            if Path(page).is_file() and not self.options.force:
+                raise exists(page)
         if self.options.output == "-":
             for name in (spec.name for spec in self._exporters() if spec.options.get("to") == "stdout"):
                 raise UsageError(
@@ -164,26 +175,27 @@ class Recording:
                 session.info.extra[NOT_SAVED] = "add -o FILE"
             shape()  # what its parts have imported may log
             self._drive(session)
+            self._picture(session)
             return self._exit_code(session)
 
     @property
     def kept(self) -> bool:
         """Whether the user wants a file of the trace."""
-        recorder = any(spec.name == "flight_recorder" for spec in self._exporters())
-        return bool(self.options.output or self.options.pictures or recorder)
+        writing = {"flight_recorder", *self.plugins.taking_output()}
+        given = any(spec.name in writing for spec in self._exporters())
+        return bool(self.options.output or given)
 
     @property
     def answers(self) -> bool:
-        """Whether the trace is kept for the report at its end alone."""
+        """Whether the trace is kept for the report at its end alone, on the terminal or as pictures."""
         used = set(self.plugins.defaults("exporter")) & set(self.plugins.reporting())
-        return not self.options.quiet and not self.kept and bool(used)
+        return not self.kept and bool(self.options.pictures or (used and not self.options.quiet))
 
     def _session(self, targets: Sequence[Target], command: Sequence[str], groups: Sequence[Group]) -> Session:
         """The session that the options ask for."""
         # numpy's OpenBLAS starts one thread per CPU, each of which spins for its first 50 ms; without them, importing
         # numpy costs 100 ms of CPU instead of 170. Set here, because an earlier change would reach a launched target.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        from wstrace.bus import UNLIMITED
         from wstrace.session import Session
 
         self.plugins.platform.keep_freed_memory()
@@ -193,7 +205,7 @@ class Recording:
             targets=targets,
             groups=groups,
             sources=self._specs("source", [*_snapshots(options), *options.sources]),
-            exporters=self._specs("exporter", options.exporters) + _pictures(options),
+            exporters=self._specs("exporter", options.exporters),
             command=command,
             children=bool(options.children),
             wait_children=options.wait_children,
@@ -201,7 +213,6 @@ class Recording:
             record=False,
             plugins=self.plugins,
             config=self.config,
-            patience=UNLIMITED if options.pictures else None,  # a report is made when all is recorded
         )
 
     def _specs(self, role: str, requested: Sequence[str | Spec]) -> list[Spec]:
@@ -249,6 +260,18 @@ class Recording:
             if launched and not ending.requested:
                 _outlive(session, ending, self.plugins)
 
+    def _picture(self, session: Session) -> None:
+        """Writes the report of --html, of the trace that was kept."""
+        if not self.options.pictures:
+            return
+        from wstrace import open_trace
+
+        try:
+            with open_trace(session.info.saved) as trace:
+                trace.save(self.options.pictures, force=self.options.force)
+        except WstraceError as error:
+            self._no_page = error
+
     def _exit_code(self, session: Session) -> int:
         """The exit code of a session that has stopped, or its error is raised.
 
@@ -268,12 +291,14 @@ class Recording:
         return code or 0 if launched else 0
 
     def _failure(self, session: Session) -> WstraceError | None:
-        """The error of an exporter, or the loss of records under --fail-on-loss; None when there is neither."""
+        """The error of an exporter or of --html, or the loss of records under --fail-on-loss; None without any."""
         try:
             exit_on_exporter_error(session)
         except OutputError as error:
             if not (self._temporary and session.info.incomplete):  # the report has said what it lacks
                 return error
+        if self._no_page is not None:
+            return self._no_page
         if self.options.fail_on_loss:
             if losses := session.ledger.losses():
                 return LossError("lost: " + ", ".join(_lost(session.ledger, *row) for row in losses))
@@ -378,11 +403,6 @@ def _snapshots(options: Tracing) -> list[str]:
     the time at most.
     """
     return [f"working_set:interval={options.over_time:g},max_cpu=0.01"] if options.over_time else []
-
-
-def _pictures(options: Tracing) -> list[Spec]:
-    """What writes the report of --html."""
-    return [Spec("page", {"path": options.pictures, "force": options.force})] if options.pictures else []
 
 
 def _lost(ledger: Ledger, stage: str, who: str, n: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.declarations import Format, Reference
+from wstrace.declarations import Format
 from wstrace.hookspecs import hookimpl
 
 
@@ -19,9 +19,3 @@ def wstrace_formats() -> Sequence[Format]:
             "wstrace_exporters.html.report:write",
         )
     ]
-
-
-@hookimpl
-def wstrace_exporters() -> Sequence[Reference]:
-    """Returns the exporter `page`."""
-    return [Reference("page", "wstrace_exporters.html.exporter:PageExporter")]

@@ -41,7 +41,7 @@ class PeakSnapshotSource(SnapshotSource):
     snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each), and 30 ms besides. A
     peak that is over before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was
     read, and with the peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes
-    are added up: what they share counts several times; their `pss` is read beside that snapshot.
+    are added up: what they share counts several times; their `pss` and `distinct` are read beside that snapshot.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -130,9 +130,9 @@ class PeakSnapshotSource(SnapshotSource):
             self._context.info.extra.pop("sums", None)
 
     def _read_sums(self) -> None:
-        """Reads the proportional shares of several processes while they have what the largest snapshot saw.
+        """Takes the sums of several processes while they have what the largest snapshot saw.
 
-        The kernel walks all pages for that: at most 5 % of the time.
+        The frames of all pages are read for that, which takes ten times as long as a snapshot: at most 5 % of the time.
         """
         now = time.monotonic()
         if self._summed or now < self._sums_due:
@@ -140,9 +140,12 @@ class PeakSnapshotSource(SnapshotSource):
         self._sums_due = now + _SETTLED
         pids = [one.pid for one in self._largest]
         found: list[Accounted] = []
+        pages: int | None = None
         if self._still_there(pids):
             with contextlib.suppress(Unavailable):  # one has ended
                 found = [self._backend.accounted(pid) for pid in pids]
+            with contextlib.suppress(Unavailable):  # only root sees which pages are one
+                pages = self._backend.distinct(pids)
             self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
         # not where one has given memory back while all were read
         if not found or not self._still_there(pids):
@@ -152,7 +155,7 @@ class PeakSnapshotSource(SnapshotSource):
         times = [one.time_ns for one in self._largest]
         self._context.info.extra["sums"] = {
             "from_ns": min(times), "to_ns": max(times), "pids": pids,
-            "pss": sum(known) if len(known) == len(pids) else None,
+            "pss": sum(known) if len(known) == len(pids) else None, "distinct": pages,
         }  # fmt: skip
 
     def _still_there(self, pids: Iterable[int]) -> bool:

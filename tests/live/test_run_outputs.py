@@ -1,0 +1,31 @@
+"""What a launched command leaves: one answer on the terminal, in the page and in the file, wherever that is named."""
+
+import re
+import sys
+
+import pytest
+from kit.command_line import wstrace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: pages and lines together")
+PROGRAM = (sys.executable, "-c", "kept = bytearray(20 << 20); import time; time.sleep(0.5)")
+
+
+def test_the_page_of_a_run_has_the_first_line_that_is_printed_and_replaces_nothing(tmp_path):
+    page = tmp_path / "x.html"
+    done = wstrace("run", "--html", page, "--", *PROGRAM)
+    first = done.stderr.splitlines()[0]
+    assert re.match(r"\d+\.\d MiB at the (peak|exit): ", first)
+    assert first.replace("<", "\\u003c").replace(">", "\\u003e") in page.read_text(encoding="utf-8")
+    written = page.read_bytes()
+    for words, code in ([(page,), 123], [(tmp_path / "x.txt",), 125], [(tmp_path / "y.html", "-o", "-"), 125]):
+        refused = wstrace("run", "--html", *words, "--", "false")
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1), refused.stderr
+    assert page.read_bytes() == written
+    assert not (tmp_path / "y.html").exists()
+
+
+def test_a_file_that_an_exporter_is_given_is_kept(tmp_path):
+    path = tmp_path / "x.wst"
+    done = wstrace("run", "-e", f"msgpack:path={path}", "--", "true")
+    assert done.stderr.splitlines()[-1].startswith(f"saved {path}")
+    assert wstrace("report", path).stdout.splitlines()[0] == done.stderr.splitlines()[0]
