@@ -1,6 +1,7 @@
 """What a launched command leaves: one answer on the terminal, in the page and in the file, wherever that is named."""
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -17,7 +18,10 @@ def test_the_page_of_a_run_has_the_first_line_that_is_printed_and_replaces_nothi
     assert re.match(r"\d+\.\d MiB at the (peak|exit): ", first)
     assert first.replace("<", "\\u003c").replace(">", "\\u003e") in page.read_text(encoding="utf-8")
     written = page.read_bytes()
-    for words, code in ([(page,), 123], [(tmp_path / "x.txt",), 125], [(tmp_path / "y.html", "-o", "-"), 125]):
+    for words, code in ([(page,), 123], [(tmp_path / "x.txt",), 125], [(tmp_path / "y.html", "-o", "-"), 125],
+                        [(tmp_path / "y.html", "-o", tmp_path / "y.html"), 125], [("",), 125],
+                        [(tmp_path / "y.html", "--user", ""), 125],
+                        [(tmp_path / "y.html", "-o", ""), 125]):  # fmt: skip
         refused = wstrace("run", "--html", *words, "--", "false")
         assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1), refused.stderr
     assert page.read_bytes() == written
@@ -29,3 +33,19 @@ def test_a_file_that_an_exporter_is_given_is_kept(tmp_path):
     done = wstrace("run", "-e", f"msgpack:path={path}", "--", "true")
     assert done.stderr.splitlines()[-1].startswith(f"saved {path}")
     assert wstrace("report", path).stdout.splitlines()[0] == done.stderr.splitlines()[0]
+
+
+def test_what_several_attached_processes_had_before_is_no_growth(tmp_path):
+    program = (sys.executable, "-c", "kept = bytearray(30 << 20); print(flush=True); import time; time.sleep(60)")
+    running = [subprocess.Popen(program, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for one in running:
+            one.stdout.readline()
+        done = wstrace("attach", *(one.pid for one in running), "--duration", "1s")
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()
+    grown = re.match(r"\+(\d+\.\d) (\w+) in ", done.stderr)
+    assert grown is not None, done.stderr
+    assert grown[2] in ("B", "KiB")

@@ -152,6 +152,7 @@ class Run:
 
     def __init__(self, trace: Compared, at: str | int) -> None:
         self.trace, self.report = trace, report(trace, at=at)
+        self._at = at
         self.name = printable(base_name(trace.name), NAME_LIMIT)
         if self.report.of is None:
             raise TraceFileError(
@@ -163,6 +164,13 @@ class Run:
         self.total = self.of.rss
         #: whether any fault has a Python stack
         self.stacked = bool(self.of.inputs.faults["stack"].any())
+
+    def rows(self, by: str) -> list[Row]:
+        """Its rows by a dimension; one that needs more than the usual keys of a cube has the trace read again."""
+        if set(dimensions_of((by,))[by].keys) <= self.of.past.cube.keys.keys():
+            return self.of.rows(by)
+        again = report(self.trace, (by,), at=self._at).of
+        return [] if again is None else again.rows(by)
 
     @property
     def doubts(self) -> list[str]:
@@ -234,7 +242,7 @@ class Comparison:
         """
         if why := self.why_not(by):
             raise UsageError(f"not compared by {by}: {why}", "use --by file")
-        return changes_between(self.first.of.rows(by), self.second.of.rows(by), by)
+        return changes_between(self.first.rows(by), self.second.rows(by), by)
 
     def report(self, by: str = "", *, everything: bool = False) -> Report:
         """The comparison as a report by a dimension; "" = package, or file where owners cannot be compared.

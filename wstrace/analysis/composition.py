@@ -320,6 +320,8 @@ class Composition:
                               int(pages.sum()), None if pss is None else round(float(pss.sum())))  # fmt: skip
         divided = _divided(pages, private, pss, self.memory) if len(spaces) > 1 else None
         resident = pages if divided is None else divided
+        if pss is None:  # one factor divides what all of these share
+            estimated |= resident != pages
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:

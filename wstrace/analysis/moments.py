@@ -84,6 +84,8 @@ class LastSnapshots(Generic[T]):
 #: Moments that are the last snapshot of each process, at its own end.
 LAST = ("exit", "last look", "now", "end")
 _NEVER = (1 << 64) - 1
+#: between the first snapshots of two processes, at most
+_BETWEEN_NS = 1_000_000_000
 #: From this part of the largest one on, a look counts as the peak where the sums were read beside it.
 _AS_LARGE = 0.99
 
@@ -228,7 +230,7 @@ class Snapshots:
         if at in LAST:
             return _NEVER, at
         if at in ("peak", "start"):
-            times = self._largest() if at == "peak" else [one.time_ns for one in self.taken[:1]]
+            times = self._largest() if at == "peak" else self._begun()
             last = bool(times) and times[0] == self.taken[-1].time_ns and self._of_the_exit(self.taken[-1:])
             return (times[0] if times else _NEVER), "exit" if last else at
         for time, text in self._marks:
@@ -236,6 +238,15 @@ class Snapshots:
                 after = [one.time_ns for one in self.taken if one.time_ns >= time]
                 return (after[0] if after else time), at
         raise UsageError(f"there is no mark {at!r}", "write: exit, peak, start, or the text of a mark")
+
+    def _begun(self) -> list[int]:
+        """The time at which all processes that are there at first have a snapshot: one after the other; [] without."""
+        seen: dict[tuple[int, int], int] = {}
+        for one in self.taken:
+            if one.process in seen or one.time_ns - max(seen.values(), default=one.time_ns) > _BETWEEN_NS:
+                break
+            seen[one.process] = one.time_ns
+        return [max(seen.values())] if seen else []
 
     def _largest(self) -> list[int]:
         """The time at which the last snapshots of the processes that lived then were the largest; [] without any.

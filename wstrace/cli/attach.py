@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext, suppress
 
 import click
 
@@ -65,7 +65,15 @@ def attach(
             return recording.record((), groups=[opened.enter_context(closing(platform.group(*one))) for one in chosen])
         if (recording.kept or recording.answers) and not (recording.options.sources or recording.options.over_time):
             recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
-        return recording.record([opened.enter_context(closing(platform.attach(pid))) for pid in wanted])
+        found = []
+        for pid in wanted:
+            with (
+                suppress(TargetExited) if pid not in (*pids, *more) else nullcontext()
+            ):  # of a name, one may have ended
+                found.append(opened.enter_context(closing(platform.attach(pid))))
+        if not found:
+            raise TargetExited(f"every process named {' or '.join(names)} has ended")
+        return recording.record(found)
 
 
 def _flight_recorder(options: Tracing, keep: float | None, triggers: tuple[str, ...]) -> Tracing:

@@ -69,6 +69,8 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
     command = command_of(target, literal=literal)
     if not literal and _is_script(target) and not os.path.exists(target[0]):
         raise CommandNotFound(f"there is no file {target[0]}", "write: wstrace run -- COMMAND, if it is a command")
+    if user == "":
+        raise UsageError("--user names nobody", "write a user's name, or leave it out")
     with before_the_trace():
         recording = Recording(options)
         recording.options = with_sources_by_the_way(recording)

@@ -107,6 +107,8 @@ class Recording:
         words = [word.removeprefix("no:") for word in options.plugin]
         if any(not word.startswith("no:") for word in options.plugin):
             raise UsageError(f"-P {options.plugin[0]}", "write -P no:NAME")
+        if "" in (options.output, options.pictures) or options.over_time == 0:
+            raise UsageError("-o, --html or --over-time has an empty value", "write what it is, or leave it out")
         self._error: WstraceError | None = None  # the error of a source or enricher
         self._no_page: WstraceError | None = None  # why the report of --html was not written
         self.plugins = default_plugins()
@@ -145,6 +147,8 @@ class Recording:
         if page := self.options.pictures:
             if recorder or self.options.output == "-":
                 raise UsageError("--html needs the whole trace in a file", "later: wstrace report FILE --html OUT.html")
+            if self.options.output and os.path.realpath(page) == os.path.realpath(self.options.output):
+                raise UsageError(f"-o and --html both name {page}", "name two files")
             if not page.lower().endswith((".html", ".htm")):
                 raise UsageError(f"{page}: a report is a file that ends in .html", f"write {page}.html")
             if Path(page).is_file() and not self.options.force:

@@ -29,6 +29,8 @@ MAX_NOTE_BYTES = 16 << 10  # read of one segment
 MAX_SECTION_NAMES = 1 << 20  # bytes
 MAX_SYMBOLS = 1 << 20  # node has 0.3 million
 MAX_STRINGS = 40 << 20  # bytes
+MAX_NAME = 4096  # bytes of a name
+MAX_IMPORTS, MAX_LIBRARIES = 1 << 15, 1024  # of one program, with the folders of its libraries
 _MAX_READ = 64 << 20
 
 X86_64 = 62  # e_machine
@@ -85,6 +87,11 @@ _HEADER = struct.Struct("<HHIQQQIHHHHHH")
 
 class TooManySymbolsError(ValueError):
     """A table is larger than what is read: in a part of one, symbols without a size would reach to a wrong next one."""
+
+
+def _string(strings: bytes, at: int) -> bytes:
+    """A name in a table of strings, cut at MAX_NAME: one without an end would be all that is left of the table."""
+    return strings[at : at + MAX_NAME].partition(b"\0")[0]
 
 
 def read_of(fd: int) -> Read:
@@ -161,7 +168,9 @@ class Elf:
         """The names of the symbols that it expects of its libraries."""
         rows, strings = self.symbols(DYNAMIC_SYMBOLS)
         names = rows["name"][rows["section"] == 0].tolist()
-        return {strings[at : strings.find(b"\0", at)] for at in names} - {b""}
+        if len(names) > MAX_IMPORTS:
+            raise TooManySymbolsError(f"expects {len(names)} symbols of its libraries")
+        return {_string(strings, at) for at in names} - {b""}
 
     def libraries(self) -> tuple[list[str], list[str]]:
         """The names of the libraries that it needs, and the folders that it wants them to be searched in."""
@@ -170,8 +179,10 @@ class Elf:
         rows, strings = self._linked(DYNAMIC, _TAGS)
         for tag, value in rows.tolist():
             if tag in (_NEEDED, _RPATH, _RUNPATH):
-                text = os.fsdecode(strings[value : strings.find(b"\0", value)])
+                text = os.fsdecode(_string(strings, value))
                 (needed if tag == _NEEDED else folders).append(text)
+                if len(needed) + len(folders) > MAX_LIBRARIES:
+                    raise ValueError(f"needs more than {MAX_LIBRARIES} libraries")
         return needed, [folder for text in folders for folder in text.split(":")]
 
     @functools.cached_property

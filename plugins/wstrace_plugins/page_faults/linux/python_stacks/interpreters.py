@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +48,8 @@ _FOLDERS = (
     "/usr/lib",
 )
 _MOST_FILES, _MOST_STEPS = 4096, 4
+#: places in which a program's libpython is searched; files of a process, beside its program, that are looked into
+_MOST_SEARCHED, _MOST_OF_PROCESS = 1000, 32
 #: what is between blanks and what has a meaning for a shell
 _WORD = r"[^\s;&|()<>'\"`$=]+"
 _SHEBANG_BYTES = 4096
@@ -83,7 +86,7 @@ class Interpreters:
             name = names[columns["file"][row]]
             if name in seen or columns["offset"][row] or not columns["ino"][row]:
                 continue
-            if name != program and not is_named(name):
+            if name != program and (len(seen) > _MOST_OF_PROCESS or not is_named(name)):
                 continue
             seen.add(name)
             begin, end, dev, ino = (int(columns[key][row]) for key in ("start", "end", "dev", "ino"))
@@ -162,7 +165,8 @@ class Interpreters:
         origin = os.path.dirname(path if root else os.path.realpath(path))
         folders = [folder.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for folder in folders]
         folders += environment.get("LD_LIBRARY_PATH", "").split(":")
-        for name, folder in itertools.product(filter(_is_libpython, needed), (*folders, *_FOLDERS)):
+        searched = itertools.product(filter(_is_libpython, needed), (*folders, *_FOLDERS))
+        for name, folder in itertools.islice(searched, _MOST_SEARCHED):
             try:
                 library = open_named(os.path.join(folder, name), root)
             except (OSError, ValueError):
@@ -281,6 +285,7 @@ class History:
         self._programs: dict[int, list[tuple[int, _Program]]] = {}
         #: name, device and inode of a file -> what was seen in it; None = it could not be looked into
         self._files: dict[tuple[int, int, int], Looked | None] = {}
+        self._opened = Counter[int]()  # pid -> the files of it that were looked into
         #: whether a process has executed or mapped a CPython, or what is named like one
         self.met = False
         #: whether a process was started, or executed a further program
@@ -314,6 +319,7 @@ class History:
     def _process(self, event: int, pid: int, ppid: int, time_ns: int) -> None:
         if len(self._programs) >= _MOST_PROCESSES:
             self._programs.clear()
+            self._opened.clear()
         if event == PROCESS_FORK:
             of_parent = self._programs.get(ppid)
             self._programs[pid] = [(time_ns, of_parent[-1][1])] if of_parent else []
@@ -333,6 +339,9 @@ class History:
             return
         key = (file, dev, ino)
         if key not in self._files:
+            self._opened[pid] += 1
+            if self._opened[pid] > _MOST_OF_PROCESS and not first:
+                return
             if len(self._files) >= _MOST_MAPPED_FILES:
                 self._files.clear()
             self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
