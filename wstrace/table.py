@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.errors import missing
@@ -13,6 +13,9 @@ from wstrace.schema import DTYPES, Column, Schema
 if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
+
+#: The number of rows that become text at once, which bounds the memory: a name has up to 4,096 bytes.
+_TEXT_ROWS = 4096
 
 
 class Selection(NamedTuple):
@@ -248,3 +251,28 @@ def _categories(codes: NDArray[Any], names: Sequence[str], library: Any) -> obje
     places = np.array([position[text] for text in texts], "<i8")[inverse]
     categorical: object = library.Categorical.from_codes(places, list(position))
     return categorical
+
+
+#: (rows, a column, the names behind its codes; None = it has numbers) -> a text for each row
+Cells = Callable[[Batch, Column, "list[str] | None"], Iterable[str]]
+
+
+def write_text(rows: Batches, file: IO[bytes], cells: Cells, begin: str, end: str) -> int:
+    """Writes a line for each row: its cells, with commas between, after `begin` and before `end`; returns how many."""
+    columns, n = rows.columns, 0
+    for batch in rows:
+        for text in text_lines(batch, columns, rows.trace.strings, cells, begin, end):
+            file.write(text)
+        n += len(batch)
+    return n
+
+
+def text_lines(
+    batch: Batch, columns: Sequence[Column], strings: Dictionary, cells: Cells, begin: str, end: str
+) -> Iterator[bytes]:
+    """The lines of a batch, some thousands at a time."""
+    names = [names_of(column, strings) for column in columns]
+    for start in range(0, len(batch), _TEXT_ROWS):
+        part = batch.take(slice(start, start + _TEXT_ROWS))
+        texts = [cells(part, column, known) for column, known in zip(columns, names, strict=True)]
+        yield "".join(f"{begin}{','.join(row)}{end}" for row in zip(*texts, strict=True)).encode()

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PROCESS, Column, Schema
+from wstrace.table import text_lines
 from wstrace.text import spreadsheet_text, well_formed
 from wstrace_exporters.csv import writer
 
@@ -44,16 +45,16 @@ def by_hand(batch: Batch) -> bytes:
 @given(ROWS)
 def test_it_is_what_one_cell_after_the_other_gives(rows):
     batch = batch_of(rows)
-    assert b"".join(writer.lines(batch, TABLE.columns, batch.strings)) == by_hand(batch)
+    assert b"".join(text_lines(batch, TABLE.columns, batch.strings, writer.cells, "", "\n")) == by_hand(batch)
 
 
 def test_many_rows_are_taken_in_parts():
     batch = batch_of([(n * 10**15, -n, n % 9, n % 256) for n in range(10_000)])
-    parts = list(writer.lines(batch, TABLE.columns, batch.strings))
+    parts = list(text_lines(batch, TABLE.columns, batch.strings, writer.cells, "", "\n"))
     assert b"".join(parts) == by_hand(batch)
     assert len(parts) == 3
 
 
 def test_a_stream_without_rows_is_no_text():
     batch = Batch(PROCESS, {"pid": np.empty(0, "u4")})
-    assert list(writer.lines(batch, PROCESS.columns, batch.strings)) == []
+    assert list(text_lines(batch, PROCESS.columns, batch.strings, writer.cells, "", "\n")) == []
