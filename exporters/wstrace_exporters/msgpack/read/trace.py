@@ -227,7 +227,7 @@ class TraceFile(Trace):
         )
 
     @functools.cached_property
-    def marks(self) -> list[dict[str, Any]]:
+    def marks(self) -> list[dict[str, object]]:
         """Every mark in the file (clock, lost, schema, user, facts ...) as a dict: see FORMAT.md."""
         return [mark for part in self.parts for mark in part.marks()]
 
