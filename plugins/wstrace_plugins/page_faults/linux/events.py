@@ -116,10 +116,7 @@ class Settings(NamedTuple):
         else:
             config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
             fields["sample_period"] = self.period
-            fields["sample_type"] = (
-                perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
-            )
-            fields["sample_type"] |= perf.PERF_SAMPLE_CGROUP * self.cgroups
+            fields["sample_type"] = perf.SAMPLE_TYPE | perf.PERF_SAMPLE_CGROUP * self.cgroups
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 

@@ -70,7 +70,8 @@ PERF_RECORD_SAMPLE, PERF_RECORD_MMAP2, PERF_RECORD_CGROUP = 9, 10, 19
 PERF_RECORD_MISC_KERNEL, PERF_RECORD_MISC_USER = 1, 2
 PERF_RECORD_MISC_COMM_EXEC = 1 << 13
 
-#: PERF_RECORD_SAMPLE of sample_type IP|TID|TIME|ADDR
+#: The sample_type of faults, and PERF_RECORD_SAMPLE of it.
+SAMPLE_TYPE = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_ADDR
 SAMPLE = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("ip", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"), ("addr", "<u8"),
@@ -80,7 +81,7 @@ LOST = np.dtype([
     ("type", "<u4"), ("misc", "<u2"), ("size", "<u2"), ("id", "<u8"), ("lost", "<u8"), ("pid", "<u4"), ("tid", "<u4"),
     ("time", "<u8"),
 ])  # fmt: skip
-assert SAMPLE.itemsize == LOST.itemsize == 40
+assert SAMPLE.itemsize == LOST.itemsize
 
 #: struct perf_event_mmap_page: the positions of its cursors, as indices of u64
 DATA_HEAD, DATA_TAIL = 1024 // 8, 1032 // 8

@@ -85,8 +85,9 @@ _USER, _KERNEL = (
 )
 #: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with cgroups the id of the cgroup; with
 #: stacks the hash of the stack.
-_HEADER, _IP, _IDS, _TIME, _ADDRESS, _STACK = range(6)
-_NO_ROWS = np.zeros((5, 0), "<u8").T
+_HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
+_STACK = WORDS
+_NO_ROWS = np.zeros((WORDS, 0), "<u8").T
 #: Rows that are transposed at a time: 160 KiB, which stay in the cache.
 _ROWS_AT_ONCE = 4096
 
