@@ -168,7 +168,7 @@ class TestAsync(unittest.IsolatedAsyncioTestCase):
 
 
 def test_the_fixture(pytester):
-    """Memory of its own: what malloc gives may have been there, freed by whatever the start took (compiling modules)."""
+    """Memory of its own: what malloc gives may have been there, freed by what the start took (compiling modules)."""
     run(pytester, test_it="""
 import mmap
 def test_it(wstrace_delta):
