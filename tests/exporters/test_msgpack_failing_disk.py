@@ -187,8 +187,10 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
         exporter.flush(1)
     dropped = context.ledger.get("failed_lane", "msgpack")
     assert dropped > 0
+    written = path.stat().st_size
     disk.left = 1 << 60
     exporter.tick()
+    assert written < path.stat().st_size < written + 400_000  # what had waited in memory
     everything(exporter, context, 5000)
     with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
         exporter.close()

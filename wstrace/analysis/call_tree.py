@@ -21,14 +21,12 @@ class CallTree:
 
     Attributes:
         strings: the dictionary that `function` and `file` are codes of: that of the first batch.
-        refused: rows with an id past the limit. They are not kept, and their stacks are unknown.
     """
 
     LIMIT = 1 << 22
 
     def __init__(self) -> None:
         self.strings = Dictionary()
-        self.refused = 0
         self._known = np.zeros(1, np.bool_)  # by id
         self._columns: dict[str, NDArray[Any]] = {
             column.name: np.zeros(1, DTYPES[column.type]) for column in CALL_SITE.columns if column.name != "id"
@@ -52,7 +50,6 @@ class CallTree:
         _, first = np.unique(ids, return_index=True)
         rows = np.sort(first)
         fits = (ids[rows] != 0) & (ids[rows] < self.LIMIT)
-        self.refused += int((ids[rows] >= self.LIMIT).sum())
         rows = rows[fits]
         rows = rows[~self._known[ids[rows]]]
         own = ids[rows]

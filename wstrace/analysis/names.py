@@ -192,7 +192,7 @@ class Names:
 
     Attributes:
         strings: the dictionary that codes point into: that of the first batch.
-        exits: processes that ended. seen: the numbers of all that the trace names.
+        seen: the numbers of all that the trace names.
     """
 
     def __init__(self, context: Context | None = None, rule: OwnRule | None = None) -> None:
@@ -202,7 +202,7 @@ class Names:
         context = context or Context()
         self.symbolizer = Symbolizer(context, live=False if context.info.recorded else None)
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
-        self.exits, self.seen = 0, set[int]()
+        self.seen = set[int]()
         self._own: dict[int, bool] = {}  # code of a file -> whether it has the program's own native code
 
     def recoded(self, batch: Batch) -> Batch:
@@ -225,7 +225,6 @@ class Names:
         events, tids, own = batch["event"], batch["tid"], batch["tid"] == batch["pid"]
         hosts = batch.columns.get("host")
         processes, parents = (self.processes.numbers(hosts, batch[name]) for name in ("pid", "ppid"))
-        self.exits += int(np.count_nonzero((events == PROCESS_EXIT) & own))
         self.seen.update(processes[own].tolist()[: max(_LIMIT - len(self.seen), 0)])
         names = batch.columns.get("name", np.zeros(len(batch), np.uint32))
         self.of_processes.learn(processes, parents, tids, own, events, names)

@@ -81,7 +81,6 @@ class Decoder:
         self._stacks: dict[int, tuple[int, int]] = {}
         #: (code, offset) -> its frame
         self._frames: dict[tuple[int, int], _Frame] = {}
-        self.refused = 0
 
     def take(self, records: Iterable[memoryview]) -> Batch | None:
         """Reads new records; returns the call sites that are new."""
@@ -96,7 +95,6 @@ class Decoder:
         if not stacks:
             return None
         if self._bytes + _STACK_BYTES * len(stacks) > MOST_BYTES:
-            self.refused += len(stacks)
             return None
         self._bytes += _STACK_BYTES * len(stacks)
         self._add(stacks)
@@ -111,7 +109,6 @@ class Decoder:
         lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
         size = _CODE_BYTES + len(lines)
         if self._bytes + size > MOST_BYTES // 2:  # the other half is for stacks
-            self.refused += 1
             return
         self._bytes += size
         self._codes[key] = _Code(

@@ -88,7 +88,6 @@ class S:
     STATUS = 96
     # counts; ROWS_LOST of minor and of major ones
     ROWS_LOST = 104
-    RECORDS_LOST = 120
     # of a search
     INTERPRETER = 144
     NEXT = 152

@@ -145,7 +145,7 @@ def _content(a: Walk, o: Layout) -> None:
 
 
 def tell_stack(a: Walk, o: Layout) -> None:
-    """The stack in the scratch memory is new: its code objects and it go into the ring buffer, or are counted as lost.
+    """A new stack in the scratch memory: its code objects and it go into the ring buffer, or its faults have none.
 
     Only a stack that was reported as a whole is `seen`: another fault tries again.
     """
@@ -167,13 +167,10 @@ def tell_stack(a: Walk, o: Layout) -> None:
     a.mov(R2, R8, S.RECORD)
     a.mov(R4, NO_WAKEUP)
     a.call(RING_OUTPUT)
-    a.jump_if(R0, "!=", 0, "lost")
+    a.jump_if(R0, "!=", 0, "row")
     a.key(S.HASH)
     a.store(FP, VALUE, 1)
     a.update(a.maps.seen.fd)
-    a.jump("row")
-    a.label("lost")
-    a.count(S.RECORDS_LOST)
 
 
 def _code(a: Walk, o: Layout, again: str) -> None:
@@ -245,13 +242,10 @@ def _code(a: Walk, o: Layout, again: str) -> None:
     a.mov(R2, R7)
     a.mov(R4, NO_WAKEUP)
     a.call(RING_OUTPUT)
-    a.jump_if(R0, "!=", 0, "no room")
+    a.jump_if(R0, "!=", 0, "stop")
     a.store(FP, VALUE, 1)
     a.update(a.maps.codes.fd)
     a.jump(again)
-    a.label("no room")
-    a.count(S.RECORDS_LOST)
-    a.jump("stop")
     a.label("all")
     a.put(S.ENDED, 1)
     a.label("stop")
