@@ -20,7 +20,8 @@ def test_the_page_of_a_run_has_the_first_line_that_is_printed_and_replaces_nothi
     written = page.read_bytes()
     for words, code in ([(page,), 123], [(tmp_path / "x.txt",), 125], [(tmp_path / "y.html", "-o", "-"), 125],
                         [(tmp_path / "y.html", "-o", tmp_path / "y.html"), 125], [("",), 125],
-                        [(tmp_path / "y.html", "--user", ""), 125],
+                        [(tmp_path / "y.html", "--user", ""), 125], [(tmp_path / "y.html", "-o", "/dev/null"), 125],
+                        [(tmp_path / "y.html", "-P", "no:msgpack"), 125],
                         [(tmp_path / "y.html", "-o", ""), 125]):  # fmt: skip
         refused = wstrace("run", "--html", *words, "--", "false")
         assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1), refused.stderr

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing
 
 import click
 
 from wstrace.cli.common import Duration
-from wstrace.cli.tracing import Recording, Tracing, tracing_options
+from wstrace.cli.tracing import RECORDER, Recording, Tracing, tracing_options
 from wstrace.errors import TargetExited, UsageError
 from wstrace.options import Spec, parse_spec
 from wstrace.plugins import own_platform
@@ -67,10 +67,11 @@ def attach(
             recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
         found = []
         for pid in wanted:
-            with (
-                suppress(TargetExited) if pid not in (*pids, *more) else nullcontext()
-            ):  # of a name, one may have ended
+            try:
                 found.append(opened.enter_context(closing(platform.attach(pid))))
+            except TargetExited:
+                if pid in (*pids, *more):  # of those with a name, one may have ended
+                    raise
         if not found:
             raise TargetExited(f"every process named {' or '.join(names)} has ended")
         return recording.record(found)
@@ -81,7 +82,7 @@ def _flight_recorder(options: Tracing, keep: float | None, triggers: tuple[str, 
     given = {"path": options.output, "keep": keep}
     sources = _with(options.sources, "triggers", {"on": triggers} if triggers else {})
     recorder = {name: value for name, value in given.items() if value is not None}
-    exporters = _with(options.exporters, "flight_recorder", recorder)
+    exporters = _with(options.exporters, RECORDER, recorder)
     return options._replace(sources=sources, exporters=exporters, output=None)
 
 

@@ -57,6 +57,7 @@ class Tracing(NamedTuple):
 
 #: The name under which TraceInfo.extra has the pids of traced processes that had not ended when a source stopped; as
 #: many of them are named.
+RECORDER = "flight_recorder"
 _WENT_ON, _NAMED = "went_on", 3
 _SPEC = "NAME[:OPT=VAL,...]"
 _OPTIONS = [
@@ -133,6 +134,10 @@ class Recording:
     def _exporters(self) -> list[Spec]:
         return [parse_spec(one) for one in (*self.config.get("exporters", ()), *self.options.exporters)]
 
+    def _has(self, *names: str) -> bool:
+        """Whether one of these exporters is wanted."""
+        return any(spec.name in names for spec in self._exporters())
+
     def _check(self) -> None:
         """Raises UsageError for an unknown name or configuration key."""
         if self.config.given:  # otherwise classes that this trace does not need would be imported for their options
@@ -143,11 +148,12 @@ class Recording:
         for word in self._left_out:
             if word not in known:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
-        recorder = any(spec.name == "flight_recorder" for spec in self._exporters())
         if page := self.options.pictures:
-            if recorder or self.options.output == "-":
+            output = self.options.output
+            piped = output and (output == "-" or (Path(output).exists() and not Path(output).is_file()))
+            if piped or self._has(RECORDER) or not self.plugins.taking_output():
                 raise UsageError("--html needs the whole trace in a file", "later: wstrace report FILE --html OUT.html")
-            if self.options.output and os.path.realpath(page) == os.path.realpath(self.options.output):
+            if output and os.path.realpath(page) == os.path.realpath(output):
                 raise UsageError(f"-o and --html both name {page}", "name two files")
             if not page.lower().endswith((".html", ".htm")):
                 raise UsageError(f"{page}: a report is a file that ends in .html", f"write {page}.html")
@@ -185,9 +191,7 @@ class Recording:
     @property
     def kept(self) -> bool:
         """Whether the user wants a file of the trace."""
-        writing = {"flight_recorder", *self.plugins.taking_output()}
-        given = any(spec.name in writing for spec in self._exporters())
-        return bool(self.options.output or given)
+        return bool(self.options.output) or self._has(RECORDER, *self.plugins.taking_output())
 
     @property
     def answers(self) -> bool:
