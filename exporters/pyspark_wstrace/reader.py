@@ -115,7 +115,7 @@ def types_of(request: Request) -> dict[str, str]:
 
 
 class WstraceReader(spark.DataSourceReader):
-    """Reads these columns of what was asked for."""
+    """Reads these columns of the wanted rows."""
 
     def __init__(self, request: Request, names: list[str]) -> None:
         self.request, self.types = request, types_of(replace(request, columns=tuple(names)))

@@ -86,13 +86,13 @@ async function main() {
   await answers(one => 201 in one || 5 in one);
   request(2);
   await answers(one => 202 in one || Number(one[3]) === 2);
-  const told = [];
+  const answered = [];
   for (const sql of queries) {
     request(3, data(103, data(1, Buffer.from(sql))));
     const isLast = one => [...fields(one[203] ?? Buffer.alloc(0))].some(([field, body]) => field === 2 || field === 3 && [...fields(body)].some(([part, value]) => part === 6 && value));
-    told.push(rows((await answers(isLast)).map(one => one[203])));
+    answered.push(rows((await answers(isLast)).map(one => one[203])));
   }
-  console.log(JSON.stringify(told));
+  console.log(JSON.stringify(answered));
   process.exit(0);
 }
 main().catch(error => { console.error(error); process.exit(1); });

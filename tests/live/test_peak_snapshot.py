@@ -50,7 +50,7 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
 
 @pytest.mark.parametrize("script", ['"$0" "$@" &', '("$0" "$@" &); sleep 4'], ids=["command ended", "parent ended"])
 def test_a_process_that_outlives_its_parent_is_looked_at(tmp_path, script):
-    """GIVEN a program that a shell leaves behind WHEN it has its peak THEN the look has its pages, as `blame` needs.
+    """GIVEN a program that a shell leaves behind WHEN it has its peak THEN the snapshot has its pages.
 
     No process below the command is its parent any more, so it is found by the records of its birth alone.
     """

@@ -9,7 +9,7 @@ from wstrace import Source, hookimpl
 
 @hookimpl
 def wstrace_sources() -> Sequence[type[Source]]:
-    """The source's class, imported only where sources are asked for: numpy would cost every command its start."""
+    """The source's class, imported only where sources are wanted: numpy would cost every command its start."""
     from wstrace_example_source.source import ResidentSize
 
     return [ResidentSize]

@@ -41,7 +41,7 @@ def top(more: tuple[int, ...], names: tuple[str, ...], sources: tuple[str, ...],
     if not wanted:
         raise UsageError("no process given", "write: wstrace top PID, or --name GLOB")
     try:
-        import textual  # noqa: F401 - asked before anything is attached to
+        import textual  # noqa: F401 - refused before anything is attached to
     except ImportError as error:
         raise missing("textual", error, "pip install 'wstrace[top]'", "wstrace top") from None
     refuse_shared_terminal(wanted, own_terminal())
@@ -91,11 +91,11 @@ def _watch(pids: list[int], sources: Iterable[str], children: bool) -> int:
     from wstrace_exporters.live_screen.screen import Screen
 
     plugins, live = default_plugins(), Live()
-    asked = {name: parse_spec(name) for name in plugins.defaults("source")}
-    asked |= {spec.name: spec for spec in map(parse_spec, (_FAULTS, _LOOKS, *sources))}
+    wanted = {name: parse_spec(name) for name in plugins.defaults("source")}
+    wanted |= {spec.name: spec for spec in map(parse_spec, (_FAULTS, _LOOKS, *sources))}
     with ExitStack() as opened:
         targets = [opened.enter_context(closing(plugins.platform.attach(pid))) for pid in pids]
-        session = Session(targets=targets, sources=list(asked.values()), exporters=[live], children=children,
+        session = Session(targets=targets, sources=list(wanted.values()), exporters=[live], children=children,
                           record=False, plugins=plugins, config=Config.load(project=False))  # fmt: skip
         from wstrace_exporters.live_screen.app import Top
 

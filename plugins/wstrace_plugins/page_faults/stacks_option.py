@@ -12,7 +12,7 @@ _JOINED = ("python", "native")
 
 
 class Stacks(NamedTuple):
-    """Which stacks were asked for.
+    """Which stacks are wanted.
 
     python: the Python frames, read at each fault by an eBPF program. native: the stack of sampled faults, unwound.
     required: a kind that cannot be had is an error; without it (`auto`) it is left out, and said so.

@@ -23,7 +23,7 @@ class TestLive(ExporterContract):
         return Live()
 
 
-class Told:
+class Shown:
     """A live view of a script that comes bit by bit."""
 
     def __init__(self, script: Script) -> None:
@@ -50,7 +50,7 @@ class Told:
         return self.live.latest
 
 
-def grow(script: Script, shown: Told | None, steps: int) -> None:
+def grow(script: Script, shown: Shown | None, steps: int) -> None:
     """Each step keeps 4 pages, and takes 64 that are given back before the look at its end."""
     for step in range(steps):
         t = 1000 * (step + 1)
@@ -66,7 +66,7 @@ def grow(script: Script, shown: Told | None, steps: int) -> None:
 
 def test_what_it_let_go_is_no_part_of_what_is_resident():
     script = Script()
-    shown = Told(script)
+    shown = Shown(script)
     grow(script, shown, 8)
     look = shown.live.latest
     everything = Script()
@@ -82,7 +82,7 @@ def test_what_it_let_go_is_no_part_of_what_is_resident():
 
 def test_faults_are_those_since_the_look_before():
     script = Script()
-    shown = Told(script)
+    shown = Shown(script)
     grow(script, shown, 3)
     for page in range(5):
         script.fault(9000 + page, ANON + (1 << 26) + page * PAGE, SAVE)
@@ -94,7 +94,7 @@ def test_faults_are_those_since_the_look_before():
 
 def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
     script = Script()
-    shown = Told(script)
+    shown = Shown(script)
     grow(script, shown, 1)  # that snapshot was taken now, long after the times of the script
     for page in range(5):
         script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
@@ -107,7 +107,7 @@ def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once
 def test_pages_of_faults_to_come_are_not_said_to_be_from_before_the_trace(monkeypatch):
     """GIVEN records that come half a second late WHEN a snapshot has pages already THEN the one before it is shown."""
     second, script = 1_000_000_000, Script()
-    shown = Told(script)
+    shown = Shown(script)
     script.fault(second // 2, ANON, APP)
     script.snapshot(second, (ANON, 1, PAGE_EXCLUSIVE), number=1)
     script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
@@ -142,7 +142,7 @@ def test_what_came_without_a_fault_is_one_row_in_all_snapshots(lose, base, flags
     """GIVEN a loss before pages came WHEN it is old THEN no row has lost what another one of the screen has gained."""
     script = Script()
     script.batches.pop()  # the process was there before the trace: nothing tells that it began
-    shown, screen = Told(script), Screen("app")
+    shown, screen = Shown(script), Screen("app")
     script.fault(1, ANON + (1 << 20), APP)
     lose(script, base)
     for number in range(4):
@@ -156,7 +156,7 @@ def test_what_came_without_a_fault_is_one_row_in_all_snapshots(lose, base, flags
 def test_without_a_look_at_the_pages_it_says_why():
     script = Script()
     script.fault(1, ANON, APP)
-    look = Told(script).look()
+    look = Shown(script).look()
     assert not look.resident
     assert look.faults == 1
     assert look.owners[0]["faults"] == 1

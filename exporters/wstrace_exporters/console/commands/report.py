@@ -71,7 +71,7 @@ def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str
 
 
 def _chosen(options: dict[str, Any]) -> Filter:
-    """The faults and pages that are asked for."""
+    """The faults and pages that are wanted."""
     from wstrace.analysis.filter import Filter
 
     return Filter(options["glob"], options["kind"], options["pid"], options["tid"], options["start"] or 0.0,

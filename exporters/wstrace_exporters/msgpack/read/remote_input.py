@@ -38,7 +38,7 @@ class RemoteInput:
         TraceFileError: there is no such object.
     """
 
-    #: The blocks of all inputs: whose, where in it, the bytes. The oldest are forgotten past HELD_BYTES.
+    #: The blocks of all inputs: the input, where in it, the bytes. The oldest are forgotten past HELD_BYTES.
     _held: ClassVar[deque[tuple[RemoteInput, int, bytes]]] = deque()
     _lock = threading.Lock()
 

@@ -138,7 +138,7 @@ def run(link: Connection) -> None:
 
 
 def _follow(session: Session, seen: Seen, paced: list[Paced], link: Connection) -> None:
-    """Reports, and sets the rate that is asked for, until the link says None. Raises OutputError: it has failed."""
+    """Reports, and sets the wanted rate, until the link says None. Raises OutputError: it has failed."""
     known = 0
     while True:
         report = _report(session, seen)
