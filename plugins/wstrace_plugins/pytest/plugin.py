@@ -1,9 +1,11 @@
-"""What `--wstrace` does in a pytest run: counts every test, measures and judges those with a marker."""
+"""What `--wstrace` does in a pytest run: counts every test, measures, judges those with a marker, and says so."""
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,8 +13,7 @@ from typing import Any
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace.text import number
-from wstrace_plugins.pytest import report
+from wstrace.text import number, printable, size
 from wstrace_plugins.pytest.baselines import RUNS, Baselines
 from wstrace_plugins.pytest.isolated import CHILD, Child, fail, run_executed, run_forked
 from wstrace_plugins.pytest.limits import FIGURES, Limits, Measured, limits_of
@@ -26,6 +27,8 @@ _MEASURED = pytest.StashKey[Measured]()
 _FAULTS = pytest.StashKey[tuple[int, str]]()
 #: the report of a child that says the outcome
 _APART = pytest.StashKey[pytest.TestReport]()
+#: of a table: its rows, the characters of a label, the names beside a note
+_ROWS, _LABEL, _NAMES = 10, 90, 5
 
 
 class Budgets:
@@ -165,7 +168,7 @@ class Budgets:
         item.user_properties += [(f"wstrace.{name}", value) for name, value in properties.items()]
         item.stash[_FAULTS] = least["faults"], words
         if self._broken(item, limits, measured):
-            fail(report.failure(measured, self._baselines.grown(item.nodeid, measured)))
+            fail(_failure(measured, self._baselines.grown(item.nodeid, measured)))
 
     def _broken(self, item: pytest.Item, limits: Limits, measured: Measured) -> bool:
         """Whether a limit, or what the baseline allows, is passed; notes which."""
@@ -205,4 +208,40 @@ class Budgets:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the table."""
-        report.summary(terminalreporter, self._top, self._baselines.notes)
+        _summary(terminalreporter, self._top, self._baselines.notes)
+
+
+# -- what is printed --------------------------------------------------------------------------------------------
+
+
+def _failure(measured: Measured, grown: Sequence[str]) -> str:
+    """The text of a test that is over its budget: which figures, what grew, and what has the memory."""
+    lines = [*(f"wstrace: {text}" for text in measured.broken), *map(printable, grown)]
+    if measured.rows:
+        what = "own line" if measured.by == "line" else "file or kind of memory, which has more at its end"
+        lines.append(f"{'brought':>10}  {'of it left':>10}  {what}")
+    for label, brought, left in measured.rows[:_ROWS]:
+        lines.append(f"{size(brought):>10}  {size(left):>10}  {printable(label, _LABEL)}")
+    return "\n".join([*lines, f"({measured.lacking})"] if measured.lacking else lines)
+
+
+def _summary(terminal: pytest.TerminalReporter, rows: int, sentences: Iterable[str]) -> None:
+    """The tests with the most page faults, sentences on the whole run, and why tests were not judged."""
+    counted: list[tuple[int, str, str]] = []
+    tests = defaultdict(list)
+    for report in [one for several in terminal.stats.values() for one in several if hasattr(one, "wstrace_faults")]:
+        faults, spread = report.wstrace_faults
+        counted.append((faults, report.nodeid, spread))
+        for note in report.wstrace["notes"] if hasattr(report, "wstrace") else ():
+            tests[note].append(report.nodeid)
+    if rows:
+        terminal.section("wstrace: most page faults")
+        for faults, name, spread in heapq.nlargest(rows, counted, key=lambda row: row[0]):
+            terminal.write_line(f"{number(faults):>12}  {printable(name, _LABEL)}{spread}")
+        total = sum(faults for faults, _, _ in counted)
+        terminal.write_line(f"{number(total):>12}  in all {number(len(counted))} tests")
+    for text in sentences:
+        terminal.write_line(f"wstrace: {printable(text)}", yellow=True)
+    for note, names in tests.items():
+        more = f" and {number(len(names) - _NAMES)} more" if len(names) > _NAMES else ""
+        terminal.write_line(f"wstrace: {printable(note)}: {printable(', '.join(names[:_NAMES]))}{more}", yellow=True)
