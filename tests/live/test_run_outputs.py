@@ -25,6 +25,8 @@ def test_the_page_of_a_run_has_the_first_line_that_is_printed_and_replaces_nothi
                         [(tmp_path / "y.html", "-o", ""), 125]):  # fmt: skip
         refused = wstrace("run", "--html", *words, "--", "false")
         assert (refused.returncode, len(refused.stderr.splitlines())) == (code, 1), refused.stderr
+    for words in (("--html", ""), ("--html", page, "--by", "file"), ("--html", page, "--kind", "anon")):
+        assert wstrace("report", *words, "--", "true").returncode == 125
     assert page.read_bytes() == written
     assert not (tmp_path / "y.html").exists()
 

@@ -52,12 +52,14 @@ def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str
     wstrace report out.wst --format folded | flamegraph.pl > faults.svg
     """
     format_, step = options.pop("format_"), options["step"]
+    if html is not None and (not html or by or options["sort"] or options["as_json"] or _chosen(options)):
+        raise UsageError("--html FILE has all of a trace, and no table by a choice", "leave the other options out")
     if step:
         # So rarely that a snapshot, which holds the lock of the target's mappings, takes 1 % of the time at most.
         options["sources"] = (f"working_set:interval={step},max_cpu=0.01", *options["sources"])
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
         if html:
-            faults, damage = trace.html(html, force=options["force"]), damage_note(trace.state)
+            faults, damage = trace.html(html, force=options["force"], at=options["at"]), damage_note(trace.state)
             click.echo(f"{printable(html)}: {number(faults)} faults{damage}", err=True)
         elif format_ == "folded":
             _folded(trace)
