@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from kit.another_user import CALLER
 from kit.command_line import in_process, peak_bytes, wstrace
+from kit.hostile_images import section
 from kit.recorded_run import compiled
 
 WSTRACE = [sys.executable, "-m", "wstrace"]
@@ -245,6 +246,70 @@ def running(*words: object) -> Iterator[int]:
             assert process.poll() is None
         finally:
             process.kill()
+
+
+#: maps every file of a folder that it is given, and touches memory until it is ended
+LIAR = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    char name[4096];
+    for (int i = 0; i < 1500 && argc > 1; i++) {
+        snprintf(name, sizeof name, "%s/python%d", argv[1], i);
+        mmap(0, 4096, PROT_READ, MAP_PRIVATE, open(name, O_RDONLY), 0);
+    }
+    for (;; usleep(1000)) {
+        char *page = mmap(0, 4096, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        *page = 1;
+        munmap(page, 4096);
+    }
+}
+"""
+
+
+def lying(program: Path, symbols: int, strings: bytes, libraries: int, hole: int = 0) -> bytes:
+    """The program with other tables: so many symbols and libraries, with names a byte apart; `hole`: bytes of more."""
+    image = bytearray(program.read_bytes())
+    rows = b"".join(struct.pack("<IBBHQQ", 1 + n, 0x12, 0, 0, 0, 0) for n in range(symbols))
+    tags = b"".join(struct.pack("<QQ", 1, 1) for _ in range(libraries))
+    at = len(image)
+    image += strings + rows + tags
+    end = -(-len(image) // 4096) * 4096
+    heads = [section(0), section(11, end if hole else at + len(strings), hole or len(rows), link=2),
+             section(3, at, len(strings)), section(6, at + len(strings) + len(rows), len(tags), link=2)]  # fmt: skip
+    struct.pack_into("<Q", image, 40, len(image))
+    struct.pack_into("<HHH", image, 58, 64, len(heads), 0)
+    return bytes(image + b"".join(heads))
+
+
+@pytest.mark.parametrize("lie", ["names without an end", "libraries in countless folders", "files named python"])
+def test_a_program_that_lies_about_itself_costs_a_bound(lie, tmp_path):
+    """By a table without a NUL 40 GB, by a search 120 million opens, by the files an hour."""
+    program = compiled(tmp_path, LIAR, "-static")
+    folder, words = tmp_path / "mapped", [program]
+    if lie == "files named python":
+        folder.mkdir()
+        words.append(folder)
+        image = lying(program, 0, b"\0_PyRuntime0\0", 0, hole=24 << 20)
+        for n in range(1500):
+            (folder / f"python{n}").write_bytes(image)
+            os.truncate(folder / f"python{n}", len(image) + (25 << 20))
+    elif lie == "names without an end":
+        program.write_bytes(lying(program, 20_000, b"\0" + b"A" * (2 << 20), 0))
+    else:
+        program.write_bytes(lying(program, 1, b"\0libpython9.so\0", 1000))
+    with subprocess.Popen(words, env={"LD_LIBRARY_PATH": ":" * 120_000}) as target:
+        try:
+            traced = [*WSTRACE, "attach", str(target.pid), "--duration", "1s"]
+            with subprocess.Popen(traced, stderr=subprocess.PIPE, text=True) as tracer:
+                most = peak_bytes(tracer)
+                said = tracer.stderr.read()
+        finally:
+            target.kill()
+    assert (tracer.returncode, "0 lost" in said) == (0, True), said
+    assert most <= 200 << 20
 
 
 @contextlib.contextmanager
