@@ -237,6 +237,8 @@ class PythonStacks:
         if not self._wanted.python:
             return
         self._history.saw(batch)
+        for why in self._history.refusals - self._refused:
+            self._refuse(why)
         if self._history.met:
             self._open()
         elif self._history.others:

@@ -294,6 +294,8 @@ class History:
         self.reported: dict[tuple[int, int] | None, int] = {}
         #: processes that have mapped a CPython that the programs do not know, since they were last looked at
         self.new: set[int] = set()
+        #: why the frames of CPythons that processes have mapped are not read
+        self.refusals: set[str] = set()
 
     def seen(self, pid: int, *, refused: bool = False) -> None:
         """A process runs no CPython up to now, or to its next exec; or it runs one of which no frames are read."""
@@ -358,7 +360,9 @@ class History:
             program.mapped = time_ns
         if looked is None or looked.python is not None:
             program.files.add(looked and looked.file)
-            program.refused |= looked is not None and looked.python is not None and looked.python.layout is None
+        if looked is not None and looked.python is not None and looked.python.layout is None:
+            program.refused = True
+            self.refusals.add(looked.python.refused)
 
     def began(self, pid: int, time_ns: int) -> int:
         """When the process had executed what it was running at that time; 0 where that is not known."""
