@@ -35,10 +35,10 @@ class Installed:
 
 
 def installed() -> Sequence[Installed]:
-    """Those of 3.11 to 3.14 that are here."""
+    """Those of 3.11 to 3.15 that are here."""
     found = {}
     roots = [root for root in sorted(CHROOTS.glob("*")) if (root / "usr/bin").is_dir()] if CHROOTS.is_dir() else []
-    for minor in range(11, 15):
+    for minor in range(11, 16):
         for path in sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}")):
             if re.fullmatch(r"[\d.]+", path.parents[1].name):
                 one = Installed((3, minor), str(path))

@@ -105,7 +105,7 @@ def test_what_has_no_layout_says_why():
         return b"xdebugpy" + version.to_bytes(8, "little") + free_threaded.to_bytes(8, "little")
 
     for version, runtime, why in (
-        ((3, 10), b"", "of 3.11 to 3.14"), ((3, 15), b"", "of 3.11 to 3.14"), ((3, 13), b"", "no _Py_DebugOffsets"),
+        ((3, 10), b"", "of 3.11 to 3.15"), ((3, 16), b"", "of 3.11 to 3.15"), ((3, 13), b"", "no _Py_DebugOffsets"),
         ((3, 13), b"xdebugpy" + b"\xff" * 1000, "are of 0xffffffffffffffff"),
         ((3, 13), header(0x030D00F0, 1) + bytes(1000), "free-threaded"),
         ((3, 14), header(0x030E00F0, 0) + b"\xff" * 1000, "damaged"),

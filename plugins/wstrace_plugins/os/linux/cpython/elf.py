@@ -59,7 +59,7 @@ def python_in(fd: int) -> Python | None:
         except NoLayoutError as why:
             refused = str(why)
     else:
-        refused = "a CPython before 3.11 (it has no Py_Version): stacks are read of 3.11 to 3.14"
+        refused = "a CPython before 3.11 (it has no Py_Version): stacks are read of 3.11 to 3.15"
     first = next((one.address - one.offset & ~0xFFF for one in elf.loads), 0)
     code = min(((one.address, one.offset) for one in elf.loads if one.flags & EXECUTABLE), default=(0, 0))
     begin = min((one.address for one in elf.loads), default=0)

@@ -9,9 +9,10 @@ the file's own data; it lacks co_version, which stands 24 bytes behind co_firstl
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
-VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
+VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 15))
 _COOKIE = b"xdebugpy"
 _VERSION_BEHIND_FIRST_LINE = 24
 
@@ -25,15 +26,29 @@ _TEXT_313 = (
     "code.size code.filename code.name code.qualname code.linetable code.firstlineno code.argcount code.names "
     "code.localspluskinds code.adaptive"
 )
-#: what 3.14 has behind some of them
-_NEW_IN_314 = {
-    "is.threads": "is.main_thread", "is.gil_holder": "is.code_generation is.tlbc_generation",
-    "frame.owner": "frame.stackpointer frame.tlbc", "code.adaptive": "code.tlbc",
+#: what a version has behind some of them, and those after it
+_NEW_SINCE = {
+    (3, 14): {
+        "is.threads": "is.main_thread", "is.gil_holder": "is.code_generation is.tlbc_generation",
+        "frame.owner": "frame.stackpointer frame.tlbc", "code.adaptive": "code.tlbc",
+    },
+    (3, 15): {
+        "ts.frame": "ts.base_frame ts.profiled_frame ts.profiled_frame_number",
+        "ts.status": "ts.holds_gil ts.gil_requested ts.exception ts.exceptions exception.value",
+    },
 }  # fmt: skip
-_FIELDS_313 = _TEXT_313.split()
-_FIELDS_314 = [one for name in _FIELDS_313 for one in (name, *_NEW_IN_314.get(name, "").split())]
-#: bytes at the start of _PyRuntime that from_debug_offsets() wants
-DEBUG_OFFSETS_BYTES = 8 * (1 + max(len(_FIELDS_313), len(_FIELDS_314)))
+
+
+def _fields(version: tuple[int, int]) -> Sequence[str]:
+    names = _TEXT_313.split()
+    for since, new in _NEW_SINCE.items():
+        if version >= since:
+            names = [one for name in names for one in (name, *new.get(name, "").split())]
+    return names
+
+
+#: bytes at the start of _PyRuntime that layout() wants
+DEBUG_OFFSETS_BYTES = 8 * (1 + len(_fields(VERSIONS[-1])))
 _LARGEST = 1 << 20
 
 
@@ -98,12 +113,12 @@ def layout(version: tuple[int, int], runtime: bytes) -> Layout:
     if version in _FIXED:
         return _FIXED[version]
     if version not in VERSIONS:
-        raise NoLayoutError(f"CPython {version[0]}.{version[1]}: stacks are read of 3.11 to 3.14")
+        raise NoLayoutError(f"CPython {version[0]}.{version[1]}: stacks are read of 3.11 to 3.15")
     return _from_debug_offsets(version, runtime)
 
 
 def _from_debug_offsets(version: tuple[int, int], runtime: bytes) -> Layout:
-    names = _FIELDS_314 if version >= (3, 14) else _FIELDS_313
+    names = _fields(version)
     if len(runtime) < 8 * (1 + len(names)) or not runtime.startswith(_COOKIE):
         raise NoLayoutError(
             f"CPython {version[0]}.{version[1]}: there is no _Py_DebugOffsets at the start of _PyRuntime"
