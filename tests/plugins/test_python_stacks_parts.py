@@ -16,6 +16,7 @@ from kit.pythons import installed
 
 from wstrace.batch import Dictionary
 from wstrace.call_sites import CallSites
+from wstrace.interfaces import Level
 from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
 from wstrace.stack_ids import StackIds
 from wstrace_plugins.os.linux.cpython import layouts
@@ -112,6 +113,11 @@ def test_what_has_no_layout_says_why():
     ):  # fmt: skip
         with pytest.raises(layouts.NoLayoutError, match=why):
             layouts.layout(version, runtime)
+
+
+def test_doctor_promises_no_lines_of_a_python_that_is_not_known(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 16, 0, "final", 0))
+    assert kernel.tried() == Level("none", "this is CPython 3.16: stacks are read of 3.11 to 3.15")
 
 
 def row(kind: str, tid: int, value: int) -> list[int]:

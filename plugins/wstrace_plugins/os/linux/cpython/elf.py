@@ -47,7 +47,7 @@ def python_in(fd: int) -> Python | None:
     if runtime is None:
         return None
     # Not for every command: to make the class of so many fields takes 2 ms.
-    from wstrace_plugins.os.linux.cpython.layouts import DEBUG_OFFSETS_BYTES, NoLayoutError, layout
+    from wstrace_plugins.os.linux.cpython.layouts import DEBUG_OFFSETS_BYTES, READ, NoLayoutError, layout
 
     version = elf.symbol(b"Py_Version")
     number = int.from_bytes(_data(elf, version[0], 4), "little") if version is not None else 0
@@ -59,7 +59,7 @@ def python_in(fd: int) -> Python | None:
         except NoLayoutError as why:
             refused = str(why)
     else:
-        refused = "a CPython before 3.11 (it has no Py_Version): stacks are read of 3.11 to 3.15"
+        refused = f"a CPython before 3.11 (it has no Py_Version): {READ}"
     first = next((one.address - one.offset & ~0xFFF for one in elf.loads), 0)
     code = min(((one.address, one.offset) for one in elf.loads if one.flags & EXECUTABLE), default=(0, 0))
     begin = min((one.address for one in elf.loads), default=0)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14), (3, 15))
+READ = "stacks are read of {0[0]}.{0[1]} to {1[0]}.{1[1]}".format(VERSIONS[0], VERSIONS[-1])
 _COOKIE = b"xdebugpy"
 _VERSION_BEHIND_FIRST_LINE = 24
 
@@ -113,7 +114,7 @@ def layout(version: tuple[int, int], runtime: bytes) -> Layout:
     if version in _FIXED:
         return _FIXED[version]
     if version not in VERSIONS:
-        raise NoLayoutError(f"CPython {version[0]}.{version[1]}: stacks are read of 3.11 to 3.15")
+        raise NoLayoutError(f"CPython {version[0]}.{version[1]}: {READ}")
     return _from_debug_offsets(version, runtime)
 
 

@@ -119,8 +119,11 @@ def _in_user_namespace() -> bool:
 
 def tried() -> Level:
     """Whether Python stacks can be had: "exact", or "none" and why. The programs are loaded, and unloaded again."""
-    from wstrace_plugins.os.linux.cpython.layouts import layout
+    from wstrace_plugins.os.linux.cpython.layouts import READ, VERSIONS, layout
 
+    version = sys.version_info[:2]
+    if version > VERSIONS[-1]:
+        return Level("none", f"this is CPython {version[0]}.{version[1]}: {READ}")
     try:
         gate = Gate()
         try:
