@@ -1,29 +1,26 @@
-"""What tracing costs: threads that take page faults until all CPUs are busy, beside perf record and a kernel's count.
+"""What tracing costs: threads that take page faults until all CPUs are busy, beside perf record.
 
-    python tests/benchmarks/capture.py [--pairs 5] [--faults 200000] [--threads 1 2 4] [--other PYTHON] [--json]
+    python tests/benchmarks/capture.py [--pairs 5] [--faults 200000] [--threads 1 2 4] [--other PYTHON]
 
 Run it as root on a quiet machine; with the defaults it takes less than 5 minutes on 2 CPUs. Each round runs the target
 in all ways in turn, A B C A B C: untraced, perf record, wstrace with a file, the Python of another installation with a
-file, perf record -z1, bpftrace counting in the kernel. stacks=none on both sides; with as many threads as CPUs there
-are stacks=auto and perf record -g, too. Slowdowns are medians of ratios within a round; the target measures its own
-time, from the first fault to the last end. CPU a fault is that of all processes less that of a run with few faults.
+file. stacks=none on both sides; with as many threads as CPUs there are stacks=auto and perf record -g, too. Slowdowns
+are medians of ratios within a round; the target measures its own time, from the first fault to the last end. CPU a
+fault is that of all processes less that of a run with few faults.
+
 Goals: wstrace over perf <= 1.0; no record lost; CPU and bytes a record <= those of the version before.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
 import os
-import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from cost import cost
 
 #: every thread touches 64 MiB of fresh pages again and again, all of them from one moment on; the seconds go to a file
 TARGET = r"""
@@ -64,94 +61,57 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-PERF = ("perf", "record", "-q", "-e", "page-faults", "-c", "1", "-d")
+PERF = ["perf", "record", "-q", "-e", "page-faults", "-c", "1", "-d", "-o", "perf.data"]
+WSTRACE = ["-m", "wstrace", "run", "-f", "-o", "trace.wst", "-s"]
 FEW = 1000
-COUNT = 'software:page-faults:1 /comm == "target"/ { @ = count(); }'
 
 
-@dataclass
-class Run:
-    """One run: the target's seconds, the CPU seconds and the faults of everything, and what the file has."""
-
-    seconds: float
-    cpu: float
-    faults: int
-    bytes: int = 0
-    recorded: int = 0
-    lost: int = 0
-
-
-class Bench:
-    def __init__(self, folder: Path, faults: int, other: str | None) -> None:
-        self.folder, self.faults, self.other, self.reported = folder, faults, other, folder / "reported"
-        Path(folder, "target.c").write_text(TARGET)
-        subprocess.run(["gcc", "-O2", "-pthread", "-o", folder / "target", folder / "target.c"], check=True)
-
-    def ways(self, stacks: bool) -> dict[str, list[str]]:
-        """The words before the target's own, by the name of the way; those whose tool is missing are left out."""
-        perf = [*PERF, "-o", f"{self.folder}/perf.data"]
-        words = ["-m", "wstrace", "run", "-f", "-o", f"{self.folder}/trace.wst"]
-        none = ["-s", "page_faults:stacks=none", "--"]
-        ways = {"untraced": [], "perf": perf, "wstrace": [sys.executable, *words, *none], "perf -z1": [*perf, "-z1"],
-                "bpftrace count": ["bpftrace", "-e", COUNT, "-c"]}  # fmt: skip
-        if self.other:
-            ways["wstrace, other"] = [self.other, *words, *none]
-        if stacks:
-            ways |= {"perf -g": [*perf, "-g"], "wstrace, auto": [sys.executable, *words, "--"]}
-        return {name: words for name, words in ways.items() if not words or shutil.which(words[0])}
-
-    def run(self, name: str, words: list[str], threads: int, access: str, few: bool = False) -> Run:
-        faults = FEW if few else self.faults * min(threads, os.cpu_count() or 1)
-        target = [f"{self.folder}/target", str(faults), str(threads), access, str(self.reported)]
-        if words and words[-1] == "-c":
-            target = [" ".join(target)]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*words, *target], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        done = Run(float(self.reported.read_text()), cpu, faults)
-        if name.startswith("wstrace"):
-            info = [words[0], "-m", "wstrace", "info", "--json", f"{self.folder}/trace.wst"]
-            done.recorded, done.lost = counted(json.loads(subprocess.check_output(info)))
-            done.bytes = Path(self.folder, "trace.wst").stat().st_size
-        return done
+def ways(other: str | None, stacks: bool) -> dict[str, list[str]]:
+    """The words before the target's own, by the name of the way; all write into the working directory."""
+    none = [*WSTRACE, "page_faults:stacks=none", "--"]
+    found = {"untraced": [], "perf": PERF, "wstrace": [sys.executable, *none]}
+    if other:
+        found["wstrace, other"] = [other, *none]
+    if stacks:
+        found |= {"perf -g": [*PERF, "-g"], "wstrace, auto": [sys.executable, *WSTRACE, "page_faults", "--"]}
+    return found
 
 
-def counted(info: object) -> tuple[int, int]:
-    """The faults that a trace file has, and those that its ledger says were lost."""
-    ledger = find(info, "ledger") or {}
-    lost = ("lost_kernel", "lost_tracer", "dropped_bus", "dropped_lane", "failed_lane")
-    return ledger.get("recorded:page_fault", 0), sum(n for key, n in ledger.items() if key.split(":")[0] in lost)
+def run(words: list[str], faults: int, threads: int, access: str) -> tuple[float, float]:
+    """The target's own seconds, and the CPU seconds of all processes."""
+    cpu, *_ = cost([*words, "./target", str(faults), str(threads), access, "reported"])
+    return float(Path("reported").read_text()), cpu
 
 
-def find(tree: object, key: str) -> dict[str, int] | None:
-    """The first object of that name anywhere in a JSON tree."""
-    if isinstance(tree, dict):
-        if isinstance(tree.get(key), dict):
-            return tree[key]
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        return next((found for one in tree if (found := find(one, key)) is not None), None)
-    return None
+def recorded() -> str:
+    """What trace.wst has: bytes a record, and the faults that its ledger says were lost."""
+    info = subprocess.check_output([sys.executable, "-m", "wstrace", "info", "--json", "trace.wst"])
+    ledger = json.loads(info)["ledger"]
+    n = ledger["recorded:page_fault"]
+    lost = sum(m for stage, m in ledger.items() if stage.startswith(("lost_", "dropped_", "unaccounted")))
+    return f"  bytes a record {Path('trace.wst').stat().st_size / n:.2f}  {lost:,} of {n:,} lost"
 
 
-def rows(bench: Bench, threads: int, access: str, pairs: int) -> Iterator[dict[str, object]]:
-    """One line of the table for each way."""
-    ways = bench.ways(threads == os.cpu_count() and access == "write")
-    rounds = [{name: bench.run(name, words, threads, access) for name, words in ways.items()} for _ in range(pairs)]
-    few = {name: bench.run(name, words, threads, access, few=True).cpu for name, words in ways.items()}
-    for name in ways:
-        runs = [one[name] for one in rounds]
-        over = "perf -g" if name in ("perf -g", "wstrace, auto") else "perf"
-        row = {"threads": threads, "pages": access, "way": name}
-        row["slowdown"] = statistics.median(one[name].seconds / one["untraced"].seconds for one in rounds)
-        if over in ways:
-            row[f"over {over}"] = statistics.median(one[name].seconds / one[over].seconds for one in rounds)
-        row["CPU us a fault"] = statistics.median((run.cpu - few[name]) / (run.faults - FEW) * 1e6 for run in runs)
-        if any(run.recorded for run in runs):
-            row["bytes a record"] = statistics.median(run.bytes / run.recorded for run in runs)
-            row["recorded"], row["lost"] = sum(run.recorded for run in runs), sum(run.lost for run in runs)
-        yield row
+def show(threads: int, access: str, wanted: argparse.Namespace) -> None:
+    """Prints one line of the table for each way."""
+    faults = wanted.faults * min(threads, os.cpu_count() or 1)
+    chosen = ways(wanted.other, threads == os.cpu_count() and access == "write")
+    of_file = {}
+    runs = {name: [] for name in chosen}
+    for _ in range(wanted.pairs):
+        for name, words in chosen.items():
+            runs[name].append(run(words, faults, threads, access))
+            of_file[name] = recorded() if name.startswith("wstrace") else ""
+    for name, words in chosen.items():
+        over = runs["perf -g" if name in ("perf -g", "wstrace, auto") else "perf"]
+        slow, more = (
+            statistics.median(mine / its for (mine, _), (its, _) in zip(runs[name], base, strict=True))
+            for base in (runs["untraced"], over)
+        )
+        few = run(words, FEW, threads, access)[1]
+        cpu = statistics.median((cpu - few) / (faults - FEW) * 1e6 for _, cpu in runs[name])
+        print(f"{threads} threads {access:5} {name:15} slowdown {slow:.2f}  over perf {more:.2f}  "
+              f"CPU us a fault {cpu:.2f}{of_file[name]}", flush=True)  # fmt: skip
 
 
 def main() -> None:
@@ -160,21 +120,16 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=200_000, help="for each CPU that is busy")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--other", help="the Python of another installation")
-    parser.add_argument("--json", action="store_true", help="one object a line, instead of a table")
     wanted = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), wanted.faults, wanted.other)
-        bench.run("wstrace", bench.ways(False)["wstrace"], 1, "write")
+        os.chdir(folder)
+        Path("target.c").write_text(TARGET)
+        subprocess.run(["gcc", "-O2", "-pthread", "-o", "target", "target.c"], check=True)
+        run(ways(None, False)["wstrace"], FEW, 1, "write")
         for threads in wanted.threads:
             for access in ("write", "read"):
-                for row in rows(bench, threads, access, wanted.pairs):
-                    if wanted.json:
-                        print(json.dumps(row), flush=True)
-                        continue
-                    shown = (f"{key} {value:.2f}" for key, value in row.items() if isinstance(value, float))
-                    reported = f"  {row['lost']:,} of {row['recorded']:,} lost" if "lost" in row else ""
-                    print(f"{threads} threads {access:5} {row['way']:17} {'  '.join(shown)}{reported}", flush=True)
+                show(threads, access, wanted)
 
 
 if __name__ == "__main__":

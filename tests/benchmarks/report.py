@@ -6,15 +6,14 @@ Goals for 1M faults: <= 1 x the version before, 200 MB. With --other, the Python
 turn, A B A B; it must read the files that this one writes. Compile both first (`python -m compileall`).
 """
 
-from __future__ import annotations
-
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from cost import cost
 
 #: Two lines touch every page; with `again` the pages are given back and touched again, 256 times as many as stay.
 PROGRAM = """
@@ -37,23 +36,12 @@ os._exit(0)
 FORMS = {
     "report": ("report", "TRACE"),
     "report --by kind": ("report", "TRACE", "--by", "kind"),
-    "HTML": ("report", "TRACE", "--force", "--html", "OUT"),
+    "HTML": ("report", "TRACE", "--force", "--html", "OUT.html"),
     "jsonl": ("report", "TRACE", "--format", "jsonl"),
     "folded": ("report", "TRACE", "--format", "folded"),
     "pprof": ("convert", "TRACE", "--force", "-o", "OUT.pb.gz"),
     "Perfetto": ("convert", "TRACE", "--force", "-o", "OUT.pftrace"),
 }
-
-
-def measured(python: str, form: str, trace: str) -> tuple[float, float]:
-    """CPU seconds and peak MB of one command."""
-    words = [word.replace("TRACE", trace).replace("OUT", f"{trace}.out") for word in FORMS[form]]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen([python, "-m", "wstrace", *words], stdout=quiet, stderr=quiet) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
 
 
 def main() -> None:
@@ -72,9 +60,10 @@ def main() -> None:
                             sys.executable, str(program), str(pages), str(again)], check=True)  # fmt: skip
             print(f"{what}: {Path(trace).stat().st_size:,} bytes")
             for form in FORMS:
-                rounds = [[measured(python, form, trace) for python in pythons] for _ in range(wanted.rounds)]
+                words = [word.replace("TRACE", trace).replace("OUT", f"{trace}.out") for word in FORMS[form]]
+                rounds = [[cost([python, "-m", "wstrace", *words]) for python in pythons] for _ in range(wanted.rounds)]
                 for number, python in enumerate(pythons):
-                    cpu, memory = zip(*(one[number] for one in rounds), strict=True)
+                    cpu, _, memory = zip(*(one[number] for one in rounds), strict=True)
                     median = statistics.median(cpu)
                     print(f"  {form}: {min(cpu):.2f} s CPU (median {median:.2f}), {max(memory):.0f} MB  {python}")
 

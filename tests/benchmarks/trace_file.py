@@ -1,11 +1,10 @@
-"""The trace file against its goals and its peers, on a real capture and on synthetic rows, ratios in one run.
+"""The trace file against its goals and its peers, on a real capture, ratios in one run.
 
-    python tests/benchmarks/trace_file.py                          # all of it: minutes, 2 GB of disk
-    python tests/benchmarks/trace_file.py --rows 300000 --faults 100000     # a smoke test
+    python tests/benchmarks/trace_file.py [--faults 3000000] [--rounds 3]
 
-Goals: write and read to columns at least as fast as Arrow IPC with zstd in the same run, at half its size; writer
-memory <= 20 MB, a one-second window out of 10M rows <= 10 ms. Neither reader uses threads. Peers: Parquet and Arrow IPC
-by pyarrow. Rows a second are of the processor time of the one process (what a core does).
+Goals: write and read to columns at least as fast as Arrow IPC with zstd in the same run, at half its size. Neither
+reader uses threads. Peers: Parquet and Arrow IPC by pyarrow. Rows a second are of the processor time of the one process
+(what a core does).
 """
 
 from __future__ import annotations
@@ -19,14 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import kit.synthetic_trace as synthetic
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
@@ -65,32 +60,14 @@ part(faults)
 """
 
 
-def rate(rows: int, seconds: float) -> str:
-    return f"{rows / seconds / 1e6:6.1f} M rows/s"
-
-
-def line(what: str, value: str, goal: str = "") -> None:
-    print(f"  {what:<44}{value:>18}{'   goal ' + goal if goal else ''}", flush=True)
-
-
 class Data:
     """Faults in memory, and what else a trace of them needs."""
 
-    def __init__(self, batches: list[Batch], first: list[Batch], strings: Dictionary) -> None:
-        self.batches, self.first, self.strings = batches, first, strings
-        self.rows = sum(map(len, batches))
-
-    @classmethod
-    def synthetic(cls, rows: int) -> Data:
-        strings = Dictionary()
-        first = [synthetic.mappings(strings), synthetic.processes(strings)]
-        return cls(list(synthetic.faults(strings, rows)), first, strings)
-
-    @classmethod
-    def captured(cls, path: Path) -> Data:
+    def __init__(self, path: Path) -> None:
         with open_trace(str(path)) as trace:
-            batches = [batch.take(slice(None)) for batch in trace.batches("page_fault", STORED)]
-            return cls(batches, [trace.mappings, trace.processes], trace.strings)
+            self.batches = [batch.take(slice(None)) for batch in trace.batches("page_fault", STORED)]
+            self.first, self.strings = [trace.mappings, trace.processes], trace.strings
+        self.rows = sum(map(len, self.batches))
 
 
 def capture(path: Path, faults: int) -> None:
@@ -153,108 +130,37 @@ FORMATS: dict[str, tuple[Callable[[Data, Path], None], Callable[[Path], int]]] =
 
 
 def compare(data: Data, folder: Path, rounds: int) -> None:
-    """Every format in turn, A B A B."""
-    write = {name: [] for name in FORMATS}
-    read = {name: [] for name in FORMATS}
-    size = {}
+    """Every format in turn, A B A B: M rows a second written and read, and bytes a record."""
+    write, read, size = ({name: [] for name in FORMATS} for _ in range(3))
+    path = folder / "compared"
     for _ in range(rounds):
         for name, (writer, reader) in FORMATS.items():
-            path = folder / "compared"
             began = time.process_time()
             writer(data, path)
-            write[name].append(time.process_time() - began)
-            size[name] = path.stat().st_size / data.rows
-            began = time.process_time()
+            written = time.process_time()
             assert reader(path) == data.rows
-            read[name].append(time.process_time() - began)
+            write[name].append(written - began)
+            read[name].append(time.process_time() - written)
+            size[name].append(path.stat().st_size / data.rows)
             path.unlink()
-    peer = "Arrow IPC, zstd"
-    goals = [rate(data.rows, min(write[peer])), rate(data.rows, min(read[peer])), f"{size[peer] / 2:6.2f} B/record"]
     for name in FORMATS:
-        goal = [text.strip() for text in goals] if name == "wstf" else ["", "", ""]
-        line(f"{name}: write", rate(data.rows, min(write[name])), goal[0])
-        line(f"{name}: read to columns", rate(data.rows, min(read[name])), goal[1])
-        line(f"{name}: size", f"{size[name]:6.2f} B/record", goal[2])
-
-
-# -- the other goals -------------------------------------------------------------------------------------------------
-
-MEMORY = f"""
-import itertools, pathlib, sys
-sys.path[:0] = {sys.path!r}
-from wstrace.interfaces import Context
-import kit.synthetic_trace as synthetic
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
-context = Context()
-def kib(name):
-    lines = pathlib.Path('/proc/self/status').read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1])
-batches = [synthetic.mappings(context.strings), *synthetic.faults(context.strings, 655_360)]
-pathlib.Path('/proc/self/clear_refs').write_text('5')  # VmHWM begins anew: what made the batches does not count
-begin = kib('VmRSS')
-exporter = MsgpackExporter(path=sys.argv[1], force=True)
-exporter.start(context)
-exporter.export(batches[0])
-for batch in itertools.islice(itertools.cycle(batches[1:]), int(sys.argv[2]) // 65_536): exporter.export(batch)
-exporter.close()
-print(kib('VmHWM') - begin)
-"""
-
-
-def memory(folder: Path, rows: int) -> float:
-    """MB that writing adds to a process's resident set, at most (Linux)."""
-    command = [sys.executable, "-c", MEMORY, str(folder / "m.wst"), str(rows)]
-    return int(subprocess.run(command, capture_output=True, check=True).stdout) * 1024 / 1e6
-
-
-def window(path: Path) -> float:
-    """Seconds to open a trace and read one second out of its middle."""
-    began = time.perf_counter()
-    with open_trace(str(path)) as trace:
-        low, high = trace.span() or (0, 0)
-        middle = (low + high) // 2
-        assert sum(map(len, trace.batches("page_fault", STORED, middle, middle + 1_000_000_000)))
-    return time.perf_counter() - began
-
-
-def spread(path: Path, rows: int) -> None:
-    """A trace of so many rows at 20,000 a second: a frame a second, as a session cuts them."""
-    context = Context()
-    exporter = MsgpackExporter(path=str(path), force=True, fsync="none")
-    exporter.start(context)
-    exporter.export(synthetic.mappings(context.strings))
-    for batch in synthetic.faults(context.strings, rows, rows=20_000, ns=50_000):
-        exporter.export(batch)
-        exporter.flush(1)
-    exporter.close()
+        rates = (
+            f"{what} {data.rows / min(of[name]) / 1e6:6.1f} M rows/s" for what, of in (("write", write), ("read", read))
+        )
+        print(f"  {name:<18}{'  '.join(rates)}  {size[name][0]:6.2f} B/record", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--faults", type=int, default=3_000_000, help="of the real capture")
-    parser.add_argument("--capture", type=Path, help="a capture to use instead of making one")
+    parser.add_argument("--faults", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the files go; default: a temporary one")
     wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=wanted.folder) as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        captured = wanted.capture or folder / "captured.wst"
-        if wanted.capture is None:
-            capture(captured, wanted.faults)
-        real = Data.captured(captured)
-        print(f"a real capture, {real.rows:,} faults, {wanted.rounds} rounds")
-        compare(real, folder, wanted.rounds)
-        del real
-        data = Data.synthetic(wanted.rows)
-        print(f"synthetic, {data.rows:,} rows")
+        capture(folder / "captured.wst", wanted.faults)
+        data = Data(folder / "captured.wst")
+        print(f"{data.rows:,} faults, {wanted.rounds} rounds")
         compare(data, folder, wanted.rounds)
-        path = folder / "synthetic.wst"
-        del data
-        line("writer's memory", f"{memory(folder, min(wanted.rows, 3_000_000)):.1f} MB", "20")
-        spread(path, wanted.rows)
-        seconds = min(window(path) for _ in range(5))
-        line("a second out of them, 20,000 a second", f"{seconds * 1e3:.1f} ms", "10")
 
 
 if __name__ == "__main__":
