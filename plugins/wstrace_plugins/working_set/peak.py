@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace_plugins.working_set.backend import Accounted, backend
-from wstrace_plugins.working_set.process_tree import resident_bytes, traced
+from wstrace_plugins.working_set.process_tree import traced
 from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.working_set import WorkingSet
 
-#: A snapshot is taken when the sum of the resident sizes is larger than in the last one by this factor: the one that is
-#: kept lacks at most 2 % of a peak that lasts until the next snapshot.
+#: A snapshot is taken when there may be more than in the largest one by this factor: the one that is kept lacks at most
+#: 2 % of a peak that lasts until the next snapshot.
 _GROWN = 1.02
 #: The same while it grows by more than that from one reading to the next: the snapshot that counts is that of the peak,
 #: and no other one is to stand in its way.
@@ -27,21 +28,35 @@ _GROWING = 1.5
 #: the target's mappings meanwhile. It is counted in CPU time: on a busy machine a snapshot waits for a CPU before it
 #: begins, and would push the next one away.
 _MOST = 0.05
-#: CPU time that snapshots have besides, whenever the sum is larger by that factor: those of a share alone are too far
+#: CPU time that snapshots have besides, whenever there may be more by that factor: those of a share alone are too far
 #: apart to see the peak of a program that ends after 0.3 s.
 _FREE_SECONDS, _GROWN_MUCH = 0.03, 1.25
 #: The sums are read when the processes have not grown for so many seconds.
 _SETTLED = 0.1
 
 
+class _Sizes(NamedTuple):
+    """The sizes of processes at a reading, in bytes.
+
+    faults: of each so far. resident: their sum, where a page counts for each that has it. least, most: between these is
+    what there is when each page counts once.
+    """
+
+    faults: dict[int, int]
+    resident: int
+    least: int
+    most: int
+
+
 class PeakSnapshotSource(SnapshotSource):
     """Runs of resident pages of the largest snapshot, emitted at the end; of an attached process also at the start.
 
-    The resident sizes are read every `interval`; when their sum has grown by 2 % (while it grows fast: by half), a
-    snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each), and 30 ms besides. A
-    peak that is over before is not seen whole: compare the `bytes` of the snapshot with the `largest` sum that was
-    read, and with the peak of one process that the system counts (`peak_resident_bytes`). Sizes of several processes
-    are added up: what they share counts several times; their `pss` and `distinct` are read beside that snapshot.
+    The largest one has the most pages, each counted once: what several processes share counts as much as it is in the
+    one that shares most. Resident sizes and faults are read every `interval`. When there may be 2 % more (while it
+    grows fast: by half), a snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each),
+    and 30 ms besides. A copy of what is shared since a fork changes no resident size, but takes a fault. A peak that is
+    over before is not seen whole: compare the `bytes` of the snapshot with `largest`, and with the peak of one process
+    that the system counts (`peak_resident_bytes`). The `pss` and `distinct` of several processes are read beside it.
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -60,11 +75,12 @@ class PeakSnapshotSource(SnapshotSource):
         self._interval, self._apart = interval, 1 / max_cpu
         self._due = self._next = self._sums_due = 0.0
         self._free = _FREE_SECONDS
-        self._size = self._most = 0  # the sum of the resident sizes at the last reading, and the largest one
+        self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
+        self._seen = 0  # the largest size that was read
         self._largest: list[WorkingSet] = []
-        self._bytes, self._emitted = 0, False
+        self._bytes = 0  # in it, each page once
+        self._emitted = False
         self._summed = True  # as long as there is no snapshot of several processes
-        self._looked = 0
 
     def start(self, context: Context) -> None:
         """Checks that attached targets can be read; of what a launched one starts, what can be read is enough."""
@@ -77,7 +93,7 @@ class PeakSnapshotSource(SnapshotSource):
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshot at the start of an attached process; otherwise nothing before the end."""
-        first = not self._looked
+        first = not self._number
         self._read()
         self._read_sums()
         if first and not self._launched:
@@ -94,40 +110,53 @@ class PeakSnapshotSource(SnapshotSource):
         self._sums_due = 0.0
         self._read_sums()
         if self._largest:
+            resident = sum(one.total_bytes for one in self._largest)
             self._context.info.extra["peak_snapshot"] = {
                 "time_ns": self._largest[0].time_ns,
-                "bytes": self._bytes,
-                "largest": max(self._most, self._bytes),
+                "bytes": resident,
+                "largest": resident + max(self._seen - self._bytes, 0),
             }
             if not self._emitted:
                 yield from self._batches()
 
     def _read(self) -> None:
-        """Reads the sizes, and takes a snapshot where they are larger than in the last one."""
+        """Reads the sizes, and takes a snapshot where there may be more than in the largest one."""
         now = time.monotonic()
         if now < self._next:
             return
         spent = time.thread_time()
-        pids = traced(self._context, self._backend)
-        before, self._size = self._size, self._sum_of(pids)
-        self._most = max(self._most, self._size)
+        before, sizes = self._before, self._sizes(traced(self._context, self._backend))
+        self._before, self._seen = sizes, max(self._seen, sizes.least)
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
-        grown = _GROWING if self._size > before * _GROWN and before else _GROWN
-        free = self._free > 0 and self._size > self._bytes * _GROWN_MUCH
-        if not free and (now < self._due or self._size <= self._bytes * grown):
+        grown = _GROWING if sizes.resident > before.resident * _GROWN and before.resident else _GROWN
+        free = self._free > 0 and sizes.most > self._bytes * _GROWN_MUCH
+        if not free and (now < self._due or sizes.most <= self._bytes * grown):
             return
-        taken = list(self._snapshots(pids))
+        taken = list(self._snapshots(sizes.faults))
         cost = sum(one.cost_seconds for one in taken)
         if free:
             self._free -= cost
         else:
             self._due = time.monotonic() + self._apart * cost
-        self._looked += 1
+        shared = [one.shared_bytes for one in taken]
         total = sum(one.total_bytes for one in taken)
-        if total > self._bytes:
-            self._bytes, self._largest, self._emitted, self._summed = total, taken, False, len(taken) < 2
+        once = total - sum(shared) + max(shared, default=0)
+        self._last = _Sizes({one.pid: sizes.faults[one.pid] for one in taken}, total, once, once)
+        if once > self._bytes:
+            self._bytes, self._largest, self._emitted, self._summed = once, taken, False, len(taken) < 2
             self._sums_due = now + _SETTLED
             self._context.info.extra.pop("sums", None)
+
+    def _sizes(self, pids: list[int]) -> _Sizes:
+        """The sizes of these processes now, compared with the last snapshot."""
+        each = {pid: self._backend.size(pid) for pid in pids if pid not in self._refused}
+        faults, resident = {pid: one[1] for pid, one in each.items()}, sum(one[0] for one in each.values())
+        last = self._last
+        if faults.keys() != last.faults.keys():
+            return _Sizes(faults, resident, resident if len(pids) == 1 else 0, resident)
+        least = last.least + max(resident - last.resident, 0)
+        most = least + sum(n - last.faults[pid] for pid, n in faults.items()) * mmap.PAGESIZE
+        return _Sizes(faults, resident, min(least, resident), min(most, resident))
 
     def _read_sums(self) -> None:
         """Takes the sums of several processes while they have what the largest snapshot saw.
@@ -147,7 +176,7 @@ class PeakSnapshotSource(SnapshotSource):
             with contextlib.suppress(Unavailable):  # only root sees which pages are one
                 pages = self._backend.distinct(pids)
             self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
-        # not where one has given memory back while all were read
+        # not where one has given memory back, or made copies, while all were read
         if not found or not self._still_there(pids):
             return
         self._summed = True
@@ -158,16 +187,14 @@ class PeakSnapshotSource(SnapshotSource):
             "pss": sum(known) if len(known) == len(pids) else None, "distinct": pages,
         }  # fmt: skip
 
-    def _still_there(self, pids: Iterable[int]) -> bool:
+    def _still_there(self, pids: list[int]) -> bool:
         """Whether these have as much as the largest snapshot saw."""
-        return self._bytes / _GROWN <= self._sum_of(pids) <= self._bytes * _GROWN
-
-    def _sum_of(self, pids: Iterable[int]) -> int:
-        """The resident bytes of these processes."""
-        return sum(resident_bytes(self._backend, pid) for pid in pids)
+        sizes, resident = self._sizes(pids), sum(one.total_bytes for one in self._largest)
+        return (resident / _GROWN <= sizes.resident <= resident * _GROWN
+                and self._bytes / _GROWN <= sizes.least and sizes.most <= self._bytes * _GROWN)  # fmt: skip
 
     def _batches(self) -> Iterator[Batch]:
         """The batches of the largest snapshot."""
         self._emitted = True
         for taken in self._largest:
-            yield from taken.batches(self._looked, self.name)
+            yield from taken.batches(self._number, self.name)

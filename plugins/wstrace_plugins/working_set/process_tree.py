@@ -107,16 +107,6 @@ def processes(system: Any, roots: Sequence[int] = ()) -> Iterator[Process]:
                       shared, pss, large)  # fmt: skip
 
 
-def resident_bytes(system: Any, pid: int) -> int:
-    """The resident bytes of a process; 0 if it has ended or may not be read."""
-    try:
-        with system.Space(pid) as space:
-            total: int = space.totals().total or 0
-            return total
-    except Unavailable:
-        return 0
-
-
 def sums(system: Any, found: Sequence[Process]) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]

@@ -18,7 +18,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import DTYPES, MARK, Schema
 from wstrace.text import base_name
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import resident_bytes, traced
+from wstrace_plugins.working_set.process_tree import traced
 from wstrace_plugins.working_set.snapshot_source import SnapshotSource
 from wstrace_plugins.working_set.watching import Condition, Watched, parse_conditions
 
@@ -51,7 +51,7 @@ class WatchedProcesses(Watched):
 
     def size(self) -> int:
         """The sum of the resident sizes of what there was within the last second."""
-        return sum(resident_bytes(self._backend, pid) for pid in self._now)
+        return sum(self._backend.size(pid)[0] for pid in self._now)
 
 
 class TriggersSource(SnapshotSource):

@@ -72,6 +72,15 @@ def listed() -> Iterator[tuple[int, int, str, str, int]]:
         yield pid, found.ppid, procfs.program_name(found), user, found.resident_bytes
 
 
+def size(pid: int) -> tuple[int, int]:
+    """The resident bytes of a process, and its faults so far; zeros where it has ended."""
+    try:
+        found = procfs.stat_with_memory(pid)
+    except Unavailable:
+        return 0, 0
+    return found.resident_bytes, found.minor + found.major
+
+
 def accounted(pid: int) -> Accounted:
     """What smaps_rollup accounts to a process; large: hugetlb. Raises TargetExited.
 

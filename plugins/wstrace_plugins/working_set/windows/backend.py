@@ -94,6 +94,16 @@ def listed() -> Iterator[tuple[int, int, str, str, int]]:
             yield pid, parent, name, token.user_name(winapi, pid), resident
 
 
+def size(pid: int) -> tuple[int, int]:
+    """The working set of a process in bytes, and its faults so far; zeros where it has ended or is refused."""
+    try:
+        with processes.opened(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
+            found = processes.counters(winapi, handle)
+    except Unavailable:
+        return 0, 0
+    return (found.working_set, found.page_faults) if found is not None else (0, 0)
+
+
 def accounted(pid: int, api: WindowsApi = winapi) -> Accounted:
     """Bytes of pages that no other process can share; Windows gives neither the size of large pages nor a Pss here."""
     try:
