@@ -15,7 +15,7 @@ from wstrace.analysis.dimensions import dimensions
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.interfaces import Context
 from wstrace.schema import (
-    HOW_NOT_YET,
+    HOW_NOT_KNOWN,
     MAPPING,
     PAGE_FAULT,
     PAGE_GUARD,
@@ -152,7 +152,7 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path):
         *[Fault([work, main], [(1, 16), (1, 8)], weight=2)] * 5,
         *[Fault([read], [(1, 16)], weight=1)] * 4,
         *[Fault([])] * 3,
-        *[Fault(None, how=HOW_NOT_YET)] * 2,
+        *[Fault(None, how=HOW_NOT_KNOWN)] * 2,
     ]
     path, context = tmp_path / "x.wst", Context()
     strings = context.strings
@@ -161,7 +161,7 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path):
     source = ScriptedSource([mapping, *Stacks(strings).batches(faults)])
     with Session(sources=[source], exporters=[f"msgpack:path={path}"], enrichers=[]) as session:
         session.wait(10)
-    lines = {"work app.py:12": 5, "(package pandas)": 4, "(no Python frame)": 3, "(interpreter not known yet)": 2}
+    lines = {"work app.py:12": 5, "(package pandas)": 4, "(no Python frame)": 3, "(interpreter not known)": 2}
     shown = {}
     for by in ("line", "function", "stack", "package"):
         found = report_of(path, by)

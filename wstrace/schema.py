@@ -151,21 +151,17 @@ STACK_HOW = (
     "own",  # unwound from the fault's own sample
     "",
     "no Python frame",
-    "interpreter not known yet",
-    "no interpreter that can be read",
+    *2 * ("interpreter not known",),
     *2 * ("frames not readable",),
     *2 * ("stack lost",),
     "not sampled",
     "more call sites than the limit",
     *4 * ("own, cut short",),  # unwound, but its outer frames are missing
-    "before Python's first frame",  # no interpreter was made yet
-    "not a Python program",  # neither its program nor a library that it has mapped is a CPython
+    *2 * ("no Python frame",),
 )
 HOW_UNKNOWN, HOW_EXACT, HOW_OWN = 0, 1, 3
-(
-    HOW_NO_PYTHON, HOW_NOT_YET, HOW_NO_INTERPRETER, HOW_NOT_READABLE, HOW_LOST, HOW_NOT_SAMPLED, HOW_NO_ROOM,
-    HOW_OWN_CUT, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON,
-) = 5, 6, 7, 9, 10, 12, 13, 14, 18, 19  # fmt: skip
+HOW_NO_PYTHON, HOW_NOT_KNOWN, HOW_NOT_READABLE, HOW_LOST = 5, 6, 9, 10
+HOW_NOT_SAMPLED, HOW_NO_ROOM, HOW_OWN_CUT = 12, 13, 14
 
 # -- streams -----------------------------------------------------------------------------------------------------
 

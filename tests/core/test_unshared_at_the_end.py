@@ -6,7 +6,7 @@ from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.unshared import Unshared
 from wstrace.analysis.unshared import unshared as of_forks
-from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_PYTHON, LOSS_FORKED, PROCESS_EXIT
+from wstrace.schema import HOW_NO_PYTHON, HOW_NOT_KNOWN, LOSS_FORKED, PROCESS_EXIT
 from wstrace_exporters.console.commands.unshared import unshared
 
 DESTRUCTOR = [("__del__", "/srv/app/app.py", 90)]
@@ -50,9 +50,9 @@ def test_what_a_process_copied_as_it_ended_is_distinguished(tmp_path):
     assert total.split()[:4] == ["112.0", "KiB", "36.0", "KiB"]
 
 
-@pytest.mark.parametrize(("ends", "how"), [(False, HOW_NO_PYTHON), (True, HOW_NOT_PYTHON)])
+@pytest.mark.parametrize(("ends", "how"), [(False, HOW_NO_PYTHON), (True, HOW_NOT_KNOWN)])
 def test_nothing_is_reported_of_an_end_that_is_not_known(ends, how):
-    """GIVEN a process that goes on, or that runs another program last THEN all counts as copied while it ran."""
+    """GIVEN a process that goes on, or with unknown last stacks THEN all counts as copied while it ran."""
     shown = Unshared(served(ends=ends, how=how).blame())
     assert (shown.total, shown.at_the_end) == (28 * PAGE, 0)
     assert shown.ended == ends, "then line 2 says that what it copied as it ended counts too"

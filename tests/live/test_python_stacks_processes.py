@@ -154,7 +154,7 @@ if sys.argv[2:]:
 def test_faults_of_what_is_no_python_say_so(trace):
     traced = trace(["sh", "-c", "true"], stacks="python")
     hows = {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
-    assert hows <= {"not a Python program", "interpreter not known yet"}
+    assert hows <= {"no Python frame", "interpreter not known"}
     assert not traced.column("page_fault", "stack").any()
 
 
@@ -162,7 +162,7 @@ def test_without_a_python_nothing_is_opened(trace):
     """`stacks=auto`, the default: there is a gate on the events, but no program behind it, and no kernel types."""
     traced = trace(["true"])
     assert traced.source._python._programs is None
-    assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} == {"not a Python program"}
+    assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} == {"no Python frame"}
     assert traced.ledger("without_stack") == 0
     traced.assert_balanced()
 
@@ -192,15 +192,11 @@ def test_a_python_that_a_command_names_is_known_to_a_tracer_that_does_not_get_to
     assert [sites.get(stack, ("",))[0] for stack in faults.stack.tolist()].count("touch") >= 1000
 
 
-def test_what_comes_before_pythons_first_frame_says_so(trace):
-    hows = Counter()
-    for _ in range(5):  # on a busy machine the interpreter is there before it was looked for: nothing is proven then
-        traced = trace([OURS[0].program, "-c", "0"])
-        hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
-        assert not hows["not a Python program"]
-        if hows["before Python's first frame"] > 100:
-            break
-    assert hows["before Python's first frame"] > 100
+def test_what_comes_before_pythons_first_frame_is_no_loss(trace):
+    traced = trace([OURS[0].program, "-c", "0"])
+    hows = Counter(STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist())
+    assert hows["no Python frame"] > 100
+    assert hows["interpreter not known"] + hows["frames not readable"] < 20, hows
 
 
 def test_what_comes_after_pythons_last_frame_is_without_one(trace, tmp_path):

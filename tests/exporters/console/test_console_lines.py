@@ -9,7 +9,7 @@ import pytest
 from kit.stacks_scripted import Fault, Stacks
 
 from wstrace.batch import Batch
-from wstrace.schema import FRAME_CUT, HOW_NOT_YET, PAGE_FAULT, Column
+from wstrace.schema import FRAME_CUT, HOW_NOT_KNOWN, PAGE_FAULT, Column
 from wstrace.testing import batch_of
 
 PARSE, MAIN = ("parse_record", "/srv/app/leak.py", 12), ("<module>", "/srv/app/leak.py", 40)
@@ -125,9 +125,9 @@ def test_a_json_line_has_the_stack_or_the_reason_why_not(kit):
     faults = [
         Fault([LOADS, PARSE]),
         Fault([]),
-        Fault(None, how=HOW_NOT_YET),
+        Fault(None, how=HOW_NOT_KNOWN),
         Fault([PARSE], [(0, 0x10)], weight=3),
-        Fault(None, [(0, 0x10)], weight=3, how=HOW_NOT_YET),
+        Fault(None, [(0, 0x10)], weight=3, how=HOW_NOT_KNOWN),
     ]
     found = [
         json.loads(line)
@@ -138,7 +138,7 @@ def test_a_json_line_has_the_stack_or_the_reason_why_not(kit):
     native = {"kind": "native", "module": "[unknown]", "offset": "0x10", "how": "own"}
     assert [row["stack"] for row in found] == [[loads, parse], [], None, [native, parse], [native]]
     assert [row.get("stack_reason") for row in found] == [
-        None, "no Python frame", "interpreter not known yet", None, "interpreter not known yet",
+        None, "no Python frame", "interpreter not known", None, "interpreter not known",
     ]  # fmt: skip
     assert [row.get("weight") for row in found] == [0, 0, 0, 3, 3]
     assert not any(name in row for row in found for name in ("stack_how", "native_stack", "native_how"))

@@ -17,13 +17,11 @@ from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import (
-    HOW_BEFORE_PYTHON,
     HOW_EXACT,
     HOW_LOST,
     HOW_NO_PYTHON,
-    HOW_NOT_PYTHON,
+    HOW_NOT_KNOWN,
     HOW_NOT_READABLE,
-    HOW_NOT_YET,
     HOW_UNKNOWN,
     STACK_HOW,
 )
@@ -40,6 +38,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     HOW_OF_STATUS,
     NOT_KNOWN,
     STATUS_BITS,
+    UNBORN,
     S,
     StackRows,
 )
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from wstrace_plugins.page_faults.linux.python_stacks.kernel import Programs
 
 _select: Any = select  # When mypy checks for Windows, the POSIX half has no types.
-_MOST_PROCESSES = 1 << 16
 #: the most places where CPythons are looked for that a command may name
 _MOST_NAMED = 16
 
@@ -83,8 +81,6 @@ class PythonStacks:
         self._opened = self._foreseen = not wanted.python
         self._rows: dict[Ring, StackRows] = {}
         self._poll: Any = None
-        #: pid -> until when its CPython had no interpreter yet: so it was at that time, or at all times before it
-        self._unborn: dict[int, int] = {}
         self._refused: set[str] = set()
         self._hows = np.zeros(len(STACK_HOW), "<i8")
         if wanted.python:
@@ -149,12 +145,9 @@ class PythonStacks:
         words, environment = command_of(pid)
         self._history.seen(pid)
         looked = self._interpreters.of_command(words[0], environment)
-        if self._report(looked):
-            return
-        if looked is None or looked.starts:
+        if not self._report(looked) and (looked is None or looked.starts):
             self.foresee()
-            for root, paths in islice(named_in(words[2:], environment), _MOST_NAMED):
-                any(self._report(self._interpreters.of_command(path, environment, root)) for path in paths)
+            self._report_named(words[2:], environment)
 
     def foresee(self) -> None:
         """Loads the walkers for the CPythons that a child is likely to run: this one, and the `python3` of PATH.
@@ -162,13 +155,14 @@ class PythonStacks:
         Without it, a child has run for 20 ms of CPU before the programs know its CPython: on a busy machine half of
         the 60 MiB that one filled at once had no Python line.
         """
-        if self._foreseen or self._gate is None:
-            return
-        self._foreseen = True
-        import shutil  # 3 ms, which a launched Python does not pay
+        if not self._foreseen and self._gate is not None:
+            self._foreseen = True
+            if self._open():
+                self._report_named((sys.executable, "python3"), os.environ)
 
-        for path in {sys.executable, shutil.which("python3") or ""} if self._open() else ():
-            self._report(self._interpreters.of_command(path, os.environ))
+    def _report_named(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        for root, paths in islice(named_in(words, environment), _MOST_NAMED):
+            any(self._report(self._interpreters.of_command(path, environment, root)) for path in paths)
 
     def _report(self, looked: Looked | None, pid: int = 0, executed: int = 0, at: int = 0) -> bool:
         """Whether a file has a CPython. The programs learn of it, and of a process that runs it, if one is given."""
@@ -179,7 +173,6 @@ class PythonStacks:
         assert self._programs is not None
         if looked.python.layout is None:
             if pid:
-                self._history.seen(pid, refused=True)
                 self._refuse(looked.python.refused)
             return True
         try:
@@ -265,7 +258,7 @@ class PythonStacks:
         if hashes is None or (self._opened and self._programs is None):
             return columns
         if self._programs is None:
-            stack, how = np.zeros(len(hashes), "<u4"), np.full(len(hashes), HOW_NOT_YET, "|u1")
+            stack, how = np.zeros(len(hashes), "<u4"), np.full(len(hashes), HOW_NOT_KNOWN, "|u1")
         else:
             stack, how = self._found(hashes)
         self._explain(columns["pid"], columns["time_ns"], hashes, how)
@@ -287,22 +280,13 @@ class PythonStacks:
         return np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
 
     def _explain(self, pids: NDArray[Any], times: NDArray[Any], hashes: NDArray[Any], how: NDArray[Any]) -> None:
-        """Says why faults have no stack that came before the programs knew the CPython, or could read of it."""
-        if len(self._unborn) >= _MOST_PROCESSES:
-            self._unborn.clear()
-        unborn = np.flatnonzero(how == HOW_BEFORE_PYTHON)
-        for pid in distinct(pids[unborn]).tolist():
-            self._unborn[pid] = max(self._unborn.get(pid, 0), int(times[unborn[pids[unborn] == pid]].max()))
-        early = np.flatnonzero((how == HOW_NOT_YET) | (how == HOW_NOT_READABLE))
+        """Says of faults for which no CPython was known or readable where it is proven that there was none to read."""
+        unborn = hashes == UNBORN
+        early = np.flatnonzero((how == HOW_NOT_KNOWN) | (how == HOW_NOT_READABLE))
         for pid in distinct(pids[early]).tolist():
             mine = early[pids[early] == pid]
-            why = self._history.how(pid, times[mine], hashes[mine] == NOT_KNOWN)
-            if until := self._unborn.get(pid, 0):
-                began = self._history.began(pid, until)
-                proven = (times[mine] >= np.uint64(began)) & (times[mine] <= np.uint64(until))
-                why[(why == HOW_NOT_YET) & proven] = HOW_BEFORE_PYTHON
-            # _PyRuntime cannot be read before it was touched
-            how[mine] = np.where((how[mine] == HOW_NOT_YET) | (why == HOW_BEFORE_PYTHON), why, how[mine])
+            unknown, born_later = hashes[mine] == NOT_KNOWN, times[unborn & (pids == pid)]
+            how[mine[self._history.proven(pid, times[mine], unknown, born_later)]] = HOW_NO_PYTHON
 
     # -- account ---------------------------------------------------------------------------------------------------
 
@@ -312,8 +296,11 @@ class PythonStacks:
 
     def reasons(self) -> Mapping[str, int]:
         """Why faults have no stack -> how many; those that run no Python are not counted."""
-        having = (HOW_EXACT, HOW_NO_PYTHON, HOW_BEFORE_PYTHON, HOW_NOT_PYTHON)
-        return {STACK_HOW[how]: n for how, n in enumerate(self._hows.tolist()) if n and how not in having}
+        return {
+            STACK_HOW[how]: n
+            for how, n in enumerate(self._hows.tolist())
+            if n and how not in (HOW_EXACT, HOW_NO_PYTHON)
+        }
 
     # -- end -------------------------------------------------------------------------------------------------------
 

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import (
-    ADDRESS_SPACE,
-    HOW_BEFORE_PYTHON,
-    HOW_NO_INTERPRETER,
-    HOW_NOT_PYTHON,
-    HOW_NOT_YET,
-    MAP_EXECUTE,
-    PROCESS,
-    PROCESS_EXEC,
-    PROCESS_FORK,
-)
+from wstrace.schema import ADDRESS_SPACE, MAP_EXECUTE, PROCESS, PROCESS_EXEC, PROCESS_FORK
 from wstrace_plugins.os.elf import Elf, read_of
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.cpython.elf import Python, python_in
@@ -53,6 +43,7 @@ _MOST_SEARCHED, _MOST_OF_PROCESS = 1000, 32
 #: what is between blanks and what has a meaning for a shell
 _WORD = r"[^\s;&|()<>'\"`$=]+"
 _SHEBANG_BYTES = 4096
+_OF_MAPPING = ("start", "end", "dev", "ino", "offset", "file")
 
 
 class Looked(NamedTuple):
@@ -79,17 +70,14 @@ class Interpreters:
         Raises:
             Unavailable: it has ended, or belongs to someone else.
         """
-        maps = procfs.read_maps(pid)
-        columns, names, program = maps.columns, maps.files, program_of(pid)
-        seen: set[str] = set()
-        for row in range(len(columns["start"])):
-            name = names[columns["file"][row]]
-            if name in seen or columns["offset"][row] or not columns["ino"][row]:
-                continue
-            if name != program and (len(seen) > _MOST_OF_PROCESS or not is_named(name)):
-                continue
-            seen.add(name)
-            begin, end, dev, ino = (int(columns[key][row]) for key in ("start", "end", "dev", "ino"))
+        maps, program = procfs.read_maps(pid), program_of(pid)
+        columns = maps.columns
+        files: dict[str, tuple[int, ...]] = {}
+        for *where, offset, file in zip(*(columns[name].tolist() for name in _OF_MAPPING), strict=True):
+            name = maps.files[file]
+            if where[3] and not offset and (name == program or is_named(name)):
+                files.setdefault(name, tuple(where))
+        for name, (begin, end, dev, ino) in itertools.islice(files.items(), _MOST_OF_PROCESS):
             looked = self.of_mapped(pid, name, (dev, ino), (begin, end))
             if looked is not None and (python := looked.python) is not None:
                 return looked, python.runtime + (begin - python.first) * python.movable
@@ -253,26 +241,23 @@ def named_in(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[t
 
 _MOST_PROCESSES, _MOST_PROGRAMS, _MOST_MAPPED_FILES = 1 << 14, 64, 1 << 14
 _COLUMNS = ("pid", "time_ns", "file", "dev", "ino")
+_NEVER = (1 << 64) - 1
 
 
-class _Program:
-    """A program in execution: shared by the processes that are forked from the one that executed it.
+class Program:
+    """A program in execution, shared by the processes that are forked from the one that executed it.
 
-    began: when it was executed; 0 = before the trace. known: its file was looked into. python: it is a CPython, or
-    needs one. refused: one of which no frames are read. mapped: when it mapped one; None = not yet. files: those of a
-    CPython that it has mapped; None of one that could not be looked into.
+    Attributes:
+        since: from when on it may run Python; _NEVER = it does not; 0 = at any time, as its file was not seen yet.
+        known: whether the programs in the kernel knew each CPython that it has mapped before it did.
     """
 
-    __slots__ = ("began", "files", "known", "mapped", "python", "refused", "started")
-
-    def __init__(self, began: int = 0) -> None:
-        self.began, self.started, self.known, self.python, self.refused = began, False, False, False, False
-        self.mapped: int | None = None
-        self.files: set[tuple[int, int] | None] = set()
+    def __init__(self, since: int = 0) -> None:
+        self.since, self.known = since, True
 
 
 class History:
-    """The programs of all processes, by time.
+    """The programs of all processes, by time: what runs no Python, and since when others may.
 
     Args:
         strings: the dictionary of the names of mapped files.
@@ -281,31 +266,25 @@ class History:
 
     def __init__(self, strings: Dictionary, interpreters: Interpreters) -> None:
         self._strings, self._interpreters = strings, interpreters
-        #: pid -> since when it has executed which program
-        self._programs: dict[int, list[tuple[int, _Program]]] = {}
+        #: pid -> since when it has executed which program; 0 = before the trace
+        self._programs: dict[int, list[tuple[int, Program]]] = {}
         #: name, device and inode of a file -> what was seen in it; None = it could not be looked into
         self._files: dict[tuple[int, int, int], Looked | None] = {}
         self._opened = Counter[int]()  # pid -> the files of it that were looked into
-        #: whether a process has executed or mapped a CPython, or what is named like one
+        #: whether a process has mapped a CPython, or what is named like one
         self.met = False
         #: whether a process was started, or executed a further program
         self.others = False
-        #: when the programs know of a file with a CPython: its first instruction makes it known
-        self.reported: dict[tuple[int, int] | None, int] = {}
+        #: when the programs in the kernel know of a file with a CPython: its first instruction makes it known
+        self.reported: dict[tuple[int, int], int] = {}
         #: processes that have mapped a CPython that the programs do not know, since they were last looked at
         self.new: set[int] = set()
         #: why the frames of CPythons that processes have mapped are not read
         self.refusals: set[str] = set()
 
-    def seen(self, pid: int, *, refused: bool = False) -> None:
-        """A process runs no CPython up to now, or to its next exec; or it runs one of which no frames are read."""
-        programs = self._programs.setdefault(pid, [])
-        if not programs:
-            programs.append((0, _Program()))
-        program = programs[-1][1]
-        program.refused |= refused
-        program.known |= not (program.started or refused)
-        program.started = True
+    def seen(self, pid: int) -> None:
+        """A process that was there before its first record runs no CPython up to its next exec."""
+        self._programs.setdefault(pid, [(0, Program(_NEVER))])
 
     def saw(self, batch: Batch) -> None:
         """Learns from what happened to processes and their mappings, in order of time."""
@@ -322,77 +301,57 @@ class History:
         if len(self._programs) >= _MOST_PROCESSES:
             self._programs.clear()
             self._opened.clear()
+        programs = self._programs.setdefault(pid, [])
         if event == PROCESS_FORK:
-            of_parent = self._programs.get(ppid)
-            self._programs[pid] = [(time_ns, of_parent[-1][1])] if of_parent else []
+            programs[:] = [(time_ns, program) for _, program in self._programs.get(ppid, ())[-1:]]
             self.others = True
             return
-        programs = self._programs.setdefault(pid, [])
         self.others |= not programs or programs[-1][0] > 0
-        programs.append((time_ns, _Program(time_ns)))
+        programs.append((time_ns, Program()))
         del programs[:-_MOST_PROGRAMS]
 
     def _mapped(self, pid: int, time_ns: int, file: int, dev: int, ino: int) -> None:
         """A process has mapped code of a file."""
-        program = next((p for since, p in reversed(self._programs.get(pid, ())) if since <= time_ns), None)
-        first = program is not None and not program.started
+        program = next((one for began, one in reversed(self._programs.get(pid, ())) if began <= time_ns), None)
+        first = program is not None and not program.since
         named = is_named(self._strings[file])
         if not ino or not (first or named):
             return
         key = (file, dev, ino)
-        if key not in self._files:
+        if key not in self._files and (first or self._opened[pid] < _MOST_OF_PROCESS):
             self._opened[pid] += 1
-            if self._opened[pid] > _MOST_OF_PROCESS and not first:
-                return
             if len(self._files) >= _MOST_MAPPED_FILES:
                 self._files.clear()
             self._files[key] = self._interpreters.of_mapped(pid, self._strings[file], (dev, ino))
-        looked = self._files[key]
-        python = None if looked is None else looked.python is not None or looked.needs
-        self.met |= named if python is None else python
-        if looked is not None and looked.python is not None and looked.file not in self.reported:
+        looked = self._files.get(key)
+        python = None if looked is None else looked.python
+        possible = named if looked is None else python is not None
+        self.met |= possible
+        known = looked is not None and self.reported.get(looked.file, _NEVER) <= time_ns
+        if program is not None and (first or possible):
+            program.since = min(program.since or _NEVER, time_ns) if possible else _NEVER
+            program.known &= known or not possible
+        if python is not None and python.layout is None:
+            self.refusals.add(python.refused)
+        elif python is not None and not known:
             self.new.add(pid)
-        if program is None:
-            return
-        if first:
-            program.started, program.known, program.python = True, python is not None, bool(python)
-        if python is not False and program.mapped is None:
-            program.mapped = time_ns
-        if looked is None or looked.python is not None:
-            program.files.add(looked and looked.file)
-        if looked is not None and looked.python is not None and looked.python.layout is None:
-            program.refused = True
-            self.refusals.add(looked.python.refused)
 
-    def began(self, pid: int, time_ns: int) -> int:
-        """When the process had executed what it was running at that time; 0 where that is not known."""
-        return next((since for since, _ in reversed(self._programs.get(pid, ())) if since <= time_ns), 0)
+    def proven(
+        self, pid: int, times: NDArray[Any], unknown: NDArray[np.bool_], unborn: NDArray[Any]
+    ) -> NDArray[np.bool_]:
+        """At which of these times a process ran no Python for sure.
 
-    def how(self, pid: int, times: NDArray[Any], unknown: NDArray[Any]) -> NDArray[Any]:
-        """Why faults of a process at those times have no Python frame, where that is proven; else HOW_NOT_YET.
-
-        unknown: at which faults the programs did not know the process: it had executed no file that they knew.
+        Args:
+            pid: the process.
+            times: of faults without a stack, shape (n,).
+            unknown: at which of them the programs did not know the process: it had executed no file that they knew.
+            unborn: of those of its faults at which its CPython had no interpreter yet: nor had it before.
         """
         programs = self._programs.get(pid, [])
-        how = np.full(len(times), HOW_NOT_YET, "|u1")
-        begins = np.array([since for since, _ in programs], "<u8")
-        if len(begins) and len(times) and times.min() >= begins[-1]:  # as nearly always: no search
-            which = np.full(len(times), len(begins))
-        else:
-            which = begins.searchsorted(times, side="right")
+        begins = np.array([began for began, _ in programs], "<u8")
+        which, which_unborn = (begins.searchsorted(at, side="right") for at in (times, unborn))
+        found = np.zeros(len(times), bool)
         for i, (_, program) in enumerate(programs, 1):
-            mine = which == i
-            if program.known and not program.python and program.mapped is None:
-                how[mine] = HOW_NOT_PYTHON
-            elif program.refused:
-                how[mine] = HOW_NO_INTERPRETER
-            elif program.python and all(
-                file and self.reported.get(file, _NEVER) <= program.began for file in program.files
-            ):
-                how[mine & unknown] = HOW_BEFORE_PYTHON
-            if program.mapped is not None:
-                how[mine & (times < program.mapped)] = HOW_BEFORE_PYTHON
-        return how
-
-
-_NEVER = 1 << 64
+            since = max(program.since, int(unborn[which_unborn == i].max(initial=0)))
+            found |= (which == i) & ((times < np.uint64(since)) | (unknown & bool(program.since and program.known)))
+        return found

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.schema import (
-    HOW_BEFORE_PYTHON,
-    HOW_LOST,
-    HOW_NO_PYTHON,
-    HOW_NOT_READABLE,
-    HOW_NOT_YET,
-)
+from wstrace.schema import HOW_LOST, HOW_NO_PYTHON, HOW_NOT_KNOWN, HOW_NOT_READABLE
 from wstrace_plugins.page_faults.linux import perf_event as perf
 
 if TYPE_CHECKING:
@@ -41,9 +35,9 @@ HOW_OF_STATUS = {
     NO_THREAD: HOW_NOT_READABLE,
     EMPTY: HOW_NO_PYTHON,
     LOST: HOW_LOST,
-    NOT_KNOWN: HOW_NOT_YET,
-    UNBORN: HOW_BEFORE_PYTHON,
-    NO_ROW: HOW_NOT_YET,
+    NOT_KNOWN: HOW_NOT_KNOWN,
+    UNBORN: HOW_NO_PYTHON,
+    NO_ROW: HOW_NOT_KNOWN,
 }
 
 #: A row of 40 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
