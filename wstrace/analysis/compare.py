@@ -10,7 +10,7 @@ import numpy as np
 
 from wstrace.analysis.alignment import paired, shift_between, unversioned
 from wstrace.analysis.composition import Composition, Past
-from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, name_of
+from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, first_touched, name_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Recorded, Snapshot, Snapshots
 from wstrace.analysis.own import short_path
@@ -373,6 +373,9 @@ class OverTime:
         same = [row for row in rows if row["change"] * change > 0]
         if not same:
             return whole
+        again = next((row["again"] for row in self.moments[-1].rows if row.whole == same[0].whole), 0)
+        if freed := first_touched(name_of(same[0].label), again, same[0]["change"]):
+            return f"{whole}, {freed}"
         if abs(same[0]["change"]) >= _MOSTLY * sum(abs(row["change"]) for row in same):
             return f"{whole}: {name_of(same[0].label)}"
         words = [f"{signed(row['change'])} {name_of(row.label)}" for row in same[:_NAMED]]

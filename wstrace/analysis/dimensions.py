@@ -101,6 +101,18 @@ def name_of(label: str) -> str:
     return printable(label, NAME_LIMIT)
 
 
+REUSED = "which frees and reuses memory: another line may keep it"
+
+
+def first_touched(name: str, again: int, growth: float) -> str:
+    """What is said of a line that grows where at least half of that are pages that it had before; "" = they are fewer.
+
+    A page is of the line that touches it first: a cache may grow in memory that a temporary list has just freed.
+    """
+    freed = 2 * again >= growth > 0
+    return f"first touched by {name}, {REUSED}" if freed else ""
+
+
 def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
     """The rows of cells by their labels, those with most of a measure first, equal ones by label.
 

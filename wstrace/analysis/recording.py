@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.dimensions import NAME_LIMIT, Row, name_of
+from wstrace.analysis.dimensions import NAME_LIMIT, Row, first_touched, name_of
 from wstrace.analysis.timeline import Timeline
 from wstrace.firing import ENDED, KILLED, Recording
 from wstrace.text import duration, number, printable, unit_of
@@ -74,6 +74,10 @@ def _arrived(of: Composition, fired: Recording, divisor: float) -> str:
             ": no fault was recorded then, and its memory was not looked at"
         )
     text = _named_lines(names, there, divisor, "resident " * bool(fired.cgroup))
+    most = over.rows[int(there.argmax())] if there.any() else None
+    again = next((row["again"] for row in of.rows("line") if most is not None and row.whole == most.whole), 0)
+    if most is not None and (freed := first_touched(name_of(most.label), again, float(there.max()))):
+        text = f": {there.max() / divisor:,.1f} {freed}"
     if fired.how in (KILLED, ENDED):
         ago = max(fired.time_ns - looked, 0) / 1e9
         text += f" (at the last look, {_span(ago)} before, at {of.rss / divisor:,.1f}"

@@ -11,7 +11,7 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import NAME_LIMIT, Row, name_of, rows_of
+from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
 from wstrace.analysis.measures import measures
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 #: Rows that the first line names, and the least share of one.
 _NAMED, _SHARE = 3, 0.03
 _SENTENCE = 240
+_FOLLOWS_OBJECTS = "what keeps memory, object by object: memray attach PID"
 #: Fewer faults without a Python line are not worth a word: before its first frame, a process has 400.
 _FEW_FAULTS = 500
 
@@ -166,7 +167,13 @@ def report(
         lead,
         answer,
         completeness(trace, past, of, sums),
-        [*further, *_nothing(chosen, total), *trace.info.obstacles, *(text for text, _ in trace.ledger.sentences())],
+        [
+            *further,
+            *[_FOLLOWS_OBJECTS] * (REUSED in answer),
+            *_nothing(chosen, total),
+            *trace.info.obstacles,
+            *(text for text, _ in trace.ledger.sentences()),
+        ],
         total,
         lines if tuple(by) == ("line",) else rows_of(past.labels(*by), sums, lead),
         "" if of is None else moment_words(of.inputs.moment),
@@ -237,6 +244,8 @@ def _answer(
         parts.append(f"{mark}{amount(n)} {name_of(row.label)}")
     more = ", ..." if sum(row[lead] for row in named) < whole else ""
     ended = f"; killed by {printable(trace.info.exit_signal, NAME_LIMIT)}" if trace.info.exit_signal else ""
+    if lead == "grown" and (freed := first_touched(name_of(named[0].label), named[0]["again"], named[0][lead])):
+        return f"{head}, {freed}{ended}"
     return f"{head}: {', '.join(parts)}{more}{ended}"
 
 
