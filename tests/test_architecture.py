@@ -26,7 +26,7 @@ CORE_FORBIDDEN = {"ctypes", "mmap", "fcntl", "resource", "msvcrt", "winreg", "se
 
 #: which folders of the core a folder imports besides itself; "" has the files that are in no folder. That no module
 #: imports itself over others (below) keeps order within a folder
-DIRECTIONS = {"": {"analysis"}, "analysis": {""}, "terminal": {""}, "testing": {""}, "cli": {"", "terminal"}}
+DIRECTIONS = {"": {"analysis"}, "analysis": {""}, "testing": {""}, "cli": {""}}
 
 
 def modules(folder: Path) -> list[Path]:
@@ -68,20 +68,20 @@ def test_the_core_imports_no_plugin_no_exporter_and_no_system(path):
     found = tops(imports(path))
     assert found & OURS <= {"wstrace"}
     assert not found & CORE_FORBIDDEN
-    terminal = {"rich"} if path.parent == CORE / "terminal" else set()
+    terminal = {"rich"} if path == CORE / "terminal.py" else set()
     optional = OPTIONAL_LIBRARIES.get(path.name, set()) if path.parent == CORE else set()
     assert found <= set(sys.stdlib_module_names) | CORE_LIBRARIES | {"wstrace"} | terminal | optional
     assert not tops(imports(path, top_level_only=True)) & optional
 
 
-def test_the_terminal_room_alone_uses_rich():
+def test_the_terminal_alone_uses_rich():
     users = {
         path
         for folder in (CORE, *PLUGINS, *EXPORTERS, SPARK)
         for path in modules(folder)
         if "rich" in tops(imports(path))
     }
-    assert {path.parent for path in users} == {CORE / "terminal"}
+    assert users == {CORE / "terminal.py"}
 
 
 @pytest.mark.parametrize("path", modules(CORE), ids=lambda p: str(p.relative_to(CORE)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.config import Config
+from wstrace.options import Config
 from wstrace.plugins import default_plugins
 from wstrace_plugins.daemon.settings import checked
 

@@ -1,12 +1,12 @@
 # What wstrace/__init__.py gives on first use, for type checkers.
 from wstrace.batch import Batch as Batch
 from wstrace.batch import Dictionary as Dictionary
-from wstrace.declarations import Format as Format
-from wstrace.declarations import Reference as Reference
 from wstrace.errors import TraceFileError as TraceFileError
 from wstrace.errors import TraceFileNotFound as TraceFileNotFound
 from wstrace.errors import Unavailable as Unavailable
 from wstrace.errors import WstraceError as WstraceError
+from wstrace.hookspecs import Format as Format
+from wstrace.hookspecs import Reference as Reference
 from wstrace.hookspecs import hookimpl as hookimpl
 from wstrace.interfaces import Context as Context
 from wstrace.interfaces import Enricher as Enricher

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wstrace.schema import DTYPES, Column, Schema
 from wstrace.text import well_formed
 
-if TYPE_CHECKING:  # A Batch only calls methods of its arrays, so `--help` need not import numpy.
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
@@ -317,3 +317,25 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
         array = array.view()
         array.flags.writeable = False
     return array
+
+
+class StackIds:
+    """Gives out ids 1, 2, 3, ... up to a limit. Thread-safe, so that trees of several threads never share an id.
+
+    Args:
+        limit: the most ids that are given. A trace file holds as many call sites in each of its parts.
+    """
+
+    LIMIT = 1 << 20
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit = limit
+        self._given = 0
+        self._lock = threading.Lock()
+
+    def take(self, n: int) -> range:
+        """The next n ids, or as many of them as are left."""
+        with self._lock:
+            first = self._given + 1
+            self._given = min(self._given + n, self.limit)
+            return range(first, self._given + 1)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, StackIds
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NONE
-from wstrace.stack_ids import StackIds
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import IO
 
-from wstrace import guard
-from wstrace.declarations import Format
-from wstrace.errors import OutputError, UsageError, WstraceError
-from wstrace.output_file import whole_file
-from wstrace.output_folder import NO_ROOM
+from wstrace.errors import OutputError, UsageError, WstraceError, lifted_by, pass_interrupt, why
+from wstrace.hookspecs import Format
+from wstrace.output_file import NO_ROOM, whole_file
 from wstrace.plugins import Plugins, default_plugins, load
 from wstrace.table import Batches, Records, Selection
 from wstrace.text import nearest
@@ -88,12 +86,12 @@ def save(
         except WstraceError:
             raise
         except OSError as error:
-            why = f"cannot write {path}: {error.strerror or error} ({named})"
-            raise OutputError(why, NO_ROOM.get(error.errno or 0, "")) from None
+            failed = f"cannot write {path}: {error.strerror or error} ({named})"
+            raise OutputError(failed, NO_ROOM.get(error.errno or 0, "")) from None
         except BaseException as error:
-            guard.pass_interrupt(error)
-            remedy = guard.lifted_by(error) or "no file was written"
-            raise OutputError(f"{named} failed: {guard.why(error)}", remedy) from error
+            pass_interrupt(error)
+            remedy = lifted_by(error) or "no file was written"
+            raise OutputError(f"{named} failed: {why(error)}", remedy) from error
         return rows
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from wstrace.guard import why
+from wstrace.errors import why
 from wstrace.text import number, printable
 
 #: Rows, sentences, and the characters of a name, a cell and a sentence: with all of them escaped, it is below 20 kB.

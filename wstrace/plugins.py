@@ -17,11 +17,9 @@ import pluggy
 
 import wstrace.hookspecs
 from wstrace import interfaces
-from wstrace.declarations import Dimension, Format, Measure, Reference
 from wstrace.entry_points import EntryPoint, entry_points
-from wstrace.errors import Unavailable, UsageError
-from wstrace.guard import named, pass_interrupt, why
-from wstrace.logs import log
+from wstrace.errors import Unavailable, UsageError, log, named, pass_interrupt, why
+from wstrace.hookspecs import Dimension, Format, Measure, Reference
 from wstrace.text import nearest
 
 if TYPE_CHECKING:

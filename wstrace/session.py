@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wstrace import bus
 from wstrace.batch import Batch, Dictionary, checked
-from wstrace.bus import Bus, ExporterQueue
+from wstrace.bus import Bus, ExporterQueue, Limit, WorkThread
 from wstrace.clock import now_ns
-from wstrace.config import Config
-from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError
-from wstrace.guard import named, quietly, why
+from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError, named, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Group, Source, Target
 from wstrace.ledger import Ledger
-from wstrace.limit import Limit, WorkThread
-from wstrace.options import Spec, build, parse_spec
+from wstrace.options import Config, Spec, build, parse_spec
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.schema import DTYPES, MARK
 from wstrace.trace_info import TraceInfo

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.closing import Closing
+from wstrace.errors import Closing
 from wstrace.schema import DTYPES, Column, Schema
 
 if TYPE_CHECKING:

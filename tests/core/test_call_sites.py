@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, StackIds
 from wstrace.call_sites import CallSites
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE, FRAME_NONE, FRAME_PYTHON
-from wstrace.stack_ids import StackIds
 
 COLUMNS = tuple(column.name for column in CALL_SITE.columns if column.name not in ("id", "parent"))
 U64 = (1 << 64) - 1

@@ -12,8 +12,8 @@ from wstrace.analysis import measures
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, Labels, rows
 from wstrace.batch import Batch, Dictionary
-from wstrace.declarations import Dimension
 from wstrace.errors import UsageError
+from wstrace.hookspecs import Dimension
 from wstrace.schema import KINDS, PAGE_FAULT, PROCESS, PROCESS_FORK
 from wstrace.text import base_name
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wstrace.declarations import Format
 from wstrace.formats import format_of
+from wstrace.hookspecs import Format
 from wstrace.plugins import default_plugins
 from wstrace.testing import FormatContract, trace_of
 

@@ -14,9 +14,9 @@ from kit.plugin_entries import Entry, module
 import wstrace.formats
 import wstrace.plugins
 from wstrace import cli
-from wstrace.declarations import Format
 from wstrace.entry_points import entry_points
 from wstrace.errors import OutputError, UsageError
+from wstrace.hookspecs import Format
 from wstrace.plugins import default_plugins
 from wstrace_exporters.msgpack.read.trace import open_trace
 

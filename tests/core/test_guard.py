@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from wstrace.errors import PluginError
-from wstrace.guard import named, why
+from wstrace.errors import PluginError, named, why
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from wstrace.batch import Batch
+from wstrace.bus import WorkThread
 from wstrace.errors import PluginError
 from wstrace.interfaces import Enricher
-from wstrace.limit import WorkThread
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource

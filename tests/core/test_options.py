@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wstrace.cli.tracing import Recording, Tracing
-from wstrace.config import Config
 from wstrace.errors import UsageError
-from wstrace.options import Spec, build, parse_duration, parse_size, parse_spec
+from wstrace.options import Config, Spec, build, parse_duration, parse_size, parse_spec
 
 
 class Thing:

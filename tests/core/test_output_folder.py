@@ -10,9 +10,17 @@ from kit.another_user import CALLER
 
 from wstrace.analysis.baseline import Baseline
 from wstrace.errors import OutputError
-from wstrace.output_file import link, open_output, open_own, own_folder, remove, sync, whole_file
-from wstrace.output_folder import make_folders
-from wstrace.output_rights import temporary_folder
+from wstrace.output_file import (
+    link,
+    make_folders,
+    open_output,
+    open_own,
+    own_folder,
+    remove,
+    sync,
+    temporary_folder,
+    whole_file,
+)
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="plays users: needs root"),

@@ -4,8 +4,8 @@ import pytest
 from kit.plugin_entries import Entry, module
 
 import wstrace.plugins
-from wstrace.declarations import Reference
 from wstrace.errors import PluginError, UsageError, WstraceError
+from wstrace.hookspecs import Reference
 from wstrace.plugins import Plugins
 from wstrace.testing import RecordingExporter, ScriptedSource
 

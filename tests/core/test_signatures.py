@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wstrace.signatures import without_arguments, without_parameters
+from wstrace.text import without_arguments, without_parameters
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.terminal.elide import elide, width_of
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Bar, Column, TextTable
+from wstrace.terminal import Bar, Column, Output, TextTable, elide, width_of
 from wstrace.text import printable
 
 HOSTILE = "/tmp/\x1b]0;owned\x07\x9b2J\u202egnp.so\n"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import FRAME_KERNEL, STACK_HOW
 from wstrace_plugins.symbols.resolver import ImageResolver
 

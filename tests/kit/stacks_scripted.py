@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, StackIds
 from wstrace.call_sites import CallSites
 from wstrace.schema import (
     CALL_SITE,
@@ -16,7 +16,6 @@ from wstrace.schema import (
     HOW_OWN,
     PAGE_FAULT,
 )
-from wstrace.stack_ids import StackIds
 from wstrace.testing import batch_of
 
 Python = tuple[str, str, int]  # function, file, line

@@ -9,8 +9,7 @@ from kit.command_line import peak_bytes
 from kit.new_functions import new_functions
 
 from wstrace import bus, open_trace
-from wstrace.batch import Dictionary
-from wstrace.stack_ids import StackIds
+from wstrace.batch import Dictionary, StackIds
 from wstrace_plugins.mapped_files.spaces import AddressSpaces, Space
 from wstrace_plugins.page_faults.linux.python_stacks import decoder
 

@@ -14,7 +14,7 @@ if sys.platform != "win32":
     pytest.skip("only on Windows: assumptions of the kernel's own behaviour", allow_module_level=True)
 
 import wstrace
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.windows import api as winapi

@@ -3,8 +3,8 @@
 import pytest
 from kit.daemon_scripted import plugins
 
-from wstrace.config import Config
 from wstrace.errors import UsageError
+from wstrace.options import Config
 from wstrace_plugins.daemon.limits import Limits
 from wstrace_plugins.daemon.settings import checked
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wstrace.places import MappedFile, Part
+from wstrace.interfaces import MappedFile, Part
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.parts import file_parts
 from wstrace_plugins.symbols.resolver import ImageResolver

@@ -16,7 +16,7 @@ pytestmark = [
 MIB = 1 << 20
 RESOLVE = """
 import sys, numpy as np
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.resolver import ImageResolver
 read, original = [], ImageFile.read
@@ -50,7 +50,7 @@ def test_a_file_that_lies_costs_a_bound(name, tmp_path):
 def test_a_file_within_the_bounds_still_has_its_names(tmp_path):
     import numpy as np
 
-    from wstrace.places import MappedFile
+    from wstrace.interfaces import MappedFile
     from wstrace_plugins.symbols.resolver import ImageResolver
 
     for name, function in (("as many symbols as are read", "_ZN4fooEv"), ("as many COFF symbols as are read", "")):

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from kit.pythons import installed
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Dictionary, StackIds
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Level
 from wstrace.schema import HOW_EXACT, HOW_NOT_READABLE
-from wstrace.stack_ids import StackIds
 from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.elf import python_in
 from wstrace_plugins.os.linux.cpython.objects import LineTable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kit.binutils import FLAVOURS, run
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.resolver import ImageResolver, module_name, read_image
 

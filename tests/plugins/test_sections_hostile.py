@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace_plugins.os.elf import SYMBOL as SYMBOL_ROW
 from wstrace_plugins.symbols import elf
 from wstrace_plugins.symbols.image import SECTION, SYMBOL, Image, ImageError, ImageFile, demangle

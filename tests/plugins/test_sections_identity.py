@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from kit.command_line import wstrace
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT, PROCESS, PROCESS_SEEN
 from wstrace.testing import batch_of
 from wstrace_plugins.os import elf

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.places import MappedFile, SourceLine
+from wstrace.interfaces import MappedFile, SourceLine
 from wstrace_plugins.symbols import resolver, source_lines
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.resolver import ImageResolver

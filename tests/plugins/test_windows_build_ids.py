@@ -8,7 +8,7 @@ import pytest
 from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, OFFSET_UNKNOWN
 from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.mapped_files.windows import backend

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from wstrace.errors import Unavailable
-from wstrace.places import Place
+from wstrace.interfaces import Place
 from wstrace_plugins.symbols import dbghelp, pe
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 

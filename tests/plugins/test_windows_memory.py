@@ -3,7 +3,7 @@
 import pytest
 from kit.fake_windows import FakeAllocation, FakeWindows
 
-from wstrace.places import Place
+from wstrace.interfaces import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import paths

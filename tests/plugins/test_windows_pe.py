@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
 from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.image import ImageError, ImageFile

@@ -15,7 +15,7 @@ import pytest
 import wstrace
 from wstrace.batch import Dictionary
 from wstrace.errors import CommandNotFound, TargetExited
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_WRITE
 from wstrace_plugins.mapped_files.windows.backend import mapped_file
 from wstrace_plugins.os.windows import api as winapi

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wstrace.places import MappedFile
+from wstrace.interfaces import MappedFile
 from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.resolver import ImageResolver
 

@@ -237,8 +237,12 @@ class Baseline:
 
     def save(self) -> None:
         """Writes it, and makes its folder. Raises OutputError."""
-        from wstrace.output_file import whole_file  # it imports much, and most runs write nothing
-        from wstrace.output_folder import in_folder, make_folders, refused
+        from wstrace.output_file import (
+            in_folder,
+            make_folders,
+            refused,
+            whole_file,  # it imports much, and most runs write nothing
+        )
 
         try:
             with refused(self.path):

@@ -15,7 +15,7 @@ from wstrace.analysis.measures import measures
 from wstrace.analysis.names import Names
 from wstrace.analysis.tally import MIX, Numbers
 from wstrace.batch import Batch
-from wstrace.declarations import Dimension
+from wstrace.hookspecs import Dimension
 from wstrace.schema import FAULT_MAJOR, HOW_NOT_SAMPLED, PAGE_FAULT
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ from wstrace.analysis.stack_views import StackBy, line_of_native, whole
 from wstrace.analysis.symbols import OFFSET
 from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch
-from wstrace.declarations import Dimension
 from wstrace.errors import UsageError
-from wstrace.places import OWN_KERNEL, Place
+from wstrace.hookspecs import Dimension
+from wstrace.interfaces import OWN_KERNEL, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import HOW_NOT_SAMPLED, KINDS
-from wstrace.signatures import without_arguments
-from wstrace.text import base_name, printable
+from wstrace.text import base_name, printable, without_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,7 @@ from wstrace.analysis.own import (
 )
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
 from wstrace.analysis.tally import combinations
-from wstrace.places import Place, SourceLine
+from wstrace.interfaces import Place, SourceLine
 from wstrace.schema import (
     FRAME_CUT,
     FRAME_INTERPRETER,

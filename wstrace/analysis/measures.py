@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wstrace.declarations import Measure
+from wstrace.hookspecs import Measure
 from wstrace.plugins import default_plugins
 from wstrace.text import duration, number, size
 

@@ -15,8 +15,7 @@ from wstrace.analysis.symbols import Symbolizer
 from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FRAME_CUT, FRAME_KINDS, Column, Schema
-from wstrace.signatures import without_arguments
-from wstrace.text import base_name
+from wstrace.text import base_name, without_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,9 +9,8 @@ import numpy as np
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import Context
-from wstrace.logs import log
-from wstrace.places import OWN_KERNEL, MappedFile, Place
+from wstrace.errors import log
+from wstrace.interfaces import OWN_KERNEL, Context, MappedFile, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAPPING
 from wstrace.text import base_name

@@ -9,14 +9,11 @@ from typing import Any
 import click
 
 from wstrace.cli.common import is_administrator, print_json
-from wstrace.config import TOP, Config
-from wstrace.errors import WstraceError
-from wstrace.guard import pass_interrupt, why
+from wstrace.errors import WstraceError, pass_interrupt, why
 from wstrace.interfaces import Level
-from wstrace.options import options_of
+from wstrace.options import TOP, Config, options_of
 from wstrace.plugins import Plugins
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 
 
 @click.command()

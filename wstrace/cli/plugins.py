@@ -13,8 +13,7 @@ from wstrace.cli.common import print_json
 from wstrace.errors import UsageError, WstraceError
 from wstrace.options import meanings, options_of
 from wstrace.plugins import Plugins
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 from wstrace.text import nearest
 
 #: What `--json` shows of a plugin.

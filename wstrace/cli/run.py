@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 
 import click
 
-from wstrace.cli.signals import before_the_trace
+from wstrace.cli import before_the_trace
 from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
 from wstrace.errors import CommandNotFound, UsageError
 from wstrace.options import parse_spec

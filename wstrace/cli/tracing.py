@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from wstrace.bus import STOP_SECONDS
+from wstrace.cli import Ending, alarm_in, before_the_trace
 from wstrace.cli.common import Duration, debug_privilege, exit_on_exporter_error, is_administrator
-from wstrace.cli.signals import Ending, alarm_in, before_the_trace
-from wstrace.config import Config
-from wstrace.errors import LossError, OutputError, UsageError, WstraceError
+from wstrace.errors import LossError, OutputError, UsageError, WstraceError, shape
+from wstrace.interfaces import Group, Target
 from wstrace.ledger import Ledger
-from wstrace.logs import shape
-from wstrace.options import Spec, options_of, parse_duration, parse_spec
-from wstrace.output_folder import exists
-from wstrace.output_rights import temporary_folder
+from wstrace.options import Config, Spec, options_of, parse_duration, parse_spec
+from wstrace.output_file import exists, temporary_folder
 from wstrace.plugins import Plugins, default_plugins
-from wstrace.targets import Group, Target
 from wstrace.text import base_name, number, printable
 from wstrace.trace_info import NOT_SAVED
 

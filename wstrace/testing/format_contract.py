@@ -9,7 +9,7 @@ import tempfile
 from typing import IO, TYPE_CHECKING
 
 from wstrace.batch import Batch
-from wstrace.declarations import Format
+from wstrace.hookspecs import Format
 from wstrace.schema import PAGE_FAULT
 from wstrace.testing.scripted import batch_of, trace_of
 

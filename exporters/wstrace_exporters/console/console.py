@@ -11,12 +11,12 @@ from wstrace.batch import Batch
 from wstrace.errors import WstraceError
 from wstrace.interfaces import Context, Exporter
 from wstrace.ledger import Ledger
-from wstrace.terminal.output import Output
+from wstrace.terminal import Output
 from wstrace.text import printable, printable_words
 from wstrace.trace_info import NOT_SAVED, TraceInfo
 
 if TYPE_CHECKING:
-    from wstrace.terminal.table import TextTable
+    from wstrace.terminal import TextTable
     from wstrace.trace import Trace
 
 

@@ -12,7 +12,7 @@ from wstrace.analysis.frames import Frames, stack_reason
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
-from wstrace.places import Place
+from wstrace.interfaces import Place
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_EXECUTE,

@@ -13,7 +13,7 @@ import click
 from wstrace.cli.common import Duration
 from wstrace.cli.run import TargetWords, command_of
 from wstrace.errors import OutputError, TargetExited, UsageError
-from wstrace.output_rights import temporary_folder
+from wstrace.output_file import temporary_folder
 
 #: What to do where a trace lacks records that was kept for one answer only, so that there is no file to read.
 _LESS = "run it again where less else runs, or record less: -s page_faults:period=7"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wstrace.analysis.dimensions import dimensions
 from wstrace.analysis.measures import measures, shown
 from wstrace.analysis.report import Report
-from wstrace.terminal.table import Bar, Cell, Column, TextTable
+from wstrace.terminal import Bar, Cell, Column, TextTable
 from wstrace.text import estimate_mark, signed, size
 
 if TYPE_CHECKING:

@@ -83,8 +83,7 @@ def refuse_shared_terminal(pids: Iterable[int], mine: str) -> None:
 def _watch(pids: list[int], sources: Iterable[str], children: bool) -> int:
     # numpy's OpenBLAS starts a thread a CPU, each of which spins for its first 50 ms
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from wstrace.config import Config
-    from wstrace.options import parse_spec
+    from wstrace.options import Config, parse_spec
     from wstrace.plugins import default_plugins
     from wstrace.session import Session
     from wstrace_exporters.live_screen.live import Live

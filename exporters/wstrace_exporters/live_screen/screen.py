@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from wstrace.analysis.compare import held
 from wstrace.analysis.dimensions import Row
-from wstrace.terminal.elide import start_of, width_of
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, TextTable, start_of, width_of
 from wstrace.text import duration, estimate_mark, number, printable, signed, size
 from wstrace_exporters.live_screen.look import OWNERS, Look
 

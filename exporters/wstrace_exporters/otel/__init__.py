@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from wstrace.declarations import Reference
-from wstrace.hookspecs import hookimpl
+from wstrace.hookspecs import Reference, hookimpl
 
 if TYPE_CHECKING:
     from wstrace.interfaces import Enricher

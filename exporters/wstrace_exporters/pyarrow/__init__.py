@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.declarations import Format
-from wstrace.hookspecs import hookimpl
+from wstrace.hookspecs import Format, hookimpl
 
 
 @hookimpl

@@ -45,7 +45,7 @@ def daemon(config: str | None, check: bool) -> int:
     wstrace daemon --config /etc/wstrace.toml
     """
     if check:
-        from wstrace.config import Config
+        from wstrace.options import Config
         from wstrace.plugins import default_plugins
         from wstrace_plugins.daemon.settings import checked
 

@@ -6,10 +6,9 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Any
 
-from wstrace.config import Config
 from wstrace.errors import UsageError
 from wstrace.interfaces import Exporter, Source
-from wstrace.options import Spec, build, options_of, parse_size, parse_spec
+from wstrace.options import Config, Spec, build, options_of, parse_size, parse_spec
 from wstrace.plugins import Plugins
 
 #: the keys at the top of the file, with their defaults; the command line's other ones describe a trace that ends

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wstrace.declarations import Reference
 from wstrace.errors import Unavailable
-from wstrace.hookspecs import hookimpl
+from wstrace.hookspecs import Reference, hookimpl
 
 
 @hookimpl

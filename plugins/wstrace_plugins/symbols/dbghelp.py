@@ -20,8 +20,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p, c_wchar_p
 
-from wstrace.errors import Unavailable
-from wstrace.logs import log
+from wstrace.errors import Unavailable, log
 from wstrace_plugins.os.foreign import declare
 
 MAX_NAME = 4096

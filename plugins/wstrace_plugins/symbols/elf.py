@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.places import Part
+from wstrace.interfaces import Part
 from wstrace_plugins.os import elf
 from wstrace_plugins.os.elf import Elf, Section
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, demangle

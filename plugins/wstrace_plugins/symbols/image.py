@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.analysis.tally import distinct
-from wstrace.closing import Closing
-from wstrace.errors import Unavailable
-from wstrace.places import Place
+from wstrace.errors import Closing, Unavailable
+from wstrace.interfaces import Place
 from wstrace.plugins import own_platform
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from wstrace.errors import WstraceError
-from wstrace.places import OWN_KERNEL
+from wstrace.interfaces import OWN_KERNEL
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image
 
 #: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from wstrace.places import Part
+from wstrace.interfaces import Part
 from wstrace_plugins.symbols.image import ImageFile
 
 MAX_HEADER = 32 << 20  # bytes

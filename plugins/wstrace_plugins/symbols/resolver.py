@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.interfaces import Resolver
-from wstrace.places import OWN_KERNEL, MappedFile, Part, Place, SourceLine
+from wstrace.interfaces import OWN_KERNEL, MappedFile, Part, Place, Resolver, SourceLine
 from wstrace_plugins.os import system
 from wstrace_plugins.os.windows.paths import is_remote, openable
 from wstrace_plugins.symbols.image import Image, ImageError, ImageFile

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wstrace.logs import log
-from wstrace.places import SourceLine
+from wstrace.errors import log
+from wstrace.interfaces import SourceLine
 from wstrace.text import printable
 from wstrace_plugins.symbols.image import ImageFile, demangle
 

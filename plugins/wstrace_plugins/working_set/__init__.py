@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from wstrace.declarations import Reference
 from wstrace.errors import Unavailable
-from wstrace.hookspecs import hookimpl
+from wstrace.hookspecs import Reference, hookimpl
 
 
 @hookimpl

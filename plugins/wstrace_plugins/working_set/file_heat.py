@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.places import MappedFile, Part
+from wstrace.interfaces import MappedFile, Part
 from wstrace.plugins import default_plugins
 from wstrace_plugins.os.intervals import overlap, union
 

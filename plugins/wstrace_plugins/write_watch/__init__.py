@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wstrace.declarations import Reference
-from wstrace.hookspecs import hookimpl
+from wstrace.hookspecs import Reference, hookimpl
 
 
 @hookimpl

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.closing import Closing
-from wstrace.errors import UsageError
+from wstrace.errors import Closing, UsageError
 from wstrace_plugins.write_watch.backend import backend
 
 if TYPE_CHECKING:

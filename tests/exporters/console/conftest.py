@@ -10,8 +10,7 @@ import pytest
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
-from wstrace.interfaces import Context
-from wstrace.places import MappedFile, Place
+from wstrace.interfaces import Context, MappedFile, Place
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import ScriptedTarget
 from wstrace_exporters.console.console import Console

@@ -12,8 +12,7 @@ from kit.blame_scripted import ANON, APP, PAGE, Script, saved
 from kit.screen import Screen
 
 from wstrace.errors import OutputError
-from wstrace.terminal.elide import width_of
-from wstrace.terminal.output import Output
+from wstrace.terminal import Output, width_of
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
 

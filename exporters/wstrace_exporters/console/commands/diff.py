@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wstrace.cli.common import json_option, print_json
-from wstrace.terminal.output import Output
+from wstrace.terminal import Output
 from wstrace.text import damage_note, plural, printable
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wstrace.cli.common import Size, print_json
-from wstrace.terminal.table import Cell, Column, TextTable
+from wstrace.terminal import Cell, Column, TextTable
 from wstrace.text import number, plural, size
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
@@ -36,7 +36,7 @@ def imports(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> i
     """
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
         from wstrace.analysis.imports import imports as imports_of
-        from wstrace.terminal.output import Output
+        from wstrace.terminal import Output
 
         found = imports_of(trace, options["at"], options["pids"])
         if options["as_json"]:

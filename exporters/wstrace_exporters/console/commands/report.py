@@ -83,7 +83,7 @@ def _chosen(options: dict[str, Any]) -> Filter:
 def _show(trace: Trace, by: tuple[str, ...], options: dict[str, Any]) -> None:
     from wstrace.analysis.own import OwnRule
     from wstrace.analysis.report import report as made
-    from wstrace.terminal.output import Output
+    from wstrace.terminal import Output
     from wstrace_exporters.console.report_table import parts, usual
 
     found = made(trace, by or ("line",), options["at"], lead=options["sort"], chosen=_chosen(options),
@@ -109,7 +109,7 @@ def _folded(trace: Trace) -> None:
 def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> None:
     """Prints what is resident at moments that are `step` seconds apart."""
     from wstrace.analysis.compare import OverTime
-    from wstrace.terminal.output import Output
+    from wstrace.terminal import Output
     from wstrace_exporters.console.report_table import over_time
 
     if "," in by:
@@ -125,7 +125,7 @@ def _faults(trace: Trace, options: dict[str, Any], *, as_json: bool) -> None:
     """Prints a line for each fault, then on stderr what was lost."""
     from wstrace.analysis.symbols import symbolizer_of
     from wstrace.table import Selection
-    from wstrace.terminal.output import Output
+    from wstrace.terminal import Output
     from wstrace_exporters.console.console import losses
     from wstrace_exporters.console.lines import lines_of
 

@@ -26,7 +26,7 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
     wstrace unshared x.wst --by function
     """
     from wstrace.analysis.unshared import unshared as unshared_of
-    from wstrace.terminal.output import Output
+    from wstrace.terminal import Output
     from wstrace_exporters.console.report_table import parts
 
     by = tuple(word for word in options["by"].split(",") if word) or ("line",)

@@ -13,16 +13,14 @@ import click
 
 from wstrace.cli.common import exit_on_exporter_error, is_administrator, time_window
 from wstrace.cli.tracing import warn
-from wstrace.config import Config
-from wstrace.declarations import Format
-from wstrace.errors import UsageError
+from wstrace.errors import UsageError, pass_interrupt, quietly, why
 from wstrace.formats import format_of, save
-from wstrace.guard import pass_interrupt, quietly, why
-from wstrace.options import Option, Spec, converted, keyword_options
+from wstrace.hookspecs import Format
+from wstrace.options import Config, Option, Spec, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.session import Session
 from wstrace.table import Selection
-from wstrace.terminal.output import progress_bar
+from wstrace.terminal import progress_bar
 from wstrace.text import damage_note, estimates_note, plural, printable, size
 from wstrace_exporters.msgpack.commands.info import unknown_lines
 from wstrace_exporters.msgpack.read.discover import files_of

@@ -64,8 +64,7 @@ def _show(names: list[str], rows: list[tuple[object, ...]], shape: str, limit: i
 
 def _schema(path: str, shape: str) -> None:
     """Prints the tables of a file, or all known ones, with their columns."""
-    from wstrace.terminal.output import Output
-    from wstrace.terminal.table import Column, TextTable
+    from wstrace.terminal import Column, Output, TextTable
     from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
     tables = known_tables(path)
@@ -101,8 +100,7 @@ def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
 
 
 def _table(names: list[str], rows: list[tuple[object, ...]], more: int) -> None:
-    from wstrace.terminal.output import Output
-    from wstrace.terminal.table import Column, TextTable
+    from wstrace.terminal import Column, Output, TextTable
 
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(names))]
     columns = [Column(name, "number" if number else "text") for name, number in zip(names, numeric, strict=True)]

@@ -170,7 +170,7 @@ class FlightRecorder(FileExporter):
     def _say(self, text: str) -> None:
         if self._to == "no":
             return
-        from wstrace.terminal.output import Output
+        from wstrace.terminal import Output
 
         Output.standard(self._to).write(f"{text}\n")
 

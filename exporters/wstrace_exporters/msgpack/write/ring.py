@@ -17,8 +17,7 @@ from wstrace.errors import OutputError
 from wstrace.firing import Firing
 from wstrace.interfaces import Context
 from wstrace.ledger import Ledger
-from wstrace.output_file import link, remove, sync
-from wstrace.output_rights import belongs_to_us
+from wstrace.output_file import belongs_to_us, link, remove, sync
 from wstrace.schema import DTYPES, PROCESS, PROCESS_EXIT, PROCESS_SEEN, PROCESS_TITLE
 from wstrace.trace_info import Usage
 from wstrace_exporters.msgpack.format.osfile import is_being_written

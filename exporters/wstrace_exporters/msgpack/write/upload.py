@@ -11,8 +11,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from wstrace.errors import OutputError, UsageError
-from wstrace.output_file import open_own, own_folder, remove
-from wstrace.output_rights import callers_rights
+from wstrace.output_file import callers_rights, open_own, own_folder, remove
 from wstrace.text import plural, size
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.part_names import name_and_number, part_path, parts_prefix, parts_there

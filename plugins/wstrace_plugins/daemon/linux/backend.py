@@ -19,8 +19,8 @@ from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from typing import Any
 
-from wstrace.config import Config
 from wstrace.errors import OutputError, WstraceError
+from wstrace.options import Config
 from wstrace.text import size
 from wstrace_plugins.daemon import BETWEEN
 from wstrace_plugins.daemon.limits import Limits

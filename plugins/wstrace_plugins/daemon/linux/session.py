@@ -15,10 +15,9 @@ from typing import Any, ClassVar, cast
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
-from wstrace.config import Config
-from wstrace.errors import OutputError, TargetExited, WstraceError
-from wstrace.guard import quietly, why
+from wstrace.errors import OutputError, TargetExited, WstraceError, quietly, why
 from wstrace.interfaces import Context, Exporter, Group, Source
+from wstrace.options import Config
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session

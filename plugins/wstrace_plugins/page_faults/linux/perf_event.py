@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.errors import Unavailable
-from wstrace.guard import lifted_by
+from wstrace.errors import Unavailable, lifted_by
 from wstrace_plugins.os import foreign
 from wstrace_plugins.os.linux import libc, procfs
 

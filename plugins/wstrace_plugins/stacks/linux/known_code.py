@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import Resolver
-from wstrace.places import OWN_KERNEL, MappedFile
+from wstrace.interfaces import OWN_KERNEL, MappedFile, Resolver
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.eh_frame import UnwindFile

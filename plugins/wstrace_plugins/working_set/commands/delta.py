@@ -16,11 +16,10 @@ import numpy as np
 from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
 from wstrace.errors import TargetExited, Unavailable, UsageError
-from wstrace.places import Place
+from wstrace.interfaces import Place
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL, MAPPING, PAGE_FAULT
 from wstrace.session import Session
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 from wstrace.text import plural, printable, size, well_formed
 from wstrace.trace import Trace
 from wstrace_plugins.working_set.delta import Delta

@@ -6,8 +6,7 @@ import click
 
 from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.errors import UsageError
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 from wstrace.text import printable, size
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.empty import empty_working_set

@@ -10,8 +10,7 @@ import click
 import numpy as np
 
 from wstrace.cli.common import debug_privilege, json_option, print_json
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable, has_blocks, shades
+from wstrace.terminal import Column, Output, TextTable, has_blocks, shades
 from wstrace.text import plural, printable, size
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.file_heat import FileHeat, Ranges, n_bytes

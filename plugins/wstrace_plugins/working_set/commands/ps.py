@@ -6,8 +6,7 @@ import click
 
 from wstrace.cli.common import json_option, print_json
 from wstrace.errors import TargetExited
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 from wstrace.text import plural, printable, size
 from wstrace_plugins.working_set.backend import backend
 from wstrace_plugins.working_set.process_tree import Sums, processes, sums

@@ -22,8 +22,7 @@ from wstrace.schema import (
     PAGE_WRITE,
     PAGE_ZERO,
 )
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Bar, Cell, Column, TextTable
+from wstrace.terminal import Bar, Cell, Column, Output, TextTable
 from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
 

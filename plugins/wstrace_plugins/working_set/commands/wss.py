@@ -8,8 +8,7 @@ import click
 
 from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
 from wstrace.errors import UsageError
-from wstrace.terminal.output import Output
-from wstrace.terminal.table import Column, TextTable
+from wstrace.terminal import Column, Output, TextTable
 from wstrace.text import duration, plural, printable, size
 from wstrace_plugins.working_set.commands.empty import confirm
 from wstrace_plugins.working_set.used import after_emptying, referenced

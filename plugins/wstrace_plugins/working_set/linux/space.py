@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Dictionary
-from wstrace.closing import Closing
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.schema import NOT_RESIDENT
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux import procfs, userfaultfd

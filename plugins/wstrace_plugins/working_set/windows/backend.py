@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from wstrace.batch import Dictionary
-from wstrace.closing import Closing
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import (
     KIND_FILE,
