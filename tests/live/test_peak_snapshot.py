@@ -48,6 +48,15 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
     assert shown["bytes"] > 200 << 20
 
 
+def test_children_in_the_memory_of_their_parent_are_no_further_memory(tmp_path):
+    """GIVEN 150 children of vfork() WHEN each has the 300 MiB of its parent until its exec THEN these count once."""
+    program = "import subprocess\nkept = bytearray(300 << 20)\nfor _ in range(150): subprocess.run(['/bin/true'])\n"
+    with record(tmp_path, [sys.executable, "-c", program], "-s", "peak_snapshot") as trace:
+        shown, total = trace.info.extra["peak_snapshot"], trace.report().total["resident"]
+    assert 300 << 20 < total < 340 << 20
+    assert shown["largest"] < 340 << 20
+
+
 @pytest.mark.parametrize("script", ['"$0" "$@" &', '("$0" "$@" &); sleep 4'], ids=["command ended", "parent ended"])
 def test_a_process_that_outlives_its_parent_is_looked_at(tmp_path, script):
     """GIVEN a program that a shell leaves behind WHEN it has its peak THEN the snapshot has its pages.

@@ -25,6 +25,7 @@ free = declare(None, "free", None, ctypes.c_void_p)
 sbrk = declare(None, "sbrk", ctypes.c_void_p, ctypes.c_ssize_t)
 #: prctl(option, ...): returns -1 when refused.
 prctl = declare(None, "prctl", ctypes.c_int32, ctypes.c_int32, *[ctypes.c_ulong] * 4)
+_KCMP_VM = 1
 _syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 
 
@@ -50,6 +51,11 @@ def number_of(common: int, **others: int) -> int:
         others: the numbers of x86_64, ppc64le and s390x where they differ from it.
     """
     return others.get(platform.machine(), common)
+
+
+def same_memory(pid: int, other: int) -> bool:
+    """True when kcmp(2) says that both share memory; False where it is not permitted or one of them has ended."""
+    return syscall(number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0
 
 
 def last_error() -> OSError:

@@ -29,6 +29,7 @@ from wstrace.schema import (
     MAP_SHARED,
     MAP_WRITE,
 )
+from wstrace_plugins.os.linux import libc
 
 if TYPE_CHECKING:  # A launch imports this module first, and numpy in the launcher would count in the target's peak.
     from numpy.typing import NDArray
@@ -366,10 +367,11 @@ def descendants(*pids: int) -> list[int]:
 
 
 def living_descendants(pid: int) -> list[int]:
-    """As descendants(), but what it costs goes by the size of the family, where the kernel lists children.
+    """Those of descendants() with memory of their own; what it costs goes by the size of the family, where it can.
 
     A child may be left out while a sibling of it ends (Documentation/filesystems/proc.rst: `children` is not reliable
-    unless all are frozen): for what is read again soon.
+    unless all are frozen): for what is read again soon. A child of vfork() or posix_spawn() has its parent's memory
+    until its exec: it is none of them, nor is what it starts.
     """
     if not os.path.exists("/proc/thread-self/children"):  # CONFIG_PROC_CHILDREN
         return descendants(pid)
@@ -378,7 +380,8 @@ def living_descendants(pid: int) -> list[int]:
         with contextlib.suppress(Unavailable):
             for thread in threads(parent):
                 with contextlib.suppress(Unavailable):
-                    yield from map(int, read(f"{parent}/task/{thread}", "children").split())
+                    listed = map(int, read(f"{parent}/task/{thread}", "children").split())
+                    yield from (child for child in listed if not libc.same_memory(parent, child))
 
     return _below((pid,), children)
 

@@ -190,12 +190,6 @@ def _unmap(call: Call, start: int, length: int) -> Row:
 #: The offset of clone_flags in a SAMPLE of type TID|TIME|RAW.
 _FLAGS_AT = _RAW + 32
 _CLONE_VM, _CLONE_THREAD = 0x100, 0x10000
-_KCMP_VM = 1
-
-
-def same_memory(pid: int, other: int) -> bool:
-    """True when kcmp(2) says that both share memory; False where it is not permitted or one of them has ended."""
-    return libc.syscall(libc.number_of(272, x86_64=312), pid, other, _KCMP_VM) == 0
 
 
 #: How long a birth may wait to be known as one that shares memory. The tracepoint follows the record of the fork on the
@@ -295,7 +289,7 @@ class ContentLosses:
             if len(self._parents) >= _KEPT:  # the records that should have followed them were lost
                 self._parents.clear()
             self._parents[parent_thread] = (pid, ppid)
-        elif same_memory(pid, ppid):
+        elif libc.same_memory(pid, ppid):
             self._joined(pid, ppid)
 
     def sampled(self, thread: int, record: bytes) -> bool:

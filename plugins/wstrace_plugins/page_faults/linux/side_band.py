@@ -36,13 +36,12 @@ from wstrace.schema import (
     SPACE_UNMAP,
     Schema,
 )
-from wstrace_plugins.os.linux import procfs
+from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.calls import (
     MAP_LOCKED,
     Calls,
     ContentLosses,
-    same_memory,
     space_rows,
 )
 from wstrace_plugins.page_faults.linux.samples import starts
@@ -446,7 +445,7 @@ class SideBand:
             for tid in sorted(live.threads - {pid}):
                 name = self._strings.code(procfs.name(f"{pid}/task/{tid}"))
                 self._processes.append((time_ns, pid, live.ppid, tid, PROCESS_NAME, name, UNKNOWN_CODE))
-            if stat.ppid in self.live and same_memory(pid, stat.ppid):
+            if stat.ppid in self.live and libc.same_memory(pid, stat.ppid):
                 self._losses.shares(time_ns, pid, stat.ppid)
         self._list(pid, time_ns, maps.coded(self._strings))
 
