@@ -8,7 +8,7 @@ from typing import IO
 from wstrace.batch import Batch
 from wstrace.schema import Column
 from wstrace.table import Batches, write_text
-from wstrace.text import spreadsheet_text
+from wstrace.text import printable, spreadsheet_text
 
 
 def write(rows: Batches, file: IO[bytes]) -> int:
@@ -18,8 +18,8 @@ def write(rows: Batches, file: IO[bytes]) -> int:
 
 
 def cell(text: str) -> str:
-    """A text as a quoted cell that no spreadsheet takes for a formula."""
-    return '"' + spreadsheet_text(text).replace('"', '""') + '"'
+    """A text as a quoted cell that no spreadsheet takes for a formula, and in which nothing acts on a terminal."""
+    return '"' + spreadsheet_text(printable(text)).replace('"', '""') + '"'
 
 
 def cells(batch: Batch, column: Column, names: list[str] | None) -> Iterable[str]:

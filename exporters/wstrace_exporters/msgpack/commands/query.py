@@ -88,15 +88,14 @@ def _json(names: list[str], rows: list[tuple[object, ...]]) -> None:
 
 
 def _csv(names: list[str], rows: list[tuple[object, ...]]) -> None:
-    """Writes CSV; on a terminal, control characters in the values are escaped."""
+    """Writes CSV, with control characters in the values escaped."""
     import csv
 
-    from wstrace.text import printable, spreadsheet_text, well_formed
+    from wstrace.text import spreadsheet_text
 
-    safe = printable if sys.stdout.isatty() else well_formed
     writer = csv.writer(sys.stdout, lineterminator="\n")
     for row in (names, *rows):
-        writer.writerow(safe(spreadsheet_text(value)) if isinstance(value, str) else value for value in row)
+        writer.writerow(spreadsheet_text(printable(value)) if isinstance(value, str) else value for value in row)
 
 
 def _table(names: list[str], rows: list[tuple[object, ...]], more: int) -> None:

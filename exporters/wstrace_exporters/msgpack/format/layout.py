@@ -49,7 +49,7 @@ class Limits(NamedTuple):
     mappings: int = 1 << 20
     files: int = 1 << 16  # Files of mappings, per part: a page takes 0.1 ms for each.
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
-    processes: int = 1 << 20  # Rows of `process`, per part.
+    processes: int = 3 << 17  # Rows of `process`, per part: a writer's three quarters, and one frame.
     process_names: int = 1 << 16  # processes of which names are listed
     names_of_one: int = 64
     strings: int = 1 << 20

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, SnapshotPart, recoded
+from wstrace.errors import TraceFileError
 from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Column, Schema, own_id
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format import frames
@@ -92,10 +93,11 @@ class Decoder:
         limits, wanted = self.part.limits, self.selection.columns
         if frame.kind == MARK_FRAME:
             return self._mark(frames.unpack_map(frame.body, limits))
-        if self._processes >= limits.processes and frames.peek_rows(frame.body, limits).stream == PROCESS.name:
-            raise FrameError(f"more than {limits.processes:,} rows of processes")
         rows = frames.unpack_rows(frame.body, self._is_decoded, limits)
         self._processes += rows.n * (rows.stream == PROCESS.name)
+        if self._processes > limits.processes:
+            why = f"{self.part.path} has more than {limits.processes:,} rows of processes, which wstrace never records"
+            raise TraceFileError(why)
         if self.selection.stream not in (None, rows.stream):
             return None
         self.part.unreadable.update(rows.unreadable)

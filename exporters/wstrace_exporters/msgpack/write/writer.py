@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.batch import Batch, Dictionary, SnapshotPart
-from wstrace.schema import MAPPING, STREAMS, TABLES, Schema
+from wstrace.schema import MAPPING, PROCESS, STREAMS, TABLES, Schema
 from wstrace_exporters.msgpack.format import frames, osfile
 from wstrace_exporters.msgpack.format.columns import TYPES
 from wstrace_exporters.msgpack.format.index import pid_set
@@ -93,8 +93,8 @@ class TraceWriter:
         self.rows[name] += len(batch)
         if name == "mark":
             self._user_marks(batch)
-        elif batch.schema.snapshot and len(batch) > LIMITS.rows:
-            self._sink.drop(name, len(batch), f"a part of {name} has more rows than a reader takes")
+        elif batch.schema.snapshot and len(batch) > LIMITS.rows or self._too_many_processes(batch):
+            self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
         elif batch.schema.snapshot:
             one = batch.snapshot or SnapshotPart(time_ns=batch.window[0])
             self._frame(batch.schema, len(batch), self._stored(batch), (one.time_ns, one.time_ns), snapshot=one)
@@ -102,6 +102,11 @@ class TraceWriter:
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
         elif len(batch) or batch.lost:
             self._gather(batch)
+
+    def _too_many_processes(self, batch: Batch) -> bool:
+        """Whether the part cannot take these rows of processes: it is a pipe, or no further part can be begun."""
+        n = self._sink.rows["process"] + self._gathered_rows["process"] + len(batch)
+        return batch.schema is PROCESS and n > LIMITS.processes
 
     def _gather(self, batch: Batch) -> None:
         """Lets a batch wait until half a frame has come, which is one batch mostly: to join batches is to copy them."""
