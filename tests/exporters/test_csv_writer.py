@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import KINDS, PROCESS, Column, Schema
 from wstrace.table import text_lines
-from wstrace.text import spreadsheet_text, well_formed
+from wstrace.text import printable, spreadsheet_text
 from wstrace_exporters.csv import writer
 
 NAMES = ["", "/usr/lib/libc.so.6", '=1+"1"', "\0", "é\n,", "\udcff", "ÿ" * 300, "-x"]
@@ -33,7 +33,7 @@ def by_hand(batch: Batch) -> bytes:
     known = [*KINDS, *(f"kind {number}" for number in range(len(KINDS), 256))]
 
     def quoted(text):
-        return '"' + spreadsheet_text(well_formed(text)).replace('"', '""') + '"'
+        return '"' + spreadsheet_text(printable(text)).replace('"', '""') + '"'
 
     text = ""
     for time, code, name, kind in zip(*(batch[column].tolist() for column in batch), strict=True):

@@ -56,7 +56,7 @@ def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_pat
     copied = str(tmp_path / "both.wst")
     with open_trace(paths) as trace:
         assert "shares" in [column.name for column in trace.columns_of("resident")]
-        copy([trace], copied)
+        copy(trace, copied)
     with open_trace(copied) as trace:
         assert "shares" in [column.name for column in trace.columns_of("resident")]
         assert len(trace.table("resident", ["shares"])) == 5

@@ -33,5 +33,5 @@ def test_a_snapshot_with_a_missing_part_never_becomes_whole(tmp_path, rows, part
     exporter.close()
     assert whole(first) == ([expected * rows] if expected else [])
     with open_trace(first) as trace:
-        copy([trace], again)
+        copy(trace, again)
     assert whole(again) == whole(first)

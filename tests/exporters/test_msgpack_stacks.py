@@ -71,9 +71,9 @@ def test_what_went_in_comes_out(tmp_path, lists):
 @SETTINGS
 def test_a_merge_and_a_recovered_file(tmp_path, one, other):
     exported = write(tmp_path / "a.wst", one), write(tmp_path / "b.wst", other)
-    with open_trace(str(tmp_path / "a.wst")) as a, open_trace(str(tmp_path / "b.wst")) as b:
-        copy([a, b], str(tmp_path / "merged.wst"), force=True)
-        copy([a], str(tmp_path / "again.wst"), force=True)
+    for names, output in (("ab", "merged.wst"), ("a", "again.wst")):
+        with open_trace([str(tmp_path / f"{name}.wst") for name in names]) as trace:
+            copy(trace, str(tmp_path / output), force=True)
     same(tmp_path / "again.wst", exported[0])
     with open_trace(str(tmp_path / "merged.wst")) as trace:
         for column in ("stack", "native_stack"):

@@ -73,8 +73,8 @@ def test_merged_recovered_and_resumed_files_keep_a_third_partys_names_and_mappin
         exporter.export(synthetic.mappings(context.strings, first=1 + 100 * number))
         exporter.export(pauses(context.strings, phases, mapping=3 + 100 * number))
         exporter.close()
-    with open_trace(str(tmp_path / "0.wst")) as first, open_trace(str(tmp_path / "1.wst")) as second:
-        copy([first, second], str(tmp_path / "merged.wst"))
+    with open_trace([str(tmp_path / "0.wst"), str(tmp_path / "1.wst")]) as trace:
+        copy(trace, str(tmp_path / "merged.wst"))
     exporter, context = started(tmp_path / "0.wst", resume=True)
     exporter.export(synthetic.mappings(context.strings))
     exporter.export(pauses(context.strings, ("later", "mark"), mapping=5))

@@ -101,7 +101,7 @@ def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
         session.close()
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert visits_of(trace) == 12
-        copy([trace], str(tmp_path / "copied.wst"))
+        copy(trace, str(tmp_path / "copied.wst"))
     with open_trace(str(tmp_path / "copied.wst")) as trace:
         assert visits_of(trace) == 12
 

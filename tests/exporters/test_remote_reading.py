@@ -74,7 +74,7 @@ def test_a_window_of_a_remote_trace_takes_few_requests(large, s3):
         assert inside.any()
         assert np.array_equal(column(found, "va"), column(faults, "va")[inside])
         assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(faults, "va"))
-        assert 0 < requests.since() <= 2 + path.stat().st_size // (4 << 20)
+        assert requests.since() <= 2 + path.stat().st_size // (4 << 20)
         assert (trace.state, trace.name) == ("clean", f"s3://{BUCKET}/a/x.wst")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,8 @@ from wstrace.table import Selection
 from wstrace.terminal import progress_bar
 from wstrace.text import damage_note, estimates_note, plural, printable, size
 from wstrace_exporters.msgpack.commands.info import unknown_lines
-from wstrace_exporters.msgpack.read.discover import files_of
-from wstrace_exporters.msgpack.read.open_parts import boot_of, refuse_copies
-from wstrace_exporters.msgpack.read.part import Part
-from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
-from wstrace_exporters.msgpack.storage.urls import Place, shown
+from wstrace_exporters.msgpack.read.trace import open_trace
+from wstrace_exporters.msgpack.storage.urls import shown
 from wstrace_exporters.msgpack.write.copy import copy
 from wstrace_exporters.msgpack.write.upload import send_folder
 
@@ -127,23 +122,18 @@ def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
     """Writes one clean trace of all that can be read of others, and says what is lost."""
     if any(Path(output).exists() and Path(path).exists() and Path(output).samefile(path) for path in paths):
         raise UsageError(f"{output} is one of the files that are read", "name another one; the original stays as it is")
-    with ExitStack() as opened:
-        if "-" in paths:
-            traces = [opened.enter_context(open_trace(paths))]
-        else:
-            traces = [opened.enter_context(TraceFile(group)) for group in _by_boot(paths)]
-        rows = copy(traces, output, force=force)
-        damage = Counter[str]()
-        for trace in traces:
-            damage.update(trace.damage())
-            for line in unknown_lines(trace.unknown()):
-                click.echo(printable(f"{trace.parts[0].path}: {line.strip()}"), err=True)
-        states, files = {trace.state for trace in traces}, sum(len(trace.parts) for trace in traces)
-    lost = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in damage.items() if n)
-    was = f"; {' and '.join(paths)} was {', '.join(sorted(states))}{': ' + lost if lost else ''}"
-    click.echo(
-        printable(f"{output}: {rows:,} rows of {plural(files, 'file')}{'' if states == {'clean'} else was}"), err=True
-    )
+    with open_trace(paths, several_boots=True) as trace:
+        of_size = {part.header.page_size: part.path for part in trace.parts if part.header.page_size}
+        if len(of_size) > 1:  # a file says one size, by which all of its pages are counted
+            sizes = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
+            raise UsageError(f"traces of different page sizes cannot be merged: {sizes}", "report each of them")
+        rows = copy(trace, output, force=force)
+        for line in unknown_lines(trace.unknown()):
+            click.echo(printable(f"{trace.name}: {line.strip()}"), err=True)
+        state, files = trace.state, plural(len(trace.parts), "file")
+        lost = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in trace.damage().items() if n)
+    was = "" if state == "clean" else f"; {' and '.join(paths)} was {state}{': ' + lost if lost else ''}"
+    click.echo(printable(f"{output}: {rows:,} rows of {files}{was}"), err=True)
 
 
 def _save(
@@ -171,24 +161,3 @@ def _save(
         notes = [estimates_note(trace.info.sampled) if format_.takes == "trace" else "", getattr(rows, "note", "")]
         said = f"{printable(output)}: {rows:,} rows{damage_note(trace.state)}"
     click.echo("; ".join([said, *filter(None, notes)]), err=True)
-
-
-def _by_boot(paths: Sequence[str]) -> list[list[Place]]:
-    """The files, each once, grouped by the boot of the machine that they come from; each group has one clock.
-
-    Raises:
-        UsageError: pages are not of one size: a file says one, by which all of its pages are counted.
-    """
-    groups: dict[str, list[Place]] = {}
-    with ExitStack() as opened:
-        parts = []
-        for path in files_of(paths):
-            parts.append(part := Part(path))
-            opened.callback(part.close)
-            groups.setdefault(boot_of(part), []).append(path)
-        refuse_copies(parts)
-        of_size = {part.header.page_size: part.path for part in reversed(parts) if part.header.page_size}
-    if len(of_size) > 1:
-        sizes = ", ".join(f"{path} has pages of {size(n)}" for n, path in sorted(of_size.items()))
-        raise UsageError(f"traces of different page sizes cannot be merged: {sizes}", "report each of them")
-    return list(groups.values())

@@ -58,7 +58,7 @@ def describe(trace: TraceFile) -> dict[str, Any]:
         **({"processes_left_out": unnamed} if unnamed > 0 else {}),
         "marks": [mark for mark in trace.marks if mark.get("m") not in ("clock", "facts", "ledger", "schema")],
         **({"unknown": unknown} if (unknown := trace.unknown()) else {}),
-        "unreadable_columns": sorted({name for part in trace.parts for name in part.unreadable}),
+        "unreadable_columns": trace.unreadable,
         "ledger": trace.ledger.as_dict(),
         "facts": trace.facts,
     }
@@ -66,17 +66,12 @@ def describe(trace: TraceFile) -> dict[str, Any]:
 
 def unknown_lines(unknown: dict[str, Any]) -> Iterator[str]:
     """Yields TraceFile.unknown() as lines of text."""
-    words = {
-        "version": "its format is a later version than this wstrace knows",
-        "frames": "frames of unknown kinds, passed over",
-        "streams": "streams that the file does not describe",
-        "semantics": "columns of unknown meaning, given as numbers",
-        "columns": "columns that cannot be read",
-    }
-    for name, value in unknown.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{key}: {', '.join(n) if isinstance(n, list) else n}" for key, n in value.items())
-        yield f"  {words[name]}: {', '.join(value) if isinstance(value, list) else value}"
+    if version := unknown.get("version"):
+        yield f"  its format is a later version than this wstrace knows: {version}"
+    if frames := unknown.get("frames"):
+        yield f"  frames of unknown kinds, passed over: {sum(frames.values()):,}"
+    if columns := unknown.get("columns"):
+        yield f"  columns that cannot be read: {', '.join(columns)}"
 
 
 def _missing(facts: dict[str, Any]) -> dict[str, int]:

@@ -27,7 +27,7 @@ def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
     faults     every page fault: file, process, thread, own line, function, package
     pages      every page that was resident at the end, with the fault that brought it
     stacks     the stacks that faults name, with their frames in clear
-    processes  every process: name, parent, life, faults, resident and private bytes
+    processes  every process: name, parent, life, exit code, threads
     unshared   copies of pages that processes had shared since a fork
     still_resident  rows of `resident` of the last whole snapshot of each process
 

@@ -8,14 +8,12 @@ import sys
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from wstrace.errors import TraceFileError, TraceFileNotFound
 from wstrace_exporters.msgpack.storage.urls import Place, is_url
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from wstrace_exporters.msgpack.read.remote_input import RemoteInput
 
 #: A longer standard input is refused.
@@ -75,9 +73,6 @@ class LocalInput:
                 return memoryview(self._file.read(n))
         except OSError as error:
             raise TraceFileError(f"cannot read {self.path}: {error.strerror}") from None
-
-    def ahead(self, offsets: NDArray[Any], lengths: NDArray[Any]) -> None:
-        """Does nothing: the system reads ahead."""
 
     def check(self) -> None:
         """Does nothing: what is wrong with a local file is counted as damage."""

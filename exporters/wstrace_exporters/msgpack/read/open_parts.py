@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
-from wstrace.schema import MAPPING, STREAMS, TABLES
+from wstrace.schema import MAPPING, STREAMS
 from wstrace.table import Selection
-from wstrace_exporters.msgpack.format.layout import EVENTS, MAPPINGS, STRINGS, Limits
+from wstrace_exporters.msgpack.format.layout import Limits
 from wstrace_exporters.msgpack.format.part_names import name_and_number
 from wstrace_exporters.msgpack.read.ids import PartIds, by_id
 from wstrace_exporters.msgpack.read.part import Part
@@ -38,14 +38,15 @@ class OpenParts:
         places: where they are.
         strings: the dictionary of the whole trace.
         limits: see Part.
+        several_boots: whether parts may come from different boots, of which each has its own clock.
 
     Raises:
         TraceFileError: a part cannot be read; two hold the same records, or come from different boots. Of an object,
             except the first, this is raised when it is first used.
     """
 
-    def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits) -> None:
-        self._places, self._strings, self._limits = places, strings, limits
+    def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits, *, several_boots: bool) -> None:
+        self._places, self._strings, self._limits, self._several_boots = places, strings, limits, several_boots
         self.remote = any(not isinstance(place, str) for place in places)
         self._opened: dict[int, Part] = {}
         self._in_order, self._boot = 0, ""  # how many of the first ones are open and of one boot, and that one
@@ -73,7 +74,8 @@ class OpenParts:
                 part, boot = self._open(self._in_order), boot_of(self._open(self._in_order))
                 self._boot = self._boot or boot
                 # The parts of one trace, which each name their predecessor, may be of several boots: it was resumed.
-                if boot not in ("", self._boot) and part.header.prev != self._opened[self._in_order - 1].file_id:
+                differ = not self._several_boots and boot not in ("", self._boot)
+                if differ and part.header.prev != self._opened[self._in_order - 1].file_id:
                     first = self._opened[0].path
                     raise TraceFileError(
                         f"{first} and {part.path} come from different boots: their clocks differ, and equal pids are"
@@ -108,7 +110,7 @@ class OpenParts:
         """What the ids of the next part are: those of its session, behind the ids of sessions before that one."""
         if self._ids and part.session != self[len(self._ids) - 1].session:
             self._base, self._given = dict(self._top), {}
-        found = self._ids_of(part)
+        found = PartIds(part, self._strings, self._base, self._given)
         for space, top in found.top.items():
             if top >= 1 << 32:
                 raise TraceFileError(f"{part.path}: its ids do not fit behind those of the sessions before it",
@@ -118,13 +120,6 @@ class OpenParts:
             table: distinct(np.concatenate((ids, self._given.get(table, ids)))) for table, ids in found.rows.items()
         }
         return found
-
-    def _ids_of(self, part: Part) -> PartIds:
-        if self.remote:  # one plan for all tables, as each of them is read by itself
-            kinds, streams = part.entries["kind"], part.entries["stream"]
-            tables = (kinds == EVENTS) & np.isin(streams, [n for n, name in enumerate(part.streams) if name in TABLES])
-            part.ahead(part.entries[tables | np.isin(kinds, (STRINGS, MAPPINGS))])
-        return PartIds(part, self._strings, self._base, self._given)
 
     def holding(self, selection: Selection) -> Iterator[tuple[Part, PartIds]]:
         """Yields the parts that can hold rows of a selection with what their ids are in the whole trace.
@@ -142,7 +137,7 @@ class OpenParts:
         for number in found:
             with self._lock:
                 if number not in self._alone:
-                    self._alone[number] = self._ids_of(self._opened[number])
+                    self._alone[number] = PartIds(self._opened[number], self._strings, self._base, self._given)
             yield self._opened[number], self._alone[number]
 
     def _within(self, start: int | None, end: int | None) -> list[int] | None:
@@ -223,13 +218,6 @@ class Distinct:
 def _overlap(one: Part, other: Part) -> bool:
     a, b = one.span(essential=False), other.span(essential=False)
     return a is not None and b is not None and a[0] <= b[1] and b[0] <= a[1]
-
-
-def refuse_copies(parts: Iterable[Part]) -> None:
-    """Raises TraceFileError when two files hold the same records, which would be counted twice."""
-    known = Distinct()
-    for part in parts:
-        known.add(part)
 
 
 def boot_of(part: Part) -> str:

@@ -146,7 +146,6 @@ class Part:
 
     def _by_scan(self) -> NDArray[Any]:
         """The entries of all good frames, found by checking every byte; of each sequence number the first one."""
-        self.input.ahead(np.array([0], "<u8"), np.array([self.input.size], "<u8"))
         damage, rows, lost = Damage(), list[tuple[int, ...]](), Counter[str]()
         self.end = None
         for frame in good_frames(self.input, damage, self.limits):
@@ -209,9 +208,7 @@ class Part:
             selection: frames that the index shows to have another stream, no time or no process of it are skipped.
             first, last: the byte offsets of the first and the last frame to read.
         """
-        chosen = self.chosen(kinds, selection, first, last)
-        self.ahead(chosen)
-        for entry in chosen:
+        for entry in self.chosen(kinds, selection, first, last):
             frame = frame_at(self.input, int(entry["offset"]), self.file_id, self.limits)
             if frame is not None and frame.head.seq == entry["seq"] and frame.kind == entry["kind"]:
                 first = frame.offset + 1
@@ -223,10 +220,6 @@ class Part:
                 yield from self.read(kinds, selection, first, last)
                 return
             self.damage.bad_frames += 1  # the file changed while it was read
-
-    def ahead(self, entries: NDArray[Any]) -> None:
-        """Lets the frames of these entries be read ahead."""
-        self.input.ahead(entries["offset"], entries["length"])
 
     def chosen(
         self, kinds: Iterable[int] | None = None, selection: Selection = EVERYTHING, first: int = 0, last: int = _LAST

@@ -15,7 +15,7 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.errors import TraceFileError
 from wstrace.ledger import OF_FILES, Ledger
 from wstrace.plugins import default_plugins
-from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, SEMANTICS, STREAMS, Column, Schema
+from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, STREAMS, Column, Schema
 from wstrace.table import Selection
 from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
@@ -35,13 +35,10 @@ class Announced(NamedTuple):
 
     Attributes:
         streams: name -> schema, also of the streams known here.
-        unknown: semantic that this version does not know -> the columns (stream.column) that have it, whose values are
-            read as plain numbers.
         present: stream -> the columns that its rows have.
     """
 
     streams: dict[str, Schema]
-    unknown: dict[str, list[str]]
     present: dict[str, set[str]]
 
 
@@ -52,13 +49,14 @@ def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> Announced:
         marks: any marks, of which those of other kinds are passed over.
         limits: bounds the announced streams by `free_items`, and the columns of each by `columns`.
     """
-    found = Announced(dict(STREAMS), {}, {})
+    found = Announced(dict(STREAMS), {})
     for mark in marks:
         if mark.get("m") != "schema":
             continue
-        lists = {
-            key: mark[key] if isinstance(mark.get(key), list) else [] for key in ("present", "essential", "snapshot")
-        }
+        present, essential, snapshot = (
+            [one for one in (mark[key] if isinstance(mark.get(key), list) else []) if isinstance(one, str)]
+            for key in ("present", "essential", "snapshot")
+        )
         for name, rows in announced_rows(mark.get("schema")).items():
             schema = found.streams.get(name, Schema(name, ()))
             if name not in found.streams and len(found.streams) >= limits.free_items:
@@ -67,14 +65,11 @@ def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> Announced:
             for word, kind, semantic in (row[:3] for row in rows):
                 if kind in DTYPES and word not in columns and len(columns) < limits.columns:
                     columns[word] = Column(word, "u32" if semantic in ID_SPACES else kind, semantic)
-                    if semantic not in SEMANTICS and len(found.unknown) < limits.columns:
-                        found.unknown.setdefault(semantic, []).append(f"{name}.{word}")
             if name not in STREAMS:
-                essential, snapshot = (name in lists[key] for key in ("essential", "snapshot"))
-                schema = schema._replace(essential=essential or schema.essential, snapshot=snapshot or schema.snapshot)
+                schema = schema._replace(essential=schema.essential or name in essential,
+                                         snapshot=schema.snapshot or name in snapshot)  # fmt: skip
             found.streams[name] = schema._replace(columns=tuple(columns.values()))
-            words = {word for word in lists["present"] if isinstance(word, str)}
-            found.present.setdefault(name, set()).update(words & columns.keys())
+            found.present.setdefault(name, set()).update(columns.keys() & present)
     return found
 
 
@@ -83,6 +78,7 @@ def open_trace(
     *,
     limits: Limits = LIMITS,
     strings: Dictionary | None = None,
+    several_boots: bool = False,
 ) -> TraceFile:
     """Opens a trace file for reading, with all parts that follow it if the trace was rotated.
 
@@ -91,6 +87,7 @@ def open_trace(
             URLs: s3://, gs:// and az://, with wildcards for many parts, and https://.
         limits: the limits past which a frame is bad.
         strings: the dictionary for names; None = a new one.
+        several_boots: whether the files may come from several boots and hosts, with clocks of their own (`convert`).
 
     Returns:
         The trace, which is a context manager that closes its files.
@@ -104,7 +101,7 @@ def open_trace(
     with ExitStack() as undo:
         copy = undo.enter_context(closing(StandardInput())) if "-" in given else None
         places = files_of(copy.path if copy is not None and one == "-" else str(one) for one in given)
-        trace = TraceFile(places, limits=limits, strings=strings)
+        trace = TraceFile(places, limits=limits, strings=strings, several_boots=several_boots)
         trace.copy = copy
         undo.pop_all()
     return trace
@@ -117,7 +114,7 @@ class TraceFile(Trace):
 
     Args:
         places: the parts in their order: paths of files, or objects of a store, which are opened when they are used.
-        limits, strings: see open_trace().
+        limits, strings, several_boots: see open_trace().
     """
 
     #: The copy of standard input that this trace reads, which close() removes.
@@ -131,12 +128,13 @@ class TraceFile(Trace):
         *,
         limits: Limits = LIMITS,
         strings: Dictionary | None = None,
+        several_boots: bool = False,
     ) -> None:
         self.limits = limits
         if not places:
             raise TraceFileError("no trace file was named")
         self.strings = strings if strings is not None else Dictionary()
-        self.parts = OpenParts(places, self.strings, limits)
+        self.parts = OpenParts(places, self.strings, limits, several_boots=several_boots)
         self.trusting = self.parts.remote
         self._info: tuple[list[dict[str, int]], TraceInfo] | None = None  # with the damage found by then
 
@@ -322,10 +320,9 @@ class TraceFile(Trace):
                 ledger.add(stage, n, who)
         # What a session that was killed has left is resumed, too: its rows are in the file, but not its ledger.
         if not found or any(part.end is None for part in self.parts):
-            for stream, n in self.rows.items():
-                ledger.add("recorded", max(n - ledger.get("recorded", stream), 0), stream)
-        for stream, n in self.lost.items() if not found else ():
-            ledger.add("lost_kernel", n, stream)
+            for stage, frames_say in (("recorded", self.rows), ("lost_kernel", self.lost)):
+                for stream, n in frames_say.items():
+                    ledger.add(stage, max(n - ledger.get(stage, stream), 0), stream)
         return ledger
 
     @property
@@ -374,22 +371,23 @@ class TraceFile(Trace):
 
         Returns:
             `version`: the format version, if that is a later one. `frames`: kind -> number of frames of unknown kinds.
-            `streams`: streams without a schema. `semantics`: unknown semantic -> columns that have it. `columns`:
-            columns of an unknown type, filter or codec in the first frame of a stream.
+            `columns`: columns of an unknown type, filter or codec in the first frame of a stream.
         """
         for stream in self.rows:
             next(iter(self.batches(stream)), None)
-        kinds = np.concatenate([part.entries["kind"] for part in self.parts])
-        kinds, counts = np.unique(kinds[kinds > END], return_counts=True)
+        kinds = Counter(kind for part in self.parts for kind in part.entries["kind"].tolist() if kind > END)
         version = max(part.header.version for part in self.parts)
         found: dict[str, object] = {
             "version": f"{version[0]}.{version[1]}" if version > VERSION else "",
-            "frames": {str(kind): n for kind, n in zip(kinds.tolist(), counts.tolist(), strict=True)},
-            "streams": sorted(name for name in self.rows if name not in self._announced.streams),
-            "semantics": self._announced.unknown,
-            "columns": sorted({name for part in self.parts for name in part.unreadable}),
+            "frames": {str(kind): n for kind, n in sorted(kinds.items())},
+            "columns": self.unreadable,
         }
         return {name: value for name, value in found.items() if value}
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The columns of an unknown type, filter or codec that were met so far."""
+        return sorted({name for part in self.parts for name in part.unreadable})
 
     def _lost(self) -> str:
         ledger = self.ledger

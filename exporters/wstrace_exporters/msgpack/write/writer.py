@@ -93,7 +93,7 @@ class TraceWriter:
         self.rows[name] += len(batch)
         if name == "mark":
             self._user_marks(batch)
-        elif batch.schema.snapshot and len(batch) > LIMITS.rows or self._too_many_processes(batch):
+        elif (batch.schema.snapshot and len(batch) > LIMITS.rows) or self._too_many_processes(batch):
             self._sink.drop(name, len(batch), f"{name} has more rows than a reader takes")
         elif batch.schema.snapshot:
             one = batch.snapshot or SnapshotPart(time_ns=batch.window[0])
