@@ -99,15 +99,15 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
         "access": (("flags",), access),
         "pc_function": (("pc", "pc_mapping", "pc_file", "flags"), functions),
     }
+    causes: dict[str, NDArray[Any]] = {}
     if names_of_owners := [name for name in wanted if name in OWNERS]:
         past = Past(trace, (("exit", ()),))
         causes = owners(past, past.inputs[0].faults["cell"], strings, names_of_owners)
-        made |= {name: ((), lambda batch, codes=codes: codes[done : done + len(batch)])
-                 for name, codes in causes.items()}  # fmt: skip
-    done, own = 0, {name: made.get(name, ((name,), itemgetter(name))) for name in wanted}
-    needed = {"pid", "host", "time_ns"}.union(*(columns for columns, _ in own.values()))
+    own = {name: made.get(name, ((name,), itemgetter(name))) for name in wanted if name not in causes}
+    needed, done = {"pid", "host", "time_ns"}.union(*(columns for columns, _ in own.values())), 0
     for batch in trace.batches(PAGE_FAULT.name, sorted(needed)):
         found = {name: make(batch) for name, (columns, make) in own.items() if set(batch).issuperset(columns[:1])}
+        found |= {name: codes[done : done + len(batch)] for name, codes in causes.items()}
         columns = {c.name: found[c.name].astype(DTYPES[c.type], copy=False) for c in FAULTS.columns if c.name in found}
         yield Batch(FAULTS, columns, strings=strings, rows=len(batch))
         done += len(batch)
