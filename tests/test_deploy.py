@@ -117,8 +117,10 @@ def test_under_the_profile_it_traces_and_answers_and_without_a_call_it_says_why(
     if shutil.which("setpriv") is None or not Path("/usr/lib/x86_64-linux-gnu/libseccomp.so.2").exists():
         pytest.skip("needs libseccomp")
     code = """
-from wstrace_plugins.daemon.linux.health import Health, State
-Health(("127.0.0.1", 0), lambda: State(True, "tracing", {})).close()
+import asyncio, os
+from wstrace_plugins.daemon.linux.health import listening, serve
+os.memfd_create("wstrace", 0)
+asyncio.run(serve(listening(("127.0.0.1", 0)), None))
 from wstrace_plugins.page_faults.linux.levels import own_level
 print(own_level().name, own_level().why)
 """

@@ -119,12 +119,6 @@ class Running:
                 self._ready.set()
         self._ready.set()
 
-    @property
-    def session(self) -> int:
-        """The pid of its session's process, 0 = it has none."""
-        pid = self.process.pid
-        return int((Path(f"/proc/{pid}/task/{pid}/children").read_text().split() or ["0"])[0])
-
     def end(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()

@@ -20,7 +20,7 @@ FAULTS += "for at in range(0, 20000 * 4096, 4096): m[at] = 1"
 
 def test_sampled_rows_stand_for_what_was_counted(cgroup):
     from wstrace.plugins import default_plugins
-    from wstrace_plugins.daemon.linux.session import Paced, Seen
+    from wstrace_plugins.daemon.linux.backend import Paced, Seen
     from wstrace_plugins.page_faults.linux.backend import PageFaults
 
     paced, seen = Paced(PageFaults(stacks="none")), Seen()

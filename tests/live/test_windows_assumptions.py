@@ -15,14 +15,13 @@ if sys.platform != "win32":
 
 import wstrace
 from wstrace.interfaces import MappedFile
-from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.schema import FAULT_MAJOR
 from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import launchers, token
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.process import listed
 from wstrace_plugins.os.windows.token import user_name
-from wstrace_plugins.page_faults.windows.backend import PageFaults
 from wstrace_plugins.page_faults.windows.watch import FIRST_FILTERED_BUILD, Watch
 from wstrace_plugins.symbols.resolver import ImageResolver
 from wstrace_plugins.working_set.windows.backend import Space
@@ -78,35 +77,28 @@ def test_a_fault_that_reads_from_disk_is_reported_as_hard(child, tmp_path):
     assert hard > 0, "assumption: bit 0 of FaultingVa is 0 for a fault that read from disk"
 
 
+@real
 def test_kernel_faults_need_the_privilege_from_24h2_on():
-    build = processes.build(winapi)
-    script = "from wstrace_plugins.os.windows import api, token\n" \
-             "from wstrace_plugins.page_faults.windows.backend import PageFaults\n" \
-             "{}\nprint(PageFaults.probe().name)"  # fmt: skip
+    """The level is told by the build and the privilege: here is what a watch of ourselves then shows."""
+    script = """
+from wstrace_plugins.os.windows import api, token
+from wstrace_plugins.page_faults.windows.watch import Watch, level_of
+{}
+watch = Watch(api, api.GetCurrentProcessId())
+watch.discard()
+place = api.VirtualAlloc(None, 4096, api.MEM_RESERVE | api.MEM_COMMIT, api.PAGE_READWRITE)
+api.ReadProcessMemory(api.GetCurrentProcess(), id(watch), place, 8, None)
+columns = watch.drain().columns
+ours = columns["va"] // 4096 == place // 4096
+print(level_of(api).name, bool((columns["flags"][ours] & 2).any()))
+"""
     off = in_a_process(script.format("token.has_debug_privilege(api) and token.set_debug_privilege(api, on=False)"))
-    expected = "user" if build >= FIRST_FILTERED_BUILD else "full"
-    assert off == [expected], (
-        f"assumption: kernel addresses are left out from build {FIRST_FILTERED_BUILD} on, not {build}"
-    )
+    build = processes.build(winapi)
+    expected = ["user", "False"] if build >= FIRST_FILTERED_BUILD else ["full", "True"]
+    assert off == expected, f"assumption: kernel addresses are left out from {FIRST_FILTERED_BUILD} on, not {build}"
     if token.elevated(winapi):
         on = in_a_process(script.format("token.set_debug_privilege(api)"))
-        assert on == ["full"], "assumption: SeDebugPrivilege brings kernel addresses back"
-
-
-@real
-def test_the_trial_of_a_kernel_fault_shows_one_where_nothing_is_left_out():
-    if PageFaults.probe().name != "full":
-        pytest.skip("kernel addresses are left out here")
-    watch = Watch(winapi, os.getpid())
-    watch.discard()
-    buffer = winapi.VirtualAlloc(None, PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
-    winapi.ReadProcessMemory(winapi.GetCurrentProcess(), watch.place, buffer, 8, None)
-    columns = watch.drain().columns
-    ours = columns["va"] // PAGE == buffer // PAGE
-    watch.close()
-    assert (columns["flags"][ours] & FAULT_PC_KERNEL).any(), (
-        "assumption: ReadProcessMemory faults our page in the kernel"
-    )
+        assert on == ["full", "True"], "assumption: SeDebugPrivilege brings kernel addresses back"
 
 
 def test_cb_of_the_query_agrees_with_the_terminator(child):

@@ -1,9 +1,7 @@
 """The daemon's life with a scripted source: limits, failures, and its end."""
 
-import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from kit.daemon_scripted import Running, daemon
@@ -68,36 +66,14 @@ def test_past_max_memory_the_session_goes_with_its_memory_and_faults_are_counted
     path = settings(f'sources = ["faulting:grows=4"]\nexporters = ["msgpack"]\n{limits}[msgpack]\npath = "{out}"\n')
     with daemon(path) as running:
         running.until(lambda: running.facts()["state"] == "counting")
-        assert running.ask("/health") == (200, "counting\n")
-        running.until(lambda: running.session == 0)
-        running.until(lambda: running.facts()["memory"]["resident"] < 64 << 20)
+        running.until(lambda: running.facts()["memory"]["resident"] < 96 << 20)
+        assert running.ask("/health") == (503, "counting\n")
         running.until(lambda: running.facts()["sessions"] == 2)
         running.until(lambda: running.facts()["state"] == "tracing")
         facts = running.facts()
         assert [line for line in running.lines if "max_memory is reached; faults are counted until the next" in line]
     with open_trace(str(out)) as trace:
         assert 0 < trace.ledger.get("between_sessions") <= facts["lost"]["between_sessions"]
-
-
-def test_a_session_that_is_killed_is_followed_by_another(settings):
-    path = settings(f'sources = ["faulting"]\n{HEALTH}')
-    with daemon(path) as running:
-        running.until(lambda: running.facts()["recorded"] > 0)
-        os.kill(running.session, signal.SIGKILL)
-        running.until(lambda: running.facts()["sessions"] == 2)
-        assert "the session ended by signal 9" in running.lines
-        assert running.facts()["lost"]["between_sessions"] > 0
-
-
-def test_a_daemon_that_is_killed_leaves_no_session_behind(settings, tmp_path):
-    path = settings(f'sources = ["faulting"]\n{HEALTH}')
-    running = Running(path)
-    session = running.session
-    os.kill(session, signal.SIGSTOP)
-    running.process.kill()
-    running.end()
-    state = Path(f"/proc/{session}/stat")
-    running.until(lambda: not state.exists() or ") Z " in state.read_text())
 
 
 @pytest.mark.parametrize(

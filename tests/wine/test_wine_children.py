@@ -105,9 +105,9 @@ while faulting.waiting() and time.monotonic() < until:
     unseen = f"""
 import os
 from wstrace_plugins.os.windows.job import Job
-from wstrace_plugins.page_faults.windows.family import Family
-listed = Family.listed
-Family.listed = lambda self, now: os.path.exists({str(seen)!r}) and listed(self, now)
+from wstrace_plugins.page_faults.windows.drainer import Drainer
+listed = Drainer.list_children
+Drainer.list_children = lambda self: os.path.exists({str(seen)!r}) and listed(self)
 Job.news = Job.members = lambda self: []
 """
     parent = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"

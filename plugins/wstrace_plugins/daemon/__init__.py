@@ -2,9 +2,9 @@
 
 Its parts, each of which imports only those before it:
 
-* settings: what the file `--config` says. limits: what the daemon may take of CPU and memory.
-* linux.health: the HTTP server for the daemon's state. linux.session: one session, in a child process.
-* linux.backend: begins, slows and ends the sessions. command: the word of the command line, and the rights it lacks.
+* settings: what the file `--config` says. limits: what the daemon may take of the CPU.
+* linux.health: the HTTP server for the daemon's state. linux.backend: one session after another, within the limits.
+* command: the word of the command line, and the rights it lacks.
 """
 
 from __future__ import annotations

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from wstrace.text import printable
 from wstrace_plugins.os import backend
-
-if TYPE_CHECKING:
-    from wstrace_plugins.daemon.linux.backend import NodeDaemon
 
 #: Linux capability -> its bit, and what a trace lacks without it: capabilities(7).
 #: Source: include/uapi/linux/capability.h.
@@ -52,36 +46,19 @@ def daemon(config: str | None, check: bool) -> int:
         checked(Config.load(config, project=False), default_plugins())
         click.echo(f"{printable(config or 'the defaults')}: no error")
         return 0
-    for line in missing():
-        _say(line)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     node = backend("wstrace_plugins.daemon").NodeDaemon(config, _say)
-    with _signals(node):
-        node.run(lambda: _ready(node))
+    for line in missing() if not node.goes_on else ():
+        _say(line)
+    node.run(_ready)
     _notify("STOPPING=1")
     _say("ended")
     return 0
 
 
-def _ready(node: NodeDaemon) -> None:
+def _ready(what: str) -> None:
     _notify("READY=1")
-    what = "tracing the cgroups of its settings" if node.cgroups else "tracing every process of this machine"
-    _say(f"{what}{f'; its state: {node.address}' if node.address else ''}")
-
-
-@contextmanager
-def _signals(node: NodeDaemon) -> Iterator[None]:
-    """SIGTERM, SIGHUP and Ctrl-C end the daemon."""
-
-    def end(_number: int, _frame: object) -> None:
-        node.end()
-
-    ending = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP")]
-    before = {number: signal.signal(number, end) for number in ending}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    _say(what)
 
 
 def _say(text: str) -> None:

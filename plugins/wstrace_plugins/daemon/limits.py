@@ -1,29 +1,22 @@
-"""What the daemon may take: of how many faults one is recorded, when its session waits, and when it is let go.
+"""What the daemon may take of the CPU: of how many faults one is recorded, and when its session stands still.
 
-Three means, in this order. Sampling makes the kernel write fewer records, which spares the traced programs, too. While
-an account of CPU seconds is overdrawn the session stands still: what does not fit into the kernel's buffers meanwhile
-is lost there, and counted. Over its memory a session ends; faults are only counted until the account is full again.
+Sampling makes the kernel write fewer records, which spares the traced programs, too. While an account of CPU seconds is
+overdrawn the session stands still: what does not fit into the kernel's buffers meanwhile is lost there, and counted.
 """
 
 from __future__ import annotations
 
-import math
-
-#: The account holds what so many seconds give: a minute takes 1.25 of the limit, and what is used between two looks.
+#: The account holds what so many seconds give: a minute takes 1.25 of the limit, and what is used between two readings.
 _SAVED_SECONDS = 15.0
-#: What a session that is let go may use for its end: what is saved, and what so many seconds give.
-_END_SECONDS = 5.0
 #: While it samples, the daemon aims at this part of its limit.
 _AIM = 0.7
 #: Seconds of ease behind which it samples less.
 _EASE_SECONDS = 5.0
 #: Past one out of so many faults nothing is won: what is left then is not the cost of records.
 _MOST = 1 << 16
-#: The rate goes down by so much at most, and not again for so many seconds: what was recorded before it still has to be
-#: worked off, and says nothing of what it costs now.
+#: It records one out of so many times as many, and not fewer again for so many seconds: what was recorded before still
+#: has to be worked off, and says nothing of what it costs now.
 _STEP, _SETTLE_SECONDS = 4, 3.0
-#: Seconds behind a session's start at which its memory is what it needs; grown by so much and quiet, it is begun anew.
-_GROWN_SECONDS, _GROWN = 15.0, 1.15
 
 
 class Limits:
@@ -35,40 +28,25 @@ class Limits:
 
     Attributes:
         every: one out of so many faults is to be recorded.
-        share: the part of one CPU that it used between the last two looks. used: the CPU seconds that it has used.
+        share: the part of one CPU that was used in the last second. used: the CPU seconds that were used in all.
     """
 
     def __init__(self, max_cpu: float, max_memory: int) -> None:
         self.max_cpu, self.max_memory = max_cpu, max_memory
         self.every, self.share, self.used = 1, 0.0, 0.0
         self._saved = self._most = max_cpu * _SAVED_SECONDS
-        self._paid: tuple[float, float] | None = None  # when the account was looked at, and what was used then
-        self._looked: tuple[float, float] | None = None
+        self._paid: tuple[float, float] | None = None  # when the account was last changed, and what was used then
+        self._adapted: tuple[float, float] | None = None
         self._eased = 0.0, 0.0
-        self._settled = self._began = 0.0
-        self._rested, self._lost, self._needs = False, 0, 0
-        self._quiet = True  # it used little in the last seconds, at whatever rate it records
-
-    def open(self, now: float, used: float) -> None:
-        """Opens the account: what was used until now is not taken from it."""
-        self._paid, self._saved, self.used = (now, used), self._most, used
-
-    def begin(self, now: float) -> None:
-        """A session begins."""
-        self._began, self._lost = now, 0
+        self._settled, self._rested, self._lost = 0.0, False, 0
 
     @property
     def may_begin(self) -> bool:
         """Whether enough is saved to begin a session."""
         return self._saved >= self._most / 2
 
-    @property
-    def for_the_end(self) -> float:
-        """CPU seconds that a session may use for its end when it is let go."""
-        return max(0.0, self._saved) + self.max_cpu * _END_SECONDS
-
     def rests(self, now: float, used: float) -> bool:
-        """Whether the session is to stand still: the account is overdrawn.
+        """Whether the session is to stand still: the account, which the first call opens, is overdrawn.
 
         Args:
             now: seconds. used: CPU seconds of the daemon so far.
@@ -79,44 +57,25 @@ class Limits:
         self._rested |= self._saved < 0
         return self._saved < 0
 
-    def look(self, now: float, used: float, lost: int) -> None:
-        """Takes a look, about once a second, at whether fewer faults are to be recorded.
+    def adapt(self, now: float, used: float, lost: int) -> None:
+        """Says, about once a second, whether fewer faults are to be recorded, or more.
 
         Args:
             now: seconds. used: CPU seconds of the daemon so far.
             lost: records that the session has lost so far: on a busy machine it can be late without using much.
         """
-        before, spent = self._looked = self._looked or (now, used)
+        before, spent = self._adapted = self._adapted or (now, used)
         if (seconds := now - before) < 1.0:
             return
-        self._looked = now, used
+        self._adapted = now, used
         self.share = (used - spent) / seconds
         late, self._lost = lost > self._lost, lost
         costly = self.share > self.max_cpu and self._saved < self._most / 2
         if costly or late or self._rested:
-            self._rested = self._quiet = False
-            self._eased = now, used
+            self._rested, self._eased = False, (now, used)
             if now >= self._settled:
-                self._settled = now + _SETTLE_SECONDS
-                fewer = max(self.share / (_AIM * self.max_cpu), 2)
-                self.every = min(_MOST, math.ceil(self.every * min(fewer, _STEP)))
+                self._settled, self.every = now + _SETTLE_SECONDS, min(_MOST, self.every * _STEP)
         elif now - self._eased[0] >= _EASE_SECONDS:  # on their average: a read falls into one second or the next
-            self._quiet = used - self._eased[1] <= _AIM * self.max_cpu / 2 * (now - self._eased[0])
-            if self._quiet:
+            if used - self._eased[1] <= _AIM * self.max_cpu / 2 * (now - self._eased[0]):
                 self.every = max(1, self.every // 2)
             self._eased = now, used
-
-    def let_go(self, now: float, resident: int) -> str:
-        """Why the session is to end, "" = it is not: over the limit, or grown while there is nothing to do.
-
-        Args:
-            now: seconds. resident: bytes of the daemon with its session.
-        """
-        if resident > self.max_memory:
-            return "max_memory is reached"
-        if now - self._began >= _GROWN_SECONDS:
-            self._needs = self._needs or resident
-            if self._saved >= self._most and self._quiet and resident > _GROWN * self._needs:
-                self._needs = 0  # of what the next one needs, it is known soon
-                return "it has grown, and there is little to record"
-        return ""

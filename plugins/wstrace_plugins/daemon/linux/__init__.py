@@ -1,1 +1,1 @@
-"""The daemon on Linux: the process that holds it within its limits, and the session, a child process of its own."""
+"""The daemon on Linux: a session that is held within its limits, and the health endpoint."""

@@ -1,135 +1,128 @@
-"""The daemon's life: it begins sessions, holds them within its limits, and ends them; it records nothing itself.
+"""The daemon's life: it begins a session, holds it within its limits, and ends it.
 
-A session is a child process, so its memory goes with it, and it can be made to stand still as a whole. What the node
-faults without a session is counted. A source or an output that fails ends the daemon: its supervisor starts it again.
+Python gives little memory back. Therefore the process executes itself anew for each further session: it keeps its pid,
+what it has used of its CPU time, the socket of its health endpoint and what is in `Kept`, and nothing else. What the
+node faults without a session is counted. A source or an output that fails ends the daemon: its supervisor starts it
+again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import pickle
 import resource
 import signal
-import subprocess
+import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from multiprocessing.connection import Pipe, wait
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
-from wstrace.errors import OutputError, WstraceError
+from wstrace.analysis.tally import distinct
+from wstrace.batch import Batch
+from wstrace.errors import OutputError, TargetExited, WstraceError, quietly
+from wstrace.interfaces import Context, Exporter, Group, Source
 from wstrace.options import Config
-from wstrace.text import size
+from wstrace.plugins import default_plugins
+from wstrace.schema import PAGE_FAULT
+from wstrace.session import Session
+from wstrace.text import printable, size
 from wstrace_plugins.daemon import BETWEEN
 from wstrace_plugins.daemon.limits import Limits
-from wstrace_plugins.daemon.linux.health import Health, State
-from wstrace_plugins.daemon.settings import Daemon
+from wstrace_plugins.daemon.linux.health import State, listening, serve
+from wstrace_plugins.daemon.settings import checked
 from wstrace_plugins.os.linux import vmstat
 
-_LOOK_SECONDS = 0.5
-#: Past this part of `max_memory` it looks so often: between looks half a second apart a storm went from 135 to 169 MiB.
-_NEAR, _NEAR_SECONDS = 0.75, 0.1
-#: Seconds without a session at least, and for which one that is let go, or one that is asked to end, may take.
-_WITHOUT_SECONDS, _LET_GO_SECONDS, _END_SECONDS = 5.0, 15.0, 60.0
-_TICK, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+#: Seconds between two readings of what was used, and past this part of `max_memory`: between readings half a second
+#: apart a storm went from 135 to 169 MiB.
+_READ_SECONDS, _NEAR, _NEAR_SECONDS = 0.5, 0.75, 0.1
+#: Seconds without a session at least; for which one may take to end past its memory, of which it may have so much.
+_WITHOUT_SECONDS, _END_SECONDS, _END_MEMORY = 5.0, 15.0, 1.15
+#: Paths of cgroups in the state: a machine may have very many.
+_MOST_NAMES = 1000
+#: the stages at which a record is lost because those behind it are late
+_LATE = ("lost_kernel", "dropped_bus", "dropped_lane")
+#: the descriptor of what is kept, for the process that goes on
+_KEPT = "_WSTRACE_DAEMON"
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Child:
-    """A session's process.
+class Paced:
+    """A source that records one out of as many faults as `every` says, and is not read while it stands still."""
 
-    Args:
-        config: the settings, which it checks.
+    def __init__(self, source: Source) -> None:
+        self._source, self.every, self.still = source, 1, False
+        self.set_to = 0  # so that the first rate is set, too: each row says what it stands for
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def drain(self, timeout: float) -> Iterable[Batch]:
+        """What the source gives, at the rate that is wanted now."""
+        if self.still:
+            time.sleep(_NEAR_SECONDS)
+            return ()
+        if self.every != self.set_to and self._source.record_one_in(self.every):
+            self.set_to = self.every
+        return self._source.drain(timeout)
+
+
+class Seen(Exporter):
+    """Which cgroups have faulted; the trace's description learns for how many faults a row stands on average."""
+
+    name: ClassVar[str] = "seen"
+    streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault"})
+
+    def start(self, context: Context) -> None:
+        """Begins with nothing."""
+        self._context, self._rows, self._in_all = context, 0, 0
+        self.cgroups = frozenset[int]()
+
+    def export(self, batch: Batch) -> None:
+        """Counts a batch."""
+        self._rows += len(batch)
+        self._in_all += int(batch["sampled"].sum()) if "sampled" in batch else len(batch)
+        if self._in_all > self._rows:
+            self._context.info.sampled = max(2, round(self._in_all / self._rows))
+        if "cgroup" in batch:
+            self.cgroups = self.cgroups.union(distinct(batch["cgroup"]).tolist()) - {0}  # read by another thread
+
+
+@dataclass
+class Kept:
+    """What the process that executes itself anew goes on with.
 
     Attributes:
-        own: its table `[daemon]`, once it has checked them. ready: whether it traces.
-        facts: what it said of itself last.
+        counts: what earlier sessions have recorded, and lost by stage. faults: of the node at the end of the last one.
+        socket: the descriptor of the health endpoint, -1 = it has none.
+        after: the time before which no session begins.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.link, theirs = Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "wstrace_plugins.daemon.linux.session", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1"},
-            )
-        self.own: Daemon | None = None
-        self.ready = self._still = False
-        self.absent: list[str] = []
-        self.facts: dict[str, Any] = {}
-        self.link.send(config)
+    config: Config
+    limits: Limits
+    socket: int
+    began: float = field(default_factory=time.monotonic)
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: int | None = None
+    sessions: int = 0
+    after: float = 0.0
 
-    def take(self) -> None:
-        """Takes what it says.
 
-        Raises:
-            WstraceError: it has failed.
-            EOFError: it has ended without a word of why.
-        """
-        try:
-            said = self.link.recv()
-        except ConnectionResetError:
-            raise EOFError from None
-        if isinstance(said, WstraceError):
-            raise said
-        if isinstance(said, Daemon):
-            self.own = said
-        else:
-            self.absent = said.pop("absent", self.absent)
-            self.facts, self.ready = self.facts | said, True
+def resident() -> int:
+    """The bytes that this process has in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-    def counts(self) -> dict[str, int]:
-        """What it has recorded, and lost by stage."""
-        return {"recorded": self.facts.get("recorded", 0), **self.facts.get("lost", {})}
 
-    def tell(self, word: object) -> None:
-        """Says something to it: of how many faults one is to be recorded."""
-        with contextlib.suppress(OSError):  # that it has ended is found when it is read from
-            self.link.send(word)
-
-    def stand_still(self, still: bool) -> None:
-        """Stops it, or lets it go on."""
-        if still != self._still:
-            self._still = still
-            self._process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
-
-    def used(self) -> tuple[float, int]:
-        """(CPU seconds of it and of what it has started, resident bytes); (0, 0) = it has ended."""
-        try:
-            words = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2].split()
-        except OSError:
-            return 0.0, 0
-        return sum(map(int, words[11:15])) / _TICK, int(words[21]) * _PAGE  # proc_pid_stat(5): utime to cstime, rss
-
-    def end(self, seconds: float, most: float = float("inf"), cpu: float = float("inf")) -> str:
-        """Ends it; past so many seconds, resident bytes or CPU seconds it is killed. Returns how, "" = whole."""
-        self.stand_still(False)
-        self.tell(None)
-        until, failed, cpu = time.monotonic() + seconds, "", cpu + self.used()[0]
-
-        def may() -> bool:
-            used, resident = self.used()
-            return time.monotonic() < until and resident <= most and used <= cpu
-
-        try:
-            while may():
-                if self.link.poll(0.02):
-                    self.take()
-        except EOFError:
-            until = time.monotonic() + 1.0
-        except WstraceError as error:
-            failed, until = str(error), time.monotonic() + 1.0
-        self.link.close()
-        while self._process.poll() is None and may():
-            time.sleep(0.02)
-        code = self._process.poll()
-        if code is None:
-            self._process.kill()
-            code = self._process.wait()
-        return failed or (f"the session ended by signal {-code}" if code < 0 else "")
+def used() -> float:
+    """The CPU seconds of this process, and of those that it has started and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 class NodeDaemon:
@@ -138,184 +131,218 @@ class NodeDaemon:
     Args:
         path: the file of settings; None = the defaults.
         say: writes a line for the administrator.
+
+    Attributes:
+        goes_on: whether earlier sessions of this process have ended.
+
+    Raises:
+        WstraceError: the settings are wrong, or the address of the health endpoint is taken.
     """
 
     def __init__(self, path: str | None, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
-        self._ending = False
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # as a handler may take no lock
-        self._child: Child | None = None
-        self._health: Health | None = None
-        self._began = time.monotonic()
-        self._before: Counter[str] = Counter()  # what earlier sessions have recorded and lost, added up
-        self._resident = self._sessions = 0
-        self._facts: dict[str, Any] = {"exporters": {}}
-        self._ended_at: int | None = None  # the node's faults when the last session ended
-        self._idle_until = 0.0
+        descriptor = os.environ.pop(_KEPT, "")
+        self.goes_on = bool(descriptor)
+        if descriptor:
+            with os.fdopen(int(descriptor), "rb") as file:
+                self._kept: Kept = pickle.load(file)  # noqa: S301  which this process has written
+            self._settings = checked(self._kept.config, default_plugins())
+        else:
+            config = Config.load(path, project=False)
+            self._settings = checked(config, default_plugins())
+            own = self._settings.own
+            at = listening(own.health).detach() if own.health is not None else -1
+            self._kept = Kept(config, Limits(own.max_cpu, own.max_memory), at)
+        self._session: Session | None = None  # while it traces
+        self._seen = Seen()
+        self._paced: list[Paced] = []
 
-    def end(self) -> None:
-        """Asks for the end; may be called by a signal handler."""
-        self._ending = True
-        os.write(self._wake, b".")
-
-    @property
-    def address(self) -> str:
-        """Where the health endpoint answers, "" = nowhere."""
-        return self._health.address if self._health is not None else ""
-
-    @property
-    def cgroups(self) -> list[str]:
-        """The cgroups that are traced, [] = every process."""
-        return self._own.cgroups
-
-    def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Runs until end(). `ready` is called when the first session traces.
+    def run(self, ready: Callable[[str], None]) -> None:
+        """Runs until a signal ends it. `ready` is called with what it does when the first session traces.
 
         Raises:
             WstraceError: a session could not start or failed, or the last one did not end whole.
         """
-        self._config = Config.load(self._path, project=False)
-        try:
-            self._own = own = self._load(child := Child(self._config))
-            self._limits = Limits(own.max_cpu, own.max_memory)
-            self._health = Health(own.health, self._state) if own.health is not None else None
-            self._go(child)
-            ready()
-            while not self._ending:
-                self._turn()
-            if failed := self._stop(_END_SECONDS):
-                raise OutputError(failed)
-        finally:
-            if self._child is not None:  # another error ends it
-                self._stop(_LET_GO_SECONDS)
-            if self._health is not None:
-                self._health.close()
-            os.close(self._woken)
-            os.close(self._wake)
+        asyncio.run(self._run(ready))
 
-    # -- sessions ---------------------------------------------------------------------------------------------------
-
-    def _load(self, child: Child) -> Daemon:
-        """Waits until a child has checked its settings. Raises WstraceError: they are refused."""
+    async def _run(self, ready: Callable[[str], None]) -> None:
+        kept, ended = self._kept, asyncio.Event()
+        for number in _ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        address = ""
+        if kept.socket >= 0:
+            listener = socket.socket(fileno=kept.socket)
+            host, port = listener.getsockname()[:2]
+            address = f"; its state: {f'[{host}]' if ':' in host else host}:{port}"
+            await serve(listener, self.state)
+        while kept.sessions and not ended.is_set() and not self._may_begin():
+            await _wait(ended, _READ_SECONDS)
+        if ended.is_set():
+            return
+        session = self._new_session()
+        await asyncio.to_thread(session.start)
+        self._session = session
+        if kept.faults is not None:
+            session.ledger.add(BETWEEN, self._between())
+        kept.sessions += 1
+        if kept.sessions == 1:
+            what = "the cgroups of its settings" if self._settings.own.cgroups else "every process of this machine"
+            ready(f"tracing {what}{address}")
         try:
-            while child.own is None:
-                child.take()
-        except BaseException as error:
-            child.end(0.0)
-            if isinstance(error, EOFError):
-                raise OutputError("a session could not begin") from None
+            reason = await self._follow(session, ended)
+        except BaseException:
+            with contextlib.suppress(WstraceError):  # the first error is the one that is said
+                session.stop()
             raise
-        return child.own
+        if not reason:
+            await asyncio.to_thread(session.stop)
+            _check(session, at_end=True)
+            return
+        self._say(f"the session is let go at {size(resident())}: {reason}; faults are counted until the next one")
+        await self._let_go(session)
 
-    def _go(self, child: Child) -> None:
-        """Lets a child begin, and waits until it traces. Raises WstraceError."""
-        self._child = child
-        child.tell(self._ended_at)
-        while not child.ready and not self._ending:
-            self._turn()
-            if self._child is not child:
-                return
-        self._sessions += 1
-        for line in child.absent:
-            self._say(line)
-        self._limits.begin(time.monotonic())
-        child.tell(self._limits.every)
+    # -- a session ---------------------------------------------------------------------------------------------------
 
-    def _stop(self, seconds: float, most: float = float("inf"), cpu: float = float("inf")) -> str:
-        """Ends the session, if there is one, and adds its counts to those before. Returns why it is not whole."""
-        child = self._child
-        if child is None:
-            return ""
-        failed = child.end(seconds, most, cpu)
-        if not failed:  # what one that was killed had not reported is counted as not recorded
-            self._ended_at = vmstat.node_faults().faults
-        self._before.update(child.counts())
-        self._child = None
-        return failed
-
-    def _begin(self) -> None:
-        """Begins a session with the settings in force. Raises WstraceError."""
-        child = Child(self._config)
-        self._load(child)
-        self._go(child)
-
-    # -- limits -----------------------------------------------------------------------------------------------------
-
-    def _turn(self) -> None:
-        """Waits for a signal or a report, and follows CPU and memory. Raises WstraceError: the session has failed."""
-        child = self._child
-        seconds = _LOOK_SECONDS if self._resident < _NEAR * self._limits.max_memory else _NEAR_SECONDS
-        found = wait([self._woken, *([child.link] if child is not None else ())], seconds)
-        if self._woken in found:
-            os.read(self._woken, 64)
-        if child is not None and child.link in found:
+    def _new_session(self) -> Session:
+        """A session with the settings in force. Raises TargetExited: no cgroup of the settings is there."""
+        settings, plugins = self._settings, default_plugins()
+        sources, exporters = settings.make()
+        groups, absent = list[Group](), list[TargetExited]()
+        for path in settings.own.cgroups:
             try:
-                child.take()
-            except EOFError:
-                if not child.ready:
-                    raise OutputError("a session could not begin") from None
-                self._let_go("it has ended by itself")
-                return
-            self._facts = child.facts
-            if child.ready:
-                self._ended_at = vmstat.node_faults().faults
-        self._look(time.monotonic())
+                groups.append(plugins.platform.group("cgroup", path))
+            except TargetExited as gone:
+                absent.append(gone)
+        if absent and not groups:
+            raise TargetExited("; ".join(error.why for error in absent), absent[-1].remedy)
+        for error in absent:
+            self._say(str(error))
+        if not any(source.needs_target for source in sources):
+            groups = []
+        elif not groups:
+            groups = [plugins.platform.group("all")]
+        self._paced = [Paced(source) for source in sources if PAGE_FAULT in source.streams]
+        return Session(
+            groups=groups,
+            sources=[*cast(list[Source], self._paced), *(one for one in sources if PAGE_FAULT not in one.streams)],
+            exporters=[*exporters, self._seen],
+            require="full",
+            record=False,
+            plugins=plugins,
+            config=self._kept.config,
+            queue_bytes=settings.queue_bytes,
+        )
 
-    def _look(self, now: float) -> None:
-        limits, child = self._limits, self._child
-        seconds, resident = child.used() if child is not None else (0.0, 0)
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used = time.process_time() + ended.ru_utime + ended.ru_stime + seconds
-        self._resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE + resident
-        rests = limits.rests(now, used)
-        if child is None:
-            if limits.may_begin and now >= self._idle_until:
-                self._begin()
-            return
-        if not child.ready and not self._sessions:
-            limits.open(now, used)  # what the first start uses is not taken from what it may use from then on
-            return
-        child.stand_still(rests)
-        before = limits.every
-        limits.look(now, used, child.facts.get("late", 0))
-        if limits.every != before and child.ready:
-            child.tell(limits.every)
-        if reason := limits.let_go(now, self._resident):
-            self._let_go(reason)
+    async def _follow(self, session: Session, ended: asyncio.Event) -> str:
+        """Holds the session within its limits. Returns why it is to end, "" = the daemon is.
 
-    def _let_go(self, reason: str) -> None:
-        self._say(f"the session is let go at {size(self._resident)}: {reason}; faults are counted until the next one")
-        own = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
-        failed = self._stop(_LET_GO_SECONDS, 1.15 * self._limits.max_memory - own, self._limits.for_the_end)
-        if failed:
-            self._say(failed)
-        self._idle_until = time.monotonic() + _WITHOUT_SECONDS
+        Raises:
+            OutputError: it has failed.
+        """
+        kept, limits = self._kept, self._kept.limits
+        while not ended.is_set():
+            now = time.monotonic()
+            still = limits.rests(now, used())
+            limits.adapt(now, used(), sum(map(session.ledger.get, _LATE)))
+            for source in self._paced:
+                source.every, source.still = limits.every, still
+            kept.faults = vmstat.node_faults().faults
+            _check(session)
+            if (taken := resident()) > limits.max_memory:
+                return "max_memory is reached"
+            await _wait(ended, _READ_SECONDS if taken < _NEAR * limits.max_memory else _NEAR_SECONDS)
+        return ""
 
-    # -- health -----------------------------------------------------------------------------------------------------
+    async def _let_go(self, session: Session) -> None:
+        """Ends the session as far as time and memory allow, and executes this process anew."""
+        kept = self._kept
+        self._session = None
+        kept.after = time.monotonic() + _WITHOUT_SECONDS
+        ending, until = asyncio.ensure_future(asyncio.to_thread(session.stop)), time.monotonic() + _END_SECONDS
+        while not ending.done() and time.monotonic() < until and resident() <= _END_MEMORY * kept.limits.max_memory:
+            await asyncio.wait([ending], timeout=0.02)
+        if not ending.done():
+            self._say("the session could not end in time: what it held back is counted as not recorded")
+        elif failed := ending.exception():
+            self._say(str(failed))
+        else:  # else what it held back is counted as not recorded
+            kept.faults = vmstat.node_faults().faults
+        kept.counts.update(_counts(session))
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        descriptor = os.memfd_create("wstrace", 0)
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            pickle.dump(kept, file)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        if kept.socket >= 0:
+            os.set_inheritable(kept.socket, True)
+        os.environ[_KEPT] = str(descriptor)
+        os.execv(sys.executable, sys.orig_argv)
 
-    def _state(self) -> State:
-        """The state now; called on the endpoint's threads."""
-        child, limits, facts = self._child, self._limits, self._facts
-        counted = Counter(self._before)
-        if child is not None:
-            counted.update(child.counts())
-        if (child is None or not child.ready) and self._ended_at is not None:
-            counted[BETWEEN] += max(0, (vmstat.node_faults().faults or 0) - self._ended_at)
-        stalled = any(facts["exporters"].values()) if "exporters" in facts else False
-        word = "an output is stalled" if stalled else "tracing"
-        if child is None or not child.ready:
-            word = "counting" if self._sessions else "not tracing"
-        elif not stalled and limits.every > 1:
-            word = "sampling"
-        return State(not stalled and word != "not tracing", word, {
+    def _may_begin(self) -> bool:
+        """Whether a further session may begin: the last one is some seconds ago, and enough CPU time is saved."""
+        now, limits = time.monotonic(), self._kept.limits
+        limits.rests(now, used())
+        return limits.may_begin and now >= self._kept.after
+
+    def _between(self) -> int:
+        """The faults of the node since the last session."""
+        return max(0, (vmstat.node_faults().faults or 0) - (self._kept.faults or 0))
+
+    # -- health ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """The state now, for the health endpoint."""
+        kept, limits, session = self._kept, self._kept.limits, self._session
+        counted, more, word = Counter(kept.counts), dict[str, Any](), "counting" if kept.sessions else "not tracing"
+        if session is None:
+            counted[BETWEEN] += self._between() if kept.faults is not None else 0
+        else:
+            counted.update(_counts(session))
+            codes = sorted(self._seen.cgroups)
+            exporters = [queue.exporter for queue in session.exporter_queues if queue.exporter is not self._seen]
+            more["exporters"] = {one.name: printable(quietly(partial(_stalled, one), ""), 300) for one in exporters}
+            more["cgroups"] = len(codes)
+            more["cgroup_paths"] = [printable(session.name(code), 300) for code in codes[:_MOST_NAMES]]
+            word = "sampling" if limits.every > 1 else "tracing"
+            if any(source.still for source in self._paced):
+                word = "standing still"
+            if any(more["exporters"].values()):
+                word = "an output is stalled"
+        return State(word in ("tracing", "sampling", "standing still"), word, {
             "state": word,
-            "seconds": round(time.monotonic() - self._began, 1),
+            "seconds": round(time.monotonic() - kept.began, 1),
             "config": self._path or "",
-            "sessions": self._sessions,
+            "sessions": kept.sessions,
             "recorded": counted.pop("recorded", 0),
             "lost": {stage: n for stage, n in sorted(counted.items()) if n},
             "cpu": {"share": round(limits.share, 4), "max": limits.max_cpu, "seconds": round(limits.used, 2)},
-            "memory": {"resident": self._resident, "max": limits.max_memory},
+            "memory": {"resident": resident(), "max": limits.max_memory},
             "sampled": limits.every,
-            **{key: value for key, value in facts.items() if key in ("exporters", "cgroups", "cgroup_paths")},
+            **more,
         })  # fmt: skip
+
+
+async def _wait(ended: asyncio.Event, seconds: float) -> None:
+    """Waits so long, or until the end."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), seconds)
+
+
+def _check(session: Session, *, at_end: bool = False) -> None:
+    """Raises OutputError where an output has failed, or nothing more comes."""
+    for queue in session.exporter_queues:
+        if queue.detached or (queue.error and at_end):
+            raise OutputError(f"exporter {queue.name} failed: {queue.detached or queue.error}")
+    if session.finished and not at_end:
+        raise OutputError("the sources ended")
+
+
+def _stalled(exporter: Exporter) -> str:
+    return exporter.stalled
+
+
+def _counts(session: Session) -> dict[str, int]:
+    """What a session has recorded, and lost by stage."""
+    lost = {f"{stage}:{who}" if who else stage: n for stage, who, n in session.ledger.losses()}
+    return {"recorded": session.ledger.get("recorded"), **lost}

@@ -16,7 +16,7 @@ import numpy as np
 
 from wstrace.batch import Batch
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Context, Level, Source, Target, Usage
+from wstrace.interfaces import Context, Level, Source, Usage
 from wstrace.schema import (
     ADDRESS_SPACE,
     FAULT_MAJOR,
@@ -36,8 +36,7 @@ from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.page_faults.stacks_option import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
-from wstrace_plugins.page_faults.windows.family import Family
-from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch, expected, known, tried
+from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch, level_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,11 +89,12 @@ class PageFaults(Source):
 
     @classmethod
     def probe(cls) -> Level:
-        """The level, tried on the calling process, whose watch then stays on until it ends."""
+        """The level; that there is a watch is tried on the calling process, for which it then stays on."""
         try:
-            return tried(cls.api)
+            Watch(cls.api, cls.api.GetCurrentProcessId()).close()
         except Unavailable as no:
             return Level("none", no.why, no.remedy)
+        return level_of(cls.api)
 
     @classmethod
     def abilities(cls) -> Mapping[str, Level]:
@@ -105,37 +105,34 @@ class PageFaults(Source):
         """Begins to watch every target; a launched one has not run yet.
 
         Raises:
-            Unavailable: access is refused, the watch is a stub (Wine), the
-                target is traced already, stacks are wanted, or `require` is "full" and the system
-                gives less.
+            Unavailable: access is refused, the watch is a stub (Wine), stacks are wanted, or `require` is "full" and
+                the system gives less.
         """
         if self._refused_stacks:
             raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")
         self._context = context
         self._few = FewNotes(context.info)
         self._follows = self._children and context.children
-        traces_itself = any(target.pid == self.api.GetCurrentProcessId() for target in context.targets)
-        self._level = level = expected(self.api) if traces_itself else known(self.api)
+        self._level = level = level_of(self.api)
         if level.name != "full" and context.require == "full":
             raise Unavailable(level.why, level.remedy)
-        self._drainer = Drainer(
-            self.api, self._slowest, self.exits_seconds, self._take_births, hidden=level.name != "full"
-        )
         jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
-        seconds = self.listing_seconds[len(jobs) == len(context.targets)]
-        self._family = Family(self.api, self._drainer, jobs, self._add, seconds)
+        self._listed, self._pause_ns = 0.0, self.listing_seconds[len(jobs) == len(context.targets)] * 1e9
+        self._drainer = Drainer(self.api, self._slowest, self.exits_seconds, jobs if self._follows else [],
+                                hidden=level.name != "full")  # fmt: skip
         try:
             for target in context.targets:
-                self._add(target.pid, 0, launched=target.launched)
+                process = self._drainer.watch(target.pid, 0, launched=target.launched)
+                if not target.launched:
+                    context.ledger.add("before_start", process.discard(), "page_fault")
         except BaseException:
             for process in self._processes.values():
                 process.close()
             self._processes.clear()
             raise
         self._started = True
-        self._targets = list(self._processes.values())
-        if not traces_itself:  # else the switches of its threads would be those of the trace
-            self._interval = sys.getswitchinterval()
+        if all(target.pid != self.api.GetCurrentProcessId() for target in context.targets):
+            self._interval = sys.getswitchinterval()  # of this process its threads' switches would be in the trace
             sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
         if self.own_thread:
             context.register_own_thread(self._drainer.start())
@@ -143,33 +140,15 @@ class PageFaults(Source):
         if level.name != "full":
             self._note(level.why)
         for target in context.targets:
-            for remark in _remarks(target):
-                self._note(remark)
+            if refused := getattr(target, "unguarded", ""):  # as WindowsTarget says
+                self._note(f"{target.name} ({target.pid}) is in no job ({refused}): its children are searched for, "
+                           "and short-lived ones are not found")  # fmt: skip
         if any(not target.launched for target in context.targets):
             self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
     @property
     def _processes(self) -> dict[int, Watch]:
         return self._drainer.processes
-
-    def _add(self, pid: int, parent: int | None, *, launched: bool = False) -> Watch:
-        """Begins to watch a process; `parent` is 0 for a target and None when not known yet."""
-        process = Watch(self.api, pid, parent, launched=launched)
-        with self._drainer.lock:
-            self._processes[pid] = process
-            self._family.add(pid, process.created)
-        if parent != 0:  # a child
-            self._context.ledger.add("before_watch", process.before, "page_fault")
-            if process.before >= KERNEL_RECORDS:
-                self._late = [self._late[0] + 1, self._late[1] + process.before]
-        elif not launched:
-            self._context.ledger.add("before_start", process.discard(), "page_fault")
-        if process.shared:
-            self._few.add(
-                "processes were watched before",
-                f"pid {pid} was watched before: if another tracer reads too, each gets a part of the faults",
-            )
-        return process
 
     def _note(self, text: str) -> None:
         self._context.info.note(text)
@@ -187,14 +166,13 @@ class PageFaults(Source):
         found = self._drainer.take()
         window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
         yield from self._introduce_new(window)
-        if self._follows:
+        if self._follows and window[1] - self._listed >= self._pause_ns:
+            self._listed = window[1]
             try:
-                due = self._family.listed(window[1])
+                self._drainer.list_children()
             except Unavailable as refused:
-                due = False
-                self._note(f"children are not looked for: {refused.why}")
-            if due:
-                yield from self._introduce_new(window)
+                self._note(f"children are not searched for: {refused.why}")
+            yield from self._introduce_new(window)
         for drained in found:
             yield from self._give(drained)
         if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
@@ -229,11 +207,14 @@ class PageFaults(Source):
 
     def _introduce_new(self, window: tuple[int, int]) -> Iterator[Batch]:
         """Yields the first row of each new process, and a listing of its memory."""
-        new, refused = self._family.taken()
+        new, refused = self._drainer.introduced()
         for pid, why in refused:
             self._few.add("children are not traced", f"child {pid} is not traced: {why}")
-        targets, self._targets = self._targets, []
-        for process in targets + new:
+        for process in new:
+            if process.parent:
+                self._context.ledger.add("before_watch", process.before, "page_fault")
+                if process.before >= KERNEL_RECORDS:
+                    self._late = [self._late[0] + 1, self._late[1] + process.before]
             space = process.describe(self._context.strings)
             events = [PROCESS_FORK if process.parent else PROCESS_SEEN]
             if process.parent or process.launched:  # its memory is no copy of its parent's, nor older than the trace
@@ -251,16 +232,11 @@ class PageFaults(Source):
         self._hidden += int(len(keep) - keep.sum())
         return {name: column[keep] for name, column in columns.items()}
 
-    def _take_births(self) -> None:
-        if self._follows:
-            self._family.reported()
-
     def _failed(self, drained: Drained, error: Unavailable) -> Iterator[Batch]:
         """Yields the last row of a process whose watch failed; the others are traced on."""
         process = drained.process
         self._account(process)
-        with self._drainer.lock:
-            self._family.refuse(process.pid, process.created)
+        self._drainer.failed(process)
         yield self._batch(PROCESS, process.rows(drained.window[1], PROCESS_EXIT), (drained.window[1],) * 2)
         if not self._matters(process):
             text = f"process {process.pid} is no longer traced: {error.why}"
@@ -271,8 +247,7 @@ class PageFaults(Source):
         code = -1
         with suppress(Unavailable):  # the rights of an open handle may be taken away
             code = processes.exit_code(self.api, process.handle)
-        with self._drainer.lock:
-            self._family.end(process.pid, processes.times(self.api, process.handle)[1])
+        self._drainer.ended(process, processes.times(self.api, process.handle)[1])
         self._account(process)
         return self._batch(PROCESS, process.rows(now, PROCESS_EXIT, code=code), (now, now))
 
@@ -286,8 +261,10 @@ class PageFaults(Source):
             missing = counted - process.recorded - process.lost
             ledger.add("unaccounted", max(missing, 0), "page_fault")
             if missing > max(counted // 4, KERNEL_RECORDS):
-                asks = "does another tracer read its watch?"
-                because = asks if self._level.name == "full" else f"{self._level.why}; or another tracer read its watch"
+                question = "does another tracer read its watch?"
+                because = question
+                if self._level.name != "full":
+                    because = f"{self._level.why}; or another tracer read its watch"
                 text = f"pid {process.pid}: {missing} faults are unaccounted: {because}"
                 self._few.add("processes have unaccounted faults", text)
         counters = processes.counters(self.api, process.handle)
@@ -320,7 +297,7 @@ class PageFaults(Source):
                 f"{self._late[1]} faults of their starts are in no record"
             )
         self._few.end()
-        if unseen := self._family.unseen:
+        if unseen := self._drainer.unseen:
             self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
         return batches
 
@@ -328,10 +305,3 @@ class PageFaults(Source):
     def finished(self) -> bool:
         """Whether every watched process has ended and all records were returned."""
         return self._started and not self._processes and not self._drainer.holds
-
-
-def _remarks(target: Target) -> Iterator[str]:
-    """What the trace says of how its target was launched; WindowsTarget has the attributes."""
-    who = f"{target.name} ({target.pid})"
-    if refused := getattr(target, "unguarded", ""):
-        yield f"{who} is in no job ({refused}): its children are searched for, and short-lived ones are not found"

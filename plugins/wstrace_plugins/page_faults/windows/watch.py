@@ -8,8 +8,6 @@ Source: Microsoft Learn, psapi.h: InitializeProcessForWsWatch, GetWsChangesEx (W
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -74,10 +72,6 @@ assert (FAULT_MAJOR, FAULT_PC_KERNEL) == (1, 2)
 KERNEL_RECORDS = 1024
 _MAX_RECORDS = 1 << 20  # 32 MiB, more than any kernel keeps
 
-#: (id of the api, pid) of every watch of this process
-_watched: set[tuple[int, int]] = set()
-_lock = threading.Lock()
-
 
 class Watch:
     """Watches the page faults of one process; for one thread. close() gives the handle back.
@@ -92,7 +86,7 @@ class Watch:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused, this process watches the pid already, or the watch is a stub.
+        Unavailable: access is refused, or the watch is a stub.
     """
 
     def __init__(self, api: WindowsApi, pid: int, parent: int | None = 0, *, launched: bool = False) -> None:
@@ -104,21 +98,14 @@ class Watch:
         self._allocate(KERNEL_RECORDS + 1)
         self.recorded = self.lost = 0
         self._settled: int | None = None
-        #: Whether the watch was on before, by another tracer or an earlier session.
-        self.shared = False
-        _claim(api, pid)
+        self.handle = winapi.open_process(api, pid, winapi.WATCH_RIGHTS)
         try:
-            self.handle = winapi.open_process(api, pid, winapi.WATCH_RIGHTS)
-            try:
-                self._enable()
-            except BaseException:
-                api.CloseHandle(self.handle)
-                raise
+            self._enable()
+            self.created = processes.times(api, self.handle)[0]
+            self.parent = processes.parent(api, self.handle) if parent is None else parent
         except BaseException:
-            _release(api, pid)
+            api.CloseHandle(self.handle)
             raise
-        self.created = processes.times(api, self.handle)[0]
-        self.parent = processes.parent(api, self.handle) if parent is None else parent
 
     def describe(self, strings: Dictionary) -> AddressSpace:
         """The memory of the process; the first call queries its name and memory."""
@@ -134,9 +121,6 @@ class Watch:
         return {one.name: np.full(len(events), values[one.name], DTYPES[one.type]) for one in PROCESS.columns}
 
     def _enable(self) -> None:
-        self._pending: Changes | None = None
-        self._earlier = 0
-        self._first_look()
         self.before = self._seen = self._count()
         if not self._api.InitializeProcessForWsWatch(self.handle):
             raise winapi.failed("InitializeProcessForWsWatch", self._api.GetLastError(), f"of pid {self.pid}")
@@ -147,25 +131,14 @@ class Watch:
                 f"({winapi.meaning(code)}); it is a stub here{', as under Wine' if processes.wine_version() else ''}",
                 "record on Windows itself, with a 64-bit Python; report, replay and convert work here",
             )
-        if code == 0:
-            self._pending = self._take()
-
-    def _first_look(self) -> None:
-        """Finds out whether the watch is on."""
-        code = self._query()
-        self.shared = code in (0, winapi.ERROR_NO_MORE_ITEMS)
-        if code == 0:
-            earlier = self._take()
-            self._earlier = len(earlier) + earlier.lost
-        if code in (winapi.ERROR_ACCESS_DENIED, winapi.ERROR_INVALID_HANDLE):
-            raise winapi.failed("GetWsChangesEx", code, f"of pid {self.pid}")
+        self._pending = self._take() if code == 0 else None
 
     def discard(self) -> int:
         """Drops all records so far, like Start Delta in the article of 1996; returns how many were made."""
         dropped = self.drain()
         self.recorded = self.lost = 0
         self.before = self._count()
-        return self._earlier + len(dropped) + dropped.lost
+        return len(dropped) + dropped.lost
 
     def drain(self) -> Changes:
         """The records since the last call, in the kernel's order; possibly none.
@@ -230,11 +203,6 @@ class Watch:
         before, self._seen = self._seen, self._count()
         return (self._seen - before) & 0xFFFF_FFFF if self._seen else 0
 
-    @property
-    def place(self) -> int:
-        """The address of the buffer, which is memory of the calling process."""
-        return self._address
-
     def exited(self) -> bool:
         """Whether the process has ended; its last records can still be read."""
         return processes.exited(self._api, self.handle)
@@ -242,77 +210,18 @@ class Watch:
     def close(self) -> None:
         """Closes the handle. The kernel still records into its buffer until the process exits."""
         self._api.CloseHandle(self.handle)
-        _release(self._api, self.pid)
 
 
-def _claim(api: WindowsApi, pid: int) -> None:
-    with _lock:
-        if (id(api), pid) in _watched:
-            raise Unavailable(
-                f"pid {pid} is already traced by a session of this process, and the kernel keeps one buffer a process",
-                "stop the other session, or add exporters to it",
-            )
-        _watched.add((id(api), pid))
+#: Windows 11 24H2, Server 2025: from it on, faults taken by kernel code are left out without SeDebugPrivilege
+FIRST_FILTERED_BUILD = 26100
 
 
-def _release(api: WindowsApi, pid: int) -> None:
-    with _lock:
-        _watched.discard((id(api), pid))
-
-
-FIRST_FILTERED_BUILD = 26100  # Windows 11 24H2, Server 2025
-_PAGE = 4096
-FULL = Level("full")
-
-
-def tried(api: WindowsApi) -> Level:
-    """The level, `full` or `user`, tried on the calling process, whose watch then stays on. Raises Unavailable."""
-    watch = Watch(api, api.GetCurrentProcessId())
-    try:
-        shown = processes.build(api) < FIRST_FILTERED_BUILD or _shows_kernel(api, watch)
-    finally:
-        watch.close()
-    return FULL if shown else _hidden(api)
-
-
-def expected(api: WindowsApi) -> Level:
-    """The level by the build of Windows and our privilege, without a trial, as a session may be using our watch."""
-    filtered = processes.build(api) >= FIRST_FILTERED_BUILD and not token.has_debug_privilege(api)
-    return _hidden(api) if filtered else FULL
-
-
-def known(api: WindowsApi) -> Level:
-    """The level by expected(); when that is not `full`, by a trial, because a later Windows may omit nothing."""
-    level = expected(api)
-    if level.name != "full":
-        with suppress(Unavailable):  # another session of this process uses our watch
-            return tried(api)
-    return level
-
-
-def _hidden(api: WindowsApi) -> Level:
-    if token.has_debug_privilege(api):
-        return Level(
-            "user", "a fault taken by kernel code did not show although SeDebugPrivilege is on; why is not known"
-        )
+def level_of(api: WindowsApi) -> Level:
+    """The level, `full` or `user`, by the build of Windows and our privilege."""
+    if processes.build(api) < FIRST_FILTERED_BUILD or token.has_debug_privilege(api):
+        return Level("full")
     return Level(
         "user",
         "this Windows (24H2 or later) leaves out faults taken by kernel code unless SeDebugPrivilege is on",
         "run wstrace in an elevated terminal (Run as administrator) with --debug-privilege",
     )
-
-
-def _shows_kernel(api: WindowsApi, watch: Watch) -> bool:
-    """Lets kernel code write into a fresh page of ours; returns whether that fault is recorded as one of the kernel."""
-    place = api.VirtualAlloc(None, _PAGE, winapi.MEM_RESERVE | winapi.MEM_COMMIT, winapi.PAGE_READWRITE)
-    if not place:
-        raise Unavailable("VirtualAlloc of 4096 bytes failed: no trial of the watch", "free some memory")
-    try:
-        watch.drain()  # a full buffer records nothing
-        source = watch.place  # any readable memory of ours
-        api.ReadProcessMemory(api.GetCurrentProcess(), source, place, 8, None)
-        columns = watch.drain().columns
-    finally:
-        api.VirtualFree(place, 0, winapi.MEM_RELEASE)
-    ours = columns["va"] - columns["va"] % _PAGE == place
-    return bool((columns["flags"][ours] & FAULT_PC_KERNEL).any())
