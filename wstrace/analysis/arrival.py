@@ -301,6 +301,11 @@ class History:
         unknown = np.flatnonzero(reason == NO_FAULT)
         old = (life[unknown] == 0) & from_before(space_of(pages.key[unknown]).astype(np.intp))
         reason[unknown] = np.where(old, BEFORE, RECORDS_LOST if lossy else NO_FAULT)
+        # a page that came after the snapshot was begun, and before it was read: of the first fault since
+        rows = unknown[~old]
+        group = self.faults.group_of(pages.key[rows], life[rows])
+        rows, group = rows[group >= 0], group[group >= 0]
+        found.fault[rows], found.estimated[rows], reason[rows] = self.faults.first[group], True, KNOWN
         return found
 
     def loaders(self, pages: PageRows, found: Owners) -> tuple[Numbers, Numbers]:
