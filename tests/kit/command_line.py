@@ -7,17 +7,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from wstrace import cli
 
+#: the words before those of a command
+WSTRACE = [sys.executable, "-m", "wstrace"]
+
 
 def wstrace(
     *words: object, environment: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m wstrace WORDS` for at most a minute; its output is text in UTF-8.
+    """Runs `python -m wstrace WORDS` for at most 100 s; its output is text in UTF-8.
 
     Args:
         words: the arguments, as anything that str() takes.
@@ -27,14 +30,35 @@ def wstrace(
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
     return subprocess.run(
-        [sys.executable, "-m", "wstrace", *map(str, words)],
+        [*WSTRACE, *map(str, words)],
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=100,
         check=False,
         env={**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "200", **(environment or {})},
         **options,
     )
+
+
+def answer(*words: object, **options: Any) -> str:
+    """What `wstrace WORDS` writes to standard output, once it has ended well."""
+    done = wstrace(*words, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def begun(*words: object, **options: Any) -> subprocess.Popen[str]:
+    """`wstrace WORDS` while it runs; its standard error is a pipe of text."""
+    pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*WSTRACE, *map(str, words)], **{**pipes, **options})
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits until that is so; fails where it does not come."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
 
 
 def in_process(*words: object) -> tuple[int, str, str]:

@@ -1,11 +1,10 @@
 """Who brought each page: what programs see in their own pagemap, beside what blame says."""
 
 import mmap
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
+from kit.command_line import answer
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition
 from wstrace.batch import Dictionary
@@ -15,22 +14,7 @@ from wstrace_exporters.msgpack.interchange.blame_tables import pages_batch
 def recorded(folder: Path, *command: str, extra: tuple[str, ...] = ()) -> tuple[Path, dict[int, str], int]:
     """The trace of a program, who brought each of its pages, and how many it and its children made of shared ones."""
     path, said = folder / "x.wst", folder / "truth"
-    run = [
-        sys.executable,
-        "-m",
-        "wstrace",
-        "run",
-        "-q",
-        "-f",
-        "-o",
-        str(path),
-        "--",
-        *command,
-        str(said),
-        str(folder),
-        *extra,
-    ]
-    subprocess.run(run, check=True, timeout=100)
+    answer("run", "-q", "-f", "-o", path, "--", *command, said, folder, *extra)
     rows = dict(line.split(" ", 1) for line in said.read_text().splitlines())
     copies = int(rows.pop("copies"))
     return path, {int(page): who for page, who in rows.items()}, copies

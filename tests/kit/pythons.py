@@ -3,12 +3,15 @@
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from wstrace.schema import STACK_HOW
 
 #: other distributions' CPythons, each in a root of its own: see tests/install-pythons
 CHROOTS = Path(os.environ.get("WSTRACE_CHROOTS", "/srv/chroots"))
@@ -61,3 +64,33 @@ def named(trace: Any) -> tuple[dict[int, tuple[str, int, str]], Any]:
     sites = {number: (strings[function], line, strings[file]) for number, function, line, file in rows}
     columns = ("time_ns", "pid", "va", "stack", "stack_how")
     return sites, np.rec.fromarrays([trace.column("page_fault", name) for name in columns], names=list(columns))
+
+
+def judged(trace: Any, regions: Sequence[dict[str, Any]]) -> tuple[int, Counter[Any], Counter[str]]:
+    """The pages that have the function and line that touched them, what others have instead of it, and their reasons.
+
+    An address may have been another mapping's before: the last fault of a page is the region's.
+    """
+    sites, faults = named(trace)
+    right, wrong, reasons = 0, Counter(), Counter()
+    for region in regions:
+        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
+        places = [(function, region["line"], region["file"]) for function in region["function"].split("|")]
+        for row in {int(row.va) >> 12: row for row in faults[inside & (faults.pid == region["pid"])]}.values():
+            how = STACK_HOW[row.stack_how]
+            if not row.stack:
+                reasons[how] += 1
+            elif how == "exact" and sites[int(row.stack)] in places:
+                right += 1
+            else:
+                wrong[region["name"], sites[int(row.stack)], places[0], how] += 1
+    return right, wrong, reasons
+
+
+def frames(trace: Any) -> dict[int, list[tuple[str, int]]]:
+    """stack -> (function, flags) of each of its frames, innermost first."""
+    found = {0: []}
+    names = ("id", "parent", "function", "flags")
+    for stack, parent, function, flags in zip(*(trace.column("call_site", one).tolist() for one in names), strict=True):
+        found[stack] = [(trace.context.strings[function], flags), *found[parent]]
+    return found

@@ -3,7 +3,6 @@
 import mmap
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 
 import wstrace
+from kit import command_line
 
 
 def record(folder: Path, command: Sequence[str | Path], *options: str) -> Any:
     """The trace of a command as `wstrace run` wrote it; the command runs in that folder."""
     trace = folder / "trace.wst"
-    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, *options, "--", *command]
-    done = subprocess.run(list(map(str, words)), cwd=folder, capture_output=True, text=True, timeout=60)
+    done = command_line.wstrace("run", "-q", "-f", "-o", trace, *options, "--", *command, cwd=folder)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "detached" not in done.stderr, done.stderr
     return wstrace.open_trace(str(trace))

@@ -12,13 +12,9 @@ import pytest
 
 import wstrace
 from wstrace.batch import Dictionary
-from wstrace.schema import MAP_EXECUTE
-from wstrace_plugins.mapped_files.enricher import build_ids
 from wstrace_plugins.mapped_files.linux import backend as linux
 from wstrace_plugins.mapped_files.spaces import MappingRow as Row
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters
-from wstrace_plugins.stacks.linux.images import CodeMapping, Images
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its root: needs root")
 
@@ -197,21 +193,5 @@ def test_the_file_of_a_process_in_another_root(two_roots, strings):
         own = [row._replace(file=strings.code(str(program))) for row in mappings(process.pid, strings)
                if strings[row.file] == str(inside)]  # fmt: skip
         assert ids(own, strings) == [build_id(inside)] * len(own)
-        row = next(one for one in own if one.flags & MAP_EXECUTE)
-        before = row._replace(id=99, start=row.start + 1, ino=program.stat().st_ino)  # as it was before chroot(2)
-        codes = build_ids(linux, [before, row], strings)
-        assert [strings[code] for code in codes] == [build_id(program), build_id(inside)]
-        images = Images(strings)
-        assert row.ino == inside.stat().st_ino
-        mapping = CodeMapping(1, 0, row.pid, row.start, row.end, row.offset, row.file, row.dev, row.ino, 0, 0)
-        image = images.of(mapping)
-        assert image is not None
-        assert image.elf.build_id == build_id(inside)
-        images.close()
-        looked = Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino), (row.start, row.end))
-        assert looked is not None
-        assert looked.file == (inside.stat().st_size, inside.stat().st_ctime_ns)
         process.kill()
     assert ids(own, strings) == [""] * len(own)
-    assert Images(strings).of(mapping) is None
-    assert Interpreters().of_mapped(row.pid, str(program), (row.dev, row.ino)) is None

@@ -1,20 +1,17 @@
 """Attaching on the real kernel: running threads, ourselves, another tracer beside us, refusals."""
 
 import collections
-import contextlib
 import mmap
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.open_files import descriptors
 
 from wstrace.schema import PROCESS_SEEN, SPACE_REPLACE
 from wstrace_plugins.os.linux.versions import kernel
@@ -108,63 +105,6 @@ sub.stdout.readline(); print(sub.pid, flush=True); input(); sub.stdin.close(); s
     trace.stop()
     assert {parent.pid, sub} <= set(trace.faults().pid)
     trace.assert_balanced()
-
-
-def test_ourselves(attach):
-    """Own threads are started before and left out; the application's are traced, new ones too."""
-    import mmap
-
-    done, own = threading.Event(), threading.Event()
-
-    def tracer():
-        own.wait()
-        np.ones(1 << 20, np.uint8)
-
-    thread = threading.Thread(target=tracer)
-    thread.start()
-    trace = attach(os.getpid(), own_threads=[thread.native_id])
-    own.set()
-    memory = mmap.mmap(-1, 100 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    base = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-
-    def touch():
-        for i in range(100):
-            memory[mmap.PAGESIZE * i] = 1
-        done.set()
-
-    late = threading.Thread(target=touch)
-    late.start()
-    done.wait()
-    late.join()
-    thread.join()
-    tid = late.native_id
-    trace.stop()
-    faults = trace.faults(tid=tid)
-    inside = faults[(faults.va >= base) & (faults.va < base + 100 * mmap.PAGESIZE)]
-    assert len(inside) == len({int(va) >> 12 for va in inside.va}) == 100
-    assert thread.native_id not in trace.faults().tid
-    assert set(trace.faults().pid) == {os.getpid()}
-    trace.assert_balanced()
-
-
-def test_two_at_once(child, attach):
-    one = child("print(flush=True); input(); b = bytearray(3_000_000); print(flush=True); input()")
-    one.read()
-    first, second = attach(one.pid), attach(one.pid)
-    one.say()
-    one.read()
-    first.stop()
-    second.stop()
-    for trace in (first, second):
-        trace.assert_balanced()
-        assert trace.ledger("foreign_clock") == 0
-    a, b = first.faults(), second.faults()
-    common = a[(a.time_ns > b.time_ns[0]) & (a.time_ns < b.time_ns[-1])]
-    assert len(common) > 5
-    assert set(common.va) <= set(b.va)
-    assert (set(common.time_ns) <= set(b.time_ns)) is SHARED_TIMES
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
@@ -274,30 +214,6 @@ def test_side_band_loss_at_the_very_end_is_reported(child, attach):
     trace.stop()
     assert trace.ledger("lost_side_band") > 1000
     trace.assert_balanced()
-
-
-def test_forked_child_of_ours_holds_nothing(child, attach):
-    one = child("print(flush=True); input(); b = bytearray(1_000_000); print(flush=True)")
-    one.read()
-    before = descriptors()
-    trace = attach(one.pid)
-    ours = {fd for fd in descriptors() - before if "perf" in str(Path("/proc/self/fd", fd).resolve())}
-    assert ours
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        trace.source.after_fork_in_child()
-        os.write(write, b"%d" % len(ours & descriptors()))
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(read, 10) == b"0"
-    os.close(read)
-    os.close(write)
-    one.say()
-    one.read()
-    trace.stop()
-    trace.assert_balanced()
-    assert len(trace.faults()) > 0
 
 
 def test_buffers_are_read_as_seldom_as_was_requested(child, attach):

@@ -56,20 +56,6 @@ except Unavailable as error: print(error)
     assert "RLIMIT_NOFILE allows 80; ulimit -Hn" in said
 
 
-def test_no_descriptor_is_left_for_the_list_of_threads():
-    code = f"""
-import os, resource, sys
-sys.path[:0] = {sys.path!r}
-from wstrace.errors import Unavailable
-from wstrace_plugins.os.linux import procfs
-resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-try: procfs.threads(os.getpid())
-except Unavailable as error: print(error)
-"""
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Too many open files; allow more open files: ulimit -n" in said
-
-
 def test_refusals(child, attach):
     one = child("input()")
     target = platform().attach(one.pid)

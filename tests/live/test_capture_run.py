@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -195,14 +194,8 @@ def test_daemon_left_behind(trace, capfd):
     traced.assert_balanced()
 
 
-@pytest.mark.parametrize("after_linux_6_0", [True, False])
-def test_a_tiny_ring_loses_and_tells(trace, touch, monkeypatch, after_linux_6_0):
+def test_a_tiny_ring_loses_and_tells(trace, touch):
     """The kernel says LOST only before the next record that finds room: the rest is known from the counts alone."""
-    from wstrace_plugins.page_faults.linux.events import PerfEvents
-
-    counts = PerfEvents.counts
-    if not after_linux_6_0:
-        monkeypatch.setattr(PerfEvents, "counts", lambda self, kind: (counts(self, kind)[0], None))
     traced = trace([touch, 20_000], ring_bytes=65_536, slow=True)
     recorded, lost = len(traced.faults()), traced.ledger("lost_kernel")
     assert 0 < recorded <= 2 * os.cpu_count() * 65_536 // 40
@@ -229,7 +222,7 @@ def test_one_in_n(trace, touch):
     assert set(traced.column("page_fault", "sampled").tolist()) == {100}
 
 
-def test_commands_that_cannot_run_leave_nothing(trace, tmp_path):
+def test_nothing_is_left_open_by_a_command_that_ran_or_could_not(trace, tmp_path):
     from wstrace.errors import CannotExecute
 
     plain = tmp_path / "plain"
@@ -239,18 +232,5 @@ def test_commands_that_cannot_run_leave_nothing(trace, tmp_path):
     before = descriptors()
     with pytest.raises(CannotExecute):
         trace([plain])
-    assert descriptors() == before
-
-
-def test_no_descriptor_is_left_open(trace):
-    trace(["true"])
-    before = descriptors()
     trace(["true"])
     assert descriptors() == before
-
-
-def test_nothing_leaks_into_the_target(trace, tmp_path):
-    script = "(ulimit -n; ls /proc/self/fd)"
-    subprocess.run(["sh", "-c", f"{script} >{tmp_path}/bare"], close_fds=False, check=True, cwd=".")
-    trace(["sh", "-c", f"{script} >{tmp_path}/traced"])
-    assert (tmp_path / "traced").read_text() == (tmp_path / "bare").read_text()

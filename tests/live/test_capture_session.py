@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import mmap
 import os
 import pty
 import re
@@ -11,12 +10,10 @@ import sys
 import time
 import warnings
 
-import numpy as np
 import pytest
 from kit.command_line import wstrace
 
 from wstrace import open_trace
-from wstrace.session import Session
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -73,20 +70,6 @@ def test_run_hands_the_target_through(touch):
     assert run.stdout.endswith("\ngiven\n")
 
 
-@pytest.mark.parametrize(("command", "code"), [("no-such-program", 127), ("/", 126), ("/dev/null", 126)])
-def test_run_refused(command, code):
-    run = wstrace("run", "--", command)
-    assert run.returncode == code
-    assert len(run.stderr.splitlines()) == 1
-    assert "Traceback" not in run.stderr
-
-
-def test_attach_to_nothing():
-    run = wstrace("attach", 2**22 - 3)
-    assert run.returncode == 122
-    assert run.stderr.splitlines() == [f"wstrace: there is no process {2**22 - 3}"]
-
-
 def test_wait_children(touch, tmp_path):
     """A daemon holds nothing up, unless it shall."""
     script = f"(sleep 0.7; exec {touch} 700) >/dev/null 2>&1 &"
@@ -115,23 +98,6 @@ def test_processes_that_go_on_behind_the_command_are_named(tmp_path):
         r"waits for them, `wstrace attach \d+ \d+` traces them from now on", line), line  # fmt: skip
     waited = wstrace("run", "--wait-children", "-P", "no:console", "--", "sh", "-c", "sleep 0.2 & sleep 0.1")
     assert waited.stderr == ""
-
-
-def test_session_on_a_launched_target(touch, capfd):
-    from wstrace_plugins.os.linux.backend import platform
-
-    target = platform().launch([str(touch), "5000"])
-    session = Session(targets=[target])
-    with session:
-        assert session.wait(30)
-    base = int(capfd.readouterr().out)
-    faults = session.faults
-    inside = faults[(faults["va"] >= base) & (faults["va"] < base + 5000 * mmap.PAGESIZE)]
-    assert np.array_equal(np.sort(inside["va"]) // mmap.PAGESIZE, base // mmap.PAGESIZE + np.arange(5000))
-    assert session.info.exit_code == 0
-    assert session.info.level_name == "full"
-    seen = session.ledger.get("recorded", "page_fault")
-    assert 0 <= session.info.usage.faults - seen < 100
 
 
 def test_ctrl_c_reaches_the_target_and_we_wait():

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from kit.cgroups import MadeCgroup, made_cgroup
@@ -17,11 +16,7 @@ from kit.growing import growing
 from kit.kept_minutes import wait_until_traced
 
 import wstrace
-from wstrace.errors import Unavailable
 from wstrace.firing import Recording
-
-if TYPE_CHECKING:
-    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
 
@@ -152,29 +147,6 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
         assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
 
 
-def watcher(cgroup: MadeCgroup) -> WatchedCgroup:
-    """What watches a cgroup for kills and its end."""
-    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
-    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
-    from wstrace_plugins.working_set.watching import parse_conditions
-
-    cgroups = Cgroups.mounted()
-    made = cgroups.at(cgroup.path)
-    return WatchedCgroup(made, cgroups.memory(made), parse_conditions(["oom_kill", "end"]), 1.0)
-
-
-def test_another_end_of_a_cgroup_is_no_kill_for_want_of_memory(cgroup):
-    other = cgroup.make("other")
-    watched = watcher(cgroup)
-    with subprocess.Popen([*cgroup.joining(), "sleep", "60"]) as process:
-        process.kill()
-    other.remove()
-    cgroup.remove()
-    watched.ending = True
-    assert [one.kind for one in watched.read()] == ["end"]
-    watched.close()
-
-
 @pytest.fixture
 def unified(cgroup):
     """A cgroup whose memory is in the v2 hierarchy."""
@@ -208,23 +180,6 @@ def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
     assert code == 0
     assert "killed" not in said
     assert list(tmp_path.glob("api*")) == []
-
-
-def test_a_trigger_on_pressure_is_one_that_the_kernel_takes(cgroup):
-    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
-    from wstrace_plugins.working_set.linux.watched_cgroup import WatchedCgroup
-    from wstrace_plugins.working_set.watching import parse_conditions
-
-    cgroups = Cgroups.mounted()
-    made = cgroups.at(cgroup.path)
-    files = cgroups.memory(made)
-    if files.pressure_file is None:
-        pytest.skip("this kernel does not tell pressure")
-    watched = WatchedCgroup(made, files, parse_conditions(["psi=300ms/2s"]), 1.0)
-    assert watched.read() == []
-    watched.close()
-    with pytest.raises(Unavailable, match="trigger psi=3s/2s: the kernel refuses it"):
-        WatchedCgroup(made, files, parse_conditions(["psi=3s/2s"]), 1.0)
 
 
 #: Reads a file of more pages than it may have, again and again; begins on request.

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ import wstrace
 from wstrace.batch import Dictionary
 from wstrace.schema import PAGE_SHARED
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.working_set.backend import KeeperFailed
 from wstrace_plugins.working_set.working_set import WorkingSet, read
 
 pytestmark = [
@@ -172,20 +170,6 @@ def test_a_tracer_that_is_stopped_stops_and_holds_on(held):
         assert os.getsid(keeper) == keeper
 
 
-def test_a_keeper_ends_silently_when_the_tracer_is_killed_before_it_reads_an_answer():
-    from wstrace_plugins.os.linux import userfaultfd
-    from wstrace_plugins.working_set.linux import keeper
-
-    ours, its = socket.socketpair()
-    words = [sys.executable, "-I", "-S", keeper.__file__, str(userfaultfd.system_call())]
-    with subprocess.Popen(words, stdin=its, stderr=subprocess.PIPE, text=True) as process:
-        its.close()
-        assert ours.recv(1, socket.MSG_PEEK) == b"+"
-        ours.close()  # what was not read resets the connection
-        assert process.communicate(timeout=20)[1] == ""
-        assert process.returncode == 0
-
-
 def test_another_program_under_the_same_pid_is_found_out(held):
     one = held("import os, sys; print(flush=True); sys.stdin.readline(); os.execvp('sleep', ['sleep', '30'])")
     assert one.space.is_same()
@@ -200,26 +184,3 @@ def test_another_program_under_the_same_pid_is_found_out(held):
 
 
 # -- The process that keeps memory, where the system gives it less than it needs ---
-
-
-NO_THREAD = """
-import _thread, runpy
-def refused(*_):
-    raise RuntimeError("can't start new thread")
-_thread.start_new_thread = refused
-runpy.run_path({path!r}, run_name="__main__")
-"""
-
-
-def test_a_keeper_without_room_for_a_thread_says_so_in_one_line(tmp_path, monkeypatch, capfd):
-    from wstrace_plugins.working_set.linux import keeper, space
-
-    (tmp_path / "keeper.py").write_text(NO_THREAD.format(path=keeper.__file__))
-    monkeypatch.setattr(space, "__file__", str(tmp_path / "space.py"))
-    one = space.Keeper()
-    try:
-        with pytest.raises(KeeperFailed, match="no room for a thread"):
-            one.hold(os.getpid())
-    finally:
-        one.close()
-    assert capfd.readouterr().err == ""

@@ -6,14 +6,11 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.pythons import installed, named
-
-from wstrace.schema import STACK_HOW
+from kit.pythons import frames, installed, judged
 
 HERE = Path(__file__).parent
 PYTHONS = installed()
@@ -39,32 +36,21 @@ def place():
         shutil.rmtree(folder)
 
 
-def wrong(trace: Any, regions: list[dict[str, Any]]) -> tuple[Counter[Any], int]:
-    """(what was named instead of what touched a page, how often; the pages of all regions)."""
-    sites, faults = named(trace)
-    found = Counter()
-    for region in regions:
-        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
-        mine = faults[inside & (faults.pid == region["pid"])]
-        # an address may have been another mapping's before: the last fault of a page is the region's
-        last = {int(row.va) >> 12: row for row in mine}
-        assert len(last) == region["pages"], region
-        for row in last.values():
-            seen = sites.get(int(row.stack), STACK_HOW[row.stack_how])
-            right = [(function, region["line"], region["file"]) for function in region["function"].split("|")]
-            if seen not in right or STACK_HOW[row.stack_how] != "exact":
-                found[region["name"], seen, right[0]] += 1
-    return found, sum(region["pages"] for region in regions)
+def assert_right(trace: Any, out: Path, least: int) -> list[dict[str, Any]]:
+    """Every page of the regions that a program wrote has what touched it. Returns the regions."""
+    assert trace.context.targets[0].exit_code == 0
+    regions = json.loads(out.read_text())
+    pages = sum(region["pages"] for region in regions)
+    assert judged(trace, regions) == (pages, {}, {})
+    assert pages >= least
+    return regions
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
 def test_every_fault_has_the_function_and_line_that_caused_it(trace, place, python):
     ours, its = place(python)
     traced = trace(python.command(its / "python_truth.py", its / "regions.json"), stacks="python")
-    assert traced.context.targets[0].exit_code == 0
-    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
-    assert not found
-    assert pages >= 35 * 40
+    assert_right(traced, ours / "regions.json", 35 * 40)
     traced.assert_balanced()
 
 
@@ -73,10 +59,7 @@ def test_every_fault_has_the_function_and_line_that_caused_it(trace, place, pyth
 def test_code_that_takes_the_place_of_freed_code_is_distinguished(trace, place, python, kind):
     ours, its = place(python)
     traced = trace(python.command(its / "python_adversary.py", its / "regions.json", kind), stacks="python")
-    assert traced.context.targets[0].exit_code == 0
-    found, pages = wrong(traced, json.loads((ours / "regions.json").read_text()))
-    assert not found
-    assert pages >= 100
+    assert_right(traced, ours / "regions.json", 100)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are read of 3.11 on")
@@ -85,10 +68,7 @@ def test_code_that_attrs_and_jinja_generate_is_reported_by_its_own_lines(trace, 
     pytest.importorskip("jinja2")
     out = tmp_path / "regions.json"
     traced = trace([sys.executable, HERE / "python_generated.py", out], stacks="python")
-    assert traced.context.targets[0].exit_code == 0
-    found, pages = wrong(traced, json.loads(out.read_text()))
-    assert not found
-    assert pages == 240
+    assert_right(traced, out, 240)
 
 
 #: the interpreter calls `__init__` by itself once the call is specialized; in 3.13 there is a frame of its own between
@@ -108,18 +88,13 @@ make(m)
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
 def test_a_stack_through_a_constructor_is_whole(trace, python):
     traced = trace(python.command("-c", _CONSTRUCTED), stacks="python")
-    sites, faults = named(traced)
-    rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
-    tree = {i: (parent, flags) for i, parent, flags in rows}
-    inside = [int(stack) for stack in faults.stack.tolist() if sites.get(int(stack), ("",))[0] == "Page.__init__"]
+    found = frames(traced)
+    inside = [stack for stack in traced.column("page_fault", "stack").tolist()
+              if stack and found[stack][0][0] == "Page.__init__"]  # fmt: skip
     assert len(inside) >= 300
-    for leaf in set(inside):
-        names = []
-        while leaf:
-            names.append(sites[leaf][0])
-            leaf, flags = tree[leaf]
-            assert flags == 0
-        assert [name for name in names if name != "__init__"] == ["Page.__init__", "make", "<module>"]
+    for stack in set(inside):
+        whole = [("Page.__init__", 0), ("make", 0), ("<module>", 0)]
+        assert [frame for frame in found[stack] if frame != ("__init__", 0)] == whole
 
 
 def test_two_pythons_on_one_cpu_are_distinguished(trace, place):
@@ -129,14 +104,10 @@ def test_two_pythons_on_one_cpu_are_distinguished(trace, place):
     words = [shlex.join(python.command(its / "python_truth.py", its / "regions.json"))
              for python, (_, its) in zip((pair[0], pair[-1]), made, strict=True)]  # fmt: skip
     traced = trace(["taskset", "-c", cpu, "sh", "-c", f"{words[0]} & {words[1]} && wait $!"], stacks="python")
-    assert traced.context.targets[0].exit_code == 0
     traced.assert_balanced()
     times = []
     for ours, _ in made:
-        regions = json.loads((ours / "regions.json").read_text())
-        found, pages = wrong(traced, regions)
-        assert not found
-        assert pages >= 35 * 40
+        regions = assert_right(traced, ours / "regions.json", 35 * 40)
         (pid,) = {region["pid"] for region in regions if region["name"] == "plain"}
         times.append(traced.faults(pid=pid).time_ns)
     assert times[0].min() < times[1].max(), "one ran after the other"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit.forged import PLACES, offsets
-from kit.pythons import named
+from kit.pythons import frames, judged, named
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH
@@ -36,8 +36,7 @@ def test_lies_harm_nobody(trace, tmp_path):
     traced.assert_balanced()
     sites, faults = named(traced)
     hows = np.array(STACK_HOW)[faults.stack_how]
-    rows = zip(*(traced.column("call_site", one).tolist() for one in ("id", "parent", "flags")), strict=True)
-    tree = {i: (parent, flags) for i, parent, flags in rows}
+    stacks = frames(traced)
     seen = {}
     depths = {}
     liar = set()
@@ -47,13 +46,11 @@ def test_lies_harm_nobody(trace, tmp_path):
         mine = np.flatnonzero(inside)[-int(pages) :]
         liar |= set(faults.pid[mine].tolist())
         for row in mine.tolist():
-            depth, leaf, cut = 0, int(faults.stack[row]), 0
-            while leaf:
-                leaf, flags = tree[leaf]
-                depth, cut = depth + 1, cut | flags & FRAME_CUT
-            assert depth <= DEPTH
-            depths.setdefault(kind, set()).add(depth)
-            seen.setdefault(kind, set()).add((str(hows[row]), sites.get(int(faults.stack[row]), ("",))[0], bool(cut)))
+            stack = int(faults.stack[row])
+            assert len(stacks[stack]) <= DEPTH
+            depths.setdefault(kind, set()).add(len(stacks[stack]))
+            cut = any(flags & FRAME_CUT for _, flags in stacks[stack])
+            seen.setdefault(kind, set()).add((str(hows[row]), sites.get(stack, ("",))[0], cut))
     assert len(liar) == 1
     assert seen["honest"] == seen["edges"] == {("exact", "honest", False)}
     assert (depths["honest"], depths["edges"]) == ({1}, {2})
@@ -69,16 +66,8 @@ def test_lies_harm_nobody(trace, tmp_path):
         name, _, file = sites.get(int(faults.stack[row]), ("", 0, ""))
         assert not {name, file} & names
         assert not name.startswith("xx")
-    right = wrong = 0
-    for region in json.loads(out.read_text()):
-        inside = (faults.va >= region["base"]) & (faults.va < region["base"] + region["pages"] * 4096)
-        for row in {int(row.va) >> 12: row for row in faults[inside & (faults.pid == region["pid"])]}.values():
-            if row.stack:
-                hit = sites[int(row.stack)] in [
-                    (function, region["line"], region["file"]) for function in region["function"].split("|")
-                ]
-                right, wrong = right + hit, wrong + (not hit)
-    assert wrong == 0
+    right, wrong, _ = judged(traced, json.loads(out.read_text()))
+    assert not wrong
     assert right > 500
 
 

@@ -1,14 +1,12 @@
 """wstrace.delta() and `wstrace delta PID`: faults, new pages and written pages of a block or a process."""
 
 import contextlib
-import ctypes
 import json
 import mmap
 import resource
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from kit.command_line import wstrace as command
 from kit.fresh_process import ran_in_a_fresh_process
@@ -51,9 +49,6 @@ def test_delta_counts_faults_pages_and_writes_of_a_block(request):
         pytest.skip(f"no write watch here: {d.not_written}")
     assert 1016 * PAGE <= d.written_bytes <= 1016 * PAGE + (4 << 20)
     assert d.watch_faults >= 16
-    watched = ctypes.addressof(ctypes.c_ubyte.from_buffer(old))
-    start, end = (np.clip(side.astype(np.int64), watched, watched + 64 * PAGE) for side in d._written)
-    assert int((end - start).sum()) == 16 * PAGE
     by = {change.name: change for change in d.by()}
     assert by["[anon]"].new >= 1000 * PAGE
     assert sum(change.new for change in d.by()) == sum(change.new for change in d.by("kind")) == d.new_bytes

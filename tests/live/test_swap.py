@@ -98,9 +98,6 @@ def test_a_snapshot_tells_exactly_the_pages_swapped_out(out):
 
 
 def test_empty_tells_what_went_to_swap(capsys):
-    from wstrace_plugins.working_set.linux import pageout
-
-    assert pageout._has_swap()
     with stopped("m = anon(8 << 20)\ntouch(m)\nready(at(m))") as (pid, (start,)):
         before = rollup(pid)["Rss"]
         assert main(["empty", str(pid), "--yes", "--json"]) == 0

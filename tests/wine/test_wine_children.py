@@ -13,7 +13,6 @@ from wstrace.errors import Unavailable
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.backend import platform
-from wstrace_plugins.os.windows.job import Job
 
 KNOWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "known_faults.py")
 BREAKAWAY = 0x0100_0000  # CREATE_BREAKAWAY_FROM_JOB
@@ -51,18 +50,6 @@ def test_a_job_tells_each_birth_once():
     job.close()
     assert target.wait(20) == 0  # without a job handle, too
     target.close()
-
-
-def test_no_handle_of_a_job_is_left_open():
-    first, jobs = Job(winapi), []
-    handles = set(first._handles)
-    first.close()
-    for _ in range(5):
-        jobs.append(Job(winapi))
-        jobs[-1].close()
-    again = Job(winapi)
-    assert set(again._handles) == handles  # the system gives the lowest free ones
-    again.close()
 
 
 def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):

@@ -40,7 +40,8 @@ _NEW_SINCE = {
 }  # fmt: skip
 
 
-def _fields(version: tuple[int, int]) -> Sequence[str]:
+def fields_of(version: tuple[int, int]) -> Sequence[str]:
+    """The u64 of that version's _Py_DebugOffsets behind its cookie, by name and in order."""
     names = _TEXT_313.split()
     for since, new in _NEW_SINCE.items():
         if version >= since:
@@ -49,7 +50,7 @@ def _fields(version: tuple[int, int]) -> Sequence[str]:
 
 
 #: bytes at the start of _PyRuntime that layout() wants
-DEBUG_OFFSETS_BYTES = 8 * (1 + len(_fields(VERSIONS[-1])))
+DEBUG_OFFSETS_BYTES = 8 * (1 + len(fields_of(VERSIONS[-1])))
 _LARGEST = 1 << 20
 
 
@@ -119,7 +120,7 @@ def layout(version: tuple[int, int], runtime: bytes) -> Layout:
 
 
 def _from_debug_offsets(version: tuple[int, int], runtime: bytes) -> Layout:
-    names = _fields(version)
+    names = fields_of(version)
     if len(runtime) < 8 * (1 + len(names)) or not runtime.startswith(_COOKIE):
         raise NoLayoutError(
             f"CPython {version[0]}.{version[1]}: there is no _Py_DebugOffsets at the start of _PyRuntime"
