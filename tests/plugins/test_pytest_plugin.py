@@ -1,5 +1,6 @@
 """The pytest plugin: markers, isolation, what a test over its budget tells, and what other plugins see of it."""
 
+import errno
 import os
 import platform
 import subprocess
@@ -7,8 +8,8 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
-from kit import no_events
 from kit.budgeted import properties, run, text_of
+from kit.refused import refusing
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.pytest.meter import Meter
@@ -283,9 +284,8 @@ def test_a_system_that_lacks_figures(figure):
     assert meter.figures == {"faults": 0, "new": 0}
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="only on x86-64: the number of the system call")
 def test_without_events_files_and_kinds_are_reported_and_what_lifts_it(pytester):
-    pytester.makeconftest(no_events.TEXT)
+    pytester.makeconftest(refusing("perf_event_open", errno.EPERM))
     result = run(pytester, "--wstrace", looked=True, test_it="""
 @pytest.mark.wstrace(new="1MiB")
 def test_it(): grow()
