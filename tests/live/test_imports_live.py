@@ -112,6 +112,8 @@ def test_each_import_brings_what_the_program_measures_around_it(program, shown):
     took = json.loads((program / "took.json").read_text())
     found = rows(shown)
     found["threads",] = found["one",] + found["two",]
+    found["pkg.deep",] += found["pkg",]
+    found["space.mod",] = found["mod",]
     for name, measured in took.items():
         assert abs(found[name,] - measured) <= 400 << 10, (name, found[name,], measured)
 
@@ -119,9 +121,9 @@ def test_each_import_brings_what_the_program_measures_around_it(program, shown):
 @pytest.mark.parametrize(
     ("path", "mib"),
     [
-        ("outer", 5), ("outer > inner", 3), ("pkg.deep > pkg", 2), ("pkg.deep > pkg.deep.leaf", 3),
+        ("outer", 5), ("outer > inner", 3), ("pkg", 2), ("pkg.deep > pkg.deep.leaf", 3),
         ("pkg.deep > pkg.deep.other", 5), ("dynamic", 6), ("late", 2), ("again", 4), ("one", 4), ("two", 7),
-        ("zipped", 3), ("space.mod", 2),
+        ("zipped", 3), ("mod", 2),
     ],
 )  # fmt: skip
 def test_each_module_has_its_own_memory(shown, path, mib):
@@ -144,7 +146,7 @@ def test_the_sum_is_that_of_the_run(shown):
     assert (
         sum(row["resident"] for row in found.rows)
         == blame.total["resident"]
-        == sum(row.all["resident"] for row in found.top)
+        == sum(row.all["resident"] for row in found.rows if len(row.path) == 1)
     )
     assert sum(row["faults"] for row in found.rows) == blame.total["faults"]
     assert rows(shown)["(not importing)",] >= 8 * MIB
@@ -152,7 +154,10 @@ def test_the_sum_is_that_of_the_run(shown):
 
 
 def test_parents_are_those_of_importtime(program, shown):
-    """import_module and reload do not come by the way that importtime counts: their modules are at the left there."""
+    """import_module and reload do not come by the way that importtime counts: their modules are at the left there.
+
+    There a package is below the module that it was imported for, which begins earlier; here it stands beside it.
+    """
     done = subprocess.run([sys.executable, "-X", "importtime", "program.py"], cwd=program, capture_output=True,
                           text=True, check=True, timeout=60)  # fmt: skip
     parents = {}
@@ -163,12 +168,16 @@ def test_parents_are_those_of_importtime(program, shown):
             for child in waiting.pop(depth + 1, []):
                 parents[child] = match[2]
             waiting.setdefault(depth, []).append(match[2])
+    for child, parent in list(parents.items()):
+        while parent is not None and f"{parent}.".startswith(f"{child}."):
+            parent = parents.get(parent)
+        parents[child] = parent
     names = {*parents, *(name for several in waiting.values() for name in several)}
     compared = 0
     for row in shown[0].rows:
-        if row.label in names and row.label in parents and len(row.path) > 1 and not row.path[-2].startswith("("):
+        if row.label in names and parents.get(row.label) and len(row.path) > 1 and not row.path[-2].startswith("("):
             assert row.path[-2] == parents[row.label], (row.path, parents[row.label])
             compared += 1
         elif row.label in names and row.is_module and len(row.path) == 1:
-            assert row.label not in parents, (row.path, parents.get(row.label))
+            assert not parents.get(row.label), (row.path, parents.get(row.label))
     assert compared >= 5

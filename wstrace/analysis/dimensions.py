@@ -358,16 +358,16 @@ def _by_instruction(cube: Cube) -> Labels:
     return Labels(of, _instructions(cube, rows, "instruction") + other)
 
 
-_OF_STACK = ("stack", "how", "place", "pc_file", "reason")
+OF_STACK = ("stack", "how", "place", "pc_file", "reason")
 _ALL = (
     Dimension("line", "own line", "the innermost line of the program's own code, else the function of the instruction",
-              _OF_STACK, _LINES, owner=True),
-    Dimension("function", "function", "the innermost function", _OF_STACK, _of_stacks("function"),
+              OF_STACK, _LINES, owner=True),
+    Dimension("function", "function", "the innermost function", OF_STACK, _of_stacks("function"),
               owner=True),
-    Dimension("package", "package", "the package of the innermost frame outside of the standard library", _OF_STACK,
+    Dimension("package", "package", "the package of the innermost frame outside of the standard library", OF_STACK,
               _of_stacks("package"), owner=True),
-    Dimension("import", "import", "the package that the own line imports", _OF_STACK, _imports, owner=True),
-    Dimension("stack", "stack", "the whole stack", _OF_STACK, _of_stacks("stack"), owner=True),
+    Dimension("import", "import", "the package that the own line imports", OF_STACK, _imports, owner=True),
+    Dimension("stack", "stack", "the whole stack", OF_STACK, _of_stacks("stack"), owner=True),
     Dimension("file", "file of the page", "the file that the page is mapped from, or [heap], [anon] ...", ("file",),
               _files),
     Dimension("module", "module of the instruction", "the file of the code that touched the page", ("pc_file",),

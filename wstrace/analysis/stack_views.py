@@ -209,7 +209,7 @@ def imported(tree: CallTree, leaves: NDArray[np.intp], nodes: NDArray[np.intp]) 
         nodes: a frame of each stack, shape (n,).
     """
     first, below = _outermost_module(tree, leaves, nodes)
-    files = np.where(_any_that_begins(tree, "file", IMPORT_SYSTEM)[below] & (nodes != 0), tree.column("file")[first], 0)
+    files = np.where(any_that_begins(tree, "file", IMPORT_SYSTEM)[below] & (nodes != 0), tree.column("file")[first], 0)
     names = {code: _module_name(tree.text(code)) for code in np.unique(files).tolist()}
     return [names[code] for code in files.tolist()]
 
@@ -218,7 +218,7 @@ def _outermost_module(
     tree: CallTree, leaves: NDArray[np.intp], nodes: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Of the frames that each node called, the outermost `<module>` and the outermost of all; 0 = none."""
-    parent, module = tree.column("parent").astype(np.intp), _any_that_begins(tree, "function", "<module>")
+    parent, module = tree.column("parent").astype(np.intp), any_that_begins(tree, "function", "<module>")
     at, below, first = leaves.copy(), np.zeros(len(leaves), np.intp), np.zeros(len(leaves), np.intp)
     going = np.flatnonzero((at != nodes) & (at != 0))
     while len(going):
@@ -231,7 +231,7 @@ def _outermost_module(
     return first, below
 
 
-def _any_that_begins(tree: CallTree, column: str, text: str) -> NDArray[np.bool_]:
+def any_that_begins(tree: CallTree, column: str, text: str) -> NDArray[np.bool_]:
     """By id, whether a column's text begins with another text."""
     ids = tree.ids()
     codes = tree.column(column)[ids]

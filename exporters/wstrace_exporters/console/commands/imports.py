@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -14,7 +13,8 @@ from wstrace.text import number, plural, size
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
 if TYPE_CHECKING:
-    from wstrace.analysis.imports import ImportRow, Imports
+    from wstrace.analysis.imports import ImportRow
+    from wstrace.analysis.report import Report
 
 #: Modules below this share of all are left out of the tree, where no other size was asked for.
 _LEAST = 0.01
@@ -40,51 +40,39 @@ def imports(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> i
 
         found = imports_of(trace, options["at"], options["pids"])
         if options["as_json"]:
-            print_json(found.report().as_dict())
+            print_json(found.as_dict())
         else:
             Output.standard("stdout").show(*parts(found, options["top"], options["least"]))
     return code
 
 
-def parts(found: Imports, top: int, least: int | None) -> list[str | TextTable]:
+def parts(found: Report, top: int, least: int | None) -> list[str | TextTable]:
     """The lines and tables to show."""
+    from wstrace.analysis.imports import modules
     from wstrace_exporters.console.report_table import parts as report_parts
 
-    report = found.report()
-    least = round(_LEAST * report.total["resident"]) if least is None else least
-    modules = replace(report, rows=sorted(found.modules(), key=lambda row: (-row["resident"], row.label)))
-    lines = report_parts(modules, top=top)
-    return [*lines[:-1], _tree(found, least, report.total), *(["", lines[-1]] if top else [])]
+    rows = cast("list[ImportRow]", found.rows)
+    lines = report_parts(replace(found, rows=modules(rows)), top=top)
+    least = round(_LEAST * found.total["resident"]) if least is None else least
+    return [*lines[:-1], _tree(rows, least, found), *(["", lines[-1]] if top else [])]
 
 
-def _tree(found: Imports, least: int, total: dict[str, int]) -> TextTable:
-    """The imports within each other; what is smaller is shown as a number of modules."""
-    mark = "~" * found.estimated
+def _tree(rows: list[ImportRow], least: int, found: Report) -> TextTable:
+    """The imports within each other; those that are smaller are one row."""
+    mark = "~" * found.more["estimated"]
 
     def figures(own: dict[str, int], together: dict[str, int], name: str) -> list[Cell]:
         sizes = (own["resident"], together["resident"], own["private"])
         counts = (own["faults"], own["from_disk"])
         return [*(mark + size(n) for n in sizes), *(mark + number(n) for n in counts), name]
 
-    rows = list(_shown(found.top, least))
-    cells = [figures(row.values, row.all, _INDENT * depth + text) for row, depth, text in rows]
-    cells.append(figures(total, total, "Total"))
+    shown = [row for row in rows if row.all["resident"] >= least or not (row.is_module or len(row.path) > 1)]
+    cells = [figures(row.values, row.all, _INDENT * (len(row.path) - 1) + row.label) for row in shown]
+    if small := [row for row in rows if row not in shown]:
+        rest = {name: sum(row[name] for row in small) for name in found.total}
+        cells.append(figures(rest, rest, f"({plural(len(small), 'smaller one')})"))
+    cells.append(figures(found.total, found.total, "Total"))
     columns = [Column("self", spare=False), Column("all", spare=False), Column("private"), Column("faults"),
                Column("from disk"), Column("import", "name")]  # fmt: skip
-    return TextTable(columns, cells, len(cells), [n for n, (row, depth, _) in enumerate(rows)
-                                                  if row.is_module and not depth])  # fmt: skip
-
-
-def _shown(rows: Sequence[ImportRow], least: int, depth: int = 0) -> Iterator[tuple[ImportRow, int, str]]:
-    small = [row for row in rows if row.all["resident"] < least and (depth or row.is_module)]
-    for row in rows:
-        if row not in small:
-            yield row, depth, row.label
-            yield from _shown(row.children, least, depth + 1)
-    if small:
-        from wstrace.analysis.imports import ImportRow
-
-        sums = {name: sum(row.all[name] for row in small) for name in small[0].all}
-        one = ImportRow(("(smaller)",), tuple(sums.values()))
-        one.all = sums
-        yield one, depth, f"({plural(sum(1 for row in small for _ in row.walk()), 'smaller one')})"
+    strong = [n for n, row in enumerate(shown) if row.is_module and len(row.path) == 1]
+    return TextTable(columns, cells, len(cells), strong)
