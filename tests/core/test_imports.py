@@ -129,7 +129,7 @@ def test_the_command_answers_in_its_first_line(tmp_path):
     many = [PANDAS] * 300 + [[*body("numpy/__init__.py"), *RUNNING, *PANDAS]] * 600
     saved(traced(*many, *[APP] * 100).trace(), path := str(tmp_path / "x.wst"))
     shown = CliRunner().invoke(command, [path])
-    assert shown.output.splitlines()[0] == "import pandas brings 3.5 of 3.9 MiB at the peak: numpy 2.3, pandas 1.2", (
+    assert shown.output.splitlines()[0] == "import pandas brings 3.5 of 3.9 MiB at the peak: 2.3 numpy, 1.2 pandas", (
         shown.output
     )
     assert "(not importing)" in shown.output

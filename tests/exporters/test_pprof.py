@@ -64,19 +64,14 @@ def test_go_subtracts_one_profile_from_another(tmp_path):
     assert re.search(r"^ +4096B .* load_frame$", top, re.M)
 
 
-def test_code_without_a_name_keeps_its_file_build_id_and_address(tmp_path):
-    raw = pprof("-raw", saved(two_processes(), tmp_path / "x.pb.gz"))
-    assert re.search(r"^1: 0x400000/0x500000/0x0 /usr/bin/tool *$", raw, re.M), "not named, so others may name it"
-    assert re.search(r"^ +\d+: 0x400040 M=1 *$", raw, re.M)
-
-
-def test_each_instruction_without_a_name_keeps_its_address(tmp_path):
+def test_each_instruction_without_a_name_is_named_by_its_file_and_offset(tmp_path):
     script = Script()
     for n in range(3000):
         script.fault(10 + n, ANON + n * PAGE, pc=CODE + 64 + 16 * max(n - 1000, 0))
     path = saved(script.trace(), tmp_path / "x.pb.gz")
     assert totals(path) == {"faults": 3000, "brought": 3000 * PAGE, "resident": 0}
-    assert len(re.findall(r": 0x[0-9a-f]+ M=1 *$", pprof("-raw", path), re.M)) == 2000
+    assert re.search(r" tool\+0x40$", pprof("-top", path), re.M)
+    assert len(set(re.findall(r"tool\+0x[0-9a-f]+", pprof("-raw", path)))) == 2000
 
 
 def test_a_cut_stack_does_not_look_whole(tmp_path):

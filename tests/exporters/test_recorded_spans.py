@@ -104,7 +104,7 @@ def span(begin: int, end: int, tid: int = 7, name: str = "s") -> Span:
     return Span(begin, end, 7, tid, name, False)
 
 
-def test_spans_that_overlap_have_lanes_and_those_within_each_other_have_one():
+def test_spans_that_overlap_have_rows_of_their_own_and_those_within_each_other_have_one():
     spans = [span(0, 100), span(0, 50), span(10, 50), span(40, 60), span(50, 90), span(60, 70), span(0, 5, tid=8)]
     expected = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 1), (0, 2), (0, 0)]
     assert places(spans) == [Place(*one) for one in expected]

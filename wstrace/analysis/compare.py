@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from wstrace.analysis.alignment import paired, shift_between, unversioned
 from wstrace.analysis.composition import Composition, Past
-from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, first_touched, name_of
+from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, first_touched, most_of, name_of
 from wstrace.analysis.filter import Filter
-from wstrace.analysis.moments import Recorded, Snapshot, Snapshots
+from wstrace.analysis.moments import Snapshot, Snapshots
 from wstrace.analysis.own import short_path
 from wstrace.analysis.report import Report, report
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
-from wstrace.text import base_name, duration, estimate_mark, printable, signed, size, unit_of
+from wstrace.text import base_name, duration, printable, signed, size, unit_of
+from wstrace.trace import Trace
 
-#: Rows that the first line names, and the least share of all changes of one.
-_NAMED, _SHARE = 3, 0.05
+#: The least share of all changes of a row that the first line names.
+_SHARE = 0.05
 #: From this share of all that grew on, one row is the answer over time.
 _MOSTLY = 0.8
 #: The moments over time that are shown; the step between them is widened for more.
@@ -124,22 +125,6 @@ def _change(first: Sequence[Row], second: Sequence[Row]) -> Change:
     return Change(label, first, second, was)
 
 
-class Compared(Recorded, Protocol):
-    """What is read of the trace of a run; wstrace.trace.Trace has it."""
-
-    @property
-    def name(self) -> str:
-        """The name to show for it."""
-
-    @property
-    def rows(self) -> dict[str, int]:
-        """The number of rows of each stream."""
-
-    @property
-    def state(self) -> str:
-        """`cut`, `damaged` or `incomplete` where something is missing."""
-
-
 class Run:
     """One of the two runs: its resident pages at a moment.
 
@@ -150,7 +135,7 @@ class Run:
         TraceFileError: it has no whole snapshot.
     """
 
-    def __init__(self, trace: Compared, at: str | int) -> None:
+    def __init__(self, trace: Trace, at: str | int) -> None:
         self.trace, self.report = trace, report(trace, at=at)
         self._at = at
         self.name = printable(base_name(trace.name), NAME_LIMIT)
@@ -201,7 +186,7 @@ class Comparison:
         UsageError: there is no such mark.
     """
 
-    def __init__(self, first: Compared, second: Compared, at: str | int | None = None) -> None:
+    def __init__(self, first: Trace, second: Trace, at: str | int | None = None) -> None:
         if at is None:
             at = "peak" if all("peak_snapshot" in trace.info.extra for trace in (first, second)) else "exit"
         self.first, self.second = Run(first, at), Run(second, at)
@@ -272,24 +257,16 @@ class Comparison:
             return f"no change: {size(self.second.total)} resident {self.moment}"
         from_to = f"{size(self.first.total)} -> {size(self.second.total)}"
         head = f"{signed(self.change)} resident {self.moment} ({from_to})"
-        phrases: Counter[str] = Counter()
-        estimated: Counter[str] = Counter()
+        phrases: dict[str, list[int]] = {}
         for row in lines:
             imported = f"import {printable(row.of('package'), NAME_LIMIT)}" if row.imports else ""
-            phrase = imported or name_of(row.label)
-            phrases[phrase] += row["change"]
-            estimated[phrase] += row["estimated"]
-        order = sorted(phrases, key=lambda phrase: (-abs(phrases[phrase]), phrase))
-        changed = sum(map(abs, phrases.values()))
-        named = [phrase for phrase in order[:_NAMED] if abs(phrases[phrase]) >= _SHARE * changed] or order[:1]
-        _, divisor = unit_of(abs(self.change) or max(map(abs, phrases.values()), default=0))
-
-        def shown(n_bytes: int) -> str:
-            return f"{n_bytes / divisor:+,.1f}"
-
-        words = [f"{estimate_mark(phrases[one], estimated[one], shown)}{shown(phrases[one])} {one}" for one in named]
-        more = ", ..." if any(phrases[phrase] for phrase in order if phrase not in named) else ""
-        return f"{head}: {', '.join(words)}{more}"
+            sums = phrases.setdefault(imported or name_of(row.label), [0, 0])
+            sums[0], sums[1] = sums[0] + row["change"], sums[1] + row["estimated"]
+        summed = ((name, change, estimated) for name, (change, estimated) in phrases.items())
+        parts = sorted(summed, key=lambda part: (-abs(part[1]), part[0]))
+        _, divisor = unit_of(abs(self.change) or abs(parts[0][1]))
+        changed = sum(abs(n) for _, n, _ in parts)
+        return f"{head}: {most_of(parts, changed, lambda n: f'{n / divisor:+,.1f}', _SHARE)}"
 
 
 # -- over time ---------------------------------------------------------------------------------------------------
@@ -322,7 +299,7 @@ class OverTime:
         UsageError: step is not positive.
     """
 
-    def __init__(self, trace: Recorded, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
+    def __init__(self, trace: Trace, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
         if step <= 0:
             raise UsageError(f"a step of {step} s", "give seconds above 0")
         taken = [one for one in Snapshots(trace).taken if not pids or one.process[1] in pids]
@@ -378,11 +355,11 @@ class OverTime:
             return f"{whole}, {freed}"
         if abs(same[0]["change"]) >= _MOSTLY * sum(abs(row["change"]) for row in same):
             return f"{whole}: {name_of(same[0].label)}"
-        words = [f"{signed(row['change'])} {name_of(row.label)}" for row in same[:_NAMED]]
-        return f"{whole}: {', '.join(words)}"
+        parts = ((name_of(row.label), row["change"], 0) for row in same)
+        return f"{whole}: {most_of(parts, sum(row['change'] for row in same), signed)}"
 
 
-def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
+def _before_the_exit(trace: Trace, taken: list[Snapshot]) -> list[Snapshot]:
     """Without the snapshot of a command that was taken after it had ended: it has freed what it held."""
     info = trace.info
     at_exit = [at for at, one in enumerate(taken) if one.process[1] == info.final_snapshot]

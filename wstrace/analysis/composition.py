@@ -16,7 +16,7 @@ from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.inputs import LEFT_OUT, Columns, Wanted, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
-from wstrace.analysis.moments import Recorded, Sums, read_sums, sums_at
+from wstrace.analysis.moments import read_sums
 from wstrace.analysis.names import names_of
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.tally import combinations, distinct
@@ -40,13 +40,12 @@ from wstrace.schema import (
     PAGE_FILE,
     PAGE_HUGE,
 )
+from wstrace.trace import Trace
 
 #: Pages of which the owners are searched at once: what that needs beside the result stays below 20 MiB.
 _AT_ONCE = 1 << 17
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
-#: Faults of each process without a record that are those of its exec, or of what it read at its start.
-_OF_EXECS = 16
 
 
 class Past:
@@ -67,7 +66,7 @@ class Past:
         sampled: one fault out of so many was recorded.
     """
 
-    def __init__(self, trace: Recorded, moments: Sequence[Wanted], *, by: Sequence[str] = (),
+    def __init__(self, trace: Trace, moments: Sequence[Wanted], *, by: Sequence[str] = (),
                  chosen: Filter | None = None, rule: OwnRule | None = None) -> None:  # fmt: skip
         self._trace, self.chosen = trace, chosen or Filter()
         names = names_of(trace.info, trace.strings, rule)
@@ -92,12 +91,9 @@ class Past:
         # of its program: equal for faults with the same stack, or the same instruction where they have none
         place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
         rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place)
-        mapped = None
-        if _unrecorded(trace) > _OF_EXECS * len(inputs.pids):
-            (mapped,) = self._mappings.columns(columns["mapping"], "time_ns")
         seen = (part for one in self.inputs for part in page_rows(one))
         return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
-                       size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
+                       size=PageSize.of(inputs.page_size, trace.info.extra))  # fmt: skip
 
     @cached_property
     def incomplete(self) -> str:
@@ -121,15 +117,6 @@ class Past:
         runs = {name: column[wanted] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
-
-
-def _unrecorded(trace: Recorded) -> int:
-    """How many more faults the kernel accounted to the processes than it made records of.
-
-    It makes none where it brings pages itself: direct I/O, a write by another task (mm_account_fault() in mm/memory.c).
-    """
-    usage, counted = trace.info.usage.faults, trace.ledger.get("counted")
-    return usage - counted if usage and counted else 0
 
 
 def page_rows(inputs: Any) -> Iterator[PageRows]:
@@ -173,10 +160,11 @@ class Composition:
         run: of each resident page its row in `inputs.runs`.
         loaded, loader: the pages that their owner copied from another process, and the fault that had loaded each.
         page_cells: of each resident page its cell in the cube; LEFT_OUT = a filter left it out.
-        memory: what the processes have together. divided: whether the bytes of their shared pages are divided.
+        processes: how many have resident pages. rss: resident bytes, of several processes the sum of what each has, as
+            far as the filter lets it through. divided: whether the bytes of their shared pages are divided.
     """
 
-    def __init__(self, trace: Recorded, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
+    def __init__(self, trace: Trace, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
                  by: Sequence[str] = (), chosen: Filter | None = None) -> None:  # fmt: skip
         self.trace, self.strings, self.info = trace, trace.strings, trace.info
         self.past = past = past or Past(trace, ((at, chosen.pids if chosen else ()),), by=by, chosen=chosen)
@@ -243,11 +231,6 @@ class Composition:
         """Of each recorded fault its cell in the cube."""
         cells: NDArray[np.uint32] = self.inputs.faults["cell"]
         return cells
-
-    @property
-    def rss(self) -> int:
-        """Resident bytes: the sum of Rss of the processes, as far as the filter lets it through."""
-        return self.memory.rss_sum
 
     @cached_property
     def sums(self) -> dict[str, NDArray[np.int64]]:
@@ -316,9 +299,16 @@ class Composition:
         pss = None
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]
-        self.memory = sums_at(None if chosen else read_sums(self.info), inputs.pids[spaces].tolist(), runs["time"],
-                              int(pages.sum()), None if pss is None else round(float(pss.sum())))  # fmt: skip
-        divided = _divided(pages, private, pss, self.memory) if len(spaces) > 1 else None
+        self.processes, self.rss = len(spaces), int(pages.sum())
+        once, read = None if pss is None else float(pss.sum()), None if chosen else read_sums(self.info)
+        if (
+            read is not None
+            and read.pids == frozenset(inputs.pids[spaces].tolist())
+            and read.begin <= runs["time"].min()
+            and runs["time"].max() <= read.end
+        ):
+            once = read.distinct if read.distinct is not None else once if once is not None else read.pss
+        divided = None if once is None or len(spaces) < 2 else _divided(pages, private, pss, once)
         resident = pages if divided is None else divided
         if pss is None:  # one factor divides what all of these share
             estimated |= resident != pages
@@ -342,17 +332,14 @@ class Composition:
 
 
 def _divided(
-    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64] | None, sums: Sums
-) -> NDArray[np.int64] | None:
-    """The bytes of cells of several processes, in which each physical page counts once; None = that is not known.
+    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64] | None, once: float
+) -> NDArray[np.int64]:
+    """The bytes of cells of several processes, in which each physical page counts once.
 
     Where the distinct pages were counted, the shared ones are divided among these processes alone; else among all
-    processes that have them.
+    processes that have them. once: all bytes.
     """
     shared = (pages if pss is None else pss) - private
-    once = sums.distinct if sums.distinct is not None else sums.pss
-    if once is None:
-        return None
     factor = max((once - private.sum()) / max(shared.sum(), 1), 0.0)
     found: NDArray[np.int64] = private + np.minimum(np.round(shared * factor), pages - private).astype(np.int64)
     return found

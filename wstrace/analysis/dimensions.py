@@ -23,7 +23,7 @@ from wstrace.hookspecs import Dimension
 from wstrace.interfaces import OWN_KERNEL, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import HOW_NOT_SAMPLED, KINDS
-from wstrace.text import base_name, printable, without_arguments
+from wstrace.text import base_name, estimate_mark, printable, without_arguments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,6 +110,20 @@ def first_touched(name: str, again: int, growth: float) -> str:
     """
     freed = 2 * again >= growth > 0
     return f"first touched by {name}, {REUSED}" if freed else ""
+
+
+def most_of(
+    parts: Iterable[tuple[str, int, int]], whole: int, written: Callable[[int], str], share: float = 0.03
+) -> str:
+    """`92.8 import pandas app.py:2, ~61.3 load app.py:4, ...`: up to three of these that have a share of the whole.
+
+    Args:
+        parts: name, amount and what of that is estimated, those with the most first.
+        whole: of all. written: an amount in words. share: the least one that is named.
+    """
+    some = [part for part in parts if abs(part[1]) >= max(share * abs(whole), 1)][:3]
+    words = [f"{estimate_mark(n, doubtful, written)}{written(n)} {name}" for name, n, doubtful in some]
+    return ", ".join([*words, "..."] if words and sum(abs(n) for _, n, _ in some) < abs(whole) else words)
 
 
 def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
@@ -281,9 +295,9 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
     strings = names.strings
     if strings is None or not len(cells):
         return []
-    lines = np.zeros(len(cells), np.bool_)
-    if view in ("line", "stack"):
-        lines = np.ones(len(cells), np.bool_) if view == "stack" else _in_own_code(cube)[cells]
+    lines = np.full(len(cells), view == "stack")
+    if view == "line":
+        lines = _in_own_code(cube)[cells]
     places: list[Place | str] = [""] * len(cells)
     for some in (False, True):
         rows = np.flatnonzero((lines == some) & (mappings != 0))
@@ -291,27 +305,17 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
             index, found = names.symbolizer.at_offsets(mappings[rows], offsets[rows], strings, lines=some)
             for row, at in zip(rows.tolist(), index.tolist(), strict=True):
                 places[row] = found[at]
-    if view == "stack":
-        return [_innermost(cube, *one) for one in zip(places, files, mappings.tolist(), offsets.tolist(), strict=True)]
     return [
         _of_place(place, file, view, int(offset), with_line)
         for place, file, offset, with_line in zip(places, files, offsets.tolist(), lines.tolist(), strict=True)
     ]
 
 
-def _innermost(cube: Cube, place: Place | str, file: str, mapping: int, offset: int) -> Label:
-    """The label of an instruction as a whole stack: the frames that are there."""
-    names = cube.names
-    if not isinstance(place, Place):
-        return _of_place(place, file, "stack", offset, with_line=False)
-    known, of = names.symbolizer.mappings.find(np.array([mapping], np.uint32))
-    build_id = names.strings[int(of["build_id"][0])] if known[0] and names.strings is not None else ""
-    frames = native_frames(place, offset=offset, mapping=mapping, build_id=build_id)
-    return Label(whole(frames), frames=frames)
-
-
 def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: bool) -> Label:
     """The label of an instruction; place = "": it lies in no known mapping, but in that file."""
+    if isinstance(place, Place) and view == "stack":
+        frames = native_frames(place, offset=offset)
+        return Label(whole(frames), frames=frames)
     if isinstance(place, Place) and with_line:
         return line_of_native(native_frame(place, offset=offset))
     module = place.module if isinstance(place, Place) else base_name(place or file)

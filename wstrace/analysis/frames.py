@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,7 @@ class Frame:
     kind is one of FRAME_KINDS. function is a Python or JIT function, or the demangled symbol. file and line are those
     of its source, "" and 0 where they are not known; shown is the file as tables show it. module and offset are the
     place of native code. own is whether the code is the program's own, None where that is not known. flags are those of
-    the call site. inlined: the compiler has inlined the function into the next frame, at the same call site. mapping is
-    the id of the mapping of native code; frames of equal code are equal wherever it is mapped.
+    the call site. inlined: the compiler has inlined the function into the next frame, at the same call site.
     """
 
     kind: str
@@ -66,7 +65,6 @@ class Frame:
     flags: int = 0
     shown: str = ""
     inlined: bool = False
-    mapping: int = field(default=0, compare=False)
 
     @property
     def name(self) -> str:
@@ -115,12 +113,12 @@ def native_frame(place: Place, *, offset: int) -> Frame:
     return _representative(native_frames(place, offset=offset))
 
 
-def native_frames(place: Place, *, offset: int, mapping: int = 0, build_id: str = "") -> tuple[Frame, ...]:
+def native_frames(place: Place, *, offset: int) -> tuple[Frame, ...]:
     """All frames of an instruction of native code, innermost first, at an offset in the file of its mapping."""
     rule = OwnRule()
     return tuple(
-        Frame("native", one.function, one.file, one.line, place.module, offset, build_id, is_own(one.file, rule),
-              shown=short_path(one.file), inlined=inlined, mapping=mapping)
+        Frame("native", one.function, one.file, one.line, place.module, offset, own=is_own(one.file, rule),
+              shown=short_path(one.file), inlined=inlined)
         for one, inlined in _functions(place)
     )  # fmt: skip
 
@@ -299,7 +297,7 @@ class Frames:
         places = self._places(columns[0], columns[4], columns[5])
         found: list[tuple[Frame, ...]] = []
         for number, values in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-            kind, function, file, line, mapping, offset, flags = values
+            kind, function, file, line, _, offset, flags = values
             place, build_id = places.get(number, ("", ""))
             module = place if isinstance(place, str) else place.module
             jit = self._of_jit.get(function) if kind == FRAME_JIT else None
@@ -321,7 +319,6 @@ class Frames:
                         own=own and is_own(one.file, self._rule) if kind == FRAME_NATIVE else own,
                         flags=flags,
                         shown=short_path(given[1] or one.file, self._shared),
-                        mapping=mapping,
                     )
                     for one, inlined in _functions(place, given[0])
                 )

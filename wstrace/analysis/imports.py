@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import NAME_LIMIT, OF_STACK, Joined, Label, Labels, Row, labels_of, rows_of
+from wstrace.analysis.dimensions import NAME_LIMIT, OF_STACK, Joined, Label, Labels, Row, labels_of, most_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.frames import reason
-from wstrace.analysis.moments import Recorded
 from wstrace.analysis.own import short_path, slashed
 from wstrace.analysis.report import Report, report
 from wstrace.analysis.stack_views import IMPORT_SYSTEM, any_that_begins
-from wstrace.declarations import Dimension
 from wstrace.errors import Unavailable, UsageError
+from wstrace.hookspecs import Dimension
 from wstrace.schema import FRAME_CUT, FRAME_NATIVE
 from wstrace.text import base_name, printable, size, unit_of
+from wstrace.trace import Trace
 
 _FROZEN = r"^<frozen (?!importlib)([\w.]+)>$"
 _ARCHIVE = r"^.*\.(?:zip|whl|egg|pyz)/(?=.)"
@@ -38,7 +38,7 @@ _CUT_FILE, _EXTENSION_FILE = -1, -2
 DEEPEST = 128
 #: The figures of a row; the first two in bytes.
 FIGURES = ("resident", "private", "faults", "from_disk")
-#: Packages and imports that the first line names, and the least share of one.
+#: Further imports that the first line names, and the least share of one.
 _NAMED, _SHARE = 3, 0.03
 
 
@@ -68,7 +68,7 @@ class ImportRow(Row):
         return super().as_dict(by, names) | more
 
 
-def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -> Report:
+def imports(trace: Trace, at: str | int = "peak", pids: Sequence[int] = ()) -> Report:
     """What each imported module brought of the resident pages at a moment; rows stand before those that they imported.
 
     Args:
@@ -124,7 +124,7 @@ def modules(rows: Iterable[ImportRow]) -> list[ImportRow]:
 
 
 def _answer(rows: Sequence[ImportRow], total: int, moment: str, mark: str) -> str:
-    """`import pandas brings 37.0 of 62.0 MiB at the peak: numpy 16.2, pandas 12.4, ...; import requests 4.1`."""
+    """`import pandas brings 37.0 of 62.0 MiB at the peak: 16.2 numpy, 12.4 pandas, ...; import requests 4.1`."""
     unit, divisor = unit_of(total)
     tops = [row for row in rows if len(row.path) == 1 and row.is_module and row.all["resident"]]
     if not tops:
@@ -141,11 +141,10 @@ def _answer(rows: Sequence[ImportRow], total: int, moment: str, mark: str) -> st
     def name(row: ImportRow) -> str:
         return f"{'import ' * (not row.label.startswith('('))}{printable(row.label, NAME_LIMIT)}"
 
-    big = [(package, n) for package, n in inside.most_common(_NAMED) if n >= _SHARE * most.all["resident"]]
-    packages = ", ".join(f"{printable(package, NAME_LIMIT)} {amount(n)}" for package, n in big)
-    more = ", ..." if sum(n for _, n in big) < most.all["resident"] else ""
-    text = f"{name(most)} brings {amount(most.all['resident'])} of {total / divisor:,.1f} {unit} {moment}"
-    text += f": {packages}{more}" if len(inside) > 1 else ""
+    brought = most.all["resident"]
+    packages = [(printable(package, NAME_LIMIT), n, 0) for package, n in inside.most_common()]
+    text = f"{name(most)} brings {amount(brought)} of {total / divisor:,.1f} {unit} {moment}"
+    text += f": {most_of(packages, brought, amount)}" if len(packages) > 1 else ""
     beside = [row for row in others if row.all["resident"] >= _SHARE * total][:_NAMED]
     return "; ".join([text, *(f"{name(row)} {amount(row.all['resident'])}" for row in beside)])
 

@@ -13,7 +13,7 @@ from wstrace.analysis.copies import Ends
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.losses import Losses, LossRows, key_of
-from wstrace.analysis.moments import LAST, Moment, Recorded, Snapshot, Snapshots
+from wstrace.analysis.moments import LAST, Moment, Snapshot, Snapshots
 from wstrace.analysis.names import Names, Processes
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
@@ -33,6 +33,7 @@ from wstrace.schema import (
     PROCESS_EXIT,
     PROCESS_FORK,
 )
+from wstrace.trace import Trace
 
 Columns = dict[str, NDArray[Any]]
 #: A moment, and the processes of which the pages are wanted, () = all; see Snapshots.at().
@@ -104,7 +105,7 @@ class Inputs:
         return np.array(sorted(found), np.intp)
 
 
-def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
+def read_all(trace: Trace, moments: Sequence[Wanted], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
     """What compositions at several moments need, and how many faults there are; its faults are counted in a cube.
 
     All have the same columns but those of the resident pages.
@@ -182,7 +183,7 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
     return found, sum(seen)
 
 
-def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
+def _faults(trace: Trace, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
             kept: list[NDArray[np.bool_]], seen: list[int]) -> Iterator[Batch]:  # fmt: skip
     """The batches of faults; adds the cell of each fault, whether it is chosen, and how many there are."""
     more = [key for key in cube.keys if PAGE_FAULT.column(key) is not None]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.batch import Batch, SnapshotPart
 from wstrace.errors import UsageError
-from wstrace.ledger import Ledger
 from wstrace.schema import MARK, NOT_RESIDENT, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
+from wstrace.trace import Trace
 from wstrace.trace_info import TraceInfo
 
 T = TypeVar("T")
@@ -94,23 +93,6 @@ _MOST = 1 << 63
 _MOST_PROCESSES = 1 << 16
 
 
-class Recorded(Protocol):
-    """What is read of a trace; wstrace.trace.Trace has it."""
-
-    strings: Dictionary
-
-    @property
-    def info(self) -> TraceInfo:
-        """The description of the trace."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was recorded and lost."""
-
-    def batches(self, stream: str, columns: Sequence[str] | None = None) -> Iterable[Batch]:
-        """The rows of a stream."""
-
-
 class Snapshot(NamedTuple):
     """A whole snapshot of a process.
 
@@ -150,7 +132,7 @@ class Snapshots:
         taken: by time. ends: (host, pid) -> the time of its last end.
     """
 
-    def __init__(self, trace: Recorded) -> None:
+    def __init__(self, trace: Trace) -> None:
         self.info = trace.info
         self._marks = [
             (time, batch.strings[text])
@@ -209,9 +191,7 @@ class Snapshots:
         """The first snapshot of each process up to a time."""
         return list({one.process: one for one in reversed(self.taken) if one.time_ns <= until}.values())
 
-    def parts(
-        self, trace: Recorded, wanted: Collection[Snapshot], columns: Iterable[str]
-    ) -> dict[Snapshot, list[Batch]]:
+    def parts(self, trace: Trace, wanted: Collection[Snapshot], columns: Iterable[str]) -> dict[Snapshot, list[Batch]]:
         """The resident rows of snapshots."""
         known = {(one.time_ns, one.process, one.number): one for one in wanted}
         found: dict[Snapshot, list[Batch]] = {one: [] for one in wanted}
@@ -284,7 +264,7 @@ def _add_pages(pages: list[int], batch: Batch) -> None:
         pages.append(int(batch["pages"].sum(dtype=np.int64)))
 
 
-def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
+def _ends(trace: Trace) -> Mapping[tuple[int, int], int]:
     """(host, pid) -> the time of its last end."""
     found: dict[tuple[int, int], int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
@@ -300,21 +280,11 @@ def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
 # -- sums of several processes ---------------------------------------------------------------------------------
 
 
-class Sums(NamedTuple):
-    """What processes have in memory, in bytes.
-
-    rss_sum: of each process, where a page counts once for each that has it. pss: of each its proportional share: a page
-    counts for a part where others have it too. distinct: each page once. None = not known.
-    """
-
-    processes: int
-    rss_sum: int
-    pss: int | None = None
-    distinct: int | None = None
-
-
 class ReadSums(NamedTuple):
-    """The sums that the source `peak_snapshot` has read of these processes beside a look, between two times in ns."""
+    """What the source `peak_snapshot` has read of these processes beside a look, between two times in ns.
+
+    pss: bytes, where a page that others have too counts for a part. distinct: bytes, each page once. None = not known.
+    """
 
     pids: frozenset[int]
     begin: int
@@ -335,17 +305,3 @@ def read_sums(info: TraceInfo) -> ReadSums | None:
     if begin is None or end is None or not 0 < len(pids) <= _MOST_PROCESSES:
         return None
     return ReadSums(frozenset(pid for pid in pids if type(pid) is int), begin, end, pss, distinct)
-
-
-def sums_at(read: ReadSums | None, pids: Collection[int], times: NDArray[np.uint64], total: int,
-            pss: int | None) -> Sums:  # fmt: skip
-    """The sums of a composition; pss and distinct as far as they were read at its moment.
-
-    Args:
-        read: what was read of all memory; None = nothing.
-        pids: the processes. times: of their snapshots, in ns.
-        total: what is resident in them, in bytes. pss: the same by proportional shares, where their pages tell it.
-    """
-    if read is None or read.pids != frozenset(pids) or int(times.min()) < read.begin or int(times.max()) > read.end:
-        return Sums(len(pids), total, pss)
-    return Sums(len(pids), total, read.pss if pss is None else pss, read.distinct)

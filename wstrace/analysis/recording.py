@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.dimensions import NAME_LIMIT, Row, first_touched, name_of
+from wstrace.analysis.dimensions import NAME_LIMIT, Row, first_touched, most_of, name_of
 from wstrace.analysis.timeline import Timeline
 from wstrace.firing import ENDED, KILLED, Recording
 from wstrace.text import duration, number, printable, unit_of
 from wstrace.trace_info import TraceInfo
 
-#: Lines that the first line names, and the least share of what arrived that one has.
-_NAMED, _SHARE = 3, 0.1
+#: The least share of what arrived that a line has which the first line names.
+_SHARE = 0.1
 _VERBS = {KILLED: "killed at ", ENDED: "ended at "}
 
 
@@ -67,36 +66,37 @@ def _arrived(of: Composition, fired: Recording, divisor: float) -> str:
     edges = np.array([fired.from_ns, border if border < fired.time_ns else end, end], np.uint64)
     over = Timeline(of, edges, fired.pids).by("line")
     estimated = {row.whole for row in of.rows("line") if row["estimated"]}
-    names = [f"{'~' * (row.whole in estimated)}{{:,.1f}} {_by(row)}" for row in over.rows]
+
+    def named(amounts: NDArray[Any], how: str) -> str:
+        """`resident 240.0 by load_index app.py:88, ...`; "" = there is none."""
+        order = np.argsort(-amounts, kind="stable").tolist()
+        parts = ((_by(row := over.rows[at]), int(amounts[at]), row.whole in estimated) for at in order)
+        words = most_of(((name, n, n * doubtful) for name, n, doubtful in parts), int(amounts.sum()), written, _SHARE)
+        return f"{how}{words}" if words else ""
+
+    def written(n: int) -> str:
+        return f"{n / divisor:,.1f}"
+
     there, later = over.resident[:, 0], over.brought[:, 1]
     if not looked:
-        return _named_lines(names, over.brought.sum(axis=1), divisor, "brought, which may have been given back: ") or (
-            ": no fault was recorded then, and its memory was not looked at"
+        return ": " + (
+            named(over.brought.sum(axis=1), "brought, which may have been given back: ")
+            or "no fault was recorded then, and its memory was not looked at"
         )
-    text = _named_lines(names, there, divisor, "resident " * bool(fired.cgroup))
+    text = named(there, "resident " * bool(fired.cgroup)) or "no line is known"
     most = over.rows[int(there.argmax())] if there.any() else None
     again = next((row["again"] for row in of.rows("line") if most is not None and row.whole == most.whole), 0)
     if most is not None and (freed := first_touched(name_of(most.label), again, float(there.max()))):
-        text = f": {there.max() / divisor:,.1f} {freed}"
-    if fired.how in (KILLED, ENDED):
-        ago = max(fired.time_ns - looked, 0) / 1e9
-        text += f" (at the last look, {_span(ago)} before, at {of.rss / divisor:,.1f}"
-        text += " resident" * bool(fired.cgroup)
-        text += _named_lines(names, later, divisor, "brought after it ").replace(": ", "; ", 1) + ")"
-    return text or ": no line is known"
-
-
-def _named_lines(names: Sequence[str], amounts: NDArray[Any], divisor: float, how: str = "") -> str:
-    """`: 240.0 by load_index app.py:88, ...`: those with the most; "" = there is none."""
-    order = np.argsort(-amounts, kind="stable")[:_NAMED].tolist()
-    least = _SHARE * float(amounts.sum())
-    parts = [names[at].format(amounts[at] / divisor) for at in order if amounts[at] > 0 and amounts[at] >= least]
-    return f": {how}{', '.join(parts)}" if parts else ""
+        text = f"{written(int(there.max()))} {freed}"
+    if fired.how not in (KILLED, ENDED):
+        return f": {text}"
+    ago = max(fired.time_ns - looked, 0) / 1e9
+    seen = f"at the last look, {_span(ago)} before, at {written(of.rss)}{' resident' * bool(fired.cgroup)}"
+    return f": {text} ({'; '.join(filter(None, (seen, named(later, 'brought after it '))))})"
 
 
 def _by(row: Row) -> str:
-    label = row.label if row.of("reason") else f"by {name_of(row.label)}"
-    return label.replace("{", "{{").replace("}", "}}")
+    return row.label if row.of("reason") else f"by {name_of(row.label)}"
 
 
 def _span(seconds: float) -> str:

@@ -11,16 +11,16 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, name_of, rows_of
+from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, most_of, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
 from wstrace.analysis.measures import measures
 from wstrace.analysis.measures import shown as written
-from wstrace.analysis.moments import Recorded
 from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.errors import UsageError
 from wstrace.firing import Recording
 from wstrace.text import estimates_note, json_safe, number, plural, printable, printable_words, size, unit_of
+from wstrace.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from wstrace.analysis.own import OwnRule
     from wstrace.notebook import Picture
 
-#: Rows that the first line names, and the least share of one.
-_NAMED, _SHARE = 3, 0.03
 _SENTENCE = 240
 _FOLLOWS_OBJECTS = "what keeps memory, object by object: memray attach PID"
 #: Fewer faults without a Python line are not worth a word: before its first frame, a process has 400.
@@ -111,7 +109,7 @@ class Report:
 
 
 def report(
-    trace: Recorded,
+    trace: Trace,
     by: Sequence[str] = ("line",),
     at: str | int = "",
     *,
@@ -196,7 +194,7 @@ def moment_words(moment: str) -> str:
 
 
 def _answer(
-    lead: str, total: dict[str, int], lines: list[Row], trace: Recorded, of: Composition | None, chosen: Filter,
+    lead: str, total: dict[str, int], lines: list[Row], trace: Trace, of: Composition | None, chosen: Filter,
     seen: int,
 ) -> str:  # fmt: skip
     """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`; seen: faults before the filter."""
@@ -214,7 +212,7 @@ def _answer(
     elif lead == "resident" and of is not None:
         peak = of.inputs.of_peak if of.inputs.moment != "exit" and not chosen else None
         most = len(of.run) * of.page_size if chosen else peak
-        if most and whole < 0.995 * most and of.memory.processes == 1:
+        if most and whole < 0.995 * most and of.processes == 1:
             head = (
                 f"{amount(whole)} of {amount(most)} {unit}"
                 if unit_of(most)[0] == unit
@@ -226,30 +224,27 @@ def _answer(
         head = f"{_peak(trace) if of is None and not chosen else ''}{of_all}"
     else:
         head += f" {measure.title}"
-    if of is not None and lead in ("resident", "grown") and of.memory.processes > 1:
+    if of is not None and lead in ("resident", "grown") and of.processes > 1:
         divided = ", shared memory divided" if of.divided else ", shared memory counted for each"
-        head += f" in {number(of.memory.processes)} processes{divided}"
+        head += f" in {number(of.processes)} processes{divided}"
     if chosen:
         head += f" ({printable(str(chosen), NAME_LIMIT)})"
     if lead == "faults":
         head += f", {number(total.get('from_disk', 0))} from disk"
-    big = [row for row in lines if row[lead] >= max(_SHARE * whole, 1)]
-    named = ([row for row in big if not row.of("reason")] or big)[:_NAMED]
-    if not named:
-        return head
-    parts = []
-    for row in named:
-        n = row[lead]
-        mark = "~" if lead == "resident" and amount(n) != amount(n - row["estimated"]) else ""
-        parts.append(f"{mark}{amount(n)} {name_of(row.label)}")
-    more = ", ..." if sum(row[lead] for row in named) < whole else ""
+    known = [row for row in lines if not row.of("reason")] or lines
+    parts = ((name_of(row.label), row[lead], row["estimated"] * (lead == "resident")) for row in known)
+    named = most_of(parts, whole, amount)
     ended = f"; killed by {printable(trace.info.exit_signal, NAME_LIMIT)}" if trace.info.exit_signal else ""
-    if lead == "grown" and (freed := first_touched(name_of(named[0].label), named[0]["again"], named[0][lead])):
+    if (
+        lead == "grown"
+        and named
+        and (freed := first_touched(name_of(known[0].label), known[0]["again"], known[0][lead]))
+    ):
         return f"{head}, {freed}{ended}"
-    return f"{head}: {', '.join(parts)}{more}{ended}"
+    return f"{head}: {named}{ended}" if named else head
 
 
-def why_no_pages(trace: Recorded) -> str:
+def why_no_pages(trace: Trace) -> str:
     """Why no page is known to be there, and what lifts it."""
     if trace.info.incomplete:
         return "no resident pages are in what is left of the trace"
@@ -266,7 +261,7 @@ def sentences(of: Composition, report: Report) -> list[str]:
     return lines
 
 
-def _peak(trace: Recorded) -> str:
+def _peak(trace: Trace) -> str:
     """`peak at least 64.0 MiB resident; `, of the largest process, as the system says it; "" = it does not."""
     usage = trace.info.usage
     if not usage.peak_resident_bytes:
@@ -280,7 +275,7 @@ def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
     return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"] * bool(hint)
 
 
-def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:
+def completeness(trace: Trace, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     lost, more = trace.ledger.lost, " known to be" * bool(trace.ledger.get("file_cut"))
     usage = trace.info.usage.faults

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import heapq
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -13,9 +11,9 @@ from numpy.typing import NDArray
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Row
 from wstrace.analysis.inputs import LEFT_OUT
-from wstrace.analysis.moments import Recorded
 from wstrace.analysis.tally import combinations
 from wstrace.schema import FAULT_MAJOR, SPAN, SPAN_OPEN
+from wstrace.trace import Trace
 
 Figures = NDArray[np.float64]
 
@@ -127,7 +125,7 @@ class Place(NamedTuple):
     depth: int
 
 
-def spans_of(trace: Recorded) -> list[Span]:
+def spans_of(trace: Trace) -> list[Span]:
     """The spans of a trace by their start, the longer one first."""
     found, names = [], ("time_ns", "end_ns", "pid", "tid", "name", "flags")
     for batch in trace.batches(SPAN.name):
@@ -143,40 +141,20 @@ def places(spans: list[Span]) -> list[Place]:
     """Where each span is drawn, of spans as spans_of() gives them: in a row each lies within another one or beside it.
 
     The spans of a thread lie within each other, but for those of tasks that take turns on it: these need more rows.
-    A span lies within the one that ends first of those that it can lie within, else in the first row that is free.
+    A span lies in the first row in which it fits.
     """
-    threads: dict[tuple[int, int], _Rows] = {}
-    return [threads.setdefault((one.pid, one.tid), _Rows()).place(one) for one in spans]
-
-
-class _Rows:
-    """The rows of a thread. As many tasks may take turns, a row is found without a look at each."""
-
-    def __init__(self) -> None:
-        self._open: list[list[int]] = []  # of each row the ends of the spans that are open there
-        self._inner: list[tuple[int, int]] = []  # the end of each row's innermost one and its row, in order
-        self._free: list[int] = []  # a heap
-
-    def place(self, one: Span) -> Place:
-        """Where the next span by its begin is drawn."""
-        while self._inner and self._inner[0][0] <= one.begin_ns:
-            row = self._inner.pop(0)[1]
-            ends = self._open[row]
+    threads: dict[tuple[int, int], list[list[int]]] = {}
+    found = []
+    for one in spans:
+        rows = threads.setdefault((one.pid, one.tid), [])  # of each row the ends of the spans that are open there
+        for row, ends in enumerate(rows):  # noqa: B007
             while ends and ends[-1] <= one.begin_ns:
                 ends.pop()
-            if ends:
-                bisect.insort(self._inner, (ends[-1], row))
-            else:
-                heapq.heappush(self._free, row)
-        around = bisect.bisect_left(self._inner, (one.end_ns, 0))
-        if around < len(self._inner):
-            row = self._inner.pop(around)[1]
-        elif self._free:
-            row = heapq.heappop(self._free)
+            if not ends or one.end_ns <= ends[-1]:
+                break
         else:
-            row = len(self._open)
-            self._open.append([])
-        ends = self._open[row]
+            row, ends = len(rows), []
+            rows.append(ends)
+        found.append(Place(row, len(ends)))
         ends.append(one.end_ns)
-        bisect.insort(self._inner, (one.end_ns, row))
-        return Place(row, len(ends) - 1)
+    return found

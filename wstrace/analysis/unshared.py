@@ -11,23 +11,21 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.dimensions import Row, name_of
+from wstrace.analysis.dimensions import Row, most_of, name_of
 from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
-from wstrace.analysis.moments import Recorded
 from wstrace.analysis.report import Report, completeness
 from wstrace.analysis.tally import begins
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
 from wstrace.text import number, plural, size, unit_of
+from wstrace.trace import Trace
 
 _NEVER = np.iinfo(np.uint64).max
 _CUT = np.int64(-1)
-#: Rows that the first line names.
-_NAMED = 3
 
 
-def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
+def unshared(trace: Trace, by: Sequence[str] = ("line",)) -> Report:
     """The copies of pages that processes shared since a fork, as a report: `copied`, and of these `at_the_end`.
 
     Args:
@@ -177,14 +175,13 @@ class Unshared:
             return "nothing was un-shared: no process wrote to a page that it shared since a fork"
         while_it_ran = self.total - self.at_the_end
         unit, divisor = unit_of(while_it_ran)
-        named = [row for row in lines[:_NAMED] if _ran(row)]
-        words = ", ".join(f"{_ran(row) / divisor:,.1f} {name_of(row.label)}" for row in named)
-        more = ", ..." if sum(map(_ran, named)) < while_it_ran else ""
+        parts = ((name_of(row.label), _ran(row), 0) for row in lines)
+        words = most_of(parts, while_it_ran, lambda n: f"{n / divisor:,.1f}")
         bound = "at least " if self.at_least else "~" if self.estimated else ""
         several = f"{number(self.ending)} process{'es' * (self.ending != 1)}"
         end = f"; {size(self.at_the_end)} more as {several} ended" if self.at_the_end else ""
         head = f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(self.forked, 'fork')}"
-        return f"{head}{': ' * bool(words)}{words}{more}{end}"
+        return f"{head}{': ' * bool(words)}{words}{end}"
 
 
 def _ran(row: Row) -> int:

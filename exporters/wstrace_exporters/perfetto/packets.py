@@ -13,7 +13,7 @@ from wstrace.protobuf import data, number
 from wstrace.text import printable
 
 #: Tables of InternedData: rows of an id and a text, and those of stacks.
-CATEGORIES, NAMES, ARGUMENTS, TEXTS, FUNCTIONS, BUILD_IDS, PATHS = 1, 2, 3, 29, 5, 16, 17
+CATEGORIES, NAMES, ARGUMENTS, TEXTS, FUNCTIONS, PATHS = 1, 2, 3, 29, 5, 17
 MAPPINGS, FRAMES, CALLSTACKS = 19, 6, 7
 _SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _SEQUENCE = number(10, 1)  # all packets are of one sequence, which shares the names

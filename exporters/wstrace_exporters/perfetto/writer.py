@@ -15,13 +15,12 @@ from wstrace.analysis.report import Report, sentences
 from wstrace.analysis.report import report as report_of
 from wstrace.analysis.timeline import Span, places, spans_of
 from wstrace.formats import Rows
-from wstrace.protobuf import data
 from wstrace.protobuf import number as field
 from wstrace.schema import FAULT_MAJOR, MARK
-from wstrace.text import base_name, number, printable
+from wstrace.text import base_name, number
 from wstrace.trace import Trace
 from wstrace_exporters.perfetto.counters import counters
-from wstrace_exporters.perfetto.packets import BUILD_IDS, FRAMES, FUNCTIONS, LONGEST, MAPPINGS, PATHS, Packets
+from wstrace_exporters.perfetto.packets import FRAMES, FUNCTIONS, MAPPINGS, PATHS, Packets
 
 #: Frames of a stack, from the innermost one: what Perfetto draws of a deeper one is cut there.
 DEEPEST = 512
@@ -31,12 +30,11 @@ class Stacks:
     """Gives the frames of stacks out as rows.
 
     Args:
-        packets: has their tables. of: the composition.
+        packets: has their tables.
     """
 
-    def __init__(self, packets: Packets, of: Composition) -> None:
+    def __init__(self, packets: Packets) -> None:
         self._packets = packets
-        self._mappings, self._strings = of.inputs.names.symbolizer.mappings, of.strings
         self._stacks: dict[Label, list[int]] = {}
 
     def of(self, label: Label) -> list[int]:
@@ -47,31 +45,14 @@ class Stacks:
         return self._stacks[label]
 
     def _row(self, frame: Frame) -> int:
-        def content() -> bytes:
-            function = field(2, self._packets.name(FUNCTIONS, str(frame)))
-            return function + field(3, self._mapping(frame)) + field(4, frame.offset)
-
-        return self._packets.row(FRAMES, (str(frame), frame.kind, frame.module, frame.offset, frame.build_id), content)
-
-    def _mapping(self, frame: Frame) -> int:
-        """The file of native code, with offsets from its begin; code without one is in a mapping of its kind."""
-        path, build_id = f"[{frame.kind or 'unknown'}]", ""
-        known, rows = self._mappings.find(np.array([frame.mapping], np.uint32))
-        if frame.kind == "native" and known[0]:
-            path, build_id = (self._strings[int(rows[name][0])] for name in ("file", "build_id"))
+        name, module = str(frame), frame.module if frame.kind == "native" else f"[{frame.kind or 'unknown'}]"
 
         def content() -> bytes:
-            build = field(2, self._packets.row(BUILD_IDS, build_id, lambda: data(2, _bytes(build_id))))
-            return build + field(7, self._packets.row(PATHS, path, lambda: data(2, printable(path, LONGEST))))
+            path = self._packets.name(PATHS, module)
+            mapping = self._packets.row(MAPPINGS, module, lambda: field(7, path))
+            return field(2, self._packets.name(FUNCTIONS, name)) + field(3, mapping) + field(4, frame.offset)
 
-        return self._packets.row(MAPPINGS, (path, build_id), content)
-
-
-def _bytes(build_id: str) -> bytes:
-    try:
-        return bytes.fromhex(build_id)
-    except ValueError:
-        return build_id.encode("utf-8", "replace")
+        return self._packets.row(FRAMES, (name, module, frame.offset), content)
 
 
 #: The most marks that are shown, and the most spans, the longest ones.
@@ -178,7 +159,7 @@ def _faults(of: Composition, packets: Packets, tracks: dict[int, int], shown: ND
     page[faults.order] = page_of(faults.key) * np.uint64(of.page_size)
     (file, files), (line, lines), (stack, stacks) = map(of.past.labels, ("file", "line", "stack"))
     cells = of.fault_cells
-    frames = Stacks(packets, of) if inputs.names.tree.ids().size else None
+    frames = Stacks(packets) if inputs.names.tree.ids().size else None
     threads: dict[tuple[int, int], int] = {}
     given = (inputs.faults["time_ns"], inputs.faults["space"], inputs.faults["tid"], inputs.faults["flags"], page,
              file[cells], line[cells], stack[cells])  # fmt: skip
