@@ -8,7 +8,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Batch, Dictionary, names_of
 from wstrace.errors import missing
+from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, Column, Schema
+from wstrace.trace_info import TraceInfo
 
 if TYPE_CHECKING:
     import pandas
@@ -133,6 +135,30 @@ class Records(abc.ABC):
     ) -> Table:
         """The rows of a stream as a table for other libraries; the arguments are those of batches()."""
         return Table(self.batches(stream, columns, start, end, pids))
+
+
+class Recorded(Records):
+    """The records of a trace with what describes them: all that an analysis reads."""
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> str:
+        """`clean`, `incomplete`, `cut` (its end is missing) or `damaged` for a file; a session has its own states."""
+
+    @property
+    @abc.abstractmethod
+    def ledger(self) -> Ledger:
+        """The counts of what was recorded, and of what was lost at which stage."""
+
+    @property
+    @abc.abstractmethod
+    def info(self) -> TraceInfo:
+        """A description of the trace: what was traced, how, where and when."""
+
+    @property
+    @abc.abstractmethod
+    def begin_ns(self) -> int:
+        """The time at which the trace began, in ns on the records' clock."""
 
 
 class Batches:

@@ -14,14 +14,11 @@ from wstrace.schema import DTYPES, Column, Schema
 if TYPE_CHECKING:
     from wstrace.analysis.report import Report
 
-import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wstrace.errors import UsageError
-from wstrace.ledger import Ledger
-from wstrace.table import Records, Selection
-from wstrace.trace_info import TraceInfo
+from wstrace.table import Recorded, Records, Selection
 
 #: Faults that a notebook counts: these take a tenth of a second.
 _QUICK = 1_000_000
@@ -33,28 +30,8 @@ if TYPE_CHECKING:
     from wstrace.table import Table
 
 
-class Trace(Closing, Records):
+class Trace(Closing, Recorded):
     """The records of a session (`session.trace`) or of a file (`wstrace.open_trace`). It is a context manager."""
-
-    @property
-    @abc.abstractmethod
-    def state(self) -> str:
-        """`clean`, `incomplete`, `cut` (its end is missing) or `damaged` for a file; a session has its own states."""
-
-    @property
-    @abc.abstractmethod
-    def ledger(self) -> Ledger:
-        """The counts of what was recorded, and of what was lost at which stage."""
-
-    @property
-    @abc.abstractmethod
-    def info(self) -> TraceInfo:
-        """A description of the trace: what was traced, how, where and when."""
-
-    @property
-    @abc.abstractmethod
-    def begin_ns(self) -> int:
-        """The time at which the trace began, in ns on the records' clock."""
 
     def report(self, *, by: str | Sequence[str] = "line", at: str | int = "", sort: str = "") -> Report:
         """The resident bytes and the faults by who brought them: `trace.report(by="package").rows`.

@@ -17,8 +17,8 @@ from wstrace.analysis.own import short_path
 from wstrace.analysis.report import Report, report
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
+from wstrace.table import Recorded
 from wstrace.text import base_name, duration, printable, signed, size, unit_of
-from wstrace.trace import Trace
 
 #: The least share of all changes of a row that the first line names.
 _SHARE = 0.05
@@ -135,7 +135,7 @@ class Run:
         TraceFileError: it has no whole snapshot.
     """
 
-    def __init__(self, trace: Trace, at: str | int) -> None:
+    def __init__(self, trace: Recorded, at: str | int) -> None:
         self.trace, self.report = trace, report(trace, at=at)
         self._at = at
         self.name = printable(base_name(trace.name), NAME_LIMIT)
@@ -186,7 +186,7 @@ class Comparison:
         UsageError: there is no such mark.
     """
 
-    def __init__(self, first: Trace, second: Trace, at: str | int | None = None) -> None:
+    def __init__(self, first: Recorded, second: Recorded, at: str | int | None = None) -> None:
         if at is None:
             at = "peak" if all("peak_snapshot" in trace.info.extra for trace in (first, second)) else "exit"
         self.first, self.second = Run(first, at), Run(second, at)
@@ -299,7 +299,7 @@ class OverTime:
         UsageError: step is not positive.
     """
 
-    def __init__(self, trace: Trace, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
+    def __init__(self, trace: Recorded, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:
         if step <= 0:
             raise UsageError(f"a step of {step} s", "give seconds above 0")
         taken = [one for one in Snapshots(trace).taken if not pids or one.process[1] in pids]
@@ -359,7 +359,7 @@ class OverTime:
         return f"{whole}: {most_of(parts, sum(row['change'] for row in same), signed)}"
 
 
-def _before_the_exit(trace: Trace, taken: list[Snapshot]) -> list[Snapshot]:
+def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
     """Without the snapshot of a command that was taken after it had ended: it has freed what it held."""
     info = trace.info
     at_exit = [at for at, one in enumerate(taken) if one.process[1] == info.final_snapshot]

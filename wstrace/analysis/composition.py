@@ -40,7 +40,7 @@ from wstrace.schema import (
     PAGE_FILE,
     PAGE_HUGE,
 )
-from wstrace.trace import Trace
+from wstrace.table import Recorded
 
 #: Pages of which the owners are searched at once: what that needs beside the result stays below 20 MiB.
 _AT_ONCE = 1 << 17
@@ -66,7 +66,7 @@ class Past:
         sampled: one fault out of so many was recorded.
     """
 
-    def __init__(self, trace: Trace, moments: Sequence[Wanted], *, by: Sequence[str] = (),
+    def __init__(self, trace: Recorded, moments: Sequence[Wanted], *, by: Sequence[str] = (),
                  chosen: Filter | None = None, rule: OwnRule | None = None) -> None:  # fmt: skip
         self._trace, self.chosen = trace, chosen or Filter()
         names = names_of(trace.info, trace.strings, rule)
@@ -164,7 +164,7 @@ class Composition:
             far as the filter lets it through. divided: whether the bytes of their shared pages are divided.
     """
 
-    def __init__(self, trace: Trace, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
+    def __init__(self, trace: Recorded, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
                  by: Sequence[str] = (), chosen: Filter | None = None) -> None:  # fmt: skip
         self.trace, self.strings, self.info = trace, trace.strings, trace.info
         self.past = past = past or Past(trace, ((at, chosen.pids if chosen else ()),), by=by, chosen=chosen)

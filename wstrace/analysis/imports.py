@@ -25,8 +25,8 @@ from wstrace.analysis.stack_views import IMPORT_SYSTEM, any_that_begins
 from wstrace.errors import Unavailable, UsageError
 from wstrace.hookspecs import Dimension
 from wstrace.schema import FRAME_CUT, FRAME_NATIVE
+from wstrace.table import Recorded
 from wstrace.text import base_name, printable, size, unit_of
-from wstrace.trace import Trace
 
 _FROZEN = r"^<frozen (?!importlib)([\w.]+)>$"
 _ARCHIVE = r"^.*\.(?:zip|whl|egg|pyz)/(?=.)"
@@ -68,7 +68,7 @@ class ImportRow(Row):
         return super().as_dict(by, names) | more
 
 
-def imports(trace: Trace, at: str | int = "peak", pids: Sequence[int] = ()) -> Report:
+def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -> Report:
     """What each imported module brought of the resident pages at a moment; rows stand before those that they imported.
 
     Args:

@@ -33,7 +33,7 @@ from wstrace.schema import (
     PROCESS_EXIT,
     PROCESS_FORK,
 )
-from wstrace.trace import Trace
+from wstrace.table import Recorded
 
 Columns = dict[str, NDArray[Any]]
 #: A moment, and the processes of which the pages are wanted, () = all; see Snapshots.at().
@@ -105,7 +105,7 @@ class Inputs:
         return np.array(sorted(found), np.intp)
 
 
-def read_all(trace: Trace, moments: Sequence[Wanted], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
+def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Filter) -> tuple[list[Inputs], int]:
     """What compositions at several moments need, and how many faults there are; its faults are counted in a cube.
 
     All have the same columns but those of the resident pages.
@@ -183,7 +183,7 @@ def read_all(trace: Trace, moments: Sequence[Wanted], cube: Cube, chosen: Filter
     return found, sum(seen)
 
 
-def _faults(trace: Trace, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
+def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
             kept: list[NDArray[np.bool_]], seen: list[int]) -> Iterator[Batch]:  # fmt: skip
     """The batches of faults; adds the cell of each fault, whether it is chosen, and how many there are."""
     more = [key for key in cube.keys if PAGE_FAULT.column(key) is not None]

@@ -10,7 +10,7 @@ import numpy as np
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.schema import MARK, NOT_RESIDENT, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
-from wstrace.trace import Trace
+from wstrace.table import Recorded
 from wstrace.trace_info import TraceInfo
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class Snapshots:
         taken: by time. ends: (host, pid) -> the time of its last end.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Recorded) -> None:
         self.info = trace.info
         self._marks = [
             (time, batch.strings[text])
@@ -191,7 +191,9 @@ class Snapshots:
         """The first snapshot of each process up to a time."""
         return list({one.process: one for one in reversed(self.taken) if one.time_ns <= until}.values())
 
-    def parts(self, trace: Trace, wanted: Collection[Snapshot], columns: Iterable[str]) -> dict[Snapshot, list[Batch]]:
+    def parts(
+        self, trace: Recorded, wanted: Collection[Snapshot], columns: Iterable[str]
+    ) -> dict[Snapshot, list[Batch]]:
         """The resident rows of snapshots."""
         known = {(one.time_ns, one.process, one.number): one for one in wanted}
         found: dict[Snapshot, list[Batch]] = {one: [] for one in wanted}
@@ -264,7 +266,7 @@ def _add_pages(pages: list[int], batch: Batch) -> None:
         pages.append(int(batch["pages"].sum(dtype=np.int64)))
 
 
-def _ends(trace: Trace) -> Mapping[tuple[int, int], int]:
+def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
     """(host, pid) -> the time of its last end."""
     found: dict[tuple[int, int], int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):

@@ -19,8 +19,8 @@ from wstrace.analysis.measures import shown as written
 from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.errors import UsageError
 from wstrace.firing import Recording
+from wstrace.table import Recorded
 from wstrace.text import estimates_note, json_safe, number, plural, printable, printable_words, size, unit_of
-from wstrace.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,7 +109,7 @@ class Report:
 
 
 def report(
-    trace: Trace,
+    trace: Recorded,
     by: Sequence[str] = ("line",),
     at: str | int = "",
     *,
@@ -194,7 +194,7 @@ def moment_words(moment: str) -> str:
 
 
 def _answer(
-    lead: str, total: dict[str, int], lines: list[Row], trace: Trace, of: Composition | None, chosen: Filter,
+    lead: str, total: dict[str, int], lines: list[Row], trace: Recorded, of: Composition | None, chosen: Filter,
     seen: int,
 ) -> str:  # fmt: skip
     """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`; seen: faults before the filter."""
@@ -244,7 +244,7 @@ def _answer(
     return f"{head}: {named}{ended}" if named else head
 
 
-def why_no_pages(trace: Trace) -> str:
+def why_no_pages(trace: Recorded) -> str:
     """Why no page is known to be there, and what lifts it."""
     if trace.info.incomplete:
         return "no resident pages are in what is left of the trace"
@@ -261,7 +261,7 @@ def sentences(of: Composition, report: Report) -> list[str]:
     return lines
 
 
-def _peak(trace: Trace) -> str:
+def _peak(trace: Recorded) -> str:
     """`peak at least 64.0 MiB resident; `, of the largest process, as the system says it; "" = it does not."""
     usage = trace.info.usage
     if not usage.peak_resident_bytes:
@@ -275,7 +275,7 @@ def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
     return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"] * bool(hint)
 
 
-def completeness(trace: Trace, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:
+def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:
     """`complete: 27,490 faults, 0 lost`, or what is missing."""
     lost, more = trace.ledger.lost, " known to be" * bool(trace.ledger.get("file_cut"))
     usage = trace.info.usage.faults

@@ -13,7 +13,7 @@ from wstrace.analysis.dimensions import Row
 from wstrace.analysis.inputs import LEFT_OUT
 from wstrace.analysis.tally import combinations
 from wstrace.schema import FAULT_MAJOR, SPAN, SPAN_OPEN
-from wstrace.trace import Trace
+from wstrace.table import Recorded
 
 Figures = NDArray[np.float64]
 
@@ -125,7 +125,7 @@ class Place(NamedTuple):
     depth: int
 
 
-def spans_of(trace: Trace) -> list[Span]:
+def spans_of(trace: Recorded) -> list[Span]:
     """The spans of a trace by their start, the longer one first."""
     found, names = [], ("time_ns", "end_ns", "pid", "tid", "name", "flags")
     for batch in trace.batches(SPAN.name):

@@ -18,14 +18,14 @@ from wstrace.analysis.losses import space_of
 from wstrace.analysis.report import Report, completeness
 from wstrace.analysis.tally import begins
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
+from wstrace.table import Recorded
 from wstrace.text import number, plural, size, unit_of
-from wstrace.trace import Trace
 
 _NEVER = np.iinfo(np.uint64).max
 _CUT = np.int64(-1)
 
 
-def unshared(trace: Trace, by: Sequence[str] = ("line",)) -> Report:
+def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
     """The copies of pages that processes shared since a fork, as a report: `copied`, and of these `at_the_end`.
 
     Args:
