@@ -34,26 +34,27 @@ class EntryPoint(NamedTuple):
 def entry_points(group: str) -> list[EntryPoint]:
     """The entry points of a group. Of two distributions with one name, only the first on sys.path counts."""
     if _only_folders():
-        return _in_folders(group, tuple(sys.path))
+        described = _in_folders(tuple(sys.path))
+        return [EntryPoint(*line, *about) for about, lines in described for line in _of_group(group, lines)]
     from importlib import metadata
 
     found = metadata.entry_points(group=group)
     return [EntryPoint(e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ("", ""))) for e in found]
 
 
-@functools.cache
-def _in_folders(group: str, folders: Sequence[str]) -> list[EntryPoint]:
-    entries, seen = [], set()
+@functools.cache  # one reading serves both groups
+def _in_folders(folders: Sequence[str]) -> list[tuple[tuple[str, str], list[str]]]:
+    """((name, version), the lines of entry_points.txt) of each distribution that has entry points for wstrace."""
+    found, seen = [], set()
     for folder in folders:
         for about in _distributions(folder or "."):
             name = os.path.basename(about).rpartition(".")[0].partition("-")[0].lower()
             normalized = name.replace("-", "_").replace(".", "_")
             if normalized not in seen:
                 seen.add(normalized)
-                lines = list(_of_group(group, _lines(os.path.join(about, "entry_points.txt"), group)))
-                name_and_version = _headers(about) if lines else ("", "")
-                entries += [EntryPoint(name, value, *name_and_version) for name, value in lines]
-    return entries
+                if lines := _lines(f"{about}/entry_points.txt", "wstrace"):
+                    found.append((_headers(about), lines))
+    return found
 
 
 def _only_folders() -> bool:
@@ -67,7 +68,7 @@ def _distributions(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError:
         return []
-    return [os.path.join(folder, name) for name in names if name.lower().endswith((".dist-info", ".egg-info"))]
+    return [f"{folder}/{name}" for name in names if name.lower().endswith((".dist-info", ".egg-info"))]
 
 
 def _lines(path: str, word: str = "") -> list[str]:

@@ -41,20 +41,22 @@ def callers_rights() -> AbstractContextManager[None]:
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Yields a folder in which outputs can be written, which is removed with all that is in it.
+    """Yields a folder in which outputs can be written, which is removed with the files in it.
 
     Under sudo it is the caller's: files are written with that user's rights, for whom root's own folder is closed.
     """
-    import shutil  # most runs need none
-    import tempfile
-
+    # As tempfile and shutil would, whose import takes 6 ms of every `run`.
+    places = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")] + ["/tmp", "/var/tmp"]  # noqa: S108
+    folder = os.path.join(next(filter(os.path.isdir, places), "."), f"wstrace-{os.urandom(8).hex()}")
     with callers_rights():
-        folder = tempfile.mkdtemp(prefix="wstrace-")
+        os.mkdir(folder, 0o700)
     try:
         yield folder
     finally:
-        with callers_rights():
-            shutil.rmtree(folder, ignore_errors=True)
+        with callers_rights(), contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
 
 
 def effective_uid() -> int:

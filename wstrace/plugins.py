@@ -393,10 +393,13 @@ def default_plugins() -> Plugins:
 @functools.cache
 def own_platform() -> Platform | None:
     """The Platform of this system from wstrace_plugins.os, even where that is switched off; None if there is none."""
-    try:
-        return Plugins(allowed=[_PLATFORM], third_party=False).platform
-    except Unavailable:
-        return None
+    for entry in _entry_points():
+        if (entry.distribution, entry.name) == (BUILT_IN, _PLATFORM):
+            try:
+                return cast("Platform", entry.load().wstrace_platform())
+            except Unavailable:
+                break
+    return None
 
 
 def _entry_points() -> list[EntryPoint]:

@@ -6,18 +6,17 @@ Every line, heading and cell passes wstrace.text.printable here, once. Nothing e
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from textwrap import wrap
 from typing import Literal, NamedTuple, TextIO
 
 import click
 
 from wstrace.errors import OutputError
-from wstrace.output_file import open_output
 from wstrace.text import encodable, printable, without_parameters
 
 #: Tags of a compiler or interpreter, which do not help to identify a file.
@@ -299,13 +298,10 @@ class Output:
         broken: whether its reader closed the pipe (`| head`) or it was closed; later text is discarded.
     """
 
-    def __init__(
-        self, stream: TextIO, *, name: str = "the terminal", owned: bool = False, width: int | None = None
-    ) -> None:
+    def __init__(self, stream: TextIO, *, name: str = "the terminal", width: int | None = None) -> None:
         self.stream, self._width = stream, width
         self.name = name
         self.broken = False
-        self._owned = owned
         self.encoding = getattr(stream, "encoding", None) or "utf-8"
         try:
             self.terminal = stream.isatty()
@@ -314,24 +310,13 @@ class Output:
         self.unicode = has_blocks(self.encoding)
 
     @classmethod
-    def open(cls, path: str) -> Output:
-        """A UTF-8 file; an existing one is overwritten. Raises OutputError."""
-        opened = open_output(path, force=True)
-        if opened.regular:
-            os.ftruncate(opened.fd, 0)
-        return cls(os.fdopen(opened.fd, "w", encoding="utf-8"), name=path, owned=True)
-
-    @classmethod
     def standard(cls, name: str, *, width: int | None = None) -> Output:
-        """The present stdout or stderr of this process; the null device when it has none, as under pythonw.
+        """The present stdout or stderr of this process; nowhere when it has none, as under pythonw.
 
         Args:
             width: the cells of a line where it is no terminal; None = as many as it takes.
         """
-        stream = getattr(sys, name)
-        if stream is None:
-            return cls(open(os.devnull, "w", encoding="utf-8"), owned=True)
-        return cls(stream, name=name, width=width)
+        return cls(getattr(sys, name) or io.StringIO(), name=name, width=width)
 
     def write(self, text: str) -> None:
         """Writes text and flushes. Raises OutputError for a failure such as a full disk, not for a closed pipe."""
@@ -360,11 +345,6 @@ class Output:
             os.dup2(nowhere, self.stream.fileno())
             os.close(nowhere)
 
-    def close(self) -> None:
-        """Closes what open() opened."""
-        if self._owned:
-            self.stream.close()
-
     @property
     def width(self) -> int | None:
         """The width of the terminal in cells; where it is no terminal that of standard(), None = endless."""
@@ -387,6 +367,8 @@ class Output:
             if isinstance(part, TextTable):
                 lines += part.lines(width=width, unicode=self.unicode, colors=colors)
             elif self.terminal and width is not None:
+                from textwrap import wrap
+
                 broken = wrap(printable(part), width, break_long_words=False, break_on_hyphens=False) or [""]
                 lines += broken if lines or not colors else [styled(line, "bold") for line in broken]
             else:

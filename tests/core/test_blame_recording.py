@@ -3,8 +3,9 @@
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
 
-from wstrace.analysis.recording import first_lines, moment_of, pids_of
-from wstrace.firing import ENDED, KILLED, REACHED, Firing
+from wstrace.analysis.recording import first_lines, moment_of
+from wstrace.analysis.report import report
+from wstrace.firing import ENDED, KILLED, REACHED, Firing, Recording
 from wstrace.schema import LOSS_EVENTS, PAGE_EXCLUSIVE
 
 SECOND = 1_000_000_000
@@ -31,7 +32,8 @@ def recording(how: str, *, looked_at: int | None = 90, pages: int = 5 * MIB):
 
 
 def shown(trace) -> list[str]:
-    return first_lines(composition(trace, at=moment_of(trace.info)))
+    fired = Recording.of(trace.info.extra)
+    return first_lines(composition(trace, at=moment_of(fired), pids=fired.pids), fired)
 
 
 def test_a_size_that_was_reached_names_the_lines_of_the_pages_that_are_there():
@@ -83,8 +85,7 @@ def test_a_full_ring_says_that_it_kept_less():
 def test_another_trace_has_no_such_line():
     trace = recording(KILLED)
     del trace.info.extra["recording"]
-    assert shown(trace) == []
-    assert moment_of(trace.info) == "peak"
+    assert not report(trace).answer.startswith("api")
 
 
 @pytest.mark.parametrize("name", ["{0}{", "\x1b[2J"])
@@ -97,7 +98,6 @@ def test_names_from_outside_are_text(name):
 def test_of_several_cgroups_only_its_own_processes_count():
     trace = recording(ENDED, looked_at=None)
     trace.info.extra["recording"]["pids"] = [8]
-    line = first_lines(composition(trace, at=moment_of(trace.info), pids=pids_of(trace.info)))[0]
-    assert line.endswith(": no fault was recorded then, and its memory was not looked at")
+    assert shown(trace)[0].endswith(": no fault was recorded then, and its memory was not looked at")
     trace.info.extra["recording"]["pids"] = [7, 8]
     assert "3.0 by load_frame app.py:31" in shown(trace)[0]

@@ -190,14 +190,6 @@ def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path):
     assert (reported_of["state"], reported_of["damage"]["lost_bytes"]) == ("clean", 0)
 
 
-def test_a_summary_on_stdout_does_not_damage_a_trace_there():
-    ran = wstrace("run", "-o", "-", "-e", "console:to=stdout", "-c", "print('printed')")
-    assert (ran.returncode, ran.stdout) == (125, "")
-    assert ran.stderr == (
-        "wstrace: -o - and console:to=stdout both write to standard output; write -o FILE, or to=stderr\n"
-    )
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that closes a descriptor")
 def test_what_the_target_prints_does_not_damage_a_trace_on_stdout_where_stderr_is_closed(tmp_path):
     words = [sys.executable, "-m", "wstrace", "run", "-q", "-o", "-", "-c", "print('printed\\n' * 9999)"]

@@ -12,41 +12,26 @@ from wstrace.analysis.dimensions import NAME_LIMIT, Row, first_touched, most_of,
 from wstrace.analysis.timeline import Timeline
 from wstrace.firing import ENDED, KILLED, Recording
 from wstrace.text import duration, number, printable, unit_of
-from wstrace.trace_info import TraceInfo
 
 #: The least share of what arrived that a line has which the first line names.
 _SHARE = 0.1
 _VERBS = {KILLED: "killed at ", ENDED: "ended at "}
 
 
-def moment_of(info: TraceInfo) -> str | int:
-    """The moment to tell of a trace: of a recording when its trigger fired, or the last look before a kill or an end;
-    of any other its peak.
-    """
-    fired = Recording.of(info.extra)
-    if fired is None:
-        return "peak"
+def moment_of(fired: Recording) -> int:
+    """The moment that a recording shows, in ns: when its trigger fired, or the last look before a kill or an end."""
     if fired.how not in (KILLED, ENDED):
         return fired.time_ns
     return fired.last_look_ns if fired.last_look_ns >= fired.begin_ns else 0
 
 
-def pids_of(info: TraceInfo) -> tuple[int, ...]:
-    """The processes that a recording is about; () = all that it has, as any other trace."""
-    fired = Recording.of(info.extra)
-    return () if fired is None else fired.pids
-
-
-def first_lines(of: Composition) -> list[str]:
-    """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept; [] = no recording.
+def first_lines(of: Composition, fired: Recording) -> list[str]:
+    """`api: at 400.2 MiB; +310.0 in the last 90 s: 240.0 by load_index app.py:88`, and what is kept.
 
     The gain is of the sizes that were read. Of the lines it says what arrived in that time and was still there at
     the moment of the composition. What arrived later, or is in no snapshot, is said to be brought. The size of a cgroup
     is what it is charged for, its page cache included and without what others are charged for: both are named.
     """
-    fired = Recording.of(of.info.extra)
-    if fired is None:
-        return []
     unit, divisor = unit_of(max(fired.n_bytes, fired.from_bytes))
     seconds = max(fired.time_ns - fired.from_ns, 0) / 1e9
     line = f"{printable(fired.who, NAME_LIMIT) or '?'}: {_VERBS.get(fired.how, 'at ')}{fired.n_bytes / divisor:,.1f}"

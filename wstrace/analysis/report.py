@@ -16,9 +16,7 @@ from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
 from wstrace.analysis.measures import measures
 from wstrace.analysis.measures import shown as written
-from wstrace.analysis.recording import first_lines, moment_of, pids_of
 from wstrace.errors import UsageError
-from wstrace.firing import Recording
 from wstrace.table import Recorded
 from wstrace.text import estimates_note, json_safe, number, plural, printable, printable_words, size, unit_of
 
@@ -135,17 +133,21 @@ def report(
         raise UsageError(f"--sort {lead}", f"known: {', '.join(measures())}")
     chosen = chosen or Filter()
     moments: list[Wanted] = []
-    happened = Recording.of(trace.info.extra) is not None and not at and not chosen
-    if happened:  # a recording of a flight recorder says first what happened
-        at = moment_of(trace.info)
-        moments.append((at, pids_of(trace.info)))
+    fired = None
+    if "recording" in trace.info.extra and not at and not chosen:  # a flight recorder's says first what happened
+        from wstrace.analysis import recording  # which other traces need not import
+        from wstrace.firing import Recording
+
+        if fired := Recording.of(trace.info.extra):
+            at = recording.moment_of(fired)
+            moments.append((at, fired.pids))
     first = len(moments)
     attached = bool(trace.info.targets) and trace.info.exit_code is None
     moments.append((at or ("exit" if attached else "peak"), chosen.pids))
     if attached and not at:
         moments.append(("start", chosen.pids))
     past = Past(trace, moments, by=by, chosen=chosen, rule=rule)
-    recording = first_lines(Composition(trace, past=past)) if happened else []
+    happened = recording.first_lines(Composition(trace, past=past), fired) if fired else []
     of, cube = None, past.cube
     sums = {name: cube.measure(name) for name in cube.sums}
     if len(past.inputs[first].runs["pages"]):
@@ -159,7 +161,7 @@ def report(
         lead = "faults" if of is None else "grown" if "grown" in sums else "resident"
     lines = rows_of(past.labels("line"), sums, lead)
     total = {name: int(sums[name].sum()) for name in measures() if name in sums}
-    answer, *further = [*recording, _answer(lead, total, lines, trace, of, chosen, past.seen)]
+    answer, *further = [*happened, _answer(lead, total, lines, trace, of, chosen, past.seen)]
     return Report(
         tuple(by),
         lead,

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -147,20 +146,15 @@ class Recording:
                 raise UsageError(f"-P no:{word}: there is no such plugin", "wstrace plugins shows all")
         if page := self.options.pictures:
             output = self.options.output
-            piped = output and (output == "-" or (Path(output).exists() and not Path(output).is_file()))
+            piped = output and (output == "-" or (os.path.exists(output) and not os.path.isfile(output)))
             if piped or self._has(RECORDER) or not self.plugins.taking_output():
                 raise UsageError("--html needs the whole trace in a file", "later: wstrace report FILE --html OUT.html")
             if output and os.path.realpath(page) == os.path.realpath(output):
                 raise UsageError(f"-o and --html both name {page}", "name two files")
             if not page.lower().endswith((".html", ".htm")):
                 raise UsageError(f"{page}: a report is a file that ends in .html", f"write {page}.html")
-            if Path(page).is_file() and not self.options.force:
+            if os.path.isfile(page) and not self.options.force:
                 raise exists(page)
-        if self.options.output == "-":
-            for name in (spec.name for spec in self._exporters() if spec.options.get("to") == "stdout"):
-                raise UsageError(
-                    f"-o - and {name}:to=stdout both write to standard output", "write -o FILE, or to=stderr"
-                )
 
     def record(self, targets: Sequence[Target], command: Sequence[str] = (), *, groups: Sequence[Group] = ()) -> int:
         """Traces what is given as the options ask, to the end; returns the exit code. For the arguments, see Session.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json as json_format
 import os
 import re
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from wstrace.batch import Batch
 from wstrace.errors import WstraceError
@@ -24,11 +23,7 @@ class Console(Exporter):
     """Prints the report of the trace that was kept.
 
     Args:
-        stream: the stream to print to, instead of `to` and `path`.
-        to: stderr or stdout.
-        path: a file instead.
-        top: the number of rows of the table.
-        json: the report as one JSON object.
+        stream: the stream to print to; None = stderr.
         quiet: print only what was lost.
         over_time: the seconds between two moments, of which what grew is printed first; 0 = none. It needs snapshots of
             resident pages: `-s working_set:interval=1`.
@@ -44,25 +39,17 @@ class Console(Exporter):
         self,
         stream: TextIO | None = None,
         *,
-        to: Literal["stderr", "stdout"] = "stderr",
-        path: str = "",
-        top: int = 10,
-        json: bool = False,
         quiet: bool = False,
         over_time: float = 0,
     ) -> None:
-        self._stream, self._to, self._path = stream, to, path
-        self._top, self._json, self._quiet, self._step = max(top, 1), json, quiet, over_time
+        self._stream, self._quiet, self._step = stream, quiet, over_time
         self._context = Context()
         self._output: Output | None = None
 
     def start(self, context: Context) -> None:
-        """Opens the output. Raises OutputError."""
+        """Finds the output."""
         self._context = context
-        if self._stream is not None:
-            self._output = Output(self._stream)
-        else:
-            self._output = Output.open(self._path) if self._path else Output.standard(self._to)
+        self._output = Output(self._stream) if self._stream is not None else Output.standard("stderr")
 
     def export(self, batch: Batch) -> None:
         """Does nothing: the report is made of the trace that was kept."""
@@ -72,13 +59,10 @@ class Console(Exporter):
         output = self._output
         if output is None:
             return
-        try:
-            if self._quiet:
-                output.write(losses(self._context.ledger))
-            else:
-                self._show(output)
-        finally:
-            output.close()
+        if self._quiet:
+            output.write(losses(self._context.ledger))
+        else:
+            self._show(output)
 
     def _show(self, output: Output) -> None:
         """Prints what `report FILE` prints."""
@@ -95,21 +79,13 @@ class Console(Exporter):
         except WstraceError as error:  # somebody else has taken it away
             output.write(f"{printable(str(error))}\n")
             return
-        if self._json:
-            output.write(json_format.dumps(found.as_dict(), indent=2) + "\n")
-        else:
-            output.show(*grown, *usual(found, self._top), "", next_step(info))
+        output.show(*grown, *usual(found), "", next_step(info))
 
     def _grown(self, trace: Trace) -> list[str | TextTable]:
         from wstrace.analysis.compare import OverTime
         from wstrace_exporters.console.report_table import over_time
 
-        return [*over_time(OverTime(trace, self._step), self._top), ""]
-
-    def cancel(self) -> None:
-        """Prints nothing."""
-        if self._output is not None:
-            self._output.close()
+        return [*over_time(OverTime(trace, self._step)), ""]
 
     def after_fork_in_child(self) -> None:
         """In a forked child: drops the output without writing."""

@@ -64,7 +64,7 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     return TextTable([*heads, Column(title, "name")], cells, len(cells), strong)
 
 
-def over_time(found: OverTime, top: int) -> list[str | TextTable]:
+def over_time(found: OverTime, top: int = 10) -> list[str | TextTable]:
     """What grew and how fast, a row for each moment with what changed most since the one before, and all that grew."""
     report = found.report()
     lines = parts(report, top=top, names=_FIRST)

@@ -9,7 +9,6 @@ Source: kernel/kallsyms.c of Linux; vdso(7).
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Ima
 #: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's
 KERNEL_START = 1 << 63
 MAX_BYTES = 64 << 20
-_KALLSYMS, _BOOT = Path("/proc/kallsyms"), Path("/proc/sys/kernel/random/boot_id")
+_KALLSYMS, _BOOT = "/proc/kallsyms", "/proc/sys/kernel/random/boot_id"
 #: nm's letters of what is code
 _CODE = np.frombuffer(b"tTwW", "u1")
 _NEWLINE, _SPACE = b"\n "
@@ -34,8 +33,10 @@ def own_kernel_image(file: str, boot_id: str) -> Image | None:
         boot_id: the boot that it belongs to; "" = this one.
     """
     try:
-        if boot_id and boot_id != _BOOT.read_text("ascii").strip():
-            return None
+        if boot_id:
+            with open(_BOOT, encoding="ascii") as booted:
+                if boot_id != booted.read().strip():
+                    return None
     except (OSError, ValueError):
         return None
     return kernel_image() if file == OWN_KERNEL[0] else vdso_image()
@@ -55,10 +56,10 @@ def vdso_image() -> Image | None:
     return replace(image, demangle=lambda name: name.removeprefix("__vdso_"))  # clock_gettime is the weak name
 
 
-def kernel_image(path: Path = _KALLSYMS) -> Image | None:
+def kernel_image(path: str = _KALLSYMS) -> Image | None:
     """The functions of the kernel and its modules (`name [module]`); None where addresses are hidden."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             content = file.read(MAX_BYTES)
         text = np.frombuffer(content, "u1")
         # ADDRESS TYPE NAME[\t[MODULE]]

@@ -11,7 +11,6 @@ import pytest
 from kit.blame_scripted import ANON, APP, PAGE, Script, saved
 from kit.screen import Screen
 
-from wstrace.errors import OutputError
 from wstrace.terminal import Output, width_of
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
@@ -102,15 +101,6 @@ def test_quiet_prints_losses_and_nothing_else(kit):
     assert kit.printed(trace, quiet=True) == "lost          113  records that the kernel dropped: its buffer was full\n"
 
 
-def test_path_is_a_new_file_or_one_clear_error(kit, tmp_path):
-    console = Console(path=str(tmp_path / "r.txt"))
-    console.start(kit.Trace().context)
-    console.close()
-    assert (tmp_path / "r.txt").read_text(encoding="utf-8") == "not saved: add -o FILE\n"
-    with pytest.raises(OutputError, match=r"cannot write .*No such file"):
-        Console(path=str(tmp_path / "no" / "r.txt")).start(kit.Trace().context)
-
-
 def test_a_closed_stream_is_no_error(kit):
     stream = io.StringIO()
     stream.close()
@@ -132,4 +122,3 @@ def test_output_of_a_process_without_streams(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     output = Output.standard("stderr")
     output.write("text")
-    output.close()

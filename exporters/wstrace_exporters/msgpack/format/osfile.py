@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from wstrace.clock import ClockAnchor
@@ -53,8 +52,8 @@ def clocks() -> dict[str, int]:
 
 def boot_id() -> str:
     """Identifies this boot of this machine; "" where the system does not say."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
     return ""
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from wstrace_exporters.msgpack.format.layout import SYNC
 
 
 def part_path(path: str, number: int) -> str:
     """The path or URL of part `number`."""
-    stem, suffix = os.path.splitext(path)  # noqa: PTH122  as of a URL
+    stem, suffix = os.path.splitext(path)  # as of a URL
     return path if number == 0 else f"{stem}.{number:04}{suffix}"
 
 
@@ -28,26 +27,28 @@ def name_and_number(path: str) -> tuple[str, int]:
 
 def parts_prefix(path: str) -> str:
     """What the names of all parts begin with, by the path of part 0."""
-    return os.path.splitext(path)[0]  # noqa: PTH122
+    return os.path.splitext(path)[0]
 
 
 def parts_there(path: str) -> list[str]:
     """The paths of the parts of a trace that exist, in order, by that of part 0; only files that begin like a trace."""
-    whole = Path(path)
-    pattern = re.compile(re.escape(whole.stem) + r"\.(\d{4,9})" + re.escape(whole.suffix))
+    folder, name = os.path.split(path)
+    stem, suffix = os.path.splitext(name)
+    pattern = re.compile(re.escape(stem) + r"\.(\d{4,9})" + re.escape(suffix))
     try:
-        names = [entry.name for entry in whole.parent.iterdir()]
+        names = os.listdir(folder or ".")
     except OSError:
         return []
-    numbered = sorted((int(match[1]), str(whole.parent / name)) for name in names if (match := pattern.fullmatch(name)))
+    found = (match for name in names if (match := pattern.fullmatch(name)))
+    numbered = sorted((int(match[1]), os.path.join(folder, match[0])) for match in found)
     return list(filter(_is_trace, [path, *(part for _, part in numbered)]))
 
 
 def _is_trace(path: str) -> bool:
     try:
-        if not Path(path).is_file():
+        if not os.path.isfile(path):
             return False
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(len(SYNC)) == SYNC
     except OSError:
         return False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format.part_names import name_and_number, parts_prefix, parts_there
@@ -42,12 +42,12 @@ def files_of(paths: Iterable[str]) -> list[Place]:
     return list(found.values())
 
 
-def _resolved(part: str) -> Path:
+def _resolved(part: str) -> str:
     """The path without links; as it was given in a working directory that was deleted."""
     try:
-        return Path(part).resolve()
+        return os.path.realpath(part)
     except FileNotFoundError:
-        return Path(part)
+        return part
 
 
 def objects_of(url: str) -> list[StoredObject]:
@@ -85,7 +85,7 @@ def parts_of(path: str) -> list[str]:
     beside = [part for part in parts_there(path) if part != path]
     if not beside:
         return [path]
-    return _chain([path, *beside] if Path(path).exists() else beside)
+    return _chain([path, *beside] if os.path.exists(path) else beside)
 
 
 def _chain(paths: list[str]) -> list[str]:

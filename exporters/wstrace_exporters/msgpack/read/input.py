@@ -6,8 +6,6 @@ import os
 import stat
 import sys
 import threading
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING
 
 from wstrace.errors import TraceFileError, TraceFileNotFound
@@ -101,8 +99,10 @@ class StandardInput:
             raise TraceFileError(
                 "standard input is no trace", "pipe one into it: wstrace run -o - -- COMMAND | wstrace report -"
             )
+        from tempfile import TemporaryDirectory  # with shutil 6 ms, which no other input needs
+
         self._folder = TemporaryDirectory(prefix="wstrace-")
-        self.path = str(Path(self._folder.name) / "standard input")
+        self.path = os.path.join(self._folder.name, "standard input")
         try:
             self._copy(stream, limit)
         except BaseException as error:
@@ -114,7 +114,7 @@ class StandardInput:
 
     def _copy(self, stream: IO[bytes], limit: int) -> None:
         size = 0
-        with Path(self.path).open("xb") as file:
+        with open(self.path, "xb") as file:
             while chunk := stream.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
