@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.fake_windows_creation import FakeCreation
-from kit.fake_windows_system import KILL_ON_JOB_CLOSE, at, write_utf16
+from kit.fake_windows_system import KILL_ON_JOB_CLOSE, FakeSystem, at, write_utf16
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
     MEMORY_BASIC_INFORMATION,
@@ -88,7 +87,7 @@ class FakeProcess:
                 self.lost += 1
 
 
-class FakeWindows(FakeCreation):
+class FakeWindows(FakeSystem):
     """The api of one fake machine.
 
     Args:

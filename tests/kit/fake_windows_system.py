@@ -44,7 +44,6 @@ class FakeSystem:
         self.no_listing = False
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
-        self.protection = {}
         self.priorities = []
         self._tokens = {}
         self._error = threading.local()
@@ -133,14 +132,6 @@ class FakeSystem:
         write_utf16(domain, "HERE", 256)
         return 1
 
-    def GetProcessInformation(self, handle: int, kind: int, buffer: int, size: int) -> int:
-        """ProcessProtectionLevelInfo (7): 0xFFFFFFFE for a process without protection."""
-        pid = self._held(handle)[0]
-        if kind != 7:
-            return self._fail(winapi.ERROR_INVALID_PARAMETER)
-        at(buffer, "<u4", 1)[0] = self.protection.get(pid, 0xFFFFFFFE)
-        return 1
-
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     def CreateJobObjectW(self, security: None, name: None) -> int:
@@ -164,6 +155,19 @@ class FakeSystem:
             self.jobs[job].limits = int(at(value + 16, "<u4", 1)[0])
         elif what == 7:
             self.jobs[job].port = int(at(value, "<u8", 2)[1])
+        return 1
+
+    def AssignProcessToJobObject(self, job: int, process: int) -> int:
+        """The process is a member, and the first message."""
+        pid = self._held(process)[0]
+        self.jobs[job].members.add(pid)
+        self.jobs[job].messages.append((6, pid))
+        return 1
+
+    def TerminateProcess(self, handle: int, code: int) -> int:
+        """It has ended."""
+        process = self.processes[self._held(handle)[0]]
+        process.exited, process.exit_code = True, code
         return 1
 
     def IsProcessInJob(self, process: int, job: int, result: int) -> int:

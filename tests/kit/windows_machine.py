@@ -6,6 +6,7 @@ from kit.fake_windows import FakeAllocation, FakeWindows
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
 from wstrace_plugins.page_faults.windows.backend import PageFaults
 
@@ -31,12 +32,9 @@ def machine(**options) -> FakeWindows:
 
 
 def job_of(windows, pid=7) -> Job:
-    """A job in which that process was created."""
-    job = Job(windows)
-    job.pid = pid
-    windows.jobs[job.handle].members.add(pid)
-    windows.jobs[job.handle].messages.append((6, pid))
-    return job
+    """A job in which that process is."""
+    with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
+        return Job(windows, pid, handle)
 
 
 def traced(windows, *pids, launched=True, context=None, **options):

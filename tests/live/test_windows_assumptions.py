@@ -223,9 +223,9 @@ def test_the_launcher_that_pip_made_is_resolved():
     path = shutil.which("pytest")
     if path is None:
         pytest.skip("pytest is in no PATH here")
-    found = launchers.read(path)
-    assert found is not None, "assumption: pip's launcher ends in #!INTERPRETER and a zip"
-    assert Path(found.interpreter).samefile(sys.executable), "assumption: the shebang is this Python"
+    found = launchers.interpreter_of(path)
+    assert found, "assumption: pip's launcher ends in #!INTERPRETER and a zip"
+    assert Path(found).samefile(sys.executable), "assumption: the shebang is this Python"
 
 
 STORM = """

@@ -130,7 +130,7 @@ def test_a_machine_that_lets_nobody_into_a_job():
     windows = machine()
     windows.no_jobs = True
     with pytest.raises(Unavailable, match="CreateJobObjectW failed with 5"):
-        Job(windows)
+        Job(windows, 7, 0)
     assert not windows.handles
 
 
@@ -182,18 +182,6 @@ def test_the_low_two_bits_of_a_number_do_not_name_its_neighbour():
     with pytest.raises(TargetExited, match="no process has the id 13"):
         winapi.open_process(windows, 13, winapi.QUERY_RIGHTS)
     assert not windows.handles
-
-
-def test_a_protected_process_is_reported_as_one():
-    windows = machine()
-    windows.process(12, denied="limited")
-    windows.protection[12] = 1  # PROTECTION_LEVEL_WINDOWS
-    with pytest.raises(Unavailable, match="protected") as refused:
-        winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)
-    assert "elevated" not in refused.value.remedy
-    windows.protection.clear()
-    with pytest.raises(Unavailable, match="ERROR_ACCESS_DENIED"):
-        winapi.open_process(windows, 12, winapi.QUERY_RIGHTS)
 
 
 def test_a_child_that_is_refused_during_a_listing_stays_refused():

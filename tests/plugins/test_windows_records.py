@@ -101,11 +101,6 @@ def test_what_tells_of_processes():
     assert entry.item() == (0x180, 14, 0x12340, 42, 7, 0x1000000)
 
 
-def test_what_creates_a_process():
-    assert golden("startup", layouts.STARTUPINFOEXW)[0].item() == (112, 0x12340)
-    assert golden("created", layouts.PROCESS_INFORMATION)[0].item() == (0x44, 0x48, 42)
-
-
 def test_the_version_of_the_system():
     version = np.frombuffer(bytes.fromhex(BYTES["version"])[:276], layouts.OSVERSIONINFOW)[0]
     assert (int(version["dwOSVersionInfoSize"]), int(version["dwBuildNumber"])) == (276, 26100)

@@ -9,7 +9,6 @@ import time
 import pytest
 
 import wstrace
-from wstrace.errors import Unavailable
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.backend import platform
@@ -148,30 +147,6 @@ time.sleep(60)
         process.stdout.close()
         assert processes.exited(winapi, handle, 2000 if resumed else 20_000) is not resumed
         winapi.TerminateProcess(handle, 0)
-
-
-def test_a_tracer_that_is_killed_at_the_creation_leaves_no_suspended_process():
-    """The process has just come into being, and nothing else was done to it."""
-    tracer = """
-import os, sys
-from wstrace_plugins.os.windows import api, creation
-from wstrace_plugins.os.windows.resolve import resolve
-class Killed:
-    def __getattr__(self, name):
-        return getattr(api, name)
-    def CreateProcessW(self, *arguments):
-        assert api.CreateProcessW(*arguments)
-        print(creation.np.ctypeslib.as_array((api.ctypes.c_uint32 * 6).from_address(arguments[-1]))[4], flush=True)
-        api.TerminateProcess(api.GetCurrentProcess(), 9)
-creation.create(Killed(), resolve([sys.executable, "-c", "pass"]))
-"""
-    done = subprocess.run([sys.executable, "-c", tracer], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 9, done.stderr
-    try:
-        with processes.opened(winapi, int(done.stdout), winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE) as handle:
-            assert processes.exited(winapi, handle, 10_000)
-    except Unavailable:
-        pass  # it is gone already
 
 
 def test_a_target_may_be_kept_out_of_our_job(monkeypatch):

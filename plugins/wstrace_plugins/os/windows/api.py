@@ -46,7 +46,7 @@ ERROR_NOACCESS = 998
 
 DENIED = (
     "run wstrace in an elevated terminal (Run as administrator), or as the user who owns the process; "
-    "an administrator may add --debug-privilege"
+    "an administrator may add --debug-privilege; nothing opens a protected process (antivirus, parts of the system)"
 )
 
 # -- memory, winnt.h ----------------------------------------------------------------------------------------------
@@ -59,7 +59,6 @@ PAGE_EXECUTE, PAGE_EXECUTE_READ, PAGE_EXECUTE_READWRITE, PAGE_EXECUTE_WRITECOPY 
 PAGE_GUARD = 0x100
 WRITE_WATCH_FLAG_RESET = 1
 
-_PROTECTION_LEVEL, PROTECTION_LEVEL_NONE = 7, 0xFFFF_FFFE  # GetProcessInformation: ProcessProtectionLevelInfo
 INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
@@ -84,8 +83,6 @@ NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
-#: ProcessProtectionLevelInfo = 7 is a DWORD.
-GetProcessInformation = declare("kernel32.dll", "GetProcessInformation", c_int32, c_void_p, c_int32, c_void_p, c_uint32)
 #: ProcessBasicInformation = 0; returns an NTSTATUS.
 NtQueryInformationProcess = declare(
     "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
@@ -114,6 +111,7 @@ GetWriteWatch = declare(
 )
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
 
+AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
 CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
 SetInformationJobObject = declare(
     "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
@@ -128,26 +126,6 @@ IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_
 QueryInformationJobObject = declare(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
-
-LoadLibraryExW = declare("kernel32.dll", "LoadLibraryExW", c_void_p, c_wchar_p, c_void_p, c_uint32)
-FreeLibrary = declare("kernel32.dll", "FreeLibrary", c_int32, c_void_p)
-FindResourceW = declare("kernel32.dll", "FindResourceW", c_void_p, c_void_p, c_wchar_p, c_void_p)
-SizeofResource = declare("kernel32.dll", "SizeofResource", c_uint32, c_void_p, c_void_p)
-LoadResource = declare("kernel32.dll", "LoadResource", c_void_p, c_void_p, c_void_p)
-LockResource = declare("kernel32.dll", "LockResource", c_void_p, c_void_p)
-
-CreateProcessW = declare(
-    "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, c_void_p, c_wchar_p,
-    c_void_p, c_void_p,
-)  # fmt: skip
-InitializeProcThreadAttributeList = declare(
-    "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
-)
-UpdateProcThreadAttribute = declare(
-    "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, c_size_t, c_void_p, c_size_t, c_void_p,
-    c_void_p,
-)  # fmt: skip
-DeleteProcThreadAttributeList = declare("kernel32.dll", "DeleteProcThreadAttributeList", None, c_void_p)
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
 OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
@@ -191,35 +169,15 @@ def open_process(api: WindowsApi, pid: int, rights: int) -> int:
 
     Raises:
         TargetExited: there is no such process.
-        Unavailable: access is refused; the error says what lifts that, if anything does.
+        Unavailable: access is refused.
     """
     handle = api.OpenProcess(rights, 0, pid)
     if not handle:
         code = api.GetLastError()
         if code == ERROR_INVALID_PARAMETER:
             raise TargetExited(f"no process has the id {pid}")
-        if code == ERROR_ACCESS_DENIED and is_protected(api, pid):
-            raise Unavailable(
-                f"process {pid} is protected: Windows opens it to no program of a user's, elevated or not",
-                "trace another process: nothing lifts this",
-            )
         raise failed("OpenProcess", code, f"of pid {pid}")
     if api.GetProcessId(handle) not in (0, pid):  # OpenProcess ignores the lowest two bits of a pid
         api.CloseHandle(handle)
         raise TargetExited(f"no process has the id {pid}")
     return int(handle)
-
-
-def is_protected(api: WindowsApi, pid: int) -> bool:
-    """Whether a process is protected (antivirus, parts of the system, copy protection); False when not known."""
-    handle = api.OpenProcess(PROCESS_QUERY_LIMITED_INFORMATION, 0, pid)
-    if not handle:
-        return False
-    level = ctypes.c_uint32(PROTECTION_LEVEL_NONE)
-    try:
-        known = api.GetProcessInformation(handle, _PROTECTION_LEVEL, ctypes.addressof(level), 4)
-    except Unavailable:  # before Windows 8
-        known = 0
-    finally:
-        api.CloseHandle(handle)
-    return bool(known) and level.value != PROTECTION_LEVEL_NONE

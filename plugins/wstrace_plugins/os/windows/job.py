@@ -26,22 +26,20 @@ _MAX_MEMBERS = 1 << 16
 
 
 class Job:
-    """A job for a process that has not run yet, so that its descendants are in it too.
+    """The job of a suspended process that has not run yet, so that its descendants are in it too.
 
     Until release(), the end of this tracer terminates the process. Afterwards the job has no limits.
 
     Args:
         api: wstrace_plugins.os.windows.api or a stand-in.
-
-    Attributes:
-        pid: the process, set when it has been created in the job.
+        pid, process: the process, and a handle with all rights on it.
 
     Raises:
         Unavailable: Windows refuses the job.
     """
 
-    def __init__(self, api: WindowsApi) -> None:
-        self._api, self.pid = api, 0
+    def __init__(self, api: WindowsApi, pid: int, process: int) -> None:
+        self._api, self._pid = api, pid
         self._message, self._key, self._about = np.zeros(1, "<u4"), np.zeros(1, "<u8"), np.zeros(1, "<u8")
         self._handles: list[int] = []
         try:
@@ -51,19 +49,23 @@ class Job:
             )
             self._set(_ASSOCIATE_COMPLETION_PORT, np.array([1, self._port], "<u8"))
             self._limit(_BREAKAWAY_OK | _KILL_ON_JOB_CLOSE)
+            self._checked("AssignProcessToJobObject", api.AssignProcessToJobObject(self.handle, process))
         except BaseException:
             self.close()
             raise
 
-    def _made(self, call: str, result: Any) -> int:
+    def _checked(self, call: str, result: Any) -> int:
         if not result:
             raise winapi.failed(call, self._api.GetLastError())
-        self._handles.append(int(result))
         return int(result)
 
+    def _made(self, call: str, result: Any) -> int:
+        self._handles.append(self._checked(call, result))
+        return self._handles[-1]
+
     def _set(self, what: int, value: Any) -> None:
-        if not self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes):
-            raise winapi.failed("SetInformationJobObject", self._api.GetLastError())
+        done = self._api.SetInformationJobObject(self.handle, what, value.ctypes.data, value.nbytes)
+        self._checked("SetInformationJobObject", done)
 
     def _limit(self, flags: int) -> None:
         limits = np.zeros(_LIMITS_BYTES, "|u1")
@@ -79,7 +81,7 @@ class Job:
         born: list[int] = []
         places = (self._message.ctypes.data, self._key.ctypes.data, self._about.ctypes.data)
         while self._api.GetQueuedCompletionStatus(self._port, *places, 0):
-            if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self.pid:
+            if self._message[0] == _NEW_PROCESS and int(self._about[0]) != self._pid:
                 born.append(int(self._about[0]))
         return born
 

@@ -72,10 +72,6 @@ PROCESS_BASIC_INFORMATION = _layout(
 )
 """NtQueryInformationProcess, class 0 (winternl.h, where the parent's pid is the last Reserved member)."""
 
-STARTUPINFOEXW = _layout([("cb", "<u4", 0), ("lpAttributeList", "P", 104)], 112)
-
-PROCESS_INFORMATION = _layout([("hProcess", "P", 0), ("hThread", "P", 8), ("dwProcessId", "<u4", 16)], 24)
-
 OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<u4"), ("dwMinorVersion", "<u4"),
                            ("dwBuildNumber", "<u4"), ("dwPlatformId", "<u4"), ("szCSDVersion", "V256")])  # fmt: skip
 assert OSVERSIONINFOW.itemsize == 276

@@ -21,13 +21,7 @@ _NOT_HERE_VARIABLE = "NoDefaultCurrentDirectoryInExePath"
 
 
 class Program(NamedTuple):
-    """The arguments of CreateProcess.
-
-    Attributes:
-        path: the executable.
-        arguments: the words of the command line.
-        environment: the environment; None = ours.
-    """
+    """The arguments of CreateProcess: the executable, the words of the command line, the environment (None = ours)."""
 
     path: str
     arguments: list[str]
@@ -65,14 +59,11 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
             f"write the program first: wstrace run -- python {command[0]} ...",
         )
     arguments = list(command)
-    launcher = launchers.read(path)
-    if launcher is not None and launcher.script:
-        arguments = [launcher.interpreter, path, *command[1:]]
-        path = launcher.interpreter
+    if interpreter := launchers.interpreter_of(path):
+        arguments = [interpreter, path, *command[1:]]
+        path = interpreter
     if base := launchers.venv_base(path):
         return Program(base, arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
-    if launcher is not None:  # uv's name for an interpreter outside of a venv
-        return Program(launcher.interpreter, arguments, None)
     return Program(path, arguments, None)
 
 
