@@ -105,7 +105,6 @@ def test_empty_tells_what_went_to_swap(capsys):
         assert (shown["before"], shown["after"]) == (before, rollup(pid)["Rss"])
         assert shown["swap_out"] == status(pid, "VmSwap") > 7 << 20
         assert sum(shown["stayed"].values()) == shown["after"]
-        assert not any("no swap space" in why for why in shown["stayed"])
         found = pages_of(wstrace.working_set(pid), int(start), 8 << 20)
         assert sum(bool(flags & schema.PAGE_SWAPPED) for flags in found.values()) * PAGE > 7 << 20
         assert main(["snapshot", str(pid)]) == 0

@@ -26,32 +26,25 @@ def sectioned(taken: WorkingSet) -> WorkingSet:
     module, those of files that no process executes to the file.
     """
     page, mappings = np.uint64(taken.page_size), taken.mappings
-    images = np.flatnonzero(_images(taken))
-    pages = ((mappings["end"][images] - mappings["start"][images]) // page).astype(np.int64)
-    if not pages.any():
-        return taken
-    row = np.repeat(images, pages)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(pages) - pages, pages)
-    addresses = mappings["start"][row] + nth.astype("<u8") * page
+    images, n = _images(taken), len(mappings["start"])
+    # each page of an image becomes a mapping of its own
+    each = np.where(images, (mappings["end"] - mappings["start"]) // page, 1).astype(np.int64)
+    row = np.repeat(np.arange(n), each)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
+    columns, paged = {name: column[row] for name, column in mappings.items()}, images[row]
+    columns["start"] += nth.astype("<u8") * page
+    columns["end"][paged] = columns["start"][paged] + page
     symbolizer = Symbolizer(Context(resolvers=default_plugins().make_resolvers()), live=True)
-    n = len(mappings["start"])
     ids = {"id": np.arange(1, n + 1, dtype="<u4"), "pid": np.full(n, taken.pid, "<u4")}
     symbolizer.learn(Batch(MAPPING, {**mappings, **ids}, strings=taken.strings))
-    batch = Batch(PAGE_FAULT, {"va": addresses, "mapping": (row + 1).astype("<u4")}, strings=taken.strings)
-    labels = (label_of(place, "section") for place in symbolizer.of(batch, "va", "mapping", "file"))
-    codes = np.fromiter(map(taken.strings.code, labels), "<u4", len(row))
-    first = np.flatnonzero(np.r_[True, (codes[1:] != codes[:-1]) | (row[1:] != row[:-1])])
-    borders, names = addresses[first], codes[first]
-    start, end, of = cut(mappings["start"], mappings["end"], borders)
-    columns = {name: column[of] for name, column in mappings.items()} | {"start": start, "end": end}
-    at = np.minimum(np.searchsorted(borders, start), len(borders) - 1)
-    columns["file"] = np.where(borders[at] == start, names[at], columns["file"]).astype("<u4")
-    runs = taken.runs
-    low, high, of = cut(runs["start"], runs["start"] + runs["pages"] * page, borders)
-    parts = {name: column[of] for name, column in runs.items()}
-    parts |= {"start": low, "pages": ((high - low) // page).astype("<u4")}
-    parts["row"] = (np.searchsorted(start, low, "right") - 1).astype("<u4")
-    return replace(taken, mappings=columns, runs=parts)
+    places = {"va": columns["start"][paged], "mapping": (row[paged] + 1).astype("<u4")}
+    found = symbolizer.of(Batch(PAGE_FAULT, places, strings=taken.strings), "va", "mapping", "file")
+    columns["file"][paged] = [taken.strings.code(label_of(place, "section")) for place in found]
+    low, high, of = cut(taken.runs["start"], taken.runs["start"] + taken.runs["pages"] * page, columns["start"])
+    runs = {name: column[of] for name, column in taken.runs.items()}
+    runs |= {"start": low, "pages": ((high - low) // page).astype("<u4")}
+    runs["row"] = (np.searchsorted(columns["start"], low, "right") - 1).astype("<u4")
+    return replace(taken, mappings=columns, runs=runs)
 
 
 def _images(taken: WorkingSet) -> NDArray[np.bool_]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
+from typing import NamedTuple
 
 import click
 
 from wstrace.cli.common import Duration, debug_privilege, json_option, print_json
-from wstrace.errors import UsageError
+from wstrace.errors import TargetExited, UsageError
+from wstrace.plugins import Plugins
+from wstrace.schema import KINDS
 from wstrace.terminal import Column, Output, TextTable
-from wstrace.text import duration, plural, printable, size
-from wstrace_plugins.working_set.commands.empty import confirm
-from wstrace_plugins.working_set.used import after_emptying, referenced
+from wstrace.text import duration, printable, size
+from wstrace_plugins.working_set.backend import backend
 
 _NOTES = (
     "the referenced bits of process {0} were cleared: where memory is short, the kernel takes pages that were not "
@@ -21,50 +24,77 @@ _NOTES = (
 )
 
 
+class Use(NamedTuple):
+    """What was used of one file or kind of memory, and what of it was resident at the end, in bytes."""
+
+    name: str
+    kind: str
+    used: int
+    resident: int
+
+
+class Used(NamedTuple):
+    """What a process used in a time of so many seconds: by name and kind, the largest use first; the sums in bytes."""
+
+    seconds: float
+    uses: list[Use]
+    used: int
+    resident: int
+
+
 @click.command()
 @click.argument("pid", type=int)
 @click.option("--for", "seconds", type=Duration(), required=True, metavar="TIME", help="For how long, as 10s or 2m.")
-@click.option(
-    "--by-emptying", is_flag=True, help="Take all pages out of memory, and see which come back (Windows too)."
-)
-@click.option("--yes", is_flag=True, help="With --by-emptying: do not ask.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="So many files at most.")
 @json_option
 @debug_privilege
-def wss(pid: int, seconds: float, by_emptying: bool, yes: bool, top: int, as_json: bool) -> None:
-    """Show what a process uses of its memory: the true working set, by file and kind of memory.
+def wss(pid: int, seconds: float, top: int, as_json: bool) -> None:
+    """Show what a process uses of its memory: the true working set, by file and kind of memory (Linux).
 
-    By the referenced bits of its pages (Linux): they are cleared, and the processor sets those of the pages that are
-    used again. Page faults alone cannot show this, as a page that is in memory already takes none: --by-emptying
-    takes all pages out first, which costs the process a fault for each that it uses.
+    By the referenced bits of its pages: they are cleared, and the processor sets those of the pages that are used
+    again. Page faults alone cannot show this, as a page that is in memory already takes none.
     """
     if pid == os.getpid():
         raise UsageError("this is the process of wstrace itself")
     if not seconds:
         raise UsageError("--for 0: nothing is used in no time", "write for how long, as 10s")
-    if by_emptying:
-        if not yes:
-            confirm(pid, "wss --by-emptying")
-        done, found, faults = after_emptying(pid, seconds)
-        method, most, facts = "emptying", "", {"stayed": done.after, "faults": faults}
-        cost = "" if faults is None else f", which cost it {plural(faults, 'page fault')}"
-        notes = [f"its pages were taken out of memory{cost}"]
-        if done.after:
-            notes.append(f"{size(done.after)} were still in memory right after: whether they were used is not known")
-    else:
-        found, method, most, facts = referenced(pid, seconds), "referenced bits", "at most ", {}
-        notes = [note.format(pid) for note in _NOTES]
+    found = referenced(pid, seconds)
+    notes = [note.format(pid) for note in _NOTES]
     if as_json:
         uses = [use._asdict() for use in found.uses]
-        print_json(
-            {"schema": 2, "pid": pid, "method": method, "notes": notes, **facts, **found._asdict(), "uses": uses}
-        )
+        print_json({"schema": 2, "pid": pid, "method": "referenced bits", "notes": notes, **found._asdict(),
+                    "uses": uses})  # fmt: skip
         return
     largest = ", ".join(f"{size(use.used)} {printable(use.name)}" for use in found.uses[:3] if use.used)
-    line = f"used {most}{size(found.used)} of {size(found.resident)} resident in {duration(found.seconds)}"
+    line = f"used at most {size(found.used)} of {size(found.resident)} resident in {duration(found.seconds)}"
     columns = [Column("used"), Column("resident"), Column("share"), Column("kind", "text"), Column("file", "name")]
     rows = [[size(use.used), size(use.resident), f"{use.used / use.resident:.0%}", use.kind, use.name]
             for use in found.uses]  # fmt: skip
     Output.standard("stdout").show(f"{line}: {largest}" if largest else line, "", TextTable.of(columns, rows, top))
     for note in notes:
         click.echo(f"wstrace: note: {note}", err=True)
+
+
+def referenced(pid: int, seconds: float) -> Used:
+    """What a process uses in that time, by the referenced bits of its pages, which are cleared for it.
+
+    Raises:
+        TargetExited: the process ended, or executed another program.
+        Unavailable: it belongs to another user, or the system has no referenced bits.
+    """
+    target = Plugins.from_environment(third_party=False).platform.attach(pid)
+    try:
+        read, started = backend().clear_referenced(pid), time.perf_counter()
+        if target.wait(seconds) is not None:
+            raise TargetExited(f"process {pid} ended while it was watched")
+    finally:
+        target.close()
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for name, number, used, resident in read():
+        kind = KINDS[number if number < len(KINDS) else 0]
+        before = sums.get((name, kind), (0, 0))
+        sums[name, kind] = before[0] + used, before[1] + resident
+    uses = [Use(*owner, *both) for owner, both in sums.items() if both[1]]
+    uses.sort(key=lambda use: (-use.used, -use.resident, use.name))
+    took = time.perf_counter() - started
+    return Used(took, uses, sum(use.used for use in uses), sum(use.resident for use in uses))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ _syscall = libc.syscall
 
 REASONS = (
     "kept by the kernel: in use, being written back, or a file that its user may not write",
-    "anonymous memory, and there is no swap space",
-    "anonymous memory that the kernel did not swap out",
+    "anonymous memory: there is no swap space, or the kernel did not swap it out",
     "mapped by other processes too",
     "locked in memory (mlock)",
     "the kernel's own page",
@@ -46,7 +44,9 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
         TargetExited: the process is gone.
         Unavailable: the kernel has no process_madvise (5.10), or the right is missing.
     """
-    vectors = _ranges(runs)
+    there = (runs["flags"] & NOT_RESIDENT) == 0
+    vectors = np.empty(int(there.sum()), IOVEC)
+    vectors["base"], vectors["len"] = runs["start"][there], runs["pages"][there].astype("<u8") * np.uint64(PAGE)
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -61,23 +61,11 @@ def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
             done = _syscall(_SYS_PROCESS_MADVISE, pidfd, some.ctypes.data, len(some), _MADV_PAGEOUT, 0)
             if done < 0:
                 _check(pid, libc.last_error())
-                at += 1  # a mapping that cannot be paged out (device memory): the rescan will show it
+                at += 1  # a mapping that cannot be paged out (locked, device memory): the rescan will show it
             else:  # the call stops at the first range that it refuses; it fails only when that range is the first one
                 at += max(int(np.searchsorted(np.cumsum(some["len"]), done, "right")), 1)
     finally:
         os.close(pidfd)
-
-
-def _ranges(runs: dict[str, NDArray[Any]]) -> NDArray[Any]:
-    """Joins adjacent runs into iovecs, without pages that cannot be paged out."""
-    kept = (runs["flags"] & (PAGE_LOCKED | NOT_RESIDENT)) == 0
-    start, length = runs["start"][kept], runs["pages"][kept].astype("<u8") * np.uint64(PAGE)
-    row = runs["row"][kept]  # a range over two mappings would stop at the border if the second one is refused
-    first = np.flatnonzero(np.r_[True, (start[1:] != start[:-1] + length[:-1]) | (row[1:] != row[:-1])][: len(start)])
-    vectors = np.empty(len(first), IOVEC)
-    vectors["base"] = start[first]
-    vectors["len"] = np.add.reduceat(length, first) if len(first) else 0
-    return vectors
 
 
 def _check(pid: int, refused: OSError) -> None:
@@ -93,26 +81,14 @@ def _check(pid: int, refused: OSError) -> None:
 
 
 def why_stayed(
-    mappings: dict[str, NDArray[Any]], runs: dict[str, NDArray[Any]], swap: bool | None = None
+    mappings: dict[str, NDArray[Any]], runs: dict[str, NDArray[Any]]
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """A code into REASONS for each run that is still there.
 
     Args:
         mappings, runs: as Space gives them.
-        swap: there is swap space; None = ask /proc/swaps.
     """
-    swap = _has_swap() if swap is None else swap
     flags = runs["flags"]
     kind = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15
-    return np.select(
-        [(flags & PAGE_LOCKED) != 0, kind == KIND_VDSO, (flags & PAGE_SHARED) != 0, (flags & PAGE_FILE) == 0],
-        [4, 5, 3, 2 if swap else 1],
-        0,
-    ).astype("u1"), REASONS
-
-
-def _has_swap() -> bool:
-    try:
-        return len(Path("/proc/swaps").read_text().splitlines()) > 1
-    except OSError:
-        return False
+    choices = [(flags & PAGE_LOCKED) != 0, kind == KIND_VDSO, (flags & PAGE_SHARED) != 0, (flags & PAGE_FILE) == 0]
+    return np.select(choices, [3, 4, 2, 1], 0).astype("u1"), REASONS
