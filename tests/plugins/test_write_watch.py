@@ -325,7 +325,7 @@ def test_memory_that_is_mapped_anew_while_it_is_watched():
     assert libc.munmap(start + PAGE, PAGE) == 0
     assert libc.mmap(start + PAGE, PAGE, 3, PRIVATE | 0x100000, -1, 0) == start + PAGE
     with pytest.raises(Unavailable, match="mapped anew"):
-        watcher.written()
+        watcher.ranges()
     watcher.close()
     libc.munmap(start, 4 * PAGE)
 

@@ -85,14 +85,14 @@ class WriteWatchSource(Source):
         if watcher is None:
             return
         started = time.thread_time()
-        start, pages = watcher.written()
+        start, end = watcher.ranges()
         time_ns = now_ns()
         # after the read, so that every mapping with a written page is listed
         mappings = self._backend.mappings(self._context.strings)
         yield address_space(self.pid, time_ns, mappings, self._context.strings, self.name)
         # one scan joins adjacent pages, but a run must lie in one mapping
         borders = np.union1d(mappings["start"], mappings["end"])
-        low, high, _ = cut(start, start + pages.astype("<u8") * np.uint64(watcher.page_size), borders)
+        low, high, _ = cut(start, end, borders)
         runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}
         self._snap += 1
         yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,

@@ -125,7 +125,7 @@ class WriteWatch(Closing):
 
     def reset(self) -> None:
         """Marks everything as not written."""
-        self._watcher.written(reset=True)
+        self._watcher.ranges()
 
     def close(self) -> None:
         """Ends the watch; the memory stays."""
@@ -160,8 +160,8 @@ class MemoryWatch(Closing):
 
     def written(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Runs of pages written since the last read: addresses u64, page counts u32, sorted; shape (n,) each."""
-        found: tuple[NDArray[Any], NDArray[Any]] = self._watcher.written()
-        return found
+        start, end = self._watcher.ranges()
+        return start, ((end - start) // np.uint64(self.page_size)).astype("<u4")
 
     def reset(self) -> None:
         """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""

@@ -412,8 +412,4 @@ def _readable(fd: int, timeout: float) -> bool:
     """Whether a descriptor can be read within that many seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    while timeout > _LONGEST_POLL:
-        if poll.poll(_LONGEST_POLL * 1000):
-            return True
-        timeout -= _LONGEST_POLL
-    return bool(poll.poll(max(timeout, 0) * 1000))
+    return bool(poll.poll(min(max(timeout, 0), _LONGEST_POLL) * 1000))

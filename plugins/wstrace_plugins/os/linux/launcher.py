@@ -109,16 +109,8 @@ def start(command: Sequence[str], user: str | None) -> tuple[int, Launcher]:
     """
     path = find_program(command[0])
     owner = find_user(user) if user is not None else sudo_user()
-    if started := _start(path, command, owner, tiny=True) or _start(path, command, owner, tiny=False):
-        return started
-    raise Unavailable(f"cannot start {path}: its process was killed")
-
-
-def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool) -> tuple[int, Launcher] | None:
-    """The child's pid and its pipes; None if it ended before it sent its pid."""
     import_module("resource")  # before the fork: the child's user may have no right to read Python's files
-    go_read, go_write = os.pipe()
-    answer_read, answer_write = os.pipe()
+    pipes = go_read, go_write, answer_read, answer_write = *os.pipe(), *os.pipe()
     environment = {**os.environ, **(owner.environment if owner else {})}
     with warnings.catch_warnings():
         # Python 3.12 warns of fork() beside threads, which are usually numpy's; the child makes only system calls.
@@ -126,13 +118,13 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
         try:
             forked: int = os.fork()
         except OSError as error:
-            for fd in (go_read, go_write, answer_read, answer_write):
+            for fd in pipes:
                 os.close(fd)
             raise Unavailable(f"cannot start {command[0]}: {error.strerror}") from None
     if forked == 0:
         try:
             os.close(go_write)
-            _child(path, list(command), environment, owner, go_read, answer_write, tiny)
+            _child(path, list(command), environment, owner, go_read, answer_write)
         finally:
             os._exit(126)
     os.close(go_read)
@@ -142,19 +134,18 @@ def _start(path: str, command: Sequence[str], owner: User | None, *, tiny: bool)
     if pid != forked:  # The forked child has ended, and its sibling is now our child.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(forked, 0)
+    launcher = Launcher(path, go_write, answer_read)
     if refused and owner is not None:
-        os.close(go_write)
-        os.close(answer_read)
+        launcher.close()
         os.waitpid(pid, 0)
         raise Unavailable(
             f"cannot become the user {owner.name} to run {command[0]}: {os.strerror(_U64.unpack(refused)[0])}",
             "run wstrace as root, or leave --user out",
         )
-    if pid:
-        return pid, Launcher(path, go_write, answer_read)
-    os.close(go_write)
-    os.close(answer_read)
-    return None
+    if not pid:
+        launcher.close()
+        raise Unavailable(f"cannot start {path}: its process was killed")
+    return pid, launcher
 
 
 def find_program(command: str) -> str:
@@ -185,12 +176,11 @@ def _in_path(command: str, mode: int) -> str | None:
 
 
 def _child(
-    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int, tiny: bool
+    path: str, command: list[str], environment: dict[str, str], owner: User | None, go: int, out: int
 ) -> NoReturn:
     """Runs in the forked child: becomes the target's user, restores what Python changed, and waits for the launcher's
     byte, if possible in the held image. It makes only system calls.
     """
-    reported = False
     try:
         if owner is not None:
             try:
@@ -201,31 +191,33 @@ def _child(
         # Python ignores these two signals from its start, and a program inherits that; execve() resets handlers itself.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        if tiny:
-            _execute_held_image(path, command, environment, go, out)
-        reported = bool(os.write(out, _U64.pack(os.getpid())))
+        _execute_held_image(path, command, environment, go, out)
+        os.write(out, _U64.pack(os.getpid()))
         if os.read(go, 1) != b"!":
             os._exit(0)
         os.write(out, _own_usage())
-        os.execve(path, command, environment)
-    except OSError as error:
-        if reported:
+        try:
+            os.execve(path, command, environment)
+        except OSError as error:
             os.write(out, _U64.pack(error.errno or 0))
     except KeyboardInterrupt:  # Ctrl-C arrived before the command could handle it.
         os._exit(128 + signal.SIGINT)
     os._exit(126)
 
 
-def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> NoReturn:
-    """Executes the held image. Raises OSError when that is refused."""
+def _execute_held_image(path: str, command: list[str], environment: dict[str, str], go: int, out: int) -> None:
+    """Executes the held image; returns where that is refused."""
     program = image(go, out)
     if program is None:
-        raise OSError(errno.ENOEXEC, os.strerror(errno.ENOEXEC))
-    fd = os.memfd_create("wstrace")
-    os.write(fd, program)
-    os.set_inheritable(go, True)
-    os.set_inheritable(out, True)
-    os.execve(fd, [path, *command], environment)
+        return
+    with contextlib.suppress(OSError):
+        fd = os.memfd_create("wstrace")
+        os.write(fd, program)
+        os.set_inheritable(go, True)
+        os.set_inheritable(out, True)
+        os.execve(fd, [path, *command], environment)
+    os.set_inheritable(go, False)
+    os.set_inheritable(out, False)
 
 
 def _own_usage() -> bytes:

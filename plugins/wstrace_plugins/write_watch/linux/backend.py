@@ -12,10 +12,8 @@ import ctypes
 import errno
 import mmap
 import os
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
@@ -25,7 +23,6 @@ from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
 
-Runs = tuple[NDArray[Any], NDArray[Any]]
 _NONE = np.empty(0, "<u8")
 
 
@@ -87,8 +84,8 @@ class Watcher:
         self._all = AllMemory(self._uffd, self._pagemap)
         return self._all.nbytes
 
-    def written(self, *, reset: bool = True) -> Runs:
-        """Runs of written pages in everything watched: addresses u64 and page counts u32, sorted, shape (n,) each.
+    def ranges(self, *, reset: bool = True) -> Ranges:
+        """Where runs of written pages in everything watched begin and end, u64, sorted, shape (n,) each.
 
         No write is lost between a read and the reset.
 
@@ -98,11 +95,6 @@ class Watcher:
         Raises:
             Unavailable: this is a forked child, or the memory was mapped anew.
         """
-        start, end = self.ranges(reset=reset)
-        return start, ((end - start) // np.uint64(pm.PAGE)).astype("<u4")
-
-    def ranges(self, *, reset: bool = True) -> Ranges:
-        """As written(), but the addresses where the runs begin and end, u64, sorted, shape (n,) each."""
         self._check_maker()
         if self._all is not None:
             return _joined(self._all.take())
@@ -116,7 +108,7 @@ class Watcher:
         return found if len(rows) < pm.VEC_LEN else _joined([found])
 
     def reset(self) -> None:
-        """Marks everything watched as not written; unlike written() it writes hardly any memory itself."""
+        """Marks everything watched as not written; unlike ranges() it writes hardly any memory itself."""
         self._check_maker()
         if self._all is not None:
             self._all.reset()
@@ -136,8 +128,8 @@ class Watcher:
         try:
             self.add(start, start + 3 * pm.PAGE)
             memory[pm.PAGE] = 1
-            seen = [(runs.tolist(), pages.tolist()) for runs, pages in (self.written(), self.written())]
-            if seen == [([start + pm.PAGE], [1]), ([], [])]:
+            seen = [(low.tolist(), high.tolist()) for low, high in (self.ranges(), self.ranges())]
+            if seen == [([start + pm.PAGE], [start + 2 * pm.PAGE]), ([], [])]:
                 return
         except Unavailable as refused:
             why, remedy = f"write watch does not work here: {refused.why}", refused.remedy

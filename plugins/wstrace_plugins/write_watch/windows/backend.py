@@ -2,7 +2,7 @@
 
 GetWriteWatch with WRITE_WATCH_FLAG_RESET returns and resets the pages in one step. With ResetWriteWatch, a page written
 between the two calls would be missed, as Microsoft's page says, so it is not used.
-The state belongs to the region, so pages that one watcher resets are kept for the others.
+The state belongs to the region, so each region has one watcher, as on Linux.
 
 Source: Microsoft Learn, memoryapi.h: VirtualAlloc, GetWriteWatch, ResetWriteWatch.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace_plugins.os.foreign import WindowsApi
+from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.memory import Memory, columns
 
@@ -88,7 +88,7 @@ def open_watcher(api: WindowsApi = winapi) -> Watcher:
     """A watcher of all memory of this process that WriteWatch allocated and will allocate, with nothing written yet."""
     watcher = Watcher(api)
     watcher.everything = True
-    watcher.written()
+    watcher.ranges()
     return watcher
 
 
@@ -108,7 +108,6 @@ class Watcher:
         self._api = api
         self._ranges: list[tuple[int, int]] = []
         self.everything = False
-        self._kept: list[NDArray[np.uint64]] = []
         self._addresses = np.zeros(_CAPACITY, "<u8")
         self._count = np.zeros(1, "<u8")  # a ULONG_PTR, in and out, in elements
         self._granularity = np.zeros(1, "<u4")  # a ULONG
@@ -119,7 +118,7 @@ class Watcher:
     def add(self, start: int, end: int) -> None:
         """Begins to watch the pages in [start, end), none of which counts as written yet. Raises Unavailable."""
         with _lock:
-            if any(s < end and start < e for s, e in self._ranges):
+            if _is_watched(start, end):
                 raise Unavailable(
                     f"the memory at {start:#x}-{end:#x} is watched already", "close the other watch first"
                 )
@@ -129,8 +128,7 @@ class Watcher:
                     "allocated for it (MEM_WRITE_WATCH)",
                     "let wstrace.WriteWatch(nbytes) allocate it",
                 )
-            for _ in self._collect(start, end, reset=True):
-                pass
+            self._collect(start, end, reset=True)
             self._ranges.append((start, end))
 
     def add_writable(self) -> int:
@@ -142,10 +140,10 @@ class Watcher:
 
     def reset(self) -> None:
         """Marks all watched pages as not written."""
-        self.written()
+        self.ranges()
 
-    def written(self, *, reset: bool = True) -> Runs:
-        """Runs of written pages: their addresses (u64) and numbers of pages (u32).
+    def ranges(self, *, reset: bool = True) -> Runs:
+        """Where the runs of written pages begin and end (u64).
 
         Args:
             reset: whether the pages count as not written afterwards.
@@ -154,29 +152,15 @@ class Watcher:
             Unavailable: some of the memory was freed.
         """
         with _lock:
-            if self.everything:
-                self._ranges = list(_allocations.items())
-            parts = [*self._kept]
-            for start, end in self._ranges:
-                parts.extend(self._collect(start, end, reset=reset))
-            found = np.concatenate([*parts, np.zeros(0, "<u8")])
-            if reset:
-                self._kept = []
-        pages = np.unique(found)
-        first = np.flatnonzero(np.diff(pages, prepend=np.uint64(0)) != self.page_size)
-        if len(pages) and (not len(first) or first[0]):
-            first = np.concatenate(([0], first))
-        return pages[first], np.diff(first, append=len(pages)).astype("<u4")
-
-    def ranges(self, *, reset: bool = True) -> Runs:
-        """As written(), but where the runs begin and end (u64)."""
-        start, pages = self.written(reset=reset)
-        return start, start + pages.astype("<u8") * np.uint64(self.page_size)
+            own = [one for one in _allocations.items() if not _is_watched(*one)] if self.everything else self._ranges
+            found = [page for one in own for page in self._collect(*one, reset=reset)]
+        pages = np.concatenate([*found, np.zeros(0, "<u8")])
+        return union(pages, pages + np.uint64(self.page_size))
 
     def close(self) -> None:
         """Ends all watching."""
         with _lock:
-            self._ranges, self._kept = [], []
+            self._ranges = []
             _watchers.discard(self)
 
     after_fork_in_child = close
@@ -185,37 +169,21 @@ class Watcher:
         self._count[0] = len(self._addresses)
         return self._addresses.ctypes.data, self._count.ctypes.data, self._granularity.ctypes.data
 
-    def _collect(self, start: int, end: int, *, reset: bool) -> Iterator[NDArray[np.uint64]]:
-        """Yields the addresses of written pages, by as many calls of GetWriteWatch as it takes.
-
-        Pages that are reset are kept for the other watchers of the same memory.
-        """
-        flag = winapi.WRITE_WATCH_FLAG_RESET if reset else 0
+    def _collect(self, start: int, end: int, *, reset: bool) -> list[NDArray[np.uint64]]:
+        """The addresses of written pages, by as many calls of GetWriteWatch as it takes."""
+        found, flag = [], winapi.WRITE_WATCH_FLAG_RESET if reset else 0
         while start < end:
             if self._api.GetWriteWatch(flag, start, end - start, *self._arguments()):
                 raise Unavailable(
                     f"GetWriteWatch of {start:#x}-{end:#x} failed with {self._api.GetLastError()}: the memory is gone",
                     "make a new watch",
                 )
-            count = int(self._count[0])
             self.page_size = int(self._granularity[0]) or PAGE
-            pages = self._addresses[:count].astype("<u8")
-            if reset:
-                self._share(pages)
-            yield pages
-            if count < len(self._addresses):
+            found.append(self._addresses[: int(self._count[0])].astype("<u8"))
+            if self._count[0] < len(self._addresses):
                 break
-            start = int(pages[-1]) + self.page_size
-
-    def _share(self, pages: NDArray[np.uint64]) -> None:
-        """Keeps pages for the other watchers of the same memory."""
-        for other in list(_watchers):
-            if other is self or not len(pages):
-                continue
-            for start, end in other._ranges:
-                theirs = pages[(pages >= start) & (pages < end)]
-                if len(theirs):
-                    other._kept.append(theirs)
+            start = int(found[-1][-1]) + self.page_size
+        return found
 
     def _prove(self) -> None:
         """Writes to the second of three fresh pages and expects to see it alone.
@@ -226,7 +194,12 @@ class Watcher:
         start = ctypes.addressof(memory)
         self._ranges = [(start, start + 3 * PAGE)]
         memory[PAGE] = 1
-        seen = [self.written()[0].tolist(), self.written()[0].tolist()]
+        seen = [self.ranges()[0].tolist(), self.ranges()[0].tolist()]
         self._ranges = []
         if seen != [[start + PAGE], []]:
             raise Unavailable("GetWriteWatch did not see a write of its own", "please report this Windows's version")
+
+
+def _is_watched(start: int, end: int) -> bool:
+    """Whether a watcher that was given it has some of this memory."""
+    return any(first < end and start < last for one in list(_watchers) for first, last in one._ranges)
