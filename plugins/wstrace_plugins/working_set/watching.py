@@ -32,7 +32,7 @@ class Condition:
 
     text: str
     kind: Kind
-    amount: int = 0
+    amount: float = 0.0
     seconds: float = 0.0
 
     @property
