@@ -14,8 +14,8 @@ from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT, Column
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, batch_of
-from wstrace_exporters.otel.correlation import span_intervals
 from wstrace_exporters.otel.exporter import OtelExporter
+from wstrace_exporters.otel.spans import span_intervals
 
 
 def test_metrics_events_and_the_process_span_say_what_the_batches_hold():

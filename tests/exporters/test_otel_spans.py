@@ -19,12 +19,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import wstrace
-from wstrace.schema import PAGE_FAULT
-from wstrace.testing import batch_of
-from wstrace_exporters.otel.application.processor import FaultSpanProcessor
-from wstrace_exporters.otel.correlation import span_intervals
 from wstrace_exporters.otel.instrumentor import WstraceInstrumentor
-from wstrace_exporters.otel.usage import ThreadFaults
+from wstrace_exporters.otel.otel import FaultSpanProcessor
+from wstrace_exporters.otel.spans import span_intervals
 
 resource = pytest.importorskip("resource", reason="only on Linux: page faults are counted by thread")
 pytestmark = pytest.mark.skipif(
@@ -176,17 +173,19 @@ def test_open_spans_are_bounded_and_ended_ones_forgotten(exported):
     assert len(exported.get_finished_spans()) == 400
 
 
-def test_where_the_system_counts_no_threads_the_session_s_records_do(exported):
-    records = ThreadFaults(system=False)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(processor := FaultSpanProcessor(counter=records))
-    provider.add_span_processor(SimpleSpanProcessor(exported))
-    processor._exact = "thread_window"  # what it is without `counter`
-    with provider.get_tracer("t").start_as_current_span("s"):
-        tid = threading.get_native_id()
-        records.add(batch_of(PAGE_FAULT, tid=[tid, tid, tid, tid + 1], pid=1, flags=[0, 1, 0, 0]))
-    found = of(exported, "s")
-    assert (found[MINOR], found[MAJOR], found[QUALITY]) == (2, 1, "thread_window")
+def test_where_the_system_counts_no_threads_a_span_has_no_number(processor, tracer, exported):
+    processor._counter = None
+    with tracer.start_as_current_span("s"):
+        pass
+    assert of(exported, "s") == {QUALITY: "not_counted"}
+
+
+def test_spans_that_overlap_on_a_thread_are_labelled(tracer, exported):
+    with tracer.start_as_current_span("outer"):
+        first, second = tracer.start_span("first"), tracer.start_span("second")
+        first.end()
+        second.end()
+    assert of(exported, "first")[QUALITY] == of(exported, "second")[QUALITY] == "thread_window"
 
 
 def test_a_fork_with_an_open_span_starts_anew(tracer, processor, exported):

@@ -20,10 +20,10 @@ from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN
 from wstrace.testing import EnricherContract, RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
 from wstrace_exporters.otel import recorded_spans
-from wstrace_exporters.otel.application.processor import FaultSpanProcessor
-from wstrace_exporters.otel.correlation import span_intervals
 from wstrace_exporters.otel.names import SPANS_LOST
+from wstrace_exporters.otel.otel import FaultSpanProcessor
 from wstrace_exporters.otel.recorded_spans import RecordedSpans
+from wstrace_exporters.otel.spans import span_intervals
 
 
 class TestRecordedSpans(EnricherContract):

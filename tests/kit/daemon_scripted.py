@@ -130,11 +130,14 @@ class Running:
 
     def ask(self, path: str = "/") -> tuple[int, str]:
         (address,) = [found[1] for line in self.lines if (found := re.search(r"its state: (.*)", line))]
-        asking = http.client.HTTPConnection(address, timeout=30)
-        with contextlib.closing(asking):
-            asking.request("GET", path)
-            answer = asking.getresponse()
-            return answer.status, answer.read().decode()
+        while True:
+            # a connection ends when it executes itself anew before it has answered
+            asking = http.client.HTTPConnection(address, timeout=30)
+            with contextlib.suppress(ConnectionError), contextlib.closing(asking):
+                asking.request("GET", path)
+                answer = asking.getresponse()
+                return answer.status, answer.read().decode()
+            assert self.process.poll() is None, self.lines
 
     def facts(self) -> dict[str, Any]:
         return json.loads(self.ask()[1])

@@ -100,7 +100,7 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch):
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-    from wstrace_exporters.otel.application.processor import FaultSpanProcessor
+    from wstrace_exporters.otel.otel import FaultSpanProcessor
 
     spec = importlib.util.spec_from_file_location("example_service", EXAMPLES / "service.py")
     assert spec is not None

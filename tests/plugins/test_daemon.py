@@ -65,9 +65,8 @@ def test_past_max_memory_the_session_goes_with_its_memory_and_faults_are_counted
     limits = HEALTH.replace("64GiB", "250MiB")
     path = settings(f'sources = ["faulting:grows=4"]\nexporters = ["msgpack"]\n{limits}[msgpack]\npath = "{out}"\n')
     with daemon(path) as running:
-        running.until(lambda: running.facts()["state"] == "counting")
+        running.until(lambda: running.ask("/health") == (503, "counting\n"))
         running.until(lambda: running.facts()["memory"]["resident"] < 96 << 20)
-        assert running.ask("/health") == (503, "counting\n")
         running.until(lambda: running.facts()["sessions"] == 2)
         running.until(lambda: running.facts()["state"] == "tracing")
         facts = running.facts()

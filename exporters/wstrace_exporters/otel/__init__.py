@@ -2,12 +2,11 @@
 
 Its parts, each of which imports only those before it (tests/test_architecture.py enforces this):
 
-* names, propagation, correlation, usage: shared by all others.
+* names, propagation, spans: shared by all others. `wstrace.span` is of `spans`.
 * transport: the SDK's exporters and providers.
-* export: a trace as metrics, log events and spans. application: the faults of an application's own spans.
+* export: a trace as metrics, log events and spans.
 * exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is
-  `wstrace_exporters.otel.otel`:
-  FaultSpanProcessor counts the faults of every span, `span` opens one.
+  `wstrace_exporters.otel.otel`, where FaultSpanProcessor counts the faults of every span.
 """
 
 from __future__ import annotations

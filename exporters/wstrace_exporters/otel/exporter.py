@@ -15,7 +15,6 @@ from wstrace.interfaces import Context, Exporter
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.export.processes import Processes, Values, clean, memory
 from wstrace_exporters.otel.export.sampling import Sampler
-from wstrace_exporters.otel.usage import thread_faults
 
 if TYPE_CHECKING:  # The SDK is imported only when the exporter starts, because every command line loads this class.
     from wstrace_exporters.otel.export.lifecycle import Lifecycle
@@ -130,8 +129,6 @@ class OtelExporter(Exporter):
         life.latest_ns = max(life.latest_ns, batch.window[1])
         if stream == "page_fault":
             self._processes.add_faults(batch)
-            if "pid" in batch:
-                thread_faults.add(batch.take(batch["pid"] == os.getpid()))
             life.admit()
             for rows, weights in self._sampler.choose(batch) if "logs" in self._signals else ():
                 life.events.faults(rows, weights)

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from wstrace_exporters.otel.application.processor import FaultSpanProcessor
+    from wstrace_exporters.otel.otel import FaultSpanProcessor
 
 log = logging.getLogger("wstrace")
 
@@ -60,8 +60,8 @@ def _disabled() -> bool:
 def _instrument(provider: Any) -> FaultSpanProcessor:
     from opentelemetry.trace import get_tracer_provider
 
-    from wstrace_exporters.otel.application.processor import FaultSpanProcessor
     from wstrace_exporters.otel.export.metrics import embedded
+    from wstrace_exporters.otel.otel import FaultSpanProcessor
 
     embedded.register()
     processor = FaultSpanProcessor()

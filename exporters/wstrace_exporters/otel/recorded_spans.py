@@ -15,8 +15,8 @@ from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context, Enricher
 from wstrace.schema import DTYPES, SPAN, SPAN_OPEN
-from wstrace_exporters.otel.correlation import SpanInterval, span_intervals
 from wstrace_exporters.otel.names import SPANS_LOST
+from wstrace_exporters.otel.spans import SpanInterval, span_intervals
 
 #: spans that wait to be recorded
 MOST = 65_536

@@ -20,9 +20,9 @@ from wstrace.schema import (
 )
 from wstrace.text import base_name
 from wstrace_exporters.otel import names
-from wstrace_exporters.otel.correlation import SpanInterval, span_intervals
 from wstrace_exporters.otel.export.processes import TYPES, Process, Processes, clean, file_name, kind_name
 from wstrace_exporters.otel.propagation import TraceParent, context_of
+from wstrace_exporters.otel.spans import SpanInterval, span_intervals
 
 #: Columns that are attributes of an event under other names, or that its record contains.
 _NAMED = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind", *STACK_COLUMNS))

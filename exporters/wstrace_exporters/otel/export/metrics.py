@@ -28,11 +28,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from wstrace.ledger import Ledger
+from wstrace.plugins import own_platform
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.export.processes import TYPES, Values, memory
 from wstrace_exporters.otel.export.resource import of_tracer
 from wstrace_exporters.otel.transport.providers import scope
-from wstrace_exporters.otel.usage import process_faults
 
 #: metric -> its unit, whether it only grows, and what it says
 METRICS: dict[str, tuple[str, bool, str]] = {
@@ -169,11 +169,22 @@ class Embedded:
         found = Counter(self._past)
         for values in list(self._live):
             found.update(values())
-        if (counted := process_faults()) is not None:  # by the kernel, not only while a session ran
-            for kind, n in zip(TYPES, counted, strict=True):
-                found[names.PAGING_FAULTS, (kind,)] = n
+        for kind, n in zip(TYPES, _process_faults(), strict=False):  # by the kernel, not only while a session ran
+            found[names.PAGING_FAULTS, (kind,)] = n
         found.update(memory(os.getpid()))
         return [Observation(n, dict(attributes)) for (name, attributes), n in found.items() if name == metric]
+
+
+def _process_faults() -> tuple[int, ...]:
+    """(minor, major) page faults of this process by the system's counter; on Windows, one number for both types."""
+    try:
+        import resource
+    except ImportError:
+        platform = own_platform()
+        this = platform.process(os.getpid()) if platform is not None else None
+        return () if this is None else (this.faults, 0)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_minflt, used.ru_majflt
 
 
 embedded = Embedded()

@@ -1,1 +1,0 @@
-"""The faults of an application's own spans, counted in the process that opens them."""
