@@ -197,7 +197,8 @@ def test_no_module_imports_itself_over_others():
 ROOMS = {
     "wstrace_exporters.msgpack": [{"format"}, {"storage"}, {"read"}, {"write", "interchange"}, {"commands"}],
     "wstrace_exporters.otel": [
-        {"names", "propagation", "spans"},
+        {"names"},
+        {"propagation", "spans"},
         {"transport"},
         {"export"},
         {"otel"},
