@@ -33,20 +33,6 @@ class Over(NamedTuple):
     untimed: NDArray[np.float64]
 
 
-class Arrivals(NamedTuple):
-    """A view over time, of those labels and times alone at which anything arrived; in order of both.
-
-    label: the number of the labels in Past.labels(). time: that of the time. resident, brought: bytes;
-    from_disk: faults that read from disk; all of shape (n,).
-    """
-
-    label: NDArray[np.intp]
-    time: NDArray[np.intp]
-    resident: NDArray[np.float64]
-    brought: NDArray[np.float64]
-    from_disk: NDArray[np.float64]
-
-
 class Timeline:
     """The faults and resident pages of a composition by time.
 
@@ -96,15 +82,6 @@ class Timeline:
                  for name, one in self._figures.items()}  # fmt: skip
         rows = [Row(label, {}) for label in named.labels]
         return Over(rows, untimed=found["resident"][:, -1], **{name: one[:, :-1] for name, one in found.items()})
-
-    def arrivals(self, *views: str) -> Arrivals:
-        """The figures by these dimensions together, where there are any: by() has them for few labels."""
-        timed = self._time >= 0
-        key = (self.of.past.labels(*views).of[self._cell] * self.n + self._time)[timed]
-        found, which = np.unique(key, return_inverse=True)
-        figures = {name: np.bincount(which, self._figures[name][timed], len(found)).astype(np.float64)
-                   for name in ("resident", "brought", "from_disk")}  # fmt: skip
-        return Arrivals(found // max(self.n, 1), found % max(self.n, 1), **figures)
 
 
 class Span(NamedTuple):

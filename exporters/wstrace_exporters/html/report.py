@@ -54,7 +54,7 @@ def _page(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
         "why": _why(trace, of, times, time),
         "whole": whole(of),
         "time": {**time, "snapshots": points(of, times)},
-        "tree": icicle(arrivals),
+        "tree": icicle(of),
         "workers": workers(of, times),
     }
 

@@ -152,19 +152,6 @@ def test_the_brush_sums_what_arrived_in_its_time(browser, page, trace_file, view
     assert sorted(shown.values()) == sorted(list(row.values()) for row in found.values())
 
 
-@pytest.mark.parametrize(("first", "end"), [(0, 400), (40, 60), (123, 300), (399, 400)])
-def test_the_icicle_follows_the_brush(browser, page, trace_file, first, end):
-    browser.value(f"change({{from: {first}, to: Math.min({end}, data.time.n)}})")
-    between = browser.value("document.querySelector('#window code').dataset.between")
-    root = browser.value(f"(document.querySelector('#icicle canvas').focus(), {_SAID}.node ?? '')")
-    assert root == "all"
-    reported = [browser.value(f"Number({_SAID}.weight{k})") for k in range(3)]
-    assert reported == [
-        arrived(trace_file, "kind", between)["Total"][name] for name in ("resident", "brought", "from_disk")
-    ]
-    browser.value("change({from: null, to: null})")
-
-
 @pytest.mark.parametrize("width", [360, 700])
 def test_a_small_window_is_scrolled_down_alone(browser, page, width):
     show = {"height": 740, "deviceScaleFactor": 1, "mobile": False}

@@ -17,32 +17,6 @@ function unpacked(tree) {
   return nodes;
 }
 
-/** What arrived when: of each entry its node, column and weights. */
-function timesOf(tree, n) {
-  const raw = varints(tree.times), node = [], column = [], weight = tree.units.map(() => []);
-  let i = n;
-  for (let at = 0; at < n; at++) {
-    let time = 0;
-    for (let entry = 0; entry < raw[at]; entry++) {
-      time += raw[i++];
-      node.push(at);
-      column.push(time);
-      weight.forEach((amounts, k) => amounts.push(raw[i++] * tree.units[k]));
-    }
-  }
-  return {node: Int32Array.from(node), column: Int16Array.from(column), weight: weight.map(of => Float64Array.from(of))};
-}
-
-/** The weights of the nodes in columns from..to. */
-function weightsOf(times, nodes, from, to) {
-  const found = times.weight.map(() => new Float64Array(nodes.n)), {node, column} = times;
-  for (let at = 0; at < column.length; at++) {
-    if (column[at] >= from && column[at] < to) found.forEach((sums, k) => { sums[node[at]] += times.weight[k][at]; });
-  }
-  for (const sums of found) for (let at = nodes.n - 1; at > 0; at--) sums[nodes.parent[at]] += sums[at];
-  return found;
-}
-
 /** Where a name's colour stands in the palette: the same name has the same everywhere. */
 function hue(name) {
   let hash = 7;
@@ -56,7 +30,7 @@ function icicle(tree) {
   for (const why of data.why.stacks) body.append(el('p', {class: 'note'}, why));
   if (!tree) return cannot(body, data.why.faults);
   if (tree.folded) body.append(el('p', {class: 'note'}, tree.folded));
-  const nodes = unpacked(tree), all = nodes.weight, times = tree.times && timesOf(tree, nodes.n), said = reader();
+  const nodes = unpacked(tree), said = reader();
   let root = 0, at = 0, found = '', boxes = [];
   const canvas = sharp(ROW, draw, {tabindex: 0, role: 'application', 'aria-label': 'Icicle of first touch; arrow keys move, Enter goes in, Escape goes out'});
   const find = el('input', {type: 'search', placeholder: 'find', 'aria-label': 'Find frames', oninput: event => {
@@ -180,7 +154,6 @@ function icicle(tree) {
   });
   redrawn(fit);
   follow(changed => {
-    if (times && changed.includes('from')) nodes.weight = state.from === null ? all : weightsOf(times, nodes, state.from, state.to);
-    if (changed.includes('from') || changed.includes('weight')) fit();
+    if (changed.includes('weight')) fit();
   });
 }

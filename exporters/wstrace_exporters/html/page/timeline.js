@@ -36,7 +36,7 @@ function unpackView(view, columns) {
 function timeline(time) {
   const body = section('timeline', 'When: memory over time, by owner',
     'Cumulative. “still resident” counts the bytes that are there at the counted moment, at the time when they arrived; '
-    + 'points are all that was resident at a snapshot; “brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all): the other pictures follow.');
+    + 'points are all that was resident at a snapshot; “brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all) for what arrived then.');
   if (!time.n) return cannot(body, data.why.times);
   for (const view of Object.values(time.views)) unpackView(view, time.n);
   for (const why of data.why.timeline) body.append(el('p', {class: 'note'}, why));
