@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import Joined, Row, dimensions_of, joined, rows_of
+from wstrace.analysis.dimensions import Labels, Row, dimensions_of, joined, rows_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
 from wstrace.analysis.inputs import LEFT_OUT, Columns, Wanted, pages_of, read_all
@@ -82,7 +82,7 @@ class Past:
         private = (flags & MAP_SHARED) == 0
         self.copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
         self.copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
-        self._joined: dict[tuple[str, ...], Joined] = {}
+        self._joined: dict[tuple[str, ...], Labels] = {}
 
     @cached_property
     def history(self) -> History:
@@ -103,7 +103,7 @@ class Past:
         copies = f"what {uncounted:,} processes copied is not counted: they forked too often, with too many pages"
         return "; ".join(filter(None, (info.incomplete or unread, copies * bool(uncounted))))
 
-    def labels(self, *by: str) -> Joined:
+    def labels(self, *by: str) -> Labels:
         """The labels of all cells by these dimensions together. Raises UsageError."""
         if by not in self._joined or len(self._joined[by].of) != len(self.cube):
             self._joined[by] = joined(by, self.cube)

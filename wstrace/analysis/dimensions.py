@@ -43,17 +43,13 @@ _NAMED = 1 << 15
 
 
 class Labels(NamedTuple):
-    """The labels of cells: of each cell the number of its label, shape (cells,)."""
+    """The labels of cells: of each cell the number of its label, shape (cells,).
+
+    labels: each a Label, or of several dimensions together a tuple of them.
+    """
 
     of: NDArray[np.intp]
-    labels: list[Label]
-
-
-class Joined(NamedTuple):
-    """The labels of cells by several dimensions together."""
-
-    of: NDArray[np.intp]
-    labels: list[tuple[Label, ...]]
+    labels: list[Any]
 
 
 class Row:
@@ -126,7 +122,7 @@ def most_of(
     return ", ".join([*words, "..."] if words and sum(abs(n) for _, n, _ in some) < abs(whole) else words)
 
 
-def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
+def rows_of(labels: Labels, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
     """The rows of cells by their labels, those with most of a measure first, equal ones by label.
 
     Args:
@@ -140,12 +136,12 @@ def rows_of(labels: Joined, sums: Mapping[str, NDArray[Any]], sort: str = "fault
     return sorted(found, key=lambda row: (-row[sort], -row["faults"], row.label))
 
 
-def joined(by: Sequence[str], cube: Cube) -> Joined:
+def joined(by: Sequence[str], cube: Cube) -> Labels:
     """The labels of all cells of a cube by several dimensions together. Raises UsageError."""
     named = [labels_of(one, cube) for one in dimensions_of(by).values()]
     first, of = combinations(*(one.of for one in named))
     keys = zip(*(one.of[first].tolist() for one in named), strict=True)
-    return Joined(of.astype(np.intp), [tuple(one.labels[n] for one, n in zip(named, key, strict=True)) for key in keys])
+    return Labels(of.astype(np.intp), [tuple(one.labels[n] for one, n in zip(named, key, strict=True)) for key in keys])
 
 
 def rows(cube: Cube, by: Sequence[str], *, sort: str = "faults") -> list[Row]:

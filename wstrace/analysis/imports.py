@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.cube import Cube
-from wstrace.analysis.dimensions import NAME_LIMIT, OF_STACK, Joined, Label, Labels, Row, labels_of, most_of, rows_of
+from wstrace.analysis.dimensions import NAME_LIMIT, OF_STACK, Label, Labels, Row, labels_of, most_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.frames import reason
 from wstrace.analysis.own import short_path, slashed
@@ -89,7 +89,7 @@ def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -
                          "wstrace doctor says what lifts that")  # fmt: skip
     named = labels_of(Dimension("import", "", "", OF_STACK, _labels, owner=True), cube)
     rows: dict[tuple[str, ...], ImportRow] = {}
-    for one in rows_of(Joined(named.of, [(label,) for label in named.labels]), found.sums):
+    for one in rows_of(Labels(named.of, [(label,) for label in named.labels]), found.sums):
         path = tuple(one.whole.split("\n"))
         for outer in (path[:depth] for depth in range(1, len(path) + 1)):
             added(rows.setdefault(outer, ImportRow(outer)).all, one)

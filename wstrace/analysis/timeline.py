@@ -95,13 +95,6 @@ class Span(NamedTuple):
     open: bool
 
 
-class Place(NamedTuple):
-    """Where a span is drawn: its row among those of its thread, and how many spans of that row it lies within."""
-
-    row: int
-    depth: int
-
-
 def spans_of(trace: Recorded) -> list[Span]:
     """The spans of a trace by their start, the longer one first."""
     found, names = [], ("time_ns", "end_ns", "pid", "tid", "name", "flags")
@@ -114,8 +107,8 @@ def spans_of(trace: Recorded) -> list[Span]:
     return sorted(found, key=lambda one: (one.begin_ns, -one.end_ns))
 
 
-def places(spans: list[Span]) -> list[Place]:
-    """Where each span is drawn, of spans as spans_of() gives them: in a row each lies within another one or beside it.
+def places(spans: list[Span]) -> list[tuple[int, int]]:
+    """Where each span is drawn, of spans as spans_of() gives them: its row among those of its thread, and its depth.
 
     The spans of a thread lie within each other, but for those of tasks that take turns on it: these need more rows.
     A span lies in the first row in which it fits.
@@ -132,6 +125,6 @@ def places(spans: list[Span]) -> list[Place]:
         else:
             row, ends = len(rows), []
             rows.append(ends)
-        found.append(Place(row, len(ends)))
+        found.append((row, len(ends)))
         ends.append(one.end_ns)
     return found

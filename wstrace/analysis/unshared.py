@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.dimensions import Row, most_of, name_of
+from wstrace.analysis.dimensions import Row, most_of, name_of, rows_of
 from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
@@ -19,7 +19,7 @@ from wstrace.analysis.report import Report, completeness
 from wstrace.analysis.tally import begins
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
 from wstrace.table import Recorded
-from wstrace.text import number, plural, size, unit_of
+from wstrace.text import plural, size, unit_of
 
 _NEVER = np.iinfo(np.uint64).max
 _CUT = np.int64(-1)
@@ -58,74 +58,43 @@ class Unshared:
 
     Attributes:
         copies: faults, as places in the history's faults.
+        total: bytes that were copied. at_the_end: those of them that ending interpreters copied.
         pages: of each how many copies it stands for; more than itself where one of several faults was recorded.
     """
 
     def __init__(self, of: Composition) -> None:
         self.of = of
-        self.copies = self.of.history.copies.faults
-        self._fork = self.of.history.copies.fork
+        faults = of.history.faults
+        self.copies, self._fork = of.history.copies.faults, of.history.copies.fork
         #: Whether all numbers are estimates: one of several faults was recorded, and stands for the others.
-        self.estimated = self.of.past.sampled > 1
-        each = self.of.inputs.faults.get("sampled")
-        self._rows = self.of.history.faults.order[self.copies]
-        self.pages = np.ones(len(self.copies), np.intp) if each is None else each[self._rows].astype(np.intp)
-
-    @property
-    def total(self) -> int:
-        """Bytes that were copied."""
-        return int(self.pages.sum()) * self.of.page_size
-
-    def by(self, *views: str) -> tuple[NDArray[np.intp], list[Row]]:
-        """Of each copy the number of its label by these dimensions together, and the labels as rows without sums."""
-        labels = self.of.past.labels(*views)
-        return labels.of[self.of.fault_cells[self._rows]], [Row(label, {}) for label in labels.labels]
+        self.estimated = of.past.sampled > 1
+        rows, each = faults.order[self.copies], of.inputs.faults.get("sampled")
+        self.pages = np.ones(len(rows), np.intp) if each is None else each[rows].astype(np.intp)
+        self._cell, self._space = of.fault_cells[rows], space_of(faults.key[self.copies])
+        ending, self._known = at_the_end(of.inputs)
+        self._ending = ending[rows]
+        self._bytes = {"copied": self.pages * of.page_size, "at_the_end": self.pages * of.page_size * self._ending}
+        self.total, self.at_the_end = (int(one.sum()) for one in self._bytes.values())
 
     def rows(self, *views: str) -> list[Row]:
         """The rows by these dimensions together: bytes that were `copied`, and those of them `at_the_end`."""
-        label, found = self.by(*views)
-        for name, pages in (("copied", self.pages), ("at_the_end", self.pages * self._end[0])):
-            sums = np.bincount(label, pages, len(found)).astype(np.intp) * self.of.page_size
-            for row, n in zip(found, sums.tolist(), strict=True):
-                row.values[name] = n
-        return sorted((row for row in found if row["copied"]), key=lambda row: (-_ran(row), -row["copied"], row.whole))
-
-    @cached_property
-    def _end(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-        """Of each copy, whether an ending interpreter made it; the spaces of the processes of which that is known."""
-        found, known = at_the_end(self.of.inputs)
-        return found[self._rows], known
-
-    @property
-    def at_the_end(self) -> int:
-        """Bytes that ending interpreters copied, of the total."""
-        return int(self.pages[self._end[0]].sum()) * self.of.page_size
-
-    @property
-    def ending(self) -> int:
-        """The number of processes that copied these."""
-        return len(np.unique(space_of(self.of.history.faults.key[self.copies[self._end[0]]])))
+        labels = self.of.past.labels(*views)
+        sums = {name: np.bincount(self._cell, one, len(labels.of)) for name, one in self._bytes.items()}
+        return sorted(rows_of(labels, sums), key=lambda row: (-_ran(row), -row["copied"], row.whole))
 
     def forks(self) -> list[dict[str, Any]]:
         """Each fork with copies, the largest first: child, parent, pid of the child, time_ns, copied, at_the_end."""
-        losses = self.of.history.losses
-        ranges, of = np.unique(self._fork, return_inverse=True)
+        losses, inputs = self.of.history.losses, self.of.inputs
+        forks, of = np.unique(self._fork, return_inverse=True)
+        copied, end = (np.bincount(of, one, len(forks)).astype(np.intp) for one in self._bytes.values())
         found = []
-        both = (np.bincount(of, pages).astype(np.intp) * self.of.page_size
-                for pages in (self.pages, self.pages * self._end[0]))  # fmt: skip
-        for fork, n, end in zip(ranges.tolist(), *(each.tolist() for each in both), strict=True):
+        for at, fork in enumerate(forks.tolist()):
             row = losses.row[fork]
             child, parent = int(losses.rows.space[row]), int(losses.rows.other[row])
-            found.append({"pid": int(self.of.inputs.pids[child]), "child": self.of.name_of(child),
-                          "parent": self.of.name_of(parent), "time_ns": int(losses.time[fork]), "copied": n,
-                          "at_the_end": end})  # fmt: skip
+            found.append({"pid": int(inputs.pids[child]), "child": self.of.name_of(child),
+                          "parent": self.of.name_of(parent), "time_ns": int(losses.time[fork]),
+                          "copied": int(copied[at]), "at_the_end": int(end[at])})  # fmt: skip
         return sorted(found, key=lambda one: (-one["copied"], one["time_ns"]))
-
-    @property
-    def forked(self) -> int:
-        """The number of forks of which memory was copied; vfork and threads share theirs and are none."""
-        events: NDArray[np.intp] = np.unique(self._fork)
-        return len(events)
 
     @property
     def ended(self) -> bool:
@@ -133,8 +102,7 @@ class Unshared:
 
         It is where the process has ended in the trace, and its end is not distinguished.
         """
-        copied_in = space_of(self.of.history.faults.key[self.copies])
-        return bool(np.isin(copied_in, np.setdiff1d(self.of.inputs.ends.space, self._end[1])).any())
+        return bool(np.isin(self._space, np.setdiff1d(self.of.inputs.ends.space, self._known)).any())
 
     @property
     def earlier(self) -> bool:
@@ -178,9 +146,11 @@ class Unshared:
         parts = ((name_of(row.label), _ran(row), 0) for row in lines)
         words = most_of(parts, while_it_ran, lambda n: f"{n / divisor:,.1f}")
         bound = "at least " if self.at_least else "~" if self.estimated else ""
-        several = f"{number(self.ending)} process{'es' * (self.ending != 1)}"
+        several = plural(len(np.unique(self._space[self._ending])), "process")
         end = f"; {size(self.at_the_end)} more as {several} ended" if self.at_the_end else ""
-        head = f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(self.forked, 'fork')}"
+        head = (
+            f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(len(np.unique(self._fork)), 'fork')}"
+        )
         return f"{head}{': ' * bool(words)}{words}{end}"
 
 

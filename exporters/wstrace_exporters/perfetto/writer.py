@@ -145,8 +145,8 @@ def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
         packets.instant(every[0].begin_ns, packets.track("spans"),
                         f"the longest {number(len(spans))} of {number(len(every))} spans are shown")  # fmt: skip
     tracks_of: dict[tuple[int, int, int], int] = {}
-    for one, place in zip(spans, places(spans), strict=True):
-        key = one.pid, one.tid, place.row
+    for one, (row, _) in zip(spans, places(spans), strict=True):
+        key = one.pid, one.tid, row
         if key not in tracks_of:
             tracks_of[key] = packets.track(f"spans of thread {one.tid}", parent=tracks.get(one.pid, 0))
         packets.slice(one.begin_ns, one.end_ns, tracks_of[key], one.name + " (still open)" * one.open, "span")

@@ -124,7 +124,7 @@ def spans(of: Composition, times: Times) -> dict[str, Any]:
     drawn = sorted(longest, key=lambda one: (one.begin_ns, -one.end_ns))
     found, rows = [], dict[tuple[int, int, int, int], int]()
     for one, place in zip(drawn, places(drawn), strict=True):
-        row = rows.setdefault((one.pid, one.tid, place.row, place.depth), len(rows))
+        row = rows.setdefault((one.pid, one.tid, *place), len(rows))
         if row < ROWS:
             found.append(
                 [row, times.seconds(one.begin_ns), times.seconds(one.end_ns), name(one.name), one.tid, one.open]
