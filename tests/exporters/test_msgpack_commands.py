@@ -1,6 +1,5 @@
 """The commands on trace files: what they print, what they write, how they fail."""
 
-import io
 import itertools
 import json
 import subprocess
@@ -258,18 +257,6 @@ def test_a_trace_is_read_from_standard_input(trace, tmp_path, monkeypatch):
     assert (done.returncode, done.stderr.count(b"\n")) == (125, 1)
     assert b"standard input is no wstrace trace file" in done.stderr
     assert list((tmp_path / "spool").iterdir()) == []
-
-
-def test_standard_input_is_bounded_and_no_terminal(trace, monkeypatch):
-    from wstrace.errors import TraceFileError
-    from wstrace_exporters.msgpack.read.input import StandardInput
-
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(trace.read_bytes())))
-    with pytest.raises(TraceFileError, match="longer than 0 MiB; write it to a file"):
-        StandardInput(limit=1000)
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(TraceFileError, match=r"pipe one into it: wstrace run -o -"):
-        StandardInput()
 
 
 @pytest.mark.parametrize("words", [["report"], ["info"], ["query"]])

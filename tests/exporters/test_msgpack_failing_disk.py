@@ -14,7 +14,6 @@ from kit.msgpack_scripted import everything, recorded, started
 from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write import frame_file as sink
 
 ROWS = 20_000
 EVER = 1 << 30
@@ -156,7 +155,7 @@ def disk(monkeypatch):
     return Disk(monkeypatch)
 
 
-def test_a_full_disk_never_leaves_half_a_frame_and_waits_for_space(tmp_path, disk):
+def test_a_full_disk_never_leaves_half_a_frame_and_what_it_loses_is_counted(tmp_path, disk):
     path = tmp_path / "x.wst"
     exporter, context = started(path)
     everything(exporter, context, 5000)
@@ -167,30 +166,9 @@ def test_a_full_disk_never_leaves_half_a_frame_and_waits_for_space(tmp_path, dis
     with open_trace(str(path)) as trace:
         assert trace.damage()["lost_bytes"] == 0
         assert trace.rows["page_fault"] == 5000
-    disk.left = 1 << 60
-    exporter.close()
-    with open_trace(str(path)) as trace:
-        assert trace.clean
-        assert trace.rows["page_fault"] == 10_000
-    assert context.ledger.losses() == []
-
-
-def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(sink, "QUEUE_BYTES", 100_000)
-    path = tmp_path / "x.wst"
-    exporter, context = started(path)
-    everything(exporter, context, 5000)
-    exporter.flush(1)
-    disk.left = 0
-    for _ in range(20):
-        everything(exporter, context, 5000)
-        exporter.flush(1)
     dropped = context.ledger.get("failed_lane", "msgpack")
-    assert dropped > 0
-    written = path.stat().st_size
+    assert dropped >= 5000
     disk.left = 1 << 60
-    exporter.tick()
-    assert written < path.stat().st_size < written + 400_000  # what had waited in memory
     everything(exporter, context, 5000)
     with pytest.raises(OutputError, match=f"lacks {dropped:,} records: No space left on device"):
         exporter.close()
@@ -199,7 +177,7 @@ def test_what_does_not_fit_in_memory_is_dropped_counted_and_marked(tmp_path, dis
         assert trace.damage()["lost_names"] == 0
         lost = sum(sum(mark["lost"].values()) for mark in trace.marks if mark["m"] == "lost")
         assert lost == trace.ledger.get("failed_lane") == dropped
-        assert trace.rows["page_fault"] + lost == 22 * 5000
+        assert trace.rows["page_fault"] == 10_000
 
 
 @pytest.mark.parametrize(("left", "state"), [(10, "cut"), (8000, "incomplete")])
@@ -220,19 +198,3 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_file_reads(tmp_pa
         assert trace.damage()["lost_bytes"] == 0
         assert trace.rows["page_fault"] == 5000
         assert state == "cut" or trace.missing == context.ledger.get("failed_lane")
-
-
-def test_info_says_where_the_missing_records_were_lost(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    everything(exporter, context, 5000)
-    for stage, n, who in (("lost_tracer", 70, "minor"), ("file_lost_records", 30, "page_fault"),
-                          ("failed_lane", 9, "msgpack")):  # fmt: skip
-        context.ledger.set(stage, n, who)
-    with pytest.raises(OutputError):
-        exporter.close()
-    shown = wstrace("info", tmp_path / "x.wst").stdout.splitlines()
-    assert shown[1:4] == [
-        "  records that did not reach it: 9",
-        "  records that the tracer failed on: 70",
-        "  records that could not be read in the file that it was made of: 30",
-    ]

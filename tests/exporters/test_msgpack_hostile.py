@@ -254,7 +254,7 @@ def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command)
     assert int(mib) < 256
     if what == "processes":
         assert code == "125", done.stderr
-        assert done.stderr.startswith(f"wstrace: {path} has more than 393,216 rows of processes")
+        assert done.stderr.startswith(f"wstrace: {path}: it names more than 393,216 processes")
     else:
         assert code == "0", done.stderr
         assert "bad frames" in done.stdout or command == "report", done.stdout[:500]

@@ -173,7 +173,7 @@ def test_info_recover_and_merge_tell_what_they_do_not_know(tmp_path, capsys):
 def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, monkeypatch):
     from wstrace_exporters.msgpack.format.layout import LIMITS
 
-    few = LIMITS.without(processes=8)
+    few = LIMITS._replace(processes=8)
     monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.LIMITS", few)
     exporter, context = started(tmp_path / "x.wst")
     for pid in range(100, 120):
@@ -184,6 +184,9 @@ def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, mon
     with open_trace(str(tmp_path / "x.wst"), limits=few) as trace:
         assert len(trace.processes) == 40
         assert trace.clean
-    one = LIMITS.without(processes=2)
-    with open_trace(str(tmp_path / "x.wst"), limits=one) as trace, pytest.raises(TraceFileError, match="than 2 rows"):
+    one = LIMITS._replace(processes=2)
+    with (
+        open_trace(str(tmp_path / "x.wst"), limits=one) as trace,
+        pytest.raises(TraceFileError, match="more than 2 processes"),
+    ):
         _ = trace.processes

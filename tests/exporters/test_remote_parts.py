@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from kit.many_parts import ManyParts
@@ -91,14 +90,9 @@ def test_a_record_that_was_written_late_is_in_its_window(one_part, monkeypatch):
         assert len(found) > ROWS
 
 
-@pytest.mark.parametrize("why", ["one time of creation", "another session", "another trace"])
+@pytest.mark.parametrize("why", ["another session", "another trace"])
 def test_parts_that_need_not_follow_each_other_are_all_read(why, one_part, monkeypatch):
-    def change(header):
-        if why == "one time of creation":  # of a trace that was copied or merged, whose parts follow the copy's order
-            return replace(header, created_ns=1)
-        return header
-
-    parts = ManyParts(one_part, 20, APART, change, sessions=2 if why == "another session" else 1)
+    parts = ManyParts(one_part, 20, APART, sessions=2)
     begin = parts.begin_of(12)
     other = ["y.wst"] if why == "another trace" else []
     with many(parts, monkeypatch, other) as requests, wstrace.open_trace("s3://bucket/*.wst") as trace:

@@ -23,7 +23,7 @@ from wstrace_exporters.msgpack.format.values import Body
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 #: small, so that a limit is reached by small inputs
-TIGHT = LIMITS.without(rows=4096, strings=512, mappings=512, frames=512, strings_total=65_536, frame_decoded=1 << 20)
+TIGHT = LIMITS._replace(rows=4096, strings=512, mappings=512, frames=512, strings_total=65_536, frame_decoded=1 << 20)
 _DECODERS = (
     frames.unpack_header,
     frames.unpack_strings,

@@ -1,7 +1,7 @@
 """The parts of a trace that was rotated very often, each made when it is requested, as 100,000 files take minutes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ class ManyParts:
         path: the part.
         n: the number of parts.
         apart_ns: from the first fault of a part to that of the next one.
-        change: what is changed in the header of each part.
         late: part -> by how much earlier its faults are, as if they had waited.
         sessions: how many sessions have written them, all but the first one part each.
     """
@@ -34,7 +33,6 @@ class ManyParts:
         path: Path,
         n: int,
         apart_ns: int,
-        change: Callable[[frames.Header], frames.Header] = lambda header: header,
         late: Mapping[int, int] | None = None,
         sessions: int = 1,
     ) -> None:
@@ -44,7 +42,7 @@ class ManyParts:
             for frame, entry in zip(part.read(), part.entries, strict=True)
             if frame.kind not in (INDEX, END)
         ]
-        self._header, self._streams, self._change = part.header, part.streams[1:], change
+        self._header, self._streams = part.header, part.streams[1:]
         assert part.end is not None
         self._rows = part.end.rows
         self.begin_ns = int(next(e["t0"] for _, _, e in self._frames if self._is_of_faults(e)))
@@ -83,7 +81,7 @@ class ManyParts:
                     self._header, id=file_id, part=number, prev=self._id(number - 1) if number else None,
                     created_ns=self._header.created_ns + number * self.apart_ns, writer="-" * (256 + room),
                 )  # fmt: skip
-                body = self._change(header).pack()
+                body = header.pack()
             elif self._is_of_faults(entry):
                 events = frames.unpack_rows(body)
                 t = t[0] + int(later), t[1] + int(later)

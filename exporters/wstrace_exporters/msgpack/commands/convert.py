@@ -71,7 +71,6 @@ def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str
 @click.option(
     "-e", "--exporter", "exporters", multiple=True, metavar="NAME[:OPT=VAL,...]", help="Replay the records to it."
 )
-@click.option("--speed", type=float, default=0.0, help="Of -e: 1.0 = as fast as the records came; 0 = full speed.")
 @click.option("--option", "own", metavar="NAME=VALUE", multiple=True, help="An option of the format; may be repeated.")
 @click.option("--stream", help="Which stream.  [default: page_fault]")
 @click.option("--columns", metavar="A,B,...", help="Only these columns, in this order.")
@@ -81,7 +80,6 @@ def convert(
     output: str | None,
     force: bool,
     exporters: tuple[str, ...],
-    speed: float,
     own: tuple[str, ...],
     stream: str | None,
     columns: str | None,
@@ -100,7 +98,7 @@ def convert(
     if (output is None) == (not exporters):
         raise UsageError("convert needs -o OUT or -e EXPORTER", "write: wstrace convert FILE -o OUT.csv")
     if output is None:
-        replay = Spec("replay", {"path": list(paths), "speed": speed, "start": start, "end": end})
+        replay = Spec("replay", {"path": list(paths), "start": start, "end": end})
         config = Config.load(project=not is_administrator())
         with Session(sources=[replay], exporters=list(exporters), record=False, config=config) as session:
             session.wait()

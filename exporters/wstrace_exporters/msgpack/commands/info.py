@@ -74,25 +74,12 @@ def unknown_lines(unknown: dict[str, Any]) -> Iterator[str]:
         yield f"  columns that cannot be read: {', '.join(columns)}"
 
 
-def _missing(facts: dict[str, Any]) -> dict[str, int]:
-    """The records that the file never got, by where they were lost."""
-    failed, unreadable = (
-        sum(n for key, n in facts["ledger"].items() if key.partition(":")[0] == stage)
-        for stage in ("lost_tracer", "file_lost_records")
-    )
-    return {
-        "records that did not reach it": facts["missing"] - failed - unreadable,
-        "records that the tracer failed on": failed,
-        "records that could not be read in the file that it was made of": unreadable,
-    }
-
-
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     from wstrace.text import duration, plural, size
 
     rows = facts["rows"]
     yield f"{', '.join(facts['files'])}: {facts['state']}, {size(facts['bytes'])}, {plural(facts['frames'], 'frame')}"
-    for name, n in {**_missing(facts), **facts["damage"]}.items():
+    for name, n in {"records that it lacks": facts["missing"], **facts["damage"]}.items():
         if n:
             yield f"  {name.replace('_', ' ')}: {n:,}"
     yield from unknown_lines(facts.get("unknown", {}))

@@ -64,20 +64,11 @@ def _show(names: list[str], rows: list[tuple[object, ...]], shape: str, limit: i
 
 def _schema(path: str, shape: str) -> None:
     """Prints the tables of a file, or all known ones, with their columns."""
-    from wstrace.terminal import Column, Output, TextTable
     from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
     tables = known_tables(path)
     rows = [(name, c.name, unit(c), meaning(c)) for name, (_, columns) in tables.items() for c in columns]
-    if shape != "table":
-        _show(["table", "column", "unit", "meaning"], list(rows), shape, 0)
-        return
-    parts: list[str | TextTable] = []
-    for name, (about, _) in tables.items():
-        cells = [[printable(text) for text in row[1:]] for row in rows if row[0] == name]
-        parts += [f"{printable(name)}: {about}", TextTable([Column(name, "text") for name in
-                  ("column", "unit", "meaning")], cells, whole=True), ""]  # fmt: skip
-    Output.standard("stdout").show(*parts[:-1])
+    _show(["table", "column", "unit", "meaning"], list(rows), shape, len(rows))
 
 
 def _json(names: list[str], rows: list[tuple[object, ...]]) -> None:

@@ -49,7 +49,9 @@ class Limits(NamedTuple):
     mappings: int = 1 << 20
     files: int = 1 << 16  # Files of mappings, per part: a page takes 0.1 ms for each.
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
-    processes: int = 3 << 17  # Rows of `process`, per part: a writer's three quarters, and one frame.
+    processes: int = (
+        3 << 17
+    )  # Rows of `process`, and threads that fault, per part: a writer's three quarters, and one frame.
     process_names: int = 1 << 16  # processes of which names are listed
     names_of_one: int = 64
     strings: int = 1 << 20
@@ -65,10 +67,6 @@ class Limits(NamedTuple):
         if kind in (EVENTS, SNAPSHOT, INDEX, STACKS) or kind > STACKS:
             return self.large_body
         return self.mappings_body if kind == MAPPINGS else self.small_body
-
-    def without(self, **names: int) -> Limits:
-        """The same limits with some of them changed."""
-        return self._replace(**names)
 
 
 LIMITS = Limits()

@@ -6,7 +6,6 @@ Files are written by `os.write`, unbuffered, so that everything a write() return
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import mmap
 import os
@@ -19,8 +18,6 @@ from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError
 from wstrace.output_file import open_output, remove
 
-#: Errors that may be temporary: space is freed, a disk recovers.
-PASSING = frozenset({errno.ENOSPC, errno.EIO, errno.EAGAIN, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 
 

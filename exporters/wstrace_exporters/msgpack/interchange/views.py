@@ -20,10 +20,8 @@ from wstrace.schema import (
     FAULT_MAJOR,
     FAULT_PC_KERNEL,
     FAULT_WRITE,
-    KINDS,
     PAGE_FAULT,
     PROCESS_EXIT,
-    STACK_HOW,
     Column,
     Schema,
 )
@@ -31,34 +29,23 @@ from wstrace_exporters.msgpack.interchange.blame_tables import OWNERS, owners
 from wstrace_exporters.msgpack.read.trace import TraceFile
 
 ACCESSES = ("", "read", "write", "execute")
-FAULTS = Schema(
-    "faults",
-    (
-        Column("time_ns", "u64", "ns", "monotonic clock; absent on Windows"),
-        Column("pid", "u32", "id", "the process"),
-        Column("process", "u32", "str", "the name of the process at that time"),
-        Column("tid", "u32", "id", "the thread"),
-        Column("thread", "u32", "str", "the name of the thread at that time"),
-        Column("cgroup", "u32", "str", "the path of the control group that the thread was in, where it was recorded"),
-        Column("va", "u64", "addr", "the faulting byte address"),
-        Column("file", "u32", "str", "what is mapped there: a path, or [heap], [stack], [anon] ..."),
-        Column("kind", "u8", "id", "of that memory", words=KINDS),
-        Column("pc", "u64", "addr", "the faulting instruction"),
-        Column("pc_file", "u32", "str", "the file of the instruction, or [kernel]"),
-        Column("pc_function", "u32", "str", "its module!function, else its module!section(n)"),
-        Column("from_disk", "u8", "count", "1 = a major fault: it read from a disk"),
-        Column("in_kernel", "u8", "count", "1 = taken in the kernel, on behalf of the process"),
-        Column("access", "u8", "id", "what the instruction did; empty where the system does not say", words=ACCESSES),
-        Column("own_line", "u32", "str", "the program's own line of the Python stack, else the instruction's function"),
-        Column("function", "u32", "str", "the function of the Python stack, else of the instruction"),
-        Column("package", "u32", "str", "the package or module that it belongs to"),
-        Column("stack", "u32", "stack", "the Python stack in `stacks`, 0 = none"),
-        Column("stack_how", "u8", "id", "how the Python stack was had, or why there is none", words=STACK_HOW),
-        Column("native_stack", "u32", "stack", "the sampled native stack in `stacks`, 0 = none"),
-        Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
-        Column("sampled", "u32", "count", "one out of so many faults was recorded then: it stands for so many"),
-    ),
-)
+_OF_FAULTS = {column.name: column for column in (
+    *PAGE_FAULT.columns,
+    Column("process", "u32", "str", "the name of the process at that time"),
+    Column("thread", "u32", "str", "the name of the thread at that time"),
+    Column("pc_function", "u32", "str", "its module!function, else its module!section(n)"),
+    Column("from_disk", "u8", "count", "1 = a major fault: it read from a disk"),
+    Column("in_kernel", "u8", "count", "1 = taken in the kernel, on behalf of the process"),
+    Column("access", "u8", "id", "what the instruction did; empty where the system does not say", words=ACCESSES),
+    Column("own_line", "u32", "str", "the program's own line of the Python stack, else the instruction's function"),
+    Column("function", "u32", "str", "the function of the Python stack, else of the instruction"),
+    Column("package", "u32", "str", "the package or module that it belongs to"),
+)}  # fmt: skip
+FAULTS = Schema("faults", tuple(map(_OF_FAULTS.__getitem__, (
+    "time_ns", "pid", "process", "tid", "thread", "cgroup", "va", "file", "kind", "pc", "pc_file", "pc_function",
+    "from_disk", "in_kernel", "access", "own_line", "function", "package", "stack", "stack_how", "native_stack",
+    "weight", "sampled",
+))))  # fmt: skip
 PROCESSES = Schema(
     "processes",
     (

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary, SnapshotPart, recoded
 from wstrace.errors import TraceFileError
-from wstrace.schema import DTYPES, MARK, PROCESS, STREAMS, Column, Schema, own_id
+from wstrace.schema import DTYPES, MARK, PAGE_FAULT, PROCESS, STREAMS, Column, Schema, own_id
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.layout import EVENTS, SNAPSHOT, FrameError
@@ -58,6 +59,7 @@ class Decoder:
         self.part, self.selection = part, selection
         self._ids, self._schema, self._strings = ids, schema, strings
         self._processes = 0  # rows of the stream `process` so far
+        self._threads: NDArray[Any] = np.empty(0, "<u4")  # of faults so far
         self._stored: set[str] | None = None  # the columns to decode; None = all
         if selection.columns is not None:
             # the name itself, too: what one stream derives, another stores (`file` of a call site)
@@ -95,9 +97,11 @@ class Decoder:
             return self._mark(frames.unpack_map(frame.body, limits))
         rows = frames.unpack_rows(frame.body, self._is_decoded, limits)
         self._processes += rows.n * (rows.stream == PROCESS.name)
-        if self._processes > limits.processes:
-            why = f"{self.part.path} has more than {limits.processes:,} rows of processes, which wstrace never records"
-            raise TraceFileError(why)
+        if rows.stream == PAGE_FAULT.name and "tid" in rows.columns:
+            self._threads = distinct(np.append(self._threads, distinct(rows.columns["tid"])))
+        if max(self._processes, len(self._threads)) > limits.processes:
+            why = f"{self.part.path}: it names more than {limits.processes:,} processes and threads, which are not read"
+            raise TraceFileError(why, "record in shorter parts: rotate_bytes=64MiB")
         if self.selection.stream not in (None, rows.stream):
             return None
         self.part.unreadable.update(rows.unreadable)

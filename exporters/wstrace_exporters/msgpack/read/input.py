@@ -6,17 +6,13 @@ import os
 import stat
 import sys
 import threading
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from wstrace.errors import TraceFileError, TraceFileNotFound
 from wstrace_exporters.msgpack.storage.urls import Place, is_url
 
 if TYPE_CHECKING:
     from wstrace_exporters.msgpack.read.remote_input import RemoteInput
-
-#: A longer standard input is refused.
-LIMIT_BYTES = 16 << 30
-_CHUNK = 1 << 20
 
 
 def open_input(place: Place) -> LocalInput | RemoteInput:
@@ -83,43 +79,33 @@ class LocalInput:
 class StandardInput:
     """A copy of standard input, up to its end, in a temporary file that close() removes: reading needs random access.
 
-    Args:
-        limit: the most bytes to copy.
-
     Attributes:
         path: the path of the copy.
 
     Raises:
-        TraceFileError: standard input is a terminal, is longer than the limit, or cannot be copied.
+        TraceFileError: standard input is a terminal, or cannot be copied.
     """
 
-    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+    def __init__(self) -> None:
         stream = sys.stdin.buffer if sys.stdin is not None else None
         if stream is None or stream.isatty():
             raise TraceFileError(
                 "standard input is no trace", "pipe one into it: wstrace run -o - -- COMMAND | wstrace report -"
             )
+        import shutil
         from tempfile import TemporaryDirectory  # with shutil 6 ms, which no other input needs
 
         self._folder = TemporaryDirectory(prefix="wstrace-")
         self.path = os.path.join(self._folder.name, "standard input")
         try:
-            self._copy(stream, limit)
+            with open(self.path, "xb") as file:
+                shutil.copyfileobj(stream, file)
         except BaseException as error:
             self.close()
             if not isinstance(error, OSError):
                 raise
             why = f"cannot keep standard input in {self._folder.name}: {error.strerror or error}"
             raise TraceFileError(why, "write it to a file, or set TMPDIR to a folder with more room") from None
-
-    def _copy(self, stream: IO[bytes], limit: int) -> None:
-        size = 0
-        with open(self.path, "xb") as file:
-            while chunk := stream.read(_CHUNK):
-                size += len(chunk)
-                if size > limit:
-                    raise TraceFileError(f"standard input is longer than {limit >> 20:,} MiB", "write it to a file")
-                file.write(chunk)
 
     def close(self) -> None:
         """Removes the copy."""

@@ -5,10 +5,9 @@ Refused are files that cannot be read as one trace: copies of the same records, 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,10 @@ from wstrace.errors import TraceFileError
 from wstrace.schema import MAPPING, STREAMS
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format.layout import Limits
-from wstrace_exporters.msgpack.format.part_names import name_and_number
 from wstrace_exporters.msgpack.read.ids import PartIds, by_id
 from wstrace_exporters.msgpack.read.part import Part
 from wstrace_exporters.msgpack.storage.urls import Place
 
-#: Of fewer parts all are opened.
-_FEW = 4
 #: For how long a record may wait until it is written, so that a part may begin before the one before it ends: rows
 #: gather for a second, a snapshot takes seconds, and a tracer that was stopped is behind by as long.
 LATE_NS = 60 * 10**9
@@ -125,32 +121,29 @@ class OpenParts:
         """Yields the parts that can hold rows of a selection with what their ids are in the whole trace.
 
         Of many objects in a store only those are opened that the search for a window of time tries, and those that
-        meet it: where the rows have times, and the parts follow each other in time. Those of several traces or boots
-        do not, nor those of a copy whose parts have one time of creation.
+        meet it: where the rows have times, and the parts are of one session, which follow each other in time.
         """
         known = STREAMS.get(selection.stream or "")
         timed = known is not None and not known.essential and (selection.start, selection.end) != (None, None)
-        found = self._within(selection.start, selection.end) if timed and len(self._ids) < len(self) else None
-        if found is None:
+        if not timed or len(self._ids) == len(self) or self._open(len(self) - 1).session != self[0].session:
             yield from self.with_ids()
             return
-        for number in found:
-            with self._lock:
-                if number not in self._alone:
-                    self._alone[number] = PartIds(self._opened[number], self._strings, self._base, self._given)
-            yield self._opened[number], self._alone[number]
+        start, end = selection.start or 0, selection.end if selection.end is not None else 1 << 64
+        for number in range(bisect_left(range(len(self)), start - LATE_NS, key=self._last_of), len(self)):
+            part = self._open(number)
+            span = part.span(essential=False)
+            if span is not None and span[0] >= end + LATE_NS:
+                return
+            if span is not None and span[1] >= start and span[0] < end:
+                with self._lock:
+                    if number not in self._alone:
+                        self._alone[number] = PartIds(part, self._strings)
+                yield part, self._alone[number]
 
-    def _within(self, start: int | None, end: int | None) -> list[int] | None:
-        """The numbers of the parts that can hold rows of a window; None = they are not known to follow each other."""
-        n = len(self)
-        names = {name_and_number(one if isinstance(one, str) else one.url)[0] for one in self._places}
-        if n < _FEW or len(names) > 1:
-            return None
-        self._open(n - 1)  # says of another boot
-        found = parts_within(n, lambda number: self._open(number).span(essential=False), start, end)
-        opened = [self._opened[number] for number in sorted(self._opened)]
-        follow = all(a.header.created_ns < b.header.created_ns for a, b in itertools.pairwise(opened))
-        return found if follow and len({part.session for part in opened}) == 1 else None
+    def _last_of(self, number: int) -> int:
+        """The last time of a part, or of the next one that has rows."""
+        spans = (self._open(other).span(essential=False) for other in range(number, len(self)))
+        return next((span[1] for span in spans if span is not None), 1 << 64)
 
     @property
     def mappings(self) -> Batch:
@@ -162,33 +155,6 @@ class OpenParts:
         """Closes those that are open."""
         for part in self._opened.values():
             part.close()
-
-
-def parts_within(
-    n: int, span_of: Callable[[int], tuple[int, int] | None], start: int | None, end: int | None
-) -> list[int]:
-    """The numbers of the parts, of n that follow each other in time, that can hold rows of a window.
-
-    Args:
-        n: the number of parts.
-        span_of: gives (first, last) time of a part's rows, None = it has none. It is called for log2(n) parts, and for
-            those near the window.
-        start, end: the window in nanoseconds, without `end`; None = no bound.
-    """
-
-    def last_of(number: int) -> int:
-        """The last time of a part, or of the next one that has rows."""
-        spans = (span_of(other) for other in range(number, n))
-        return next((span[1] for span in spans if span is not None), 1 << 64)
-
-    found, start = [], start or 0
-    for number in range(bisect_left(range(n), start - LATE_NS, key=last_of), n):
-        span = span_of(number)
-        if span is not None and end is not None and span[0] >= end + LATE_NS:
-            break
-        if span is not None and span[1] >= start and (end is None or span[0] < end):
-            found.append(number)
-    return found
 
 
 class Distinct:

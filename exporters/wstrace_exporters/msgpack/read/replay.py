@@ -1,14 +1,11 @@
-"""The source `replay`: delivers the records of a trace file, at full speed or at the speed of the recording."""
+"""The source `replay`: delivers the records of a trace file."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from wstrace.batch import Batch
-from wstrace.clock import now_ns
-from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Source
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
 from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
@@ -30,11 +27,7 @@ class Replay(Source):
 
     Args:
         path: the file, or several separated by commas.
-        speed: 1.0 = the speed of the recording, 2.0 = twice that; 0 = as fast as the file can be read.
         start, end: seconds from the trace's beginning; only records between them are delivered.
-
-    Raises:
-        UsageError: `speed` is negative.
     """
 
     name: ClassVar[str] = "replay"
@@ -45,20 +38,14 @@ class Replay(Source):
         self,
         *,
         path: list[str],
-        speed: float = 0.0,
         start: float | None = None,
         end: float | None = None,
     ) -> None:
-        if speed < 0:
-            raise UsageError(f"replay:speed={speed} is less than 0")
         self._paths = [path] if isinstance(path, str) else list(path)
-        self._speed = speed
         self._window = (start, end)
         self._trace: TraceFile | None = None
         self._latest_ns = self._bad = 0  # bad: frames without the columns that their stream always has
         self._finished = False
-        self._waiting: Batch | None = None
-        self._begun: tuple[int, int] | None = None
 
     def open(self, context: Context) -> None:
         """Opens the file, whose description becomes that of the session. Raises TraceFileError."""
@@ -97,35 +84,17 @@ class Replay(Source):
                 yield from (found.take(slice(at, at + FRAME_ROWS)) for at in range(0, len(found), FRAME_ROWS))
 
     def drain(self, timeout: float) -> Iterable[Batch]:
-        """The next records, at most about _DRAIN_ROWS, or none when they are not due within `timeout` seconds."""
-        until = now_ns() / 1e9 + timeout
+        """The next records, at most about _DRAIN_ROWS."""
         rows = 0
         while rows < _DRAIN_ROWS and not self._finished:
-            batch = next(self._batches, None) if self._waiting is None else self._waiting
+            batch = next(self._batches, None)
             if batch is None:
                 self._finished = True
                 return
-            self._waiting = batch
-            if not self._due(batch, until):
-                return
-            self._waiting = None
             rows += len(batch)
             if batch.schema is not MAPPING:
                 self._latest_ns = max(self._latest_ns, batch.window[1])
             yield batch
-
-    def _due(self, batch: Batch, until: float) -> bool:
-        """Waits until the batch is due, at most until the time `until` in seconds; returns whether it is due."""
-        if not self._speed or batch.schema is MAPPING:
-            return True
-        now = now_ns()
-        if self._begun is None:
-            self._begun = (now, batch.window[0])
-        at = self._begun[0] + (batch.window[1] - self._begun[1]) / self._speed
-        wait = min(at / 1e9, until) - now / 1e9
-        if wait > 0:
-            time.sleep(wait)
-        return now_ns() >= at
 
     def stop(self) -> Iterable[Batch]:
         """Copies the file's ledger into the session's, closes the file, and returns no records."""

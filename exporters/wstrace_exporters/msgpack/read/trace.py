@@ -262,16 +262,12 @@ class TraceFile(Trace):
 
     def _lacking(self) -> str:
         """Which records of its trace the file lacks, in words; "" when it has all."""
-        ledger, missing, found = self._written_ledger(), self.missing, []
+        missing, found = self.missing, []
         if missing:
             marks = (mark.get("why") for mark in self.marks if is_writers_loss(mark))
-            why = [next((why for why in marks if isinstance(why, str) and why), "")]
-            if unreadable := ledger.get("file_lost_records"):
-                some = "they" if unreadable == missing else f"{unreadable:,} of them"
-                why.append(f"{some} could not be read in the file that it was made of")
-            reasons = ", ".join(filter(None, why))
-            found.append(f"the file lacks {missing:,} records" + (f": {reasons}" if reasons else ""))
-        if ledger.get("file_cut"):
+            why = next((f": {why}" for why in marks if isinstance(why, str) and why), "")
+            found.append(f"the file lacks {missing:,} records{why}")
+        if self._written_ledger().get("file_cut"):
             found.append("it was made of a file that was cut: how many records it lacks is not known")
         unread = [part.lost_rows() for part in self.parts]
         if self.state == "damaged":

@@ -16,11 +16,8 @@ from wstrace_exporters.msgpack.storage.urls import StoredObject, can_list, schem
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 60
 #: Keys that one listing reads.
 MOST_KEYS = 250_000
-_RIGHTS = {
-    "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and that they may list, get and put objects of the bucket",
-    "gs": "check GOOGLE_APPLICATION_CREDENTIALS, and that they may list, get and create objects of the bucket",
-    "az": "check AZURE_STORAGE_*, and that they may list, read and create blobs of the container",
-}
+#: The beginning of the variables with credentials.
+_CREDENTIALS = {"s3": "AWS_*", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_*"}
 
 
 class StoreError(TraceFileError):
@@ -59,7 +56,8 @@ class Store:
             from obstore import store as stores
         except ImportError as error:
             raise missing("obstore", error, "pip install 'wstrace[store]'", f"{scheme}://") from None
-        self._obstore, self._rights = obstore, _RIGHTS.get(scheme, "check the URL")
+        self._obstore, variables = obstore, _CREDENTIALS.get(scheme)
+        self._rights = f"check {variables}, and the rights to list, get and put" if variables else "check the URL"
         plain = any(value.startswith("http://") for key, value in os.environ.items() if "ENDPOINT" in key)
         options: Any = {
             "client_options": {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s",

@@ -19,13 +19,6 @@ if TYPE_CHECKING:  # every session imports this module, but not every one writes
 _PART_BYTES, _PART_SECONDS = 32 << 20, 300.0
 #: Seconds of close() beside the wait for uploads.
 _END_SECONDS = 5.0
-#: Why records do not reach a file, by the stages of the ledger.
-_LOST = {
-    "failed_lane": "writing it failed",
-    "dropped_lane": "it was written more slowly than records came",
-    "dropped_enricher": "an enricher did not finish",
-    "dropped_bus": "records came faster than the enrichers took them",
-}
 
 
 class FileExporter(Exporter):
@@ -205,18 +198,11 @@ class MsgpackExporter(FileExporter):
             info.saved = self.path
 
     def _missing(self, writer: TraceWriter) -> str:
-        """How many accepted records the file lacks, and why, in words; "" when it has them all."""
-        ledger, why = self._context.ledger, writer.why_dropped
-        if self._context.info.recorded:  # the ledger of a replayed trace counts what the older file lacks
-            n = writer.dropped
-        else:
-            n = ledger.missing_from(self.name)
-            failed, slow, hanging, late = (
-                words * bool(ledger.get(stage, self.name if stage.endswith("lane") else None))
-                for stage, words in _LOST.items()
-            )  # errors detach an exporter, which takes none of the rest: it is not that it was slow
-            why = ", and ".join(filter(None, (why or failed or slow, hanging, late)))
-        return f"{self.path} lacks {n:,} records: {why or 'why is not known'}" if n else ""
+        """How many accepted records the file lacks, in words; "" when it has them all."""
+        ledger, recorded = self._context.ledger, self._context.info.recorded
+        # the ledger of a replayed trace counts what the older file lacks
+        n = writer.dropped if recorded else ledger.missing_from(self.name)
+        return f"{self.path} lacks {n:,} records: {writer.why_dropped or 'the ledger says why'}" if n else ""
 
     def cancel(self) -> None:
         """Removes the file of a session that could not start, if it is new."""

@@ -1,8 +1,7 @@
 """Appends frames to a file, each whole or not at all, and the index of what was written.
 
-When the disk is full or fails, the file is truncated to the end of its last whole frame. Frames then wait in memory, up
-to a limit past which they are dropped and counted. A frame gets its sequence number when it is written, so a dropped
-frame leaves no gap; a mark `lost` counts its rows.
+When the disk is full or fails, the file is truncated to the end of its last whole frame, and the frame is dropped. A
+frame gets its sequence number when it is written, so a dropped one leaves no gap; a mark `lost` counts its rows.
 """
 
 from __future__ import annotations
@@ -11,25 +10,22 @@ import contextlib
 import errno
 import time
 from array import array
-from collections import Counter, deque
-from typing import Any, NamedTuple
+from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
-from wstrace.schema import STREAMS
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.index import IndexPage, pack_index
 from wstrace_exporters.msgpack.format.layout import (
     END,
     END_BYTES,
-    EVENTS,
     HEAD_BYTES,
     INDEX,
     INDEX_ENTRIES,
     MARK,
-    SNAPSHOT,
     pack_frame,
 )
 from wstrace_exporters.msgpack.format.values import packb
@@ -37,20 +33,8 @@ from wstrace_exporters.msgpack.format.values import packb
 #: The number of values of an index entry: kind, offset, length, n, t0, t1, stream, pids.
 _ENTRY_PARTS = 8
 _INDEX_STREAMS = 4096
-#: The bytes of frames that may wait for the disk, and the multiple of that for tables, marks and processes.
-QUEUE_BYTES, ESSENTIAL_ROOM = 4 << 20, 2
-
-
-class Waiting(NamedTuple):
-    """A frame that waits to be written: its body, and its values in the index."""
-
-    kind: int
-    body: bytes
-    stream: str
-    n: int
-    t0: int = 0
-    t1: int = 0
-    pids: int = 0
+#: How often a frame is tried: a single error of a disk costs nothing.
+_TRIES = 3
 
 
 class Sink:
@@ -68,14 +52,12 @@ class Sink:
         self.seq = self.offset = 0
         self.rows: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()  # rows by stream
-        self.error = ""  # why frames wait now
+        self.error = ""  # why the last frame was not written
         self.why_dropped = ""  # why rows were dropped first
         self.unsafe = ""  # why written data may not be on the disk
         self.dead = ""  # why nothing can be written any more
         self._unmarked: Counter[str] = Counter()  # dropped rows that no mark counts yet
         self._sync = sync
-        self._waiting: deque[Waiting] = deque()
-        self.waiting_bytes = 0
         self._entries = array("Q")
         self._streams = {"": 0}  # name -> number in the index
         self._pages: list[int] = []
@@ -85,7 +67,7 @@ class Sink:
     def append(
         self, kind: int, body: bytes, *, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
     ) -> bool:
-        """Writes a frame, or queues it while others wait for drain(); returns False when there is no room for it.
+        """Writes a frame; returns False when the system refuses, and then nothing of it is in the file.
 
         Args:
             kind, body: the frame.
@@ -97,16 +79,8 @@ class Sink:
         """
         if self.dead:
             raise OutputError(self.dead)
-        essential = kind not in (EVENTS, SNAPSHOT) or (stream in STREAMS and STREAMS[stream].essential)
-        room = QUEUE_BYTES * (ESSENTIAL_ROOM if essential else 1)
-        waits = bool(self._waiting)
-        if waits and self.waiting_bytes + len(body) > room:
-            return False
-        self._waiting.append(Waiting(kind, body, stream, n, *t, pids))
-        self.waiting_bytes += len(body)
-        if not waits:
-            self.drain()
-        return True
+        self.settle()
+        return self._write(kind, body, stream, n, t, pids)
 
     def drop(self, stream: str, n: int, why: str = "") -> None:
         """Counts rows that are not written; `why` "" means the last error of the output."""
@@ -120,63 +94,60 @@ class Sink:
         self.dropped.update(before.dropped)
         self.why_dropped, self.unsafe = before.why_dropped or self.why_dropped, before.unsafe or self.unsafe
 
-    def drain(self) -> bool:
-        """Writes the waiting frames; returns whether none is left."""
-        if self._waiting:
-            while self._waiting and self._write(self._waiting[0]):
-                self.waiting_bytes -= len(self._waiting.popleft().body)
-            if not self._waiting:
-                if self._unmarked:
-                    self._mark_lost()
-                self.error = ""
-        return not self._waiting
+    def settle(self) -> None:
+        """Writes a mark of the rows that were dropped since the last one."""
+        lost = {"lost": dict(self._unmarked), "why": self.error or self.why_dropped}
+        if (
+            self._unmarked
+            and not self.dead
+            and self._write(MARK, packb({"m": "lost", "t": now_ns(), "by": "writer", **lost}), "lost")
+        ):
+            self._unmarked.clear()
 
-    def _mark_lost(self) -> None:
-        lost = dict(self._unmarked)
-        self._unmarked.clear()
-        self.mark("lost", by="writer", lost=lost, why=self.error or self.why_dropped)
-
-    def mark(self, kind: str, **fields: Any) -> None:
+    def mark(self, kind: str, **fields: Any) -> bool:
         """Appends a mark with the present time."""
-        self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
+        return self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
 
-    def _write(self, frame: Waiting) -> bool:
-        data = memoryview(pack_frame(self.file_id, frame.kind, self.seq, frame.body))
+    def _write(
+        self, kind: int, body: bytes, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
+    ) -> bool:
+        data = memoryview(pack_frame(self.file_id, kind, self.seq, body))
+        if not any(self._tried(data) for _ in range(_TRIES)):
+            return False
+        if kind not in (INDEX, END):
+            self._entries.extend((kind, self.offset, len(data), n, *t, self._number(stream), pids))
+        self.error = ""
+        self.offset += len(data)
+        self.seq += 1
+        if n:
+            self.rows[stream] += n
+        self._sync_if_due()
+        if len(self._entries) >= INDEX_ENTRIES * _ENTRY_PARTS:
+            self._index_page()
+        return True
+
+    def _tried(self, data: memoryview) -> bool:
         done = 0
         try:
             self._cut_torn()
             while done < len(data):
                 done += self.out.write(data[done:])
         except OSError as error:
-            self._stall(error, torn=done > 0)
-            return False
-        if frame.kind not in (INDEX, END):
-            stream = self._number(frame.stream)
-            self._entries.extend((frame.kind, self.offset, len(data), frame.n, frame.t0, frame.t1, stream, frame.pids))
-        self.offset += len(data)
-        self.seq += 1
-        if frame.n:
-            self.rows[frame.stream] += frame.n
-        self._sync_if_due()
-        if len(self._entries) >= INDEX_ENTRIES * _ENTRY_PARTS:
-            self._index_page()
-        return True
+            self.error = error.strerror or str(error)
+            if not self.out.regular:
+                self.dead = f"{self.out.path}: {self.error}"
+                remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
+                raise OutputError(self.dead, remedy) from None
+            self._torn = self._torn or done > 0
+            with contextlib.suppress(OSError):  # so that the file ends with a whole frame; tried again before a write
+                self._cut_torn()
+        return done == len(data)
 
     def _number(self, stream: str) -> int:
         """The number of a stream in the index; 0 past a limit, so that readers open the frame."""
         if len(self._streams) >= _INDEX_STREAMS:
             return self._streams.get(stream, 0)
         return self._streams.setdefault(stream, len(self._streams))
-
-    def _stall(self, error: OSError, *, torn: bool) -> None:
-        self.error = error.strerror or str(error)
-        if error.errno not in osfile.PASSING or (torn and not self.out.regular):
-            self.dead = f"{self.out.path}: {self.error}"
-            remedy = "its reader has ended; write -o FILE" if error.errno == errno.EPIPE else ""
-            raise OutputError(self.dead, remedy) from None
-        self._torn = self._torn or torn
-        with contextlib.suppress(OSError):  # so that the file ends with a whole frame; tried again before a write
-            self._cut_torn()
 
     def _cut_torn(self) -> None:
         if self._torn:
@@ -198,18 +169,8 @@ class Sink:
         page = IndexPage(entries[:, :6], list(self._streams)[1:], entries[:, 6], entries[:, 7])
         del self._entries[:]
         at = self.offset
-        if len(entries) and self._write(Waiting(INDEX, pack_index(page), "", 0)):
+        if len(entries) and self._write(INDEX, pack_index(page)):
             self._pages.append(at)
-
-    def settle(self) -> None:
-        """Writes the waiting frames before the end of the file; drops those that fail, and counts them in a mark."""
-        if not self.drain():
-            for frame in self._waiting:  # dropping these may leave room for the mark and the index
-                self.drop(frame.stream, frame.n)
-            self._waiting.clear()
-            self.waiting_bytes = 0
-            self._mark_lost()
-            self.drain()
 
     def end(self, ledger: dict[str, int]) -> None:
         """Writes INDEX and END, then syncs the file and its directory, but for sync="never".
@@ -226,7 +187,7 @@ class Sink:
             self.mark("ledger", ledger=ledger)
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
-        written = not self._waiting and self._write(Waiting(END, body, "", 0))
+        written = self._write(END, body)
         unsafe = self.out.finish(sync=self._sync != "never")
         self.unsafe = self.unsafe or unsafe
         if not written:

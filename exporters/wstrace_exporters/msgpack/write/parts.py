@@ -74,7 +74,6 @@ class Parts:
         self.refused = ""  # why the next part cannot be opened now
         self.before: list[Ended] = []
         self._rows: Counter[str] = Counter()  # in parts before this one
-        self._bytes = 0
         there = parts_there(path)
         if resume and there:
             self.before = [Ended(part, 0, 0, 0, Counter()) for part in parts_of(path)]
@@ -95,7 +94,10 @@ class Parts:
         out = osfile.OutputFile(part_path(self.path, number), force=self._force)
         tail = number % (1 << 8 * (FILE_ID_BYTES - SESSION_BYTES))
         sink = Sink(out, self._session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self._sync)
-        sink.append(HEADER, self._header(sink.file_id, number, prev).pack())
+        if not sink.append(HEADER, self._header(sink.file_id, number, prev).pack()):
+            out.close()
+            remove(out.path)
+            raise OutputError(f"cannot write {out.path}: {sink.error}")
         self.number, self.sink, self.began_ns = number, sink, now_ns()
 
     def _header(self, file_id: bytes, number: int, prev: bytes | None) -> frames.Header:
@@ -118,7 +120,7 @@ class Parts:
     def due(self, full: bool = False) -> bool:
         """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""
         sink = self.sink
-        if not sink.out.regular or sink.waiting_bytes or time.monotonic() < self._retry_at:
+        if not sink.out.regular or sink.error or time.monotonic() < self._retry_at:
             return False
         late = 0 < self._rotate_ns <= now_ns() - self.began_ns
         return full or late or 0 < self._rotate_bytes <= sink.offset
@@ -139,7 +141,6 @@ class Parts:
             old.end(self._ledger())
         self.sink.count_also(old)
         self._rows.update(old.rows)
-        self._bytes += old.offset
         self.before.append(Ended(old.out.path, began_ns, now_ns(), old.offset, old.rows))
         while 0 < self._keep <= len(self.before):
             remove(self.before.pop(0).path)
@@ -164,8 +165,3 @@ class Parts:
     def rows(self, stream: str) -> int:
         """The number of rows of a stream that this writer has written, in all parts."""
         return self._rows[stream] + self.sink.rows[stream]
-
-    @property
-    def n_bytes(self) -> int:
-        """The size of all parts that this writer has written, in bytes."""
-        return self._bytes + self.sink.offset

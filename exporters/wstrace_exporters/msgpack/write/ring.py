@@ -196,22 +196,18 @@ def _free(paths: Iterator[str]) -> str:
 
 
 def _own_path(stem: str) -> str:
-    """The path of a new ring. The rings of recorders of this stem that were killed are removed.
+    """The path of a new ring. That of a recorder of this stem that was killed is removed.
 
     A recorder locks the part that it writes, and opens the next one before it ends the one before; the system frees the
     lock of a process that is gone.
+
+    Raises:
+        OutputError: another recorder writes it, or it belongs to another user.
     """
-    free = ""
-    for n in itertools.count(1):
-        path = f"{stem}.ring{f'-{n}' if n > 1 else ''}.wst"
-        parts = parts_there(path)
-        # A recorder that began another part between the listing and the test of the lock is seen by a second listing.
-        if not all(map(belongs_to_us, parts)) or any(map(is_being_written, parts)) or parts != parts_there(path):
-            continue
-        for part in parts:
-            remove(part)
-        if not os.path.lexists(path):
-            free = free or path
-            if not parts:
-                return free
-    raise AssertionError
+    path = f"{stem}.ring.wst"
+    there = parts_there(path)
+    if any(map(is_being_written, there)) or not all(map(belongs_to_us, there)):
+        raise OutputError(f"{path} is another recorder's", "give this one a name of its own: path=FILE.wst")
+    for part in there:
+        remove(part)
+    return path

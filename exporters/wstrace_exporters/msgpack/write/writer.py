@@ -125,7 +125,7 @@ class TraceWriter:
         if self._since and time.monotonic() - self._since >= FRAME_SECONDS:
             self.flush()
         self._clock(CLOCK_MARK_SECONDS)
-        self._sink.drain()
+        self._sink.settle()
         self._rotate_if_due()
 
     def copy_mark(self, mark: Mapping[str, Any]) -> None:
@@ -284,7 +284,8 @@ class TraceWriter:
                  for column in new if schema.column(column) is None]  # fmt: skip
         known.update(new or [""])
         kinds = {word: [name] for word in ("snapshot", "essential") if getattr(schema, word)}
-        self.mark("schema", schema={name: rows}, present=new, **kinds)
+        if not self._sink.mark("schema", schema={name: rows}, present=new, **kinds):
+            del self._announced[name]  # again before the next rows
 
     def _strings_frames(self, codes: NDArray[Any]) -> None:
         names = [self._strings[code] for code in codes.tolist()]
