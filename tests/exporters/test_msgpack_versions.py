@@ -187,6 +187,6 @@ def test_rows_of_processes_begin_a_new_part_before_a_readers_limit(tmp_path, mon
     one = LIMITS._replace(processes=2)
     with (
         open_trace(str(tmp_path / "x.wst"), limits=one) as trace,
-        pytest.raises(TraceFileError, match="more than 2 processes"),
+        pytest.raises(TraceFileError, match="than 2 processes"),
     ):
         _ = trace.processes

@@ -49,9 +49,7 @@ class Limits(NamedTuple):
     mappings: int = 1 << 20
     files: int = 1 << 16  # Files of mappings, per part: a page takes 0.1 ms for each.
     table_rows: int = 1 << 21  # The ids of rows of another table, per part.
-    processes: int = (
-        3 << 17
-    )  # Rows of `process`, and threads that fault, per part: a writer's three quarters, and one frame.
+    processes: int = 3 << 17  # Rows of `process`, or threads that fault, per part: 3/4 of it and a frame.
     process_names: int = 1 << 16  # processes of which names are listed
     names_of_one: int = 64
     strings: int = 1 << 20
