@@ -20,13 +20,13 @@ ROWS = "numpy.ndarray[tuple[Any, ...], numpy.dtype[Any]]"
 OPEN = re.compile(r"numpy\.ndarray\[tuple\[Any, \.\.\.\], |slice\[Any, Any, Any\]|"
                   r"tuple\[str, typing\.Mapping\[str, Any\], fallback=wstrace\.options\.Spec\]")  # fmt: skip
 #: pandas has types in `pandas-stubs` only: what is its own is its own business
-THEIRS = {"Table.to_pandas"}
+THEIRS = {"Batches.to_pandas"}
 
 USER = """
 import wstrace
 
 with wstrace.Session(exporters=["msgpack:path=x.wst"]) as session:
-    reveal_type(session.trace.table("page_fault").to_numpy())
+    reveal_type(session.trace.batches("page_fault").to_numpy())
 reveal_type(session.trace.report(by="file").rows[0].label)
 with wstrace.open_trace("x.wst") as trace:
     reveal_type([batch["va"] for batch in trace.batches("page_fault")])

@@ -20,7 +20,6 @@ _API = {
     "Resolver": "wstrace.interfaces",
     "Session": "wstrace.session",
     "Source": "wstrace.interfaces",
-    "Table": "wstrace.table",
     "Trace": "wstrace.trace",
     "TraceFileError": "wstrace.errors",
     "TraceFileNotFound": "wstrace.errors",

@@ -16,7 +16,6 @@ from wstrace.interfaces import Source as Source
 from wstrace.ledger import Ledger as Ledger
 from wstrace.session import Session as Session
 from wstrace.table import Batches as Batches
-from wstrace.table import Table as Table
 from wstrace.trace import Trace as Trace
 from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo

@@ -63,7 +63,6 @@ class Dimension(NamedTuple):
 
     name: in `--by` and in JSON.
     title: the heading of its column.
-    about: what it is, in a sentence.
     keys: the keys of a cube's cells that it needs; one that no cube has otherwise is a column of faults.
     labels: (Cube) -> Labels of its cells, see wstrace.analysis.
     code: (Batch, Names) -> the first of its keys, of each fault of a batch; None = it is a column of faults.
@@ -72,28 +71,10 @@ class Dimension(NamedTuple):
 
     name: str
     title: str
-    about: str
     keys: tuple[str, ...]
     labels: Callable[[Any], Any]
     code: Callable[[Any, Any], Any] | None = None
     owner: bool = False
-
-
-class Measure(NamedTuple):
-    """What a report sums: a column of its tables.
-
-    name: in JSON and in `--sort`.
-    title: the heading of its column.
-    about: what it is, in a sentence.
-    unit: of its sums.
-    always: whether its column is shown where all rows have none of it, too.
-    """
-
-    name: str
-    title: str
-    about: str
-    unit: Literal["bytes", "count", "ns"] = "bytes"
-    always: bool = False
 
 
 hookspec = pluggy.HookspecMarker("wstrace")
@@ -148,14 +129,6 @@ def wstrace_dimensions() -> Sequence[Dimension]:
     """When a report is made. By: plugins that know what else the rows of a table can be by.
 
     Returns Dimensions, known to users by their `name` (`report --by NAME`). wstrace's own keep their names.
-    """
-
-
-@hookspec
-def wstrace_measures() -> Sequence[Measure]:
-    """When a report is made. By: plugins that sum something else of faults or pages.
-
-    Returns Measures, each a column of the tables and a key in JSON. wstrace's own keep their names.
     """
 
 

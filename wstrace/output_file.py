@@ -15,7 +15,6 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, NamedTuple
 
@@ -93,8 +92,7 @@ def in_folder(path: str, folder: int | None) -> Iterator[int | None]:
         folder: the descriptor, where the caller has one.
 
     Yields:
-        None where the path can be left to the system: for a user who is not root, who reaches no more than is his; and
-        for root where all folders on the way are root's.
+        None where the path can be left to the system: for a user who is not root, who reaches no more than is his.
 
     Raises:
         ForeignLinkError: it is not root who decides where a link on the way leads.
@@ -147,23 +145,19 @@ def _held(path: str) -> int | None:
     # Under sudo, files are written with the rights of the user who called it.
     if not _PLACE or not name or effective_uid() != 0 or owner() is not None:
         return None
-    # In a user namespace without the machine's root, the machine's own folders and links belong to the overflow uid.
-    roots = {0, os.stat("/").st_uid}
-    at, safe, links = os.open("/" if where.startswith("/") else ".", _FOLDER), True, 0
+    at, links = os.open("/" if where.startswith("/") else ".", _FOLDER), 0
     parts = where.split("/")[::-1]
     try:
         while parts:
             part = parts.pop()
             if part in ("", "."):
                 continue
-            folder = os.fstat(at)
             try:
                 step = os.open(part, _FOLDER | _NO_LINK, dir_fd=at)
-                status = os.fstat(step)
             except OSError as error:
                 if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                     raise
-                status, target = _link(part, at, folder.st_uid, roots)
+                target = _target(part, at)
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
@@ -173,37 +167,29 @@ def _held(path: str) -> int | None:
                 step = os.open(part, _FOLDER, dir_fd=at)
             os.close(at)
             at = step
-            safe = safe and _is_kept(folder, status.st_uid, roots)
     except BaseException:
         os.close(at)
         raise
-    if safe:
-        os.close(at)
-    return None if safe else at
+    return at
 
 
-def _link(name: str, at: int, folder_uid: int, roots: AbstractSet[int]) -> tuple[os.stat_result, str]:
-    """What a symbolic link is and where it leads; "" = follow it: it has no name for that. Raises OSError."""
+def _target(name: str, at: int) -> str:
+    """Where a symbolic link leads; "" = follow it: it has no name for that. Raises OSError."""
     fd = os.open(name, _PLACE | _NO_LINK, dir_fd=at)
     try:
         status = os.fstat(fd)
         if not stat.S_ISLNK(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        for uid in (folder_uid, status.st_uid):
-            if uid not in roots:
+        for uid in (os.fstat(at).st_uid, status.st_uid):
+            # In a user namespace without the machine's root, its own folders and links belong to the overflow uid.
+            if uid not in (0, os.stat("/").st_uid):
                 why = f"its folder {name} is a symbolic link that uid {uid} may change, and root does not follow it"
                 raise ForeignLinkError(errno.EPERM, why)
         target = os.readlink("", dir_fd=fd)
     finally:
         os.close(fd)
     # Those of /proc/PID lead to the folder itself, which may have no name here; they are not as long as their text.
-    return status, target if len(os.fsencode(target)) == status.st_size else ""
-
-
-def _is_kept(folder: os.stat_result, uid: int, roots: AbstractSet[int]) -> bool:
-    """Whether only root may exchange what is in a folder and belongs to that user."""
-    closed = not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder.st_uid in roots and (closed or (bool(folder.st_mode & stat.S_ISVTX) and uid in roots))
+    return target if len(os.fsencode(target)) == status.st_size else ""
 
 
 #: What to do about a disk that has no room.

@@ -19,7 +19,7 @@ import wstrace.hookspecs
 from wstrace import interfaces
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import Unavailable, UsageError, log, named, pass_interrupt, why
-from wstrace.hookspecs import Dimension, Format, Measure, Reference
+from wstrace.hookspecs import Dimension, Format, Reference
 from wstrace.text import nearest
 
 if TYPE_CHECKING:
@@ -236,11 +236,6 @@ class Plugins:
     def dimensions(self) -> list[Dimension]:
         """What plugins add to what rows of a report can be by."""
         return [one for found in self._call("wstrace_dimensions", _all_of(Dimension)) for one in found]
-
-    @functools.cached_property
-    def measures(self) -> list[Measure]:
-        """What plugins add to what a report sums."""
-        return [one for found in self._call("wstrace_measures", _all_of(Measure)) for one in found]
 
     @functools.cached_property
     def stages(self) -> dict[str, tuple[bool, str]]:

@@ -153,7 +153,7 @@ class Session:
     @property
     def faults(self) -> NDArray[Any]:
         """The page faults recorded so far: a structured array, shape (n,), with the fields of schema.PAGE_FAULT."""
-        return self.trace.table().to_numpy()
+        return self.trace.batches().to_numpy()
 
     @property
     def trace(self) -> Trace:

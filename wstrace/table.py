@@ -53,7 +53,7 @@ class Records(abc.ABC):
 
     Attributes:
         strings: the names behind the codes of `str` columns.
-        observer: called with the rows of each batch that is read through batches() and table(); None = no observer.
+        observer: called with the rows of each batch that is read through batches(); None = no observer.
         closed: close() was called, so nothing can be read any more.
     """
 
@@ -86,7 +86,8 @@ class Records(abc.ABC):
 
     def present(self, stream: str) -> dict[str, str]:
         """column -> its type, over all batches of the stream."""
-        return types_of(self.read(Selection(stream)))
+        batches = self.read(Selection(stream))
+        return {name: _type(array) for batch in batches for name, array in batch.columns.items()}
 
     def columns_of(self, stream: str, wanted: Sequence[str] | None = None) -> list[Column]:
         """The columns that a stream's batches have here, stored and derived; with `wanted` only those, in that order.
@@ -103,7 +104,7 @@ class Records(abc.ABC):
 
     def batches(
         self,
-        stream: str,
+        stream: str = "page_fault",
         columns: Sequence[str] | None = None,
         start: int | None = None,
         end: int | None = None,
@@ -120,21 +121,10 @@ class Records(abc.ABC):
                 are not read, so what the kernel dropped just before those frames is not in these batches' `lost`.
 
         Returns:
-            An iterable of Batch that is also an Arrow stream (`__arrow_c_stream__`, needs wstrace[arrow]).
+            An iterable of Batch, which numpy, pandas and what takes Arrow streams get as a table.
         """
         wanted = None if columns is None else tuple(columns)
         return Batches(self, Selection(stream, wanted, start, end, None if pids is None else tuple(pids)))
-
-    def table(
-        self,
-        stream: str = "page_fault",
-        columns: Sequence[str] | None = None,
-        start: int | None = None,
-        end: int | None = None,
-        pids: Iterable[int] | None = None,
-    ) -> Table:
-        """The rows of a stream as a table for other libraries; the arguments are those of batches()."""
-        return Table(self.batches(stream, columns, start, end, pids))
 
 
 class Recorded(Records):
@@ -162,7 +152,10 @@ class Recorded(Records):
 
 
 class Batches:
-    """The rows of a selection, streamed. Iterate it as often as needed, or pass it on as an Arrow stream."""
+    """The rows of a selection, streamed; they are read only on request, and as often as needed.
+
+    Anything that takes Arrow streams takes them directly: `pyarrow.table(b)`, `polars.DataFrame(b)`, DuckDB.
+    """
 
     def __init__(self, trace: Records, selection: Selection) -> None:
         self.trace = trace
@@ -184,47 +177,14 @@ class Batches:
             if self.trace.observer is not None:
                 self.trace.observer(len(batch))
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        from wstrace.arrow import Converter
-
-        stream: object = Converter(self.columns, self.trace.strings, self).reader().__arrow_c_stream__(requested_schema)
-        return stream
-
-    def __repr__(self) -> str:
-        begin, end = self.selection.start, self.selection.end
-        window = "" if begin is None and end is None else f" from {begin or 0} to {end or 'the end'} ns"
-        columns = ", ".join(column.name for column in self.columns)
-        return f"<{type(self).__name__} of {self.stream} in {self.trace.name}{window}: {columns}>"
-
-
-class Table:
-    """The rows of a selection for other libraries. They are read only on request.
-
-    Anything that takes Arrow streams takes a Table directly: `pyarrow.table(t)`, `polars.DataFrame(t)`, DuckDB.
-    """
-
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of its columns."""
-        return [column.name for column in self.batches.columns]
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        first = self.columns[:1]
-        selection = self.batches.selection._replace(columns=tuple(first))
-        return sum(len(batch) for batch in self.batches.trace.read(selection))
-
     def to_numpy(self) -> NDArray[Any]:
         """One structured array, shape (n,); names are codes into the trace's `strings`, unknown values are 0."""
         import numpy as np
 
-        columns = self.batches.columns
+        columns = self.columns
         dtype = np.dtype([(column.name, DTYPES[column.type]) for column in columns])
         parts = []
-        for batch in self.batches:
+        for batch in self:
             part = np.zeros(len(batch), dtype)
             for column in columns:
                 if column.name in batch:
@@ -244,23 +204,22 @@ class Table:
             raise missing("pandas", error, "pip install pandas") from None
         rows = self.to_numpy()
         frame: dict[str, object] = {}
-        for column in self.batches.columns:
-            names = names_of(column, self.batches.trace.strings)
+        for column in self.columns:
+            names = names_of(column, self.trace.strings)
             frame[column.name] = rows[column.name] if names is None else _categories(rows[column.name], names, pandas)
         return pandas.DataFrame(frame)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.batches.__arrow_c_stream__(requested_schema)
+        from wstrace.arrow import Converter
+
+        stream: object = Converter(self.columns, self.trace.strings, self).reader().__arrow_c_stream__(requested_schema)
+        return stream
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} of {self.batches.stream} in {self.batches.trace.name}: {', '.join(self.columns)}>"
-        )
-
-
-def types_of(batches: Iterable[Batch]) -> dict[str, str]:
-    """column -> its type, over all of the batches."""
-    return {name: _type(array) for batch in batches for name, array in batch.columns.items()}
+        begin, end = self.selection.start, self.selection.end
+        window = "" if begin is None and end is None else f" from {begin or 0} to {end or 'the end'} ns"
+        columns = ", ".join(column.name for column in self.columns)
+        return f"<{type(self).__name__} of {self.stream} in {self.trace.name}{window}: {columns}>"
 
 
 def _type(array: NDArray[Any]) -> str:
@@ -285,20 +244,12 @@ Cells = Callable[[Batch, Column, "list[str] | None"], Iterable[str]]
 
 def write_text(rows: Batches, file: IO[bytes], cells: Cells, begin: str, end: str) -> int:
     """Writes a line for each row: its cells, with commas between, after `begin` and before `end`; returns how many."""
-    columns, n = rows.columns, 0
+    columns, strings, n = rows.columns, rows.trace.strings, 0
     for batch in rows:
-        for text in text_lines(batch, columns, rows.trace.strings, cells, begin, end):
-            file.write(text)
+        names = [names_of(column, strings) for column in columns]
+        for start in range(0, len(batch), _TEXT_ROWS):
+            part = batch.take(slice(start, start + _TEXT_ROWS))
+            texts = [cells(part, column, known) for column, known in zip(columns, names, strict=True)]
+            file.write("".join(f"{begin}{','.join(row)}{end}" for row in zip(*texts, strict=True)).encode())
         n += len(batch)
     return n
-
-
-def text_lines(
-    batch: Batch, columns: Sequence[Column], strings: Dictionary, cells: Cells, begin: str, end: str
-) -> Iterator[bytes]:
-    """The lines of a batch, some thousands at a time."""
-    names = [names_of(column, strings) for column in columns]
-    for start in range(0, len(batch), _TEXT_ROWS):
-        part = batch.take(slice(start, start + _TEXT_ROWS))
-        texts = [cells(part, column, known) for column, known in zip(columns, names, strict=True)]
-        yield "".join(f"{begin}{','.join(row)}{end}" for row in zip(*texts, strict=True)).encode()

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary
-from wstrace.errors import Closing
+from wstrace.errors import Closing, UsageError
 from wstrace.schema import DTYPES, Column, Schema
-
-if TYPE_CHECKING:
-    from wstrace.analysis.report import Report
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from wstrace.errors import UsageError
-from wstrace.table import Recorded, Records, Selection
-
-#: Faults that a notebook counts: these take a tenth of a second.
-_QUICK = 1_000_000
-_TEXTS = ("label", "file", "function", "package", "reason")
+from wstrace.table import Batches, Recorded, Records, Selection
 
 if TYPE_CHECKING:
     from wstrace.analysis.compare import Comparison
     from wstrace.analysis.report import Report
-    from wstrace.table import Table
+
+#: Faults that a notebook counts: these take a tenth of a second.
+_QUICK = 1_000_000
+_TEXTS = ("label", "file", "function", "package", "reason")
 
 
 class Trace(Closing, Recorded):
@@ -49,7 +40,7 @@ class Trace(Closing, Recorded):
 
         return report(self, (by,) if isinstance(by, str) else tuple(by), at, lead=sort)
 
-    def report_table(self, *, by: str | Sequence[str] = "line", at: str | int = "", sort: str = "") -> Table:
+    def report_table(self, *, by: str | Sequence[str] = "line", at: str | int = "", sort: str = "") -> Batches:
         """The rows of report() as a table: `pyarrow.table(trace.report_table())`, `.to_pandas()`; sizes in bytes.
 
         Args:
@@ -59,7 +50,7 @@ class Trace(Closing, Recorded):
             UsageError: as report().
         """
 
-        return ReportRecords(self.report(by=by, at=at, sort=sort)).table("report")
+        return ReportRecords(self.report(by=by, at=at, sort=sort)).batches("report")
 
     def diff(self, other: Trace, at: str | int | None = None) -> Comparison:
         """What another run has more in memory than this one: `a.diff(b).rows("package")` has sizes in bytes.

@@ -251,7 +251,7 @@ def test_the_rows_of_any_stream_are_a_file(trace, tmp_path):
         trace.save(str(tmp_path / "y.csv"), stream="proces")
     with pytest.raises(UsageError, match="no column 'vaa'"):
         trace.save(str(tmp_path / "y.csv"), columns=["vaa"])
-    times = trace.table().to_numpy()["time_ns"]
+    times = trace.batches().to_numpy()["time_ns"]
     some = trace.save(str(tmp_path / "y.jsonl"), end=int(times[1000]))
     assert some == (times < times[1000]).sum() < 3000
     assert len((tmp_path / "y.jsonl").read_text().splitlines()) == some

@@ -235,7 +235,7 @@ def test_the_memory_outlives_the_block():
 
 def test_faults_may_be_requested_while_more_arrive(monkeypatch):
     recorder, read = Recorder(), Batch.__getitem__
-    table = SessionTrace(Context(), recorder, lambda: "running").table()
+    table = SessionTrace(Context(), recorder, lambda: "running").batches()
     recorder.export(faults(4))
 
     def more_arrive(batch, column):

@@ -51,8 +51,8 @@ def test_a_session_and_its_file_are_the_same_trace(both):
     live, opened = both
     assert (live.info.command, live.info.page_size) == (opened.info.command, opened.info.page_size)
     for stream in ("page_fault", "process", "resident"):
-        a, b = live.table(stream).to_numpy(), opened.table(stream).to_numpy()
-        assert len(live.table(stream)) == len(opened.table(stream)) == len(a)
+        a, b = live.batches(stream).to_numpy(), opened.batches(stream).to_numpy()
+        assert len(a) == live.rows[stream] == opened.rows[stream]
         for column in set(a.dtype.names) & set(b.dtype.names):
             if column in ("file", "pc_file", "name"):
                 assert [live.strings[int(c)] for c in a[column]] == [opened.strings[int(c)] for c in b[column]]
@@ -63,20 +63,20 @@ def test_a_session_and_its_file_are_the_same_trace(both):
 
 
 def test_a_selection_is_the_same_of_both(both):
-    times = both[1].table().to_numpy()["time_ns"]
+    times = both[1].batches().to_numpy()["time_ns"]
     start, end = int(times[100]), int(times[900])
     for trace in both:
-        rows = trace.table("page_fault", ["va", "time_ns"], start, end).to_numpy()
+        rows = trace.batches("page_fault", ["va", "time_ns"], start, end).to_numpy()
         assert rows.dtype.names == ("va", "time_ns")
         assert len(rows) == ((times >= start) & (times < end)).sum()
-        assert len(trace.table(pids=[4242])) == N
-        assert len(trace.table(pids=[1])) == 0
-        assert len(trace.table("resident", pids=[1])) == 0
+        assert len(trace.batches(pids=[4242]).to_numpy()) == N
+        assert len(trace.batches(pids=[1]).to_numpy()) == 0
+        assert len(trace.batches("resident", pids=[1]).to_numpy()) == 0
 
 
 def test_tables_go_to_other_libraries_with_names_in_clear(both):
     pyarrow = pytest.importorskip("pyarrow")
-    tables = [pyarrow.table(trace.table("page_fault", ["va", "file", "kind"])) for trace in both]
+    tables = [pyarrow.table(trace.batches("page_fault", ["va", "file", "kind"])) for trace in both]
     assert [table.num_rows for table in tables] == [N, N]
     assert tables[0]["file"].to_pylist() == tables[1]["file"].to_pylist()
     assert tables[0]["file"][0].as_py().startswith("/usr/lib/lib")
@@ -85,7 +85,7 @@ def test_tables_go_to_other_libraries_with_names_in_clear(both):
 def test_tables_are_pandas_frames(both):
     pandas = pytest.importorskip("pandas")
     for trace in both:
-        frame = trace.table("page_fault", ["va", "file", "kind"]).to_pandas()
+        frame = trace.batches("page_fault", ["va", "file", "kind"]).to_pandas()
         assert isinstance(frame, pandas.DataFrame)
         assert len(frame) == N
         assert frame["va"].dtype == np.dtype("u8")
@@ -108,10 +108,9 @@ def test_what_is_shown_of_things_is_an_answer_in_a_line(both):
     assert repr(live).endswith("5,000 page_fault, 2 process, 30 resident; 0 lost>")
     assert "x.wst: clean; " in repr(opened)
     assert repr(opened.batches("page_fault", ["va"], start=5)).endswith("x.wst from 5 to the end ns: va>")
-    assert repr(opened.table("process")).startswith("<Table of process in ")
     session = Session(targets=[ScriptedTarget()], sources=[ScriptedSource()], command=["made-up"])
     assert repr(session) == "<Session of made-up (7): new; no record; 0 lost>"
-    for shown in (live, opened, opened.batches("page_fault"), opened.table(), session):
+    for shown in (live, opened, opened.batches(), session):
         assert len(repr(shown)) < 500
         assert "\n" not in repr(shown)
 

@@ -36,8 +36,7 @@ def test_rows_without_the_column_that_is_requested_are_rows(path):
     with open_trace(path) as trace:
         assert rows_of(trace.batches("resident", ["shares"])) == 940
         assert rows_of(trace.batches("resident", ["shares"], pids=[0])) == 940
-        assert len(trace.table("resident", ["shares"])) == 940
-        assert len(trace.table("resident", ["shares"]).to_numpy()) == 940
+        assert len(trace.batches("resident", ["shares"]).to_numpy()) == 940
 
 
 def test_sql_counts_them_and_has_nothing_for_what_they_lack(path):
@@ -59,7 +58,7 @@ def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_pat
         copy(trace, copied)
     with open_trace(copied) as trace:
         assert "shares" in [column.name for column in trace.columns_of("resident")]
-        assert len(trace.table("resident", ["shares"])) == 5
+        assert len(trace.batches("resident", ["shares"]).to_numpy()) == 5
 
 
 def test_a_cut_file_tells_its_columns_too(path):

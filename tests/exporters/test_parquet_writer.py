@@ -31,7 +31,7 @@ def written(trace, tmp_path_factory):
 @pytest.fixture(scope="module")
 def recorded(trace):
     """The columns as they were recorded, with the bits of signed numbers."""
-    rows = trace.table(PAGE_FAULT.name, NUMBERS).to_numpy()
+    rows = trace.batches(PAGE_FAULT.name, NUMBERS).to_numpy()
     return {name: rows[name].astype(np.uint64).view(np.int64) for name in NUMBERS}
 
 

@@ -90,7 +90,7 @@ def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder):
         assert sum(batch.num_rows for batch in batches) == 3 * N
         assert (len(tasks) == 1) == (per_task > 3 * N)
     with open_trace(str(folder / "host=b" / "2.wst")) as trace:
-        whole = trace.table("page_fault", ["va"]).to_numpy()["va"].astype("<i8")
+        whole = trace.batches("page_fault", ["va"]).to_numpy()["va"].astype("<i8")
     mine = [row["va"] for row in rows(folder / "host=b" / "2.wst", columns="va", rowsPerPartition=3_000)]
     assert mine == whole.tolist()
 

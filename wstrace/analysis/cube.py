@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.analysis.measures import measures
+from wstrace.analysis.measures import COUNTS
 from wstrace.analysis.names import Names
 from wstrace.analysis.tally import MIX, Numbers
 from wstrace.batch import Batch
@@ -28,7 +28,6 @@ Columns = Mapping[str, "NDArray[Any]"]
 #: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction, parts no cells.
 KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason", "pc_mapping")
 #: About how much of a measure stands for a page, by its unit: what counts little is forgotten first.
-_PER_PAGE = {"bytes": 4096, "count": 1, "ns": 1000}
 #: The cell of all combinations past the limit.
 OTHER = 0
 #: Rows of which the hashes are computed at once: they stay in the cache.
@@ -194,8 +193,7 @@ class Cube:
 
     def _forget(self) -> None:
         """Keeps the half of the cells that counted most."""
-        known = measures()
-        amounts = sum(self.measure(name) / _PER_PAGE[known[name].unit] for name in self.sums)
+        amounts = sum(self.measure(name) / (1 if name in COUNTS else 4096) for name in self.sums)
         ranked = np.argsort(-np.asarray(amounts)[1:], kind="stable") + 1
         kept, rest = np.sort(ranked[: self._limit // 2]), ranked[self._limit // 2 :]
         self.forgotten += len(rest)

@@ -360,26 +360,28 @@ def _by_instruction(cube: Cube) -> Labels:
 
 OF_STACK = ("stack", "how", "place", "pc_file", "reason")
 _ALL = (
-    Dimension("line", "own line", "the innermost line of the program's own code, else the function of the instruction",
-              OF_STACK, _LINES, owner=True),
-    Dimension("function", "function", "the innermost function", OF_STACK, _of_stacks("function"),
-              owner=True),
-    Dimension("package", "package", "the package of the innermost frame outside of the standard library", OF_STACK,
-              _of_stacks("package"), owner=True),
-    Dimension("import", "import", "the package that the own line imports", OF_STACK, _imports, owner=True),
-    Dimension("stack", "stack", "the whole stack", OF_STACK, _of_stacks("stack"), owner=True),
-    Dimension("file", "file of the page", "the file that the page is mapped from, or [heap], [anon] ...", ("file",),
-              _files),
-    Dimension("module", "module of the instruction", "the file of the code that touched the page", ("pc_file",),
-              _modules, owner=True),
-    Dimension("section", "section of the page", "the section of the file that the page lies in", ("section",),
-              _text("section"), _sections_of),
-    Dimension("kind", "kind of memory", "anon, heap, stack, file, shared memory ...", ("kind",), _kinds),
-    Dimension("process", "process", "the process", ("process",), _processes),
-    Dimension("thread", "thread", "the thread that touched the page", ("process", "tid"), _threads, owner=True),
-    Dimension("cgroup", "control group", "the control group", ("cgroup",), _text("cgroup")),
-    Dimension("instruction", "function of the instruction", "the function of the faulting instruction",
-              ("instruction", "pc_file"), _by_instruction, _instruction_of, owner=True),
+    # the innermost line of the program's own code, else the function of the instruction
+    Dimension("line", "own line", OF_STACK, _LINES, owner=True),
+    Dimension("function", "function", OF_STACK, _of_stacks("function"), owner=True),
+    # the package of the innermost frame outside of the standard library
+    Dimension("package", "package", OF_STACK, _of_stacks("package"), owner=True),
+    # the package that the own line imports
+    Dimension("import", "import", OF_STACK, _imports, owner=True),
+    Dimension("stack", "stack", OF_STACK, _of_stacks("stack"), owner=True),
+    # the file that the page is mapped from, or [heap], [anon] ...
+    Dimension("file", "file of the page", ("file",), _files),
+    # the file of the code that touched the page
+    Dimension("module", "module of the instruction", ("pc_file",), _modules, owner=True),
+    # the section of the file that the page lies in
+    Dimension("section", "section of the page", ("section",), _text("section"), _sections_of),
+    # anon, heap, stack, file, shared memory ...
+    Dimension("kind", "kind of memory", ("kind",), _kinds),
+    Dimension("process", "process", ("process",), _processes),
+    # the thread that touched the page
+    Dimension("thread", "thread", ("process", "tid"), _threads, owner=True),
+    Dimension("cgroup", "control group", ("cgroup",), _text("cgroup")),
+    Dimension("instruction", "function of the instruction", ("instruction", "pc_file"), _by_instruction,
+              _instruction_of, owner=True),
 )  # fmt: skip
 
 

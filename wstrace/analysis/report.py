@@ -14,7 +14,7 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, most_of, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
-from wstrace.analysis.measures import measures
+from wstrace.analysis.measures import ALWAYS, COUNTS, MEASURES
 from wstrace.analysis.measures import shown as written
 from wstrace.errors import UsageError
 from wstrace.table import Recorded
@@ -63,23 +63,22 @@ class Report:
     @property
     def measures(self) -> list[str]:
         """The measures that have a column: those that any row has, and those that always have one."""
-        known = measures()
         return [
             name
-            for name in known
+            for name in MEASURES
             if name in self.total
             and name != "estimated"
-            and (known[name].always or self.total[name] or any(row[name] for row in self.rows))
+            and (name in ALWAYS or self.total[name] or any(row[name] for row in self.rows))
         ]
 
     def picture(self) -> Picture:
         """The first two lines and the rows, for a notebook."""
-        known, names, whole = measures(), self.measures, max(self.total.get(self.lead, 0), 1)
-        rows = [(*(written(known[name], row[name]) for name in names), f"{row[self.lead] / whole:.1%}", row.label)
+        names, whole = self.measures, max(self.total.get(self.lead, 0), 1)
+        rows = [(*(written(name, row[name]) for name in names), f"{row[self.lead] / whole:.1%}", row.label)
                 for row in self.rows]  # fmt: skip
         return (
             [self.answer, self.completeness],
-            [*(known[name].title for name in names), "share", ", ".join(self.by)],
+            [*(MEASURES[name] for name in names), "share", ", ".join(self.by)],
             rows,
         )
 
@@ -129,8 +128,8 @@ def report(
     Raises:
         UsageError: there is no such dimension, measure, mark or kind of memory.
     """
-    if lead and lead not in measures():
-        raise UsageError(f"--sort {lead}", f"known: {', '.join(measures())}")
+    if lead and lead not in MEASURES:
+        raise UsageError(f"--sort {lead}", f"known: {', '.join(MEASURES)}")
     chosen = chosen or Filter()
     moments: list[Wanted] = []
     fired = None
@@ -160,7 +159,7 @@ def report(
     if not lead:
         lead = "faults" if of is None else "grown" if "grown" in sums else "resident"
     lines = rows_of(past.labels("line"), sums, lead)
-    total = {name: int(sums[name].sum()) for name in measures() if name in sums}
+    total = {name: int(sums[name].sum()) for name in MEASURES if name in sums}
     answer, *further = [*happened, _answer(lead, total, lines, trace, of, chosen, past.seen)]
     return Report(
         tuple(by),
@@ -201,11 +200,10 @@ def _answer(
 ) -> str:  # fmt: skip
     """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`; seen: faults before the filter."""
     whole = total.get(lead, 0)
-    measure = measures()[lead]
-    unit, divisor = unit_of(whole) if measure.unit == "bytes" else ("", 1.0)
+    unit, divisor = unit_of(whole) if lead not in COUNTS else ("", 1.0)
 
     def amount(n: float) -> str:
-        return f"{n / divisor:,.1f}" if unit else written(measure, n)
+        return f"{n / divisor:,.1f}" if unit else written(lead, n)
 
     head = f"{amount(whole)} {unit}".rstrip()
     if lead == "grown":
@@ -225,7 +223,7 @@ def _answer(
         of_all = f"{number(whole)} of {plural(seen, 'fault')}" if chosen else plural(whole, "fault")
         head = f"{_peak(trace) if of is None and not chosen else ''}{of_all}"
     else:
-        head += f" {measure.title}"
+        head += f" {MEASURES[lead]}"
     if of is not None and lead in ("resident", "grown") and of.processes > 1:
         divided = ", shared memory divided" if of.divided else ", shared memory counted for each"
         head += f" in {number(of.processes)} processes{divided}"

@@ -35,7 +35,7 @@ def plugins(as_json: bool, no_plugins: bool, plugin: tuple[str, ...], name: str 
     if name is not None:
         Output.standard("stdout").show(*_described(found, name))
         return
-    for role in ("sources", "enrichers", "resolvers", "exporters", "formats", "platform", "dimensions", "measures"):
+    for role in ("sources", "enrichers", "resolvers", "exporters", "formats", "platform", "dimensions"):
         with contextlib.suppress(WstraceError):
             getattr(found, role)  # calls the hook, so that a plugin whose hook raises is listed as failed
     if as_json:

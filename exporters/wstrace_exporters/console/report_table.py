@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wstrace.analysis.dimensions import dimensions
-from wstrace.analysis.measures import measures, shown
+from wstrace.analysis.measures import MEASURES, shown
 from wstrace.analysis.report import Report
 from wstrace.terminal import Bar, Cell, Column, TextTable
 from wstrace.text import estimate_mark, signed, size
@@ -37,14 +37,14 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     Args:
         only: the columns beside that measure; () = all.
     """
-    known, names = measures(), report.measures
+    names = report.measures
     lead, change = report.lead, report.lead in ("change", "grown")
     names = [lead, *(name for name in names if name != lead and (not only or name in only))]
     whole = max(report.total.get(lead, 0), 1)
     most = max((row[lead] for row in report.rows), default=0)
 
     def written(name: str, amount: int) -> str:
-        return signed(amount) if lead == "change" and name in _SIGNED else shown(known[name], amount)
+        return signed(amount) if lead == "change" and name in _SIGNED else shown(name, amount)
 
     cells: list[list[Cell]] = []
     for row in report.rows[:top]:
@@ -58,7 +58,7 @@ def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     shares: list[Cell] = [] if change else ["100.0%", Bar(0, most)]
     cells.append([*total, *shares, f"Total (of {len(report.rows):,} rows)" if rest > 0 else "Total"])
     title = " and ".join(dimensions()[name].title for name in report.by)
-    heads = [Column(known[name].title, spare=name not in (lead, *_FIRST)) for name in names]
+    heads = [Column(MEASURES[name], spare=name not in (lead, *_FIRST)) for name in names]
     heads += [] if change else [Column("share"), Column("", "bar")]
     strong = [n for n, row in enumerate(report.rows[:top]) if row[lead] == most and not change]
     return TextTable([*heads, Column(title, "name")], cells, len(cells), strong)
