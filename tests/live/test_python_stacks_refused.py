@@ -17,9 +17,9 @@ _MAP_CREATE, _LOAD = 0, 5
     [
         (errno.EPERM, None, "bpf(2) is refused by a seccomp filter"),
         (errno.ENOSYS, None, "this kernel has no bpf(2), or a seccomp filter hides it"),
-        (errno.EINVAL, _LOAD, "the kernel refuses the eBPF program (Invalid argument: the verifier says nothing)"),
+        (errno.EINVAL, _LOAD, "the kernel refuses the eBPF program (Invalid argument)"),
         (errno.ENOMEM, _MAP_CREATE, "the kernel refuses the eBPF program (Cannot allocate memory)"),
-        (errno.E2BIG, _LOAD, "the kernel refuses the eBPF program (Argument list too long: the verifier says nothing)"),
+        (errno.E2BIG, _LOAD, "the kernel refuses the eBPF program (Argument list too long)"),
     ],
 )
 def test_a_refusal_is_a_level_with_its_reason(tmp_path, number, command, why):

@@ -22,7 +22,7 @@ from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.elf import python_in
 from wstrace_plugins.os.linux.cpython.objects import LineTable
 from wstrace_plugins.page_faults.linux.python_stacks import kernel
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import R0, R1, R8, Assembler
+from wstrace_plugins.page_faults.linux.python_stacks.bpf import R0, R1, R8, Assembler
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     Interpreters,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
+from wstrace.text import plural
 from wstrace_plugins.os.linux import procfs, vmstat
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
@@ -164,38 +165,30 @@ class Account:
     def _explain(self, hidden: int) -> None:
         """Explains why the system's own account of the targets (rusage) is so much higher than the events' counts.
 
-        Known reasons are stated as such; for the rest, only what may be the reason.
+        Known reasons are stated as such; for the rest, only what may be the reason: always also get_user_pages(), which
+        has no event.
         """
-        note, privileged = self._context.info.note, self._side.privileged_programs
-        hidden = max(hidden, 0)
-        before = min(self._before, hidden)
-        rest = hidden - before
+        note, privileged, settings = self._context.info.note, self._side.privileged_programs, self._settings
+        before = max(min(self._before, hidden), 0)
+        rest = max(hidden, 0) - before
         if before:
             note(f"{before:,} that came while it was being attached")
         if privileged:
             self._context.ledger.set(LOST_PRIVILEGED, max(rest, privileged), self._source)
-            programs = "program" if privileged == 1 else "programs"
             note(
-                f"{rest:,} after the kernel ended the trace: {privileged:,} {programs} gained privilege by exec "
+                f"{rest:,} after the kernel ended the trace: {plural(privileged, 'program')} gained privilege by exec "
                 "(setuid, file capabilities)"
             )
         elif rest:
-            note(f"{rest:,} {self._causes()}")
-        elif not self._settings.kernel:
+            causes = "pages that came without a fault: exec's own, MAP_POPULATE, mlock"
+            own = any(target.pid == os.getpid() for target in self._context.targets)
+            if own or not (settings.kernel and settings.children):
+                causes = f"of which the cause is not known: {causes}, or faults that were not to be recorded"
+            note(f"{rest:,} {causes}")
+        elif not settings.kernel:
             note("faults that kernel code took on the target's memory, if there were any (level user)")
         if self._at_end is not None:
             note("what came after the end of the trace is not in it")
-
-    def _causes(self) -> str:
-        """What rusage may have counted without an event: always also get_user_pages(), which has none."""
-        own = any(target.pid == os.getpid() for target in self._context.targets)
-        causes = [
-            "pages that came without a fault: exec's own, MAP_POPULATE, mlock",
-            *["faults that kernel code took on the target's memory (level user)"] * (not self._settings.kernel),
-            *["faults of its children"] * (not self._settings.children),
-            *["faults of wstrace's own threads"] * own,
-        ]
-        return causes[0] if len(causes) == 1 else f"of which the cause is not known: {', or '.join(causes)}"
 
 
 _SETTING = "/sys/kernel/debug/fault_around_bytes"

@@ -198,7 +198,7 @@ class PageFaults(Source):
         rest = self._pace.rest
         filled = self._pace.wait(min(timeout, rest, self._peaks.seconds if self._grown else rest)) or self._rare.filled
         self._python.look_at_processes()
-        self._titles.look_if_due()
+        self._titles.read_if_due()
         self._arming.look()
         if filled or not timeout or not self._pace.rest:
             news = not self._quiet()
@@ -206,7 +206,7 @@ class PageFaults(Source):
                 self._grown = True
                 yield batch
             self._pace.has_read(news=news)
-        self._grown &= not (self._grown and self._peaks.look_if_due(self._side.live))
+        self._grown &= not (self._grown and self._peaks.read_if_due(self._side.live))
 
     def wake(self) -> None:
         """Ends the wait of drain()."""
@@ -292,11 +292,11 @@ class PageFaults(Source):
             self._rare.disarm()
             failed = True
             try:
-                self._titles.look_at_all()
+                self._titles.read(self._side.live)
                 yield from self._collect(final=True)
                 while self._events.went_on():
                     yield from self._collect(final=True)
-                self._peaks.look_at_all(self._side.live, final=True)
+                self._peaks.read(self._side.live, final=True)
                 self._context.info.usage += self._peaks.usage(self._side.ended, orphaned=self._side.orphaned)
                 failed = False
             finally:
@@ -333,9 +333,5 @@ class PageFaults(Source):
 
     def after_fork_in_child(self) -> None:
         """Closes the inherited descriptors in a forked child, whose faults stay in the parent's trace."""
-        if self._rings is not None:
-            self._events.after_fork_in_child()
-            self._rare.after_fork_in_child()
-            self._rings.after_fork_in_child()
-            self._python.after_fork_in_child()
-        self._pace.after_fork_in_child()
+        self._pace.forked()
+        self._close()

@@ -314,11 +314,7 @@ class PerfEvents:
 
     def close(self) -> None:
         """Closes the events and restores our own limit of descriptors."""
-        self.after_fork_in_child()
         self._descriptors.restore()
-
-    def after_fork_in_child(self) -> None:
-        """Closes the inherited descriptors in a forked child."""
         for fds in self._fds.values():
             perf.close_all(fds)
             fds.clear()

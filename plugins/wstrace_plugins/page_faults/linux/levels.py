@@ -5,19 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.interfaces import Context, Level, Target
+from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import Settings, StackRate
 from wstrace_plugins.page_faults.linux.rings import MINOR, STACKS
 
+_WITHOUT_KERNEL = Level("user", "kernel=no was given")
+
 
 def allowed(pid: int, kernel: bool) -> Level:
     """The level `full` or `user`, by opening an event on a process (0 = ourselves). Raises OSError if both fail."""
-    why = Level("user", "kernel=no was given")
+    why = _WITHOUT_KERNEL
     if kernel:
         try:
             _try(Settings(), pid)
@@ -48,32 +50,36 @@ def own_level() -> Level:
 
 
 def settled_level(context: Context, kernel: bool) -> Level:
-    """The level on all that is traced; it is noted in the trace's description.
+    """The lowest level on all that is traced, tried on each itself; it is noted in the trace's description.
 
     Raises:
         Unavailable: a target belongs to another user; `require` is "full" and the kernel permits less; or groups, for
             which there are no lesser levels, may not be traced.
         TargetExited: a target ended meanwhile.
     """
+    level = Level("full") if kernel else _WITHOUT_KERNEL
     if context.groups:
-        if error := everywhere_refused(Settings(everywhere=True, cgroups=True)):
-            raise no_groups(error)
-        level = Level("full") if kernel else Level("user", "kernel=no was given")
-    else:
-        level = level_on(context.targets, kernel)
+        try:
+            _try(Settings(everywhere=True, cgroups=True), -1, perf.online_cpus()[0])
+        except OSError as error:
+            raise no_groups(error) from None
+    for target in context.targets:
+        try:
+            found = allowed(procfs.memory_task(target.pid), kernel)
+        except ProcessLookupError:
+            raise TargetExited(f"there is no process {target.pid}") from None
+        except OSError as error:
+            found = own_level()
+            if found.name != "counters":
+                raise refused(target.pid, error) from None
+        if found.name != "full":
+            level = found
+        if found.name == "counters":
+            break
     context.info.level = level
     if level.name != "full" and context.require == "full":
         raise Unavailable(f"page faults: only level {level.name} works here: {level.why}", level.remedy)
     return level
-
-
-def everywhere_refused(settings: Settings) -> OSError | None:
-    """The error of an event of faults on all processes of a CPU, tried; None = it is permitted."""
-    try:
-        _try(settings._replace(everywhere=True), -1, perf.online_cpus()[0])
-    except OSError as error:
-        return error
-    return None
 
 
 def no_groups(error: OSError) -> Unavailable:
@@ -83,43 +89,20 @@ def no_groups(error: OSError) -> Unavailable:
     return perf.refusal(error, everywhere=True)
 
 
-def level_on(targets: Iterable[Target], kernel: bool) -> Level:
-    """The lowest level among the targets, tried on each itself.
+def refused(pid: int, error: OSError, *, children: bool = True) -> Unavailable:
+    """What a refusal of an event on that process means, although tracing is permitted on our own.
 
-    Raises:
-        Unavailable: one belongs to another user.
-        TargetExited: one ended meanwhile.
+    children: those that it starts were to be traced, too.
     """
-    lowest = Level("full")
-    for target in targets:
-        try:
-            level = allowed(procfs.memory_task(target.pid), kernel)
-        except ProcessLookupError:
-            raise TargetExited(f"there is no process {target.pid}") from None
-        except OSError:
-            own = own_level()
-            if own.name == "counters":
-                return own
-            raise not_ours(target.pid) from None
-        if level.name != "full":
-            lowest = level
-    return lowest
-
-
-def not_ours(pid: int) -> Unavailable:
-    """The error for a process that may not be traced, although tracing is permitted on our own."""
+    if error.errno == errno.EINVAL and not children:
+        return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return perf.refusal(error)
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
         f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",
         "run wstrace as that user or as root",
     )
-
-
-def refused(pid: int, error: OSError, *, children: bool) -> Unavailable:
-    """What a refusal of an event on that process means; `children`: those that it starts were to be traced, too."""
-    if error.errno == errno.EINVAL and not children:
-        return Unavailable("to leave children out needs Linux 5.13 (inherit_thread)", "leave out children=no")
-    return not_ours(pid) if error.errno in (errno.EACCES, errno.EPERM) else perf.refusal(error)
 
 
 def stack_levels() -> Mapping[str, Level]:
@@ -136,11 +119,10 @@ def native_level() -> Level:
         return Level("none", own.why, own.remedy)
     try:
         _try(Settings(kernel=own.name == "full", stacks=StackRate(1)), 0, kind=STACKS)
-    except (Unavailable, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
-            return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
-        refused = perf.refusal(error) if isinstance(error, OSError) else error
-        return Level("none", refused.why, refused.remedy)
+    except OSError as error:
+        return Level("none", f"this kernel gives faults no registers and stack ({error.strerror})")
+    except Unavailable as absent:
+        return Level("none", absent.why, absent.remedy)
     return Level("sampled", own.why, own.remedy)
 
 

@@ -32,7 +32,7 @@ class CatchUp:
         look: what looks at a process that is met.
     """
 
-    def __init__(self, side: SideBand, look: Callable[[int], object] = lambda pid: None) -> None:
+    def __init__(self, side: SideBand, look: Callable[[int], object]) -> None:
         self._side, self._look = side, look
         self._met: set[int] = set()
 
@@ -58,8 +58,7 @@ class CatchUp:
             Whether the side band has anything new to give.
         """
         pids, times = columns["pid"], columns["time_ns"]
-        present = distinct(pids).tolist()
-        new = {*present} - self._met - self._side.live.keys() - self._side.ended
+        new = {*distinct(pids).tolist()} - self._met - self._side.live.keys() - self._side.ended
         for pid in new:
             if len(self._met) >= _KEPT:
                 self._met.clear()
@@ -72,15 +71,15 @@ class CatchUp:
         return bool(new)
 
 
-#: The most processes of which a title is read at once, at 30 us each; and between two turns of all, at least and for
-#: each process, so that these take 0.06 % of a CPU at most. In seconds.
-_MOST_A_LOOK, _APART_SECONDS, _TURN_SECONDS, _SECONDS_EACH = 64, 0.1, 2.0, 0.05
+#: The most processes of which a title is read at once, at 30 us each, and how many of these are the newest; and between
+#: two turns of all, at least and for each process, so that these take 0.06 % of a CPU at most. In seconds.
+_MOST_A_LOOK, _NEWEST, _APART_SECONDS, _TURN_SECONDS, _SECONDS_EACH = 64, 4, 0.1, 0.5, 0.05
 #: The most titles of a trace: a process may change its own all the time, and each is a name that stays in memory.
 _MOST = 4096
 
 
 class Titles:
-    """Reads the titles of live processes: those of new ones, of all in turn, and of all at the end of the trace.
+    """Reads the titles of live processes: those of the newest, of all in turn, and of all at the end of the trace.
 
     Args:
         side: the side band, which knows the live processes and takes their titles.
@@ -88,40 +87,33 @@ class Titles:
 
     def __init__(self, side: SideBand) -> None:
         self._side = side
-        self._next, self._left = 0.0, _MOST
+        self._due, self._turn_due, self._left = 0.0, 0.0, _MOST
         self._turn: list[int] = []
-        self._new: list[int] = []  # those that came before the last time
-        self._turn_due = 0.0
 
-    def look_if_due(self) -> None:
-        """Reads the titles of new processes, twice, and those of all in turn."""
+    def read_if_due(self) -> None:
+        """Reads the titles of the newest processes, and those of all in turn."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._due:
             return
-        self._next = now + _APART_SECONDS
         live = self._side.live
+        self._due = now + _APART_SECONDS
         if not self._turn and now >= self._turn_due:
             self._turn, self._turn_due = list(live), now + max(_TURN_SECONDS, _SECONDS_EACH * len(live))
         self._turn, due = self._turn[:-_MOST_A_LOOK], self._turn[-_MOST_A_LOOK:]
-        for pid in {*due, *self._new, *live.came[-_MOST_A_LOOK:]}:
-            self._look(pid)
-        self._new, live.came = live.came[-_MOST_A_LOOK:], []
+        self.read({*due, *islice(reversed(live), _NEWEST)})
 
-    def look_at_all(self) -> None:
-        """Reads all of them, as they cannot be read afterwards."""
-        for pid in self._side.live:
-            self._look(pid)
-
-    def _look(self, pid: int) -> None:
-        time_ns = now_ns()  # before it is read: an execve() meanwhile makes a title void, and must come after it
-        title = procfs.title(pid) if self._left else b""
-        if title and self._side.titled(pid, time_ns, title):
-            self._left -= 1
+    def read(self, pids: Iterable[int]) -> None:
+        """Reads the titles of these processes: at the end of those that are live, as they cannot be read afterwards."""
+        for pid in pids:
+            time_ns = now_ns()  # before it is read: an execve() meanwhile makes a title void, and must come after it
+            title = procfs.title(pid) if self._left else b""
+            if title and self._side.titled(pid, time_ns, title):
+                self._left -= 1
 
 
-#: The most processes that one call of look() reads, at 20 us each; with more of them, the calls take turns.
+#: The most processes that one call of read() reads, at 20 us each; with more of them, the calls take turns.
 _MOST_READ = 64
-#: Between two looks: the first pause and the longest one, in seconds.
+#: Between two reads: the first pause and the longest one, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
 
 
@@ -139,41 +131,36 @@ class Peaks:
         self._own = {target.pid for target in context.targets}
         self._older: dict[int, int] = {}  # pid -> its peak in bytes when the trace began
         self._largest = (0, 0)  # bytes, pid
-        self._known: set[int] = set()
-        self._sampled = self._looked = False
+        self._sampled = self._begun = False
         self._next = 0
 
     @property
     def seconds(self) -> float:
-        """The time until the next look is due."""
+        """The time until the next read is due."""
         return max(self._due - time.monotonic(), _FIRST_PAUSE)
 
-    def look_if_due(self, live: Collection[int]) -> bool:
-        """Looks if it is time: False when it is not. The pauses grow."""
+    def read_if_due(self, live: Collection[int]) -> bool:
+        """Reads them if it is time: False when it is not. The pauses grow."""
         if time.monotonic() < self._due:
             return False
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
         self._due = time.monotonic() + self._pause
-        self.look_at_all(live)
+        self.read(live)
         return True
 
-    def look_at_all(self, live: Collection[int], *, final: bool = False) -> None:
-        """Reads the peaks of the targets and of live processes, as they cannot be read afterwards."""
+    def read(self, live: Collection[int], *, final: bool = False) -> None:
+        """Reads the peaks of the targets and of live processes, as they cannot be read afterwards.
+
+        Of processes at most _MOST_READ are read, or all with `final`.
+        """
         for target in self._targets:
             target.usage()
-        if self._children:
-            self.look(live, final=final)
-
-    def look(self, live: Collection[int], *, final: bool = False) -> None:
-        """Reads the peaks of live processes: at most _MOST_READ of them, or all with `final`."""
-        pids = [pid for pid in live if pid not in self._own]
-        self._known.update(pids)
-        if not self._looked:
-            self._looked = True
-            if not all(target.launched for target in self._targets):
-                for pid in pids:
-                    with contextlib.suppress(Unavailable):  # it has ended
-                        self._older[pid] = procfs.resident(pid).peak
+        pids = [pid for pid in live if pid not in self._own] if self._children else []
+        if not self._begun and not all(target.launched for target in self._targets):
+            for pid in pids:
+                with contextlib.suppress(Unavailable):  # it has ended
+                    self._older[pid] = procfs.resident(pid).peak
+        self._begun = True
         if not final and len(pids) > _MOST_READ:
             first, self._next = self._next % len(pids), self._next + _MOST_READ
             pids = list(islice(pids + pids, first, first + _MOST_READ))

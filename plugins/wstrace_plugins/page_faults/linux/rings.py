@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -38,13 +37,14 @@ class Ring:
 
     It belongs to an event of our own that records nothing. So the buffer exists before any traced thread and outlives
     all of them, and its descriptor becomes readable only when a quarter is full, never because a thread has ended.
+    A forked child inherits the descriptor, but not the mapping (VM_DONTCOPY).
     """
 
     def __init__(self, kind: str, cpu: int, size: int) -> None:
-        self.kind, self.cpu, self.size = kind, cpu, size
+        self.kind, self.cpu, self.size, self._pid = kind, cpu, size, os.getpid()
         owner = perf.attr(perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_DUMMY, "watermark", "exclude_kernel",
                           wakeup_watermark=size // 4)  # fmt: skip
-        self.fd = perf.perf_event_open(owner, os.getpid(), cpu)
+        self.fd = perf.perf_event_open(owner, self._pid, cpu)
         try:
             self._address = perf.map_ring(self.fd, size + _PAGE)
         except OSError:
@@ -92,15 +92,11 @@ class Ring:
         return out
 
     def close(self) -> None:
-        """Unmaps the ring and closes its descriptor."""
+        """Unmaps the ring, where it is mapped, and closes its descriptor."""
         self._cursors = self._data = _NOTHING
-        perf.unmap_ring(self._address, self.size + _PAGE)
-        self.after_fork_in_child()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child, which inherits the descriptor but not the mapping (VM_DONTCOPY): closes the descriptor."""
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+        if os.getpid() == self._pid:
+            perf.unmap_ring(self._address, self.size + _PAGE)
+        perf.close_all([self.fd])
 
 
 _NOTHING = np.zeros(0, np.uint8)
@@ -159,11 +155,6 @@ class Rings:
         for ring in self:
             ring.close()
 
-    def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors."""
-        for ring in self:
-            ring.after_fork_in_child()
-
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: The pause grows up to this while nothing comes: a wake-up takes as long as several faults, and there is nothing to
@@ -214,10 +205,9 @@ class Pace:
     def close(self) -> None:
         """Closes what woke it."""
         with self._closing:
-            self.after_fork_in_child()
+            bell, self._bell = self._bell, -1
+            perf.close_all([bell])
 
-    def after_fork_in_child(self) -> None:
-        """In a forked child: the same without the lock, which another thread of the parent may have held."""
-        bell, self._bell = self._bell, -1
-        if bell >= 0:
-            os.close(bell)
+    def forked(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._closing = threading.Lock()

@@ -99,18 +99,13 @@ class LiveProcesses(dict[int, Live]):
 
     Args:
         parents: which are to have the parent of each, too.
-
-    Attributes:
-        came: those that were added since whoever looks at new ones has cleared it: of thousands few are new.
     """
 
     def __init__(self, parents: dict[int, int] | None = None) -> None:
         super().__init__()
-        self.came: list[int] = []
         self._parents = {} if parents is None else parents
 
     def __setitem__(self, pid: int, live: Live) -> None:
-        self.came.append(pid)
         self._parents[pid] = live.ppid
         super().__setitem__(pid, live)
 

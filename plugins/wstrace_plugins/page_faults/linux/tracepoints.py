@@ -221,10 +221,3 @@ class RareCalls:
         for ring in self._rings:
             ring.close()
         self._rings = []
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors."""
-        while self._fds:
-            os.close(self._fds.pop())
-        for ring in self._rings:
-            ring.after_fork_in_child()

@@ -1,33 +1,157 @@
-"""bpf(2): maps, programs and the ring buffer that a program writes into. Nothing is opened when this is imported.
+"""eBPF: an assembler; maps, programs and the ring buffer that a program writes into, by bpf(2).
 
-Source: include/uapi/linux/bpf.h (union bpf_attr), kernel/bpf/ringbuf.c, man 2 bpf.
+Nothing is opened when this is imported. Source: Documentation/bpf/standardization/instruction-set.rst,
+include/uapi/linux/bpf.h (union bpf_attr), kernel/bpf/ringbuf.c, man 2 bpf.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import Code
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: sizes of a load or store
+BYTE, WORD, DOUBLE = 0x10, 0x00, 0x18
+_ALU64, _JUMP, _LDX, _ST, _STX = 0x07, 0x05, 0x61, 0x62, 0x63
+_ALU = {"add": 0x00, "sub": 0x10, "mul": 0x20, "or": 0x40, "and": 0x50, "lsh": 0x60, "rsh": 0x70, "xor": 0xA0,
+        "mov": 0xB0}  # fmt: skip
+_CONDITIONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "&": 0x40, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
+_REGISTER = 8  # the source operand is a register
+_CALL, _EXIT, _JUMP_ALWAYS, _LOAD_64 = 0x85, 0x95, 0x05, 0x18
+_MAP_FD, _FUNCTION = 1, 4
+_ONE = struct.Struct("<BBhi")
+
+
+class Code(NamedTuple):
+    """Instructions, 8 bytes each; functions: where the program and the functions that it hands to helpers begin."""
+
+    instructions: bytes
+    functions: tuple[int, ...]
+
+
+class Register(int):
+    """A register, which is no number."""
+
+
+R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = (Register(i) for i in range(11))
+
+
+class Assembler:
+    """Instructions in order. Operands are a Register, or an int: a constant of 32 bits with sign."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, int, int]] = []
+        self._labels: dict[str, int] = {}
+        self._jumps: list[tuple[int, str]] = []
+        self._functions: list[tuple[int, str]] = []
+        self._names = 0
+
+    def name(self, stem: str) -> str:
+        """A label that nothing else has."""
+        self._names += 1
+        return f"{stem}#{self._names}"
+
+    def _add(self, code: int, target: int = 0, source: int = 0, offset: int = 0, constant: int = 0) -> None:
+        self._code.append((code, target | source << 4, offset, constant - (1 << 32) * (constant >= 1 << 31)))
+
+    def op(self, operation: str, target: Register, operand: int) -> None:
+        """target = target OPERATION operand, in 64 bits; `mov` sets it."""
+        if isinstance(operand, Register):
+            self._add(_ALU[operation] | _REGISTER | _ALU64, target, operand)
+        elif -(1 << 31) <= operand < 1 << 31:
+            self._add(_ALU[operation] | _ALU64, target, 0, 0, operand)
+        else:
+            raise ValueError(f"{operand:#x} is no constant of 32 bits: load64() takes it")
+
+    def mov(self, target: Register, operand: int, plus: int = 0) -> None:
+        """target = operand + plus."""
+        self.op("mov", target, operand)
+        if plus:
+            self.op("add", target, plus)
+
+    def load64(self, target: Register, value: int) -> None:
+        """target = value, a constant of 64 bits."""
+        self._load64(target, value)
+
+    def _load64(self, target: Register, value: int, source: int = 0) -> None:
+        self._add(_LOAD_64, target, source, 0, value & 0xFFFFFFFF)
+        self._add(0, 0, 0, 0, value >> 32 & 0xFFFFFFFF)
+
+    def map(self, target: Register, fd: int) -> None:
+        """target = the map with that descriptor."""
+        self._load64(target, fd, _MAP_FD)
+
+    def load(self, target: Register, base: Register, offset: int = 0, size: int = DOUBLE) -> None:
+        """target = memory at base + offset."""
+        self._add(_LDX | size, target, base, offset)
+
+    def store(self, base: Register, offset: int, value: int, size: int = DOUBLE) -> None:
+        """Memory at base + offset = a register, or a constant with sign."""
+        if isinstance(value, Register):
+            self._add(_STX | size, base, value, offset)
+        else:
+            self._add(_ST | size, base, 0, offset, value)
+
+    def label(self, name: str) -> None:
+        """Jumps to that name lead here."""
+        assert name not in self._labels, name
+        self._labels[name] = len(self._code)
+
+    def jump(self, label: str) -> None:
+        """Goes on at a label."""
+        self._jumps.append((len(self._code), label))
+        self._add(_JUMP_ALWAYS)
+
+    def jump_if(self, left: Register, condition: str, right: int, label: str) -> None:
+        """Goes on at a label if left CONDITION right, without sign."""
+        self._jumps.append((len(self._code), label))
+        if isinstance(right, Register):
+            self._add(_CONDITIONS[condition] | _REGISTER | _JUMP, left, right)
+        else:
+            self._add(_CONDITIONS[condition] | _JUMP, left, 0, 0, right)
+
+    def call(self, helper: int) -> None:
+        """Calls a helper: R0 = helper(R1 ... R5); R1 to R5 are lost."""
+        self._add(_CALL, 0, 0, 0, helper)
+
+    def function(self, target: Register, label: str) -> None:
+        """target = the function that begins at a label, for a helper that calls it back."""
+        self._functions.append((len(self._code), label))
+        self._load64(target, 0, _FUNCTION)
+
+    def exit(self) -> None:
+        """Ends the program with R0."""
+        self._add(_EXIT)
+
+    def assemble(self) -> Code:
+        """The program."""
+        code = list(self._code)
+        for at, label in self._jumps:
+            operation, registers, _, constant = code[at]
+            code[at] = (operation, registers, self._labels[label] - at - 1, constant)
+        for at, label in self._functions:
+            operation, registers, offset, _ = code[at]
+            code[at] = (operation, registers, offset, self._labels[label] - at - 1)
+        begins = {self._labels[label] for _, label in self._functions}
+        return Code(b"".join(_ONE.pack(*one) for one in code), (0, *sorted(begins)))
+
 
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _LOAD, _LOAD_TYPES = 0, 1, 2, 3, 5, 18
 HASH, PROGRAM_ARRAY, PERF_EVENT_ARRAY, PER_CPU_ARRAY, LRU_HASH, RING_BUFFER = 1, 3, 4, 6, 9, 27
 _PERF_EVENT_PROGRAM = 7
 #: the helpers that a program walking user memory needs are for programs with a licence that is GPL-compatible
 _LICENCE = b"Dual MIT/GPL"
-_LOG_BYTES = 1 << 16
 #: of loading a program that signals interrupt; libbpf makes 5
 _ATTEMPTS = 20
 
@@ -99,7 +223,7 @@ class Program(_Opened):
     """A loaded program for perf events.
 
     Raises:
-        OSError: the kernel refuses it; `strerror` ends with the verifier's last line, if there is one.
+        OSError: the kernel refuses it.
     """
 
     def __init__(self, code: Code, name: bytes) -> None:
@@ -109,35 +233,21 @@ class Program(_Opened):
         types = _types(len(self._functions)) if self._functions else 0
         try:
             self.fd = self._verified(types)
-        except OSError as refused:
-            if refused.errno not in (errno.EINVAL, errno.EACCES, errno.E2BIG, errno.EFAULT):
-                raise
-            raise OSError(refused.errno, f"{refused.strerror}: {self._why(types)}") from None
         finally:
             if types:
                 os.close(types)
 
     def _verified(self, types: int) -> int:
         """Loads it, again where a signal has come: the verifier gives up at one (EAGAIN), whoever it is for."""
-        for _ in range(_ATTEMPTS - 1):
-            with contextlib.suppress(BlockingIOError):
-                return self._load(types, 0, 0, 0)
-        return self._load(types, 0, 0, 0)
-
-    def _load(self, types: int, level: int, log: int, size: int) -> int:
         code, licence, n = ctypes.addressof(self._code), ctypes.addressof(self._licence), len(self._functions)
         infos = b"".join(struct.pack("<II", begin, _FIRST_FUNCTION + i) for i, begin in enumerate(self._functions))
         memory = ctypes.create_string_buffer(infos)
-        return bpf(_LOAD, _LOAD_ATTR.pack(_PERF_EVENT_PROGRAM, len(self._code) // 8, code, licence, level, size, log, 0,
-                                          0, self._name, types, 8 if n else 0, ctypes.addressof(memory) if n else 0,
-                                          n))  # fmt: skip
-
-    def _why(self, types: int) -> str:
-        log = ctypes.create_string_buffer(_LOG_BYTES)
-        with contextlib.suppress(OSError):
-            os.close(self._load(types, 1, ctypes.addressof(log), _LOG_BYTES))
-        lines = [line for line in log.value.decode(errors="replace").splitlines() if not line.startswith("processed")]
-        return lines[-1] if lines else "the verifier says nothing"
+        attr = _LOAD_ATTR.pack(_PERF_EVENT_PROGRAM, len(self._code) // 8, code, licence, 0, 0, 0, 0, 0, self._name,
+                               types, 8 if n else 0, ctypes.addressof(memory) if n else 0, n)  # fmt: skip
+        for _ in range(_ATTEMPTS - 1):
+            with contextlib.suppress(BlockingIOError):
+                return bpf(_LOAD, attr)
+        return bpf(_LOAD, attr)
 
 
 class RingBuffer:
@@ -151,20 +261,21 @@ class RingBuffer:
     """
 
     def __init__(self, memory: Map) -> None:
-        self._size = memory.entries
-        # the consumer's cursor can be written, the producer's and the data (mapped twice in a row) only read
-        self._places = [(perf.map_ring(memory.fd, _PAGE), _PAGE)]
+        self._size, self._pid = memory.entries, os.getpid()
+        self._places: list[tuple[int, int]] = []
         try:
-            at = perf.map_ring(memory.fd, _PAGE + 2 * self._size, offset=_PAGE, writable=False)
+            # the consumer's cursor can be written, the producer's and the data (mapped twice in a row) only read
+            self._consumed, _ = self._map(memory.fd, _PAGE, 0)
+            self._produced, self._data = self._map(memory.fd, _PAGE + 2 * self._size, _PAGE)
         except OSError:
-            perf.unmap_ring(*self._places[0])
+            self.close()
             raise
-        self._places.append((at, _PAGE + 2 * self._size))
-        consumer: Any = (ctypes.c_uint8 * 8).from_address(self._places[0][0])
-        producer: Any = (ctypes.c_uint8 * (_PAGE + 2 * self._size)).from_address(at)
-        self._consumed: NDArray[Any] = np.frombuffer(consumer, "<u8")
-        self._produced: NDArray[Any] = np.frombuffer(producer, "<u8", 1)
-        self._data = memoryview(producer).cast("B")[_PAGE:]
+
+    def _map(self, fd: int, size: int, offset: int) -> tuple[NDArray[Any], memoryview]:
+        """The cursor at the begin of what is mapped, and the bytes behind its page."""
+        self._places.append((at := perf.map_ring(fd, size, offset=offset, writable=not offset), size))
+        memory: Any = (ctypes.c_uint8 * size).from_address(at)
+        return np.frombuffer(memory, "<u8", 1), memoryview(memory).cast("B")[_PAGE:]
 
     def read(self) -> Iterator[memoryview]:
         """The records since the last call; each is valid until the next one is wanted."""
@@ -182,13 +293,13 @@ class RingBuffer:
             self._consumed[0] = at
 
     def close(self) -> None:
-        """Unmaps it."""
-        nothing = np.zeros(1, "<u8")
-        self._consumed = self._produced = nothing
+        """Unmaps it, where it is mapped: a forked child has no right to what has taken its place."""
+        self._consumed = self._produced = np.zeros(1, "<u8")
         self._data = memoryview(b"")
-        for place in self._places:
-            perf.unmap_ring(*place)
-        self._places = []
+        while self._places:
+            place = self._places.pop()
+            if os.getpid() == self._pid:
+                perf.unmap_ring(*place)
 
 
 _FIRST_FUNCTION = 3  # behind int and int f()

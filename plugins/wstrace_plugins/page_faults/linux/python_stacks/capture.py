@@ -33,7 +33,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     named_in,
     program_of,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
+from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     HOW_OF_STATUS,
     NOT_KNOWN,
@@ -109,7 +109,7 @@ class PythonStacks:
             no = error if isinstance(error, Unavailable) else refusal(error)
             if self._wanted.required:
                 raise no from None
-            self._context.info.lack(f"Python stacks: {no}{_instead()}")
+            self._context.info.lack(f"Python stacks: {no}")
             return False
         self._poll.register(self._programs.maps.pending.fd)
         return True
@@ -309,23 +309,6 @@ class PythonStacks:
         if self._programs is not None:
             self._programs.close()
             self._programs = None
-        self._close_gate()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors."""
-        if self._programs is not None:
-            self._programs.after_fork_in_child()
-        self._close_gate()
-
-    def _close_gate(self) -> None:
         for one in (self._poll, self._gate):
             if one is not None:
                 one.close()
-
-
-def _instead() -> str:
-    """What can be had where Python stacks cannot; "" = nothing, as samples have no stack here either."""
-    from wstrace_plugins.page_faults.linux.levels import native_level
-
-    sampled = native_level().name == "sampled"
-    return "; samples of native stacks need no such right: -s page_faults:stacks=native" if sampled else ""

@@ -22,10 +22,9 @@ from wstrace.interfaces import Level
 from wstrace_plugins.os.linux import procfs, versions
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
-from wstrace_plugins.page_faults.linux.python_stacks.maps import WALKERS, Kernel, Maps
+from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
-from wstrace_plugins.page_faults.linux.python_stacks.programs.gate import Gate
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, WALKERS, Kernel, Maps, S
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
@@ -94,7 +93,8 @@ def refusal(error: OSError) -> Unavailable:
     if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
         return Unavailable(
             "they need CAP_BPF and CAP_PERFMON, or root",
-            f"sudo wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}",
+            f"sudo wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}; or take samples of native stacks, "
+            "which need neither: -s page_faults:stacks=native",
         )
     if _in_user_namespace():
         return Unavailable(
@@ -226,10 +226,6 @@ class Programs:
         """Closes programs, maps and events."""
         for ring in self._rings:
             ring.close()
-        self.after_fork_in_child()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: closes the copied descriptors."""
         while self._outputs:
             os.close(self._outputs.pop())
         self.maps.close()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
+from wstrace_plugins.page_faults.linux.python_stacks.bpf import (
     DOUBLE,
     FP,
     R0,
@@ -20,7 +20,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
     Code,
     Register,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.maps import Kernel, Maps
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     CLOCK,
     CURRENT_TASK,
@@ -37,7 +36,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     VALUE,
     Walk,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, NOT_KNOWN, PENDING, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, NOT_KNOWN, PENDING, Kernel, Maps, S
 
 #: where a program finds the instruction: struct bpf_perf_event_data begins with struct pt_regs
 _INSTRUCTION = 128

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wstrace_plugins.os.linux.cpython.layouts import Layout
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import BYTE, FP, R0, R1, R2, R3, R7, R9
+from wstrace_plugins.page_faults.linux.python_stacks.bpf import BYTE, FP, R0, R1, R2, R3, R7, R9
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import VALUE, Walk
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import S
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from wstrace_plugins.os.linux.cpython.layouts import Layout
 from wstrace_plugins.os.linux.cpython.objects import ASCII_BIT, KIND_MASK, KIND_SHIFT
-from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
+from wstrace_plugins.page_faults.linux.python_stacks.bpf import (
     BYTE,
     FP,
     R0,
@@ -22,7 +22,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.assembler import (
     Code,
     Register,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.maps import Maps
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     KEY,
     NO_WAKEUP,
@@ -53,6 +52,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     TRUNCATED,
     UNBORN,
     UNCHECKED,
+    Maps,
     S,
 )
 
