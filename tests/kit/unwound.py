@@ -11,15 +11,15 @@ from wstrace.batch import Dictionary
 from wstrace.schema import KIND_FILE, KIND_SHIFT, KIND_VDSO, MAP_EXECUTE, MAP_READ, MAPPING
 from wstrace.testing import batch_of
 from wstrace_plugins.stacks.linux.known_code import KnownCode
-from wstrace_plugins.stacks.unwinder import REASONS, Samples, unwind
+from wstrace_plugins.stacks.unwinder import Samples, unwind
 
 
 class Stack(NamedTuple):
-    """The places of its frames, innermost first, and why it ends. A place is an offset into a file, or an address."""
+    """The places of its frames, innermost first, and whether they are all. A place is an offset into a file, or an address."""
 
     places: list[int]
     addresses: list[int]
-    why: str
+    whole: bool
 
 
 def _around(old: Mapping, new: Mapping) -> list[Mapping]:
@@ -64,7 +64,7 @@ def stacks(samples: Sequence[Sample], code: KnownCode) -> list[Stack]:
     found = unwind(Samples(**arrays(samples)), code)
     made = []
     mappings = {one.id: one for one in code._mappings}
-    for row, reason in enumerate(found.reason.tolist()):
+    for row, whole in enumerate(found.whole.tolist()):
         frames = [code.frames[number].tolist() for number in found.frames[row, : found.depth[row]]]
         places = [frame[2] for frame in frames if frame[1]]
         addresses = []
@@ -73,5 +73,5 @@ def stacks(samples: Sequence[Sample], code: KnownCode) -> list[Stack]:
                 one = mappings[mapping]
                 in_file = code._strings[one.file].startswith("/") or one.is_vdso
                 addresses.append(offset - one.offset + one.start if in_file else offset)
-        made.append(Stack(places, addresses, REASONS[reason]))
+        made.append(Stack(places, addresses, whole))
     return made

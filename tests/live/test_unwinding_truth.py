@@ -92,7 +92,7 @@ def compared(data: Path) -> tuple[dict[str, float], collections.Counter[str]]:
         counts[kind] += 1
         if kind != "equal":
             holds = [one for one in mappings if one.start <= [*perf, 0][min(same, len(perf))] < one.end]
-            examples[f"{kind} at {same} ({ours.why}): {[hex(x) for x in ours.places[max(same - 1, 0) :][:3]]} "
+            examples[f"{kind} at {same} (whole: {ours.whole}): {[hex(x) for x in ours.places[max(same - 1, 0) :][:3]]} "
                      f"{[hex(x) for x in perf[max(same - 1, 0) :][:3]]}; mapped there: {holds[:3]}"] += 1  # fmt: skip
     total = sum(counts.values())
     assert total > 0.9 * len(samples)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wstrace_plugins.stacks import rules
-from wstrace_plugins.stacks.unwinder import CUT, END, PROGRAM_COUNTER, REASONS, REGISTER_ORDER, Samples, unwind
+from wstrace_plugins.stacks.unwinder import PROGRAM_COUNTER, REGISTER_ORDER, Samples, unwind
 
 #: finds its caller by rbx, as the dynamic linker's trampoline does: only the second way of unwinding follows it
 BY_RBX = (rules.CFA_SUM, rules.RBX, 32, rules.AT_CFA, -8, *(rules.SAME, 0, 0), *((rules.SAME, 0) * len(rules.SAVED)))
@@ -28,7 +28,7 @@ def test_a_sample_that_is_unwound_again_is_still_of_its_own_process():
     registers[:, REGISTER_ORDER[rules.RSP]] = registers[:, REGISTER_ORDER[rules.RBX]] = 0x7000
     dump = np.array([[0x2000, 0, 0, 0x3000]] * 2, "<u8")
     found = unwind(Samples(registers, dump, np.full(2, 32, "<u8")), TwoProcesses())
-    assert found.reason.tolist() == [CUT, END]
+    assert found.whole.tolist() == [False, True]
     assert found.frames.tolist() == [[0, 0, 0], [1, 2, 3]]
     assert found.depth.tolist() == [1, 3]
 
@@ -70,7 +70,7 @@ def some_rule(dice):
 
 
 def one_by_one(code, registers, dump, size, most=12):
-    """What unwind() finds, for one sample, without numpy: its frames, why it ends, and which frames were guessed."""
+    """What unwind() finds, for one sample, without numpy: its frames, whether they are all, and which frames were guessed."""
     mask = (1 << 64) - 1
     values = {number: int(registers[column]) for number, column in enumerate(REGISTER_ORDER)}
     base, address = values[rules.RSP], int(registers[PROGRAM_COUNTER])
@@ -84,11 +84,11 @@ def one_by_one(code, registers, dump, size, most=12):
         [number] = code.numbers_of(np.zeros(1, np.intp), np.array([address], "<u8").view("<i8") + 1)
         column = int(code.rule_of[number])
         if column < 0 and step:
-            return frames, "cut short", guesses
+            return frames, False, guesses
         frames.append(int(number))
         guesses.append(guessed)
         if column < 0:
-            return frames, "cut short", guesses
+            return frames, False, guesses
         kind, register, offset, back_kind, back_offset, bp_kind, bp_offset, flags, *saved = code.rules[
             :, column
         ].tolist()
@@ -105,19 +105,18 @@ def one_by_one(code, registers, dump, size, most=12):
         back = stored(back_kind, back_offset)
         believed = flags & rules.GUESS and (guessed or not flags & rules.UNDESCRIBED)
         if kind == rules.CFA_END or back == 0 or (believed and bp == 0):
-            return frames, "end", guesses
+            return frames, True, guesses
         if back is not None and (end % 8 or (end <= sp and not flags & rules.SIGNAL)):
-            return frames, "cut short", guesses
+            return frames, False, guesses
         if kind == rules.CFA_UNKNOWN or back_kind == rules.UNKNOWN:
-            return frames, "cut short", guesses
+            return frames, False, guesses
         if back is None:
-            unknown = not known or (back_kind == rules.AT_RBP and bp is None)
-            return frames, "register not known" if unknown else "cut short", guesses
+            return frames, False, guesses
         pairs = [(rules.RBP, bp_kind, bp_offset), *zip(rules.SAVED, saved[::2], saved[1::2], strict=True)]
         after = {one: values.get(one) if how == rules.SAME else stored(how, at) for one, how, at in pairs}
         values = {one: value for one, value in after.items() if value is not None} | {rules.RSP: end}
         address, guessed = back - (not flags & rules.SIGNAL) & mask, bool(flags & rules.GUESS)
-    return frames, "cut short", guesses
+    return frames, False, guesses
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -136,8 +135,8 @@ def test_samples_that_are_unwound_together_have_the_stacks_that_each_has_alone(s
     size = 8 * dice.integers(0, WORDS + 1, n, "<u8")
     found = unwind(Samples(registers, dump, size), code, 12)
     for row in range(n):
-        frames, why, guesses = one_by_one(code, registers[row], dump[row], int(size[row]))
+        frames, whole, guesses = one_by_one(code, registers[row], dump[row], int(size[row]))
         depth = int(found.depth[row])
-        unwound = found.frames[row, :depth].tolist(), REASONS[found.reason[row]], found.guessed[row, :depth].tolist()
-        assert unwound == (frames, why, guesses), row
+        unwound = found.frames[row, :depth].tolist(), found.whole[row], found.guessed[row, :depth].tolist()
+        assert unwound == (frames, whole, guesses), row
         assert not found.frames[row, depth:].any()

@@ -24,10 +24,8 @@ MOST_FRAMES = 512
 REGISTER_ORDER = (0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16)
 PROGRAM_COUNTER = 8
 
-#: why an unwound stack ends: it goes on | at the outermost frame | what leads on is not known, or not believed | it is
-#: in a register that is not known
-REASONS = ("", "end", "cut short", "register not known")
-RUNNING, END, CUT, NO_REGISTER = range(4)
+#: a stack goes on | ends at the outermost frame | what leads on is not known, or not believed
+RUNNING, END, CUT = range(3)
 
 _WORD, _IN_WORD, _WORD_BITS = 8, np.uint64(7), np.uint64(3)
 #: the rows of registers by DWARF's numbers: rbp and those of rules.SAVED, rsp, and all others, which only innermost
@@ -48,14 +46,15 @@ class Samples(NamedTuple):
 
 
 class Unwound(NamedTuple):
-    """Stacks: frame numbers int32 (n, deepest), innermost first, 0 behind the last; depth (n,); reason (n,).
+    """Stacks: frame numbers int32 (n, deepest), innermost first, 0 behind the last; depth (n,).
 
+    whole, bool (n,): the last one is the outermost; of others what leads on is not known, or not believed.
     guessed, bool (n, deepest): the frame was found by believing the frame pointer.
     """
 
     frames: NDArray[np.int32]
     depth: NDArray[np.int32]
-    reason: NDArray[np.int8]
+    whole: NDArray[np.bool_]
     guessed: NDArray[np.bool_]
 
 
@@ -83,7 +82,7 @@ def unwind(samples: Samples, code: KnownCode, most: int = MOST_FRAMES) -> Unwoun
         most: frames of one stack.
     """
     n = len(samples.size)
-    reason, depth = np.full(n, CUT, np.int8), np.zeros(n, np.int32)
+    whole, depth = np.zeros(n, bool), np.zeros(n, np.int32)
     values = samples.registers[:, [REGISTER_ORDER[number] for number in _ORDER]].T.copy()
     after = samples.registers[:, PROGRAM_COUNTER] + np.uint64(1)
     frames = _Frames(np.arange(n), after, values, np.ones(values.shape, bool), np.zeros(n, bool))
@@ -98,13 +97,13 @@ def unwind(samples: Samples, code: KnownCode, most: int = MOST_FRAMES) -> Unwoun
         depth[frames.row] += 1
         callers, why = _step(code.rules.take(column, axis=1, mode="clip"), memory, frames)
         why[column < 0] = CUT
-        reason[frames.row] = np.where(why == RUNNING, CUT, why)
+        whole[frames.row] = why == END
         frames = _taken(callers, why == RUNNING)
     found, guessed = np.zeros((n, len(levels)), np.int32), np.zeros((n, len(levels)), bool)
     for level, (row, numbers, guess) in enumerate(levels):
         found[row, level], guessed[row, level] = numbers, guess
     deepest = int(depth.max(initial=0))
-    return Unwound(found[:, :deepest], depth, reason, guessed[:, :deepest])
+    return Unwound(found[:, :deepest], depth, whole, guessed[:, :deepest])
 
 
 def _taken(frames: _Frames, wanted: NDArray[np.bool_]) -> _Frames:
@@ -167,7 +166,6 @@ def _step(rule: NDArray[np.int64], memory: _Dumps, frames: _Frames) -> tuple[_Fr
     back, returned = found[0], there[0]
 
     why = np.where(returned, RUNNING, CUT).astype(np.int8)
-    why[~returned & (~usable | (at_bp[0] & ~bp_known))] = NO_REGISTER
     why[(kind == rules.CFA_UNKNOWN) | (kinds[0] == rules.UNKNOWN)] = CUT
     why[returned & (((cfa <= sp) & ~signal) | ((cfa & _IN_WORD) != 0))] = CUT
     believed = guess & (guessed | ((flags & rules.UNDESCRIBED) == 0))  # Go keeps frame pointers, and says nothing else

@@ -25,7 +25,7 @@ from wstrace.schema import (
 from wstrace_plugins.stacks import rules, unwinder
 from wstrace_plugins.stacks.join import Join, Stacks
 from wstrace_plugins.stacks.linux.known_code import KERNEL_START, KnownCode
-from wstrace_plugins.stacks.unwinder import END, Samples, Unwound
+from wstrace_plugins.stacks.unwinder import Samples, Unwound
 
 
 def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
@@ -69,7 +69,7 @@ class Worker:
         samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
         stacks = unwinder.unwind(samples, self.code)
         leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
-        how = np.where(stacks.reason == END, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
+        how = np.where(stacks.whole, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
         how[leaf == self.tree.cut] = HOW_NO_ROOM
         self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
 
@@ -90,9 +90,8 @@ def add_stacks(
         pc: the faulting instruction of each; in the kernel it is a frame of its own, called by the innermost.
         kernel_mapping: the mapping of pc.
     """
-    whole = stacks.reason == END
-    first, inverse = _distinct(stacks, whole)
-    frames, depth, guessed, whole = stacks.frames[first], stacks.depth[first], stacks.guessed[first], whole[first]
+    first, inverse = _distinct(stacks)
+    frames, depth, whole, guessed = (column[first] for column in stacks)
     leaf = np.zeros(len(first), "<u4")
     signal = (code.rules[rules.FLAGS] & rules.SIGNAL) != 0
     for level in range(int(depth.max(initial=0))):
@@ -121,8 +120,9 @@ def add_stacks(
     return found
 
 
-def _distinct(stacks: Unwound, whole: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _distinct(stacks: Unwound) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows of distinct stacks, and for each stack the index of its own: they repeat thousands of times."""
+    whole = stacks.whole
     words = stacks.frames.astype("<u8") << np.uint64(1) | stacks.guessed
     # not numpy.random: its import takes 50 ms while the first samples wait
     multipliers = np.frombuffer(os.urandom(8 * (words.shape[1] + 1)), "<u8") | np.uint64(1)
