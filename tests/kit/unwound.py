@@ -15,7 +15,10 @@ from wstrace_plugins.stacks.unwinder import Samples, unwind
 
 
 class Stack(NamedTuple):
-    """The places of its frames, innermost first, and whether they are all. A place is an offset into a file, or an address."""
+    """The places of its frames, innermost first, and whether they are all.
+
+    A place is an offset into a file, or an address.
+    """
 
     places: list[int]
     addresses: list[int]

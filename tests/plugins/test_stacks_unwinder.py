@@ -70,7 +70,7 @@ def some_rule(dice):
 
 
 def one_by_one(code, registers, dump, size, most=12):
-    """What unwind() finds, for one sample, without numpy: its frames, whether they are all, and which frames were guessed."""
+    """What unwind() finds, for one sample, without numpy: its frames, whether they are all, and which were guessed."""
     mask = (1 << 64) - 1
     values = {number: int(registers[column]) for number, column in enumerate(REGISTER_ORDER)}
     base, address = values[rules.RSP], int(registers[PROGRAM_COUNTER])

@@ -175,7 +175,7 @@ class PageFaults(Source):
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
-            calls=Calls({**tracepoints.numbers(calls), **rare.numbers}) if calls else None,
+            calls=Calls(tracepoints.numbers(calls) | rare.numbers) if calls else None,
             new_task=int(births[0]["config"][0]) if births else None,
             parents=context.progress.parents,
         )

@@ -1,4 +1,4 @@
-"""System calls of the traced threads, from tracepoints of their entries and exits: what they do to an address space.
+"""System calls of the traced threads, from tracepoints of their entries: what they do to an address space.
 
 Rows of ADDRESS_SPACE tell what munmap() and mremap() change, which perf itself does not report: without that a growing
 list (realloc() calls mremap()) has faults at addresses for which no mapping is known. Rows of CONTENT_LOSS tell what
@@ -14,7 +14,6 @@ Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format.
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -46,14 +45,17 @@ _COMMON_TYPE = struct.Struct("<H")
 _ONE = struct.Struct("<Q")
 _RAW, _ARGUMENTS = 8 + _SAMPLE.size, 8 + _SAMPLE.size + 16
 _KEPT = 4096
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 MAP_FIXED, MAP_LOCKED, MAP_POPULATE = 0x10, 0x2000, 0x8000
 
-#: The arguments of each call that is read, which tell what it does to memory.
+#: The arguments of each call that is read, which tell what it does to memory; of mremap()'s return, its result.
+_MOVED = "mremap returned"
 _LAYOUTS = {
     name: struct.Struct(f"<{n}Q")
     for name, n in (
         ("munmap", 2),
         ("mremap", 4),
+        (_MOVED, 1),
         ("madvise", 3),
         ("process_madvise", 5),
         ("brk", 1),
@@ -67,91 +69,73 @@ _LAYOUTS = {
 }
 #: Return values from here on are -errno.
 _ERRORS = (1 << 64) - 4096
-#: madvise() goes on behind a hole in its range, and then says so (madvise_walk_vmas() in mm/madvise.c).
-_DONE_IN_PART = {"madvise": (1 << 64) - errno.ENOMEM}
 
 
 class Call(NamedTuple):
-    """A call that has returned without an error: its times of entry and return, arguments and result; or of which the
-    entry alone is recorded.
-    """
+    """A call: its times of entry and return, arguments and result. Of most the entry alone is recorded."""
 
     name: str
     pid: int
     entered_ns: int
     returned_ns: int
     arguments: tuple[int, ...]
-    result: int
+    result: int = 0
 
 
 class Calls:
-    """Pairs the entries of calls with their returns.
+    """Calls from the records of their entries; one that fails, which few do, counts as if it had not.
 
     Args:
-        numbers: the ids of the tracepoints: name of the call -> (its entry, its exit); 0 = exits are not recorded.
+        numbers: the ids of the tracepoints, by the name of the call.
     """
 
-    def __init__(self, numbers: Mapping[str, tuple[int, int]]) -> None:
-        self._numbers = dict(numbers)
-        self._entries = {entry: name for name, (entry, _) in numbers.items()}
-        self._exits = {leave: name for name, (_, leave) in numbers.items() if leave}
-        self._alone = {name for name, (_, leave) in numbers.items() if not leave}
-        self._entered: dict[int, tuple[str, int, tuple[int, ...]]] = {}
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self._names = {number: name for name, number in numbers.items()}
+        self._entered: dict[int, Call] = {}  # thread -> its mremap() or mmap(), of which it is to be known what it gave
 
     @property
     def names(self) -> frozenset[str]:
         """The names of the calls that are traced."""
-        return frozenset(self._numbers)
+        return frozenset(self._names.values())
 
-    def end(self, names: Iterable[str]) -> None:
+    def end(self, names: Collection[str]) -> None:
         """These calls are not traced any more."""
-        for name in names:
-            self._numbers.pop(name, None)
+        self._names = {number: name for number, name in self._names.items() if name not in names}
 
-    def returned(self, time_ns: int, record: bytes) -> Call | None:
-        """The call that this record of a tracepoint ends; None where it ends none, or one that failed."""
-        if len(record) < _ARGUMENTS + _ONE.size:
+    def known(self, time_ns: int, record: bytes) -> Call | None:
+        """The call that is known with this record of a tracepoint; None where none is, or it failed."""
+        if len(record) < _RAW + _COMMON_TYPE.size:
+            return None
+        name = self._names.get(_COMMON_TYPE.unpack_from(record, _RAW)[0], "")
+        layout = _LAYOUTS.get(name)
+        if layout is None or len(record) < _ARGUMENTS + layout.size:
             return None
         pid, tid, _, _ = _SAMPLE.unpack_from(record, 8)
-        number = _COMMON_TYPE.unpack_from(record, _RAW)[0]
-        if (name := self._entries.get(number)) is not None:
-            layout = _LAYOUTS[name]
-            if len(self._entered) >= _KEPT:  # their returns were lost
+        call = Call(name, pid, time_ns, time_ns, layout.unpack_from(record, _ARGUMENTS))
+        if name in ("mremap", "mmap"):
+            if len(self._entered) >= _KEPT:  # what should have followed was lost
                 self._entered.clear()
-            if len(record) < _ARGUMENTS + layout.size:
-                return None
-            arguments = layout.unpack_from(record, _ARGUMENTS)
-            if name in self._alone:
-                return Call(name, pid, time_ns, time_ns, arguments, 0)
-            self._entered[tid] = name, time_ns, arguments
+            self._entered[tid] = call
             return None
-        called = self._entered.pop(tid, None)
-        result: int = _ONE.unpack_from(record, _ARGUMENTS)[0]
-        if called is None or called[0] != self._exits.get(number):
+        if name != _MOVED:
+            return None if name == "munmap" and call.arguments[0] % _PAGE else call  # the kernel refuses that
+        entered, result = self._entered.pop(tid, call), call.arguments[0]
+        if entered.name != "mremap" or result >= _ERRORS:
             return None
-        name, entered_ns, arguments = called
-        if result >= _ERRORS and result != _DONE_IN_PART.get(name):
-            return None
-        return Call(name, pid, entered_ns, time_ns, arguments, result)
+        return entered._replace(returned_ns=time_ns, result=result)
 
     def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
-        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour.
-
-        Of its returns only failures are recorded, as of all calls of mmap() only few are at a fixed address.
-        """
-        if self._entered.get(tid, ("",))[0] != "mmap":
+        """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour."""
+        if (call := self._entered.get(tid)) is None or call.name != "mmap":
             return None
-        name, entered_ns, arguments = self._entered.pop(tid)
-        if not arguments[3] & MAP_FIXED:
-            arguments = (start, end - start, *arguments[2:])
-        address, length = arguments[:2]
-        if not start <= address <= address + length <= end:
-            return None
-        return Call(name, pid, entered_ns, time_ns, arguments, address)
+        del self._entered[tid]
+        if not call.arguments[3] & MAP_FIXED:
+            call = call._replace(arguments=(start, end - start, *call.arguments[2:]))
+        address, length = call.arguments[:2]
+        return call._replace(pid=pid, result=address) if start <= address <= address + length <= end else None
 
 
 MREMAP_FIXED, MREMAP_DONTUNMAP = 2, 4
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 #: Bytes of the largest folio of a file: as many as a page table maps (MAX_PAGECACHE_ORDER in linux/pagemap.h).
 LARGEST_FOLIO = _PAGE * _PAGE // 8
 END = (1 << 64) - 1
@@ -239,7 +223,7 @@ def _effects(call: Call) -> Iterator[tuple[int, int, int, int]]:
             yield event, first, rest[0], 0
     elif call.name == "process_madvise":  # its ranges are in the caller's memory
         event = _ADVICE.get(rest[2] & 0xFFFF_FFFF)
-        if call.result and event not in (None, LOSS_PERHAPS_UNMAPPED):
+        if event not in (None, LOSS_PERHAPS_UNMAPPED):
             yield LOSS_POPULATED if event == LOSS_POPULATED else LOSS_PERHAPS, 0, END, 0
     elif call.name in ("mlock", "mlock2"):
         yield LOSS_POPULATED, first, rest[0], 0
@@ -268,7 +252,6 @@ class ContentLosses:
         self._parents: dict[int, tuple[int, int]] = {}  # thread -> the process that it has just started, and its own
         self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
         self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
-        self._segments: dict[tuple[int, int], int] = {}  # pid, start of a segment of shmat() -> its length
         self._lost_until = 0  # until when calls of all processes may be lacking
 
     def __bool__(self) -> bool:
@@ -324,24 +307,11 @@ class ContentLosses:
     def called(self, call: Call) -> None:
         """Adds what a call has taken away, moved or brought."""
         if call.name == "brk":
-            # it gives the present end where it fails, and where it is wanted
-            before, now = self._breaks.get(call.pid, 0), call.result
-            if now == call.arguments[0] and pages(now) < before:
-                self._add(call.entered_ns, call.pid, LOSS_BRK, pages(now), before)
-            self._breaks.update(dict.fromkeys(self.of(call.pid), pages(now)))
-            return
-        segment = self._segments.pop((call.pid, call.arguments[0]), 0) if call.name == "shmdt" else 0
-        call = call._replace(name="munmap", arguments=(call.arguments[0], segment)) if segment else call
+            before, now = self._breaks.get(call.pid, 0), pages(call.arguments[0])
+            self._add(call.entered_ns, call.pid, LOSS_BRK, now, before)
+            self._breaks.update(dict.fromkeys(self.of(call.pid), now))
         for event, start, length, to in _effects(call):
-            if (end := min(start + pages(length), END)) > start:
-                time_ns = call.returned_ns if event in (LOSS_POPULATED, LOSS_PERHAPS) else call.entered_ns
-                self._add(time_ns, call.pid, event, start, end, to)
-
-    def attached(self, pid: int, start: int, end: int) -> None:
-        """A process mapped a segment of System V's shared memory."""
-        if len(self._segments) >= _KEPT:
-            self._segments.clear()
-        self._segments[pid, start] = end - start
+            self._add(call.entered_ns, call.pid, event, start, min(start + pages(length), END), to)
 
     def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
         """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""
@@ -352,7 +322,8 @@ class ContentLosses:
         self._breaks.setdefault(pid, end)
 
     def _add(self, time_ns: int, pid: int, event: int, start: int, end: int, to: int = 0) -> None:
-        self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self.of(pid)]
+        if end > start:
+            self._rows += [(time_ns, sharer, event, start, end, to, 0) for sharer in self.of(pid)]
 
     def traced(self, calls: Collection[str]) -> tuple[str, ...]:
         """The words of those kinds of losses of which every one is recorded, where these calls are traced."""

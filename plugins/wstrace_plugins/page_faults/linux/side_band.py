@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -241,7 +241,7 @@ class SideBand:
         calls = self._calls.names if self._calls is not None and calls_everywhere else frozenset[str]()
         return self._losses.traced(calls)
 
-    def rare_calls_end(self, names: Iterable[str]) -> None:
+    def rare_calls_end(self, names: Collection[str]) -> None:
         """These calls are no longer recorded."""
         if self._calls is not None:
             self._calls.end(names)
@@ -299,8 +299,6 @@ class SideBand:
         if flags & MAP_LOCKED:
             self._losses.locked(time_ns, pid, start, start + length)
         raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
-        if raw.startswith(b"/SYSV"):
-            self._losses.attached(pid, start, start + length)
         known = self._labels.get(raw)
         if known is None:
             if len(self._labels) >= _CACHE:
@@ -327,7 +325,7 @@ class SideBand:
             return
         if self._losses.sampled(thread, record) or self._calls is None:
             return
-        call = self._calls.returned(time_ns, record)
+        call = self._calls.known(time_ns, record)
         if call is not None:
             self._changed(space_rows(call))
             self._losses.called(call)

@@ -27,27 +27,25 @@ if TYPE_CHECKING:
     from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 _FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
-SYSCALLS = ("sys_enter_munmap", "sys_exit_munmap", "sys_enter_mremap", "sys_exit_mremap")
-_EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS), "task/task_newtask")
-_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 22, 23, 24, 102))
-_RECLAIM = " || ".join(f"behavior == {advice}" for advice in (20, 21))
+#: On each thread: the name of a call, or of its return -> the tracepoint.
+SYSCALLS = {"munmap": "sys_enter_munmap", "mremap": "sys_enter_mremap", "mremap returned": "sys_exit_mremap"}
+_EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS.values()), "task/task_newtask")
 #: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
-#: three times the descriptors, and each new thread the time to inherit them. Name -> filters of entries and of exits;
-#: None = exits are not recorded.
-EVERYWHERE: dict[str, tuple[str, str | None]] = {
-    "madvise": (f"{_ADVICE} || {_RECLAIM}", "ret == 0 || ret == -12"),  # ENOMEM: a part was done
-    "process_madvise": (_ADVICE, "ret > 0"),
-    "brk": ("", ""),
-    "shmdt": ("", "ret == 0"),
-    "mmap": ("flags & 0x8010", "ret < 0"),  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
-    "mlock": ("", None),
-    "mlock2": ("!(flags & 1)", None),  # without MLOCK_ONFAULT
+#: three times the descriptors, and each new thread the time to inherit them. Name -> filter.
+_ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 22, 23, 24, 102))
+EVERYWHERE = {
+    "madvise": f"{_ADVICE} || behavior == 20 || behavior == 21",
+    "process_madvise": _ADVICE,
+    "brk": "brk > 0",
+    "shmdt": "",
+    "mmap": "flags & 0x8010",  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
+    "mlock": "",
+    "mlock2": "!(flags & 1)",  # without MLOCK_ONFAULT
     # MCL_CURRENT without MCL_ONFAULT; the records of mappings tell what is locked from then on
-    "mlockall": ("(flags & 1) && !(flags & 4)", None),
-    "shmat": ("shmflg & 0x4000", "ret > 0"),  # SHM_REMAP
+    "mlockall": "(flags & 1) && !(flags & 4)",
+    "shmat": "shmflg & 0x4000",  # SHM_REMAP
 }
 
-_SIDES = ("enter", "exit")
 #: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
 _SHARING = "(clone_flags & 0x100) && !(clone_flags & 0x10000)"
 
@@ -82,11 +80,9 @@ def _try_out(tried: list[int]) -> list[NDArray[Any]]:
     return [*calls, new_task]
 
 
-def numbers(calls: Sequence[NDArray[Any]]) -> dict[str, tuple[int, int]]:
-    """Name of a system call -> the ids of its entry and exit, of the perf_event_attr of SYSCALLS."""
-    ids = [int(one["config"][0]) for one in calls]
-    names = [name.removeprefix("sys_enter_") for name in SYSCALLS[::2]]
-    return dict(zip(names, zip(ids[::2], ids[1::2], strict=True), strict=True))
+def numbers(calls: Sequence[NDArray[Any]]) -> dict[str, int]:
+    """Name of a system call -> the id of its tracepoint, of the perf_event_attr of SYSCALLS."""
+    return dict(zip(SYSCALLS, [int(one["config"][0]) for one in calls], strict=True)) if calls else {}
 
 
 def watch_births(attributes: NDArray[Any], cpu: int) -> int:
@@ -97,25 +93,21 @@ def watch_births(attributes: NDArray[Any], cpu: int) -> int:
     return _open_filtered(attributes, cpu, _SHARING)
 
 
-def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
-    """Opens the tracepoints of EVERYWHERE on all processes: (the ids of their entries and exits, [(CPU, descriptor)]).
+def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, int], list[tuple[int, int]]]:
+    """Opens the tracepoints of EVERYWHERE on all processes: (their ids by name, [(CPU, descriptor)]).
 
     Both are empty where tracefs or perf does not permit it.
     """
-    numbers: dict[str, tuple[int, int]] = {}
     opened: list[tuple[int, int]] = []
     try:
-        for name, filters in EVERYWHERE.items():
-            ids = [0, 0]
-            for i, only in enumerate(filters):
-                if only is not None:
-                    [ids[i]] = _ids((f"syscalls/sys_{_SIDES[i]}_{name}",))
-                    opened += [(cpu, _open_filtered(_attribute(ids[i]), cpu, only)) for cpu in cpus]
-            numbers[name] = (ids[0], ids[1])
+        ids = dict(zip(EVERYWHERE, _ids([f"syscalls/sys_enter_{name}" for name in EVERYWHERE]), strict=True))
+        for name, only in EVERYWHERE.items():
+            for cpu in cpus:
+                opened.append((cpu, _open_filtered(_attribute(ids[name]), cpu, only)))  # noqa: PERF401 - one may fail
     except (OSError, ValueError):
         perf.close_all(fd for _, fd in opened)
         return {}, []
-    return numbers, opened
+    return ids, opened
 
 
 def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
@@ -161,7 +153,7 @@ class RareCalls:
 
     def __init__(self, cpus: Sequence[int], *, wanted: bool) -> None:
         self.complete = wanted
-        self.numbers: dict[str, tuple[int, int]] = {}
+        self.numbers: dict[str, int] = {}
         self._rings: list[Ring] = []
         self._fds: list[int] = []
         self._began = time.monotonic()
