@@ -16,7 +16,7 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import samples as records
 from wstrace_plugins.page_faults.linux.events import Settings
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
-from wstrace_plugins.page_faults.linux.samples import RingSamples, merge, settled
+from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 
 def sample(time_ns: int, *, va: int = 0x7000, pid: int = 7, tid: int = 8, pc: int = 0x400, misc: int = 2) -> bytes:
@@ -105,12 +105,6 @@ def test_rows_become_columns():
     assert {name: column.dtype.str for name, column in columns.items()} == {name: types[name] for name in columns}
 
 
-def test_nothing_gives_nothing():
-    samples = RingSamples(major=False)
-    take(samples)
-    assert all(len(column) == 0 for column in merge([samples], 9).values())
-
-
 def test_loss_is_counted_and_taken_out():
     samples = RingSamples(major=False)
     take(samples, sample(10), lost(5, 20), sample(30), lost(7, 40))
@@ -194,18 +188,3 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings, marks):
     assert [row[0] for row in got] == sorted(row[0] for row in every)
     assert sorted(got) == sorted(every)
     assert sum(samples.recorded for samples in all_samples) == len(every)
-
-
-def test_a_watermark_cuts_no_part_of_a_ring():
-    """A part is what one read found: it is passed on as it was copied from the ring."""
-    busy, idle = RingSamples(major=False), RingSamples(major=True)
-    assert settled([busy, idle], 7) == 7  # nothing waits: what else has come is not held back
-    for times in ((10, 20), (30, 40), (50, 60)):
-        take(busy, *(sample(t) for t in times))
-    assert [settled([busy, idle], latest) for latest in (15, 20, 45, 99)] == [0, 20, 40, 60]
-    [part] = [rows for rows in busy._held if rows[-1, 3] == 20]
-    assert np.shares_memory(merge([busy, idle], 20)["va"], part)
-    take(idle, sample(35))
-    assert settled([busy, idle], 20) == 35  # which cuts a part of the other ring
-    assert merge([busy, idle], 35)["time_ns"].tolist() == [30, 35]
-    assert settled([busy, idle], 45) == 40

@@ -22,7 +22,6 @@ from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.elf import python_in
 from wstrace_plugins.os.linux.cpython.objects import LineTable
 from wstrace_plugins.page_faults.linux.python_stacks import kernel
-from wstrace_plugins.page_faults.linux.python_stacks.bpf import R0, R1, R8, Assembler
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     Interpreters,
@@ -143,24 +142,6 @@ def test_a_ring_gives_each_sample_its_stack_whatever_the_reads_cut_it_into():
         assert columns["stack_hash"].tolist() == WANTED
         assert columns["va"].tolist() == list(range(7))
         assert (ring.lost, ring.foreign) == (9, 0)
-
-
-def test_instructions_are_those_of_the_instruction_set():
-    a = Assembler()
-    a.mov(R1, R8, 4)
-    a.load64(R0, 0x123456789ABCDEF0)
-    a.jump_if(R0, "==", 0, "end")
-    a.store(R8, 8, -1)
-    a.label("end")
-    a.exit()
-    code = a.assemble()
-    assert code.functions == (0,)
-    assert code.instructions.hex(" ", 8).split() == [
-        "bf81000000000000", "0701000004000000", "18000000f0debc9a", "0000000078563412", "1500010000000000",
-        "7a080800ffffffff", "9500000000000000",
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="load64"):
-        Assembler().op("mov", R1, 1 << 40)
 
 
 def test_what_a_command_will_run_is_read_before_it_runs(tmp_path):

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
-from wstrace.schema import HOW_OWN, MARK, PAGE_FAULT, PROCESS, STACK_DUMP
+from wstrace.schema import HOW_OWN, PAGE_FAULT, STACK_DUMP
 from wstrace.testing import batch_of
 from wstrace_plugins.stacks.enricher import BEHIND_NS, NativeStacks
 from wstrace_plugins.stacks.join import Join, Stacks
-from wstrace_plugins.stacks.linux.backend import Worker
 
 
 def samples(n: int, words: int, begin: int, time_ns: int = 0) -> Batch:
@@ -48,54 +47,6 @@ def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns, giv
     assert len(faults) == 2, "no record is given up"
     assert context.ledger.get("stacks_lost", "unwound too slowly") == given_up
     list(enricher.close())
-
-
-class Held:
-    """An enricher, while more batches wait."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.context, self.enricher = Context(), NativeStacks()
-        self.context.progress.waiting = 1
-        monkeypatch.setattr(Worker, "unwind", lambda worker, batches: None)
-        self.enricher.start(self.context)
-
-    def samples(self, n: int = 3) -> None:
-        assert list(self.enricher.enrich(samples(n, 1, 1, now_ns()))) == []
-
-    def faults(self, n: int = 2) -> list[Batch]:
-        columns = {name: np.zeros(n, "<u8") for name in ("time_ns", "pid", "tid", "pc", "va", "flags")}
-        return list(self.enricher.enrich(Batch(PAGE_FAULT, columns)))
-
-
-@pytest.fixture
-def held(monkeypatch):
-    return Held(monkeypatch)
-
-
-def test_faults_that_wait_are_given_before_what_follows_them(held):
-    held.samples()
-    assert held.faults() == []
-    mapping, snapshot = (Batch(schema, {}) for schema in (PROCESS, MARK))
-    assert list(held.enricher.enrich(mapping)) == [mapping], "they refer to it"
-    *faults, last = held.enricher.enrich(snapshot)
-    assert [len(one) for one in faults] == [2]
-    assert last is snapshot
-
-
-def test_where_unwinding_fails_no_fault_is_lost(held, monkeypatch):
-    def fail(worker, batch):
-        raise ValueError("a bug")
-
-    held.samples()
-    assert held.faults() == []
-    monkeypatch.setattr(Worker, "unwind", fail)
-    held.context.progress.waiting = 0
-    given = held.faults(5)
-    assert [(len(one), "native_stack" in one) for one in given] == [(2, False), (5, False)]
-    assert "native stacks of some faults: a bug" in held.context.info.lacking
-    with pytest.raises(ValueError, match="a bug"):
-        held.faults()
-    assert held.enricher.held == 0
 
 
 def faults(*rows: tuple[int, int, int]):
@@ -134,13 +85,6 @@ def test_weights_count_the_rows_of_the_thread_since_its_last_sample():
     assert joined(join, batch) == {2: (1, 1), 6: (5, 2), 7: (6, 2)}
     join.add(unwound((20, 1, 7)))
     assert joined(join, faults((11, 1, 5), (21, 1, 7))) == {21: (20, 3)}
-
-
-def test_two_samples_of_one_fault_are_one():
-    """A thread that was attached while it was being started has two events."""
-    join = Join()
-    join.add(unwound((1, 1, 1), (1, 1, 1)))
-    assert joined(join, faults((2, 1, 1))) == {2: (1, 1)}
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=60), st.integers(1, 20))

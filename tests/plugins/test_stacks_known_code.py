@@ -1,54 +1,19 @@
 """What is known of code addresses."""
 
 import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-
-from wstrace.batch import Dictionary
-from wstrace.schema import FRAME_INTERPRETER, KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
-from wstrace.testing import batch_of
 
 if sys.platform != "linux":
     pytest.skip("native stacks are Linux's", allow_module_level=True)
 
-import ctypes
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from wstrace_plugins.os.elf import Elf, read_of
-from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.linux.images import Loop, _image, _vdso
-from wstrace_plugins.stacks.linux.known_code import KnownCode
-
-
-def test_two_files_of_one_name_have_interpreter_loops_of_their_own(monkeypatch):
-    """In two containers `/usr/bin/python3` is not the same file."""
-    strings = Dictionary()
-    code = KnownCode(strings)
-    code.learn(
-        batch_of(
-            MAPPING, strings, id=[2, 3], time_ns=1, pid=[2**30, 2**30 + 1], start=0x10000, end=0x20000, offset=0,
-            file="/usr/bin/python3", dev=8, ino=[11, 12], build_id="", flags=MAP_EXECUTE | KIND_FILE << KIND_SHIFT,
-        )
-    )  # fmt: skip
-    loops = {11: (0x100, 0x100), 12: (0x300, 0x100)}
-
-    def image(mapping):
-        rule = {"rule": lambda address: rules.FRAME_POINTER, "first_rule": lambda address: rules.FRAME_POINTER}
-        elf = SimpleNamespace(address_of=lambda offset: offset, symbol=lambda name, kinds: loops[mapping.ino])
-        return SimpleNamespace(elf=elf, **rule)
-
-    monkeypatch.setattr(code.images, "of", image)
-    for own, inside, outside in ((2, 0x150, 0x350), (3, 0x350, 0x150)):
-        code.begin([2**30], lambda rows, _, own=own: np.full(len(rows), own, "<u4"))
-        numbers = code.numbers_of(np.zeros(2, np.intp), np.array([0x10001 + inside, 0x10001 + outside]))
-        assert code.frames[numbers].T[5].tolist() == [FRAME_INTERPRETER, 0]
 
 
 def test_a_function_of_the_vdso_has_its_rule():
@@ -58,19 +23,6 @@ def test_a_function_of_the_vdso_has_its_rule():
     start, size = image.elf.symbol(b"__vdso_clock_gettime")
     assert size
     assert image.rule(start) is not None
-
-
-def test_the_loop_of_this_interpreter_is_where_the_loader_says():
-    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    address = ctypes.cast(ctypes.pythonapi._PyEval_EvalFrameDefault, ctypes.c_void_p).value
-    [(place, path)] = [
-        (int(line[0].split("-")[0], 16) - int(line[2], 16), line[5]) for line in maps
-        if len(line) > 5 and int(line[0].split("-")[0], 16) <= address < int(line[0].split("-")[1], 16)
-    ]  # fmt: skip
-    with Path(path).open("rb") as file:
-        start, size = Elf(read_of(file.fileno())).symbol(b"_PyEval_EvalFrameDefault")
-    assert size
-    assert start in (address - place, address)  # of a shared library or PIE; of a program at a fixed address
 
 
 #: an interpreter's loop, and another function, of which the compiler puts what is rarely run elsewhere
