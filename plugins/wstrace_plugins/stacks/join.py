@@ -70,68 +70,31 @@ class Join:
         tids, slots = _threads(batch["tid"])
         order = np.argsort(slots, kind="stable")
         ends = np.cumsum(np.bincount(slots, minlength=len(tids)))
-        begins = ends - np.diff(ends, prepend=0)
-        at, found = self._next_rows(batch, tids, order, begins, ends)
-        position = np.zeros(len(order), np.int64)
-        position[order] = np.arange(len(order))
-        # of two events that sampled one fault (of a thread that was attached twice) one is kept
-        rows, first = np.unique(at, return_index=True)
-        stacks = found.take(first)
-        return Joined(rows, stacks, self._weights(tids, slots, position, begins, ends, rows))
-
-    def _next_rows(
-        self,
-        batch: Batch,
-        tids: NDArray[np.uint32],
-        order: NDArray[np.intp],
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> tuple[NDArray[np.intp], Stacks]:
-        """The rows to which waiting samples belong, and these; those that no row follows yet wait on."""
-        waiting = self.waiting
-        if not len(waiting.tid) or not len(tids):
-            return np.zeros(0, np.intp), NO_STACKS
-        times = np.ascontiguousarray(batch["time_ns"])
-        slot = np.minimum(np.searchsorted(tids, waiting.tid), len(tids) - 1)
-        mine = tids[slot] == waiting.tid
-        next_row = np.full(len(slot), -1, np.int64)
-        for thread in distinct(slot[mine]).tolist():
-            own = np.flatnonzero(mine & (slot == thread))
-            rows = order[begins[thread] : ends[thread]]
-            behind = np.searchsorted(times[rows], waiting.time_ns[own])
-            there = behind < len(rows)
-            next_row[own[there]] = rows[behind[there]]
-        came = next_row >= 0
-        at, found = next_row[came], waiting.take(came)
-        same = (batch["pc"][at] == found.pc) & (batch["va"][at] == found.va)
-        self.without_row += int(len(same) - same.sum())
-        self.waiting = waiting.take(~came)
-        return at[same], found.take(same)
-
-    def _weights(
-        self,
-        tids: NDArray[np.uint32],
-        slots: NDArray[np.intp],
-        position: NDArray[np.int64],
-        begins: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        rows: NDArray[np.intp],
-    ) -> NDArray[np.uint32]:
-        """For each sampled row: the rows of its thread since the sampled one before it, itself included."""
-        slot = slots[rows]
-        grouped = np.argsort(slot, kind="stable")
-        place = position[rows[grouped]] - begins[slot[grouped]] + 1
-        new = np.append(True, slot[grouped][1:] != slot[grouped][:-1])[: len(grouped)]
-        before = np.append(0, place[:-1])[: len(place)]
-        carried = np.array([self._since.get(tid, 0) for tid in tids[slot[grouped]].tolist()], np.int64)
-        weight = np.zeros(len(rows), np.int64)
-        weight[grouped] = np.where(new, place + carried, place - before)
-        last = dict(zip(slot[grouped].tolist(), place.tolist(), strict=True))
+        times, pc, va = (np.ascontiguousarray(batch[name]) for name in ("time_ns", "pc", "va"))
+        waiting, came = self.waiting, np.zeros(len(self.waiting.tid), bool)
+        found_rows, samples, weights = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], [np.zeros(0, np.int64)]
+        sampled = {*distinct(waiting.tid).tolist()}
         if len(self._since) + len(tids) > MOST_THREADS:
             self._since.clear()
-        for thread, (tid, size) in enumerate(zip(tids.tolist(), (ends - begins).tolist(), strict=True)):
-            self._since[tid] = size - last[thread] if thread in last else self._since.get(tid, 0) + size
-        return np.minimum(weight, 0xFFFF_FFFF).astype("<u4")
+        for tid, rows in zip(tids.tolist(), np.split(order, ends[:-1]), strict=True):
+            since = self._since.get(tid, 0)
+            if tid in sampled:
+                own = np.flatnonzero(waiting.tid == tid)
+                behind = np.searchsorted(times[rows], waiting.time_ns[own])
+                own, behind = own[behind < len(rows)], behind[behind < len(rows)]
+                came[own] = True
+                same = (pc[rows[behind]] == waiting.pc[own]) & (va[rows[behind]] == waiting.va[own])
+                self.without_row += int(len(same) - same.sum())
+                # of two events that sampled one fault (of a thread that was attached twice) one is kept
+                behind, first = np.unique(behind[same], return_index=True)
+                found_rows.append(rows[behind])
+                samples.append(own[same][first])
+                weights.append(np.diff(behind, prepend=-1 - since))
+                since = -1 - int(behind[-1]) if len(behind) else since
+            self._since[tid] = since + len(rows)
+        self.waiting = waiting.take(~came)
+        weight = np.minimum(np.concatenate(weights), 0xFFFF_FFFF).astype("<u4")
+        return Joined(np.concatenate(found_rows), waiting.take(np.concatenate(samples)), weight)
 
 
 def _threads(tid: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:

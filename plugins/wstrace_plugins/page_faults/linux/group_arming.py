@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.tally import distinct
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
@@ -29,7 +28,7 @@ from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import no_groups
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
-from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
+from wstrace_plugins.page_faults.linux.samples import CGROUP_ID, by_runs
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 #: Between two looks at which processes the groups have: at least so long, and so many times what the last one took.
@@ -227,13 +226,10 @@ class CgroupIds:
         ids = columns.pop(CGROUP_ID, None)
         if ids is None:
             return columns
-        changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])) if len(ids) else np.zeros(0, np.intp)
-        numbers = distinct(ids[changes])
+        numbers, which = by_runs(ids)
         if not self._codes.keys() >= set(numbers.tolist()):
             self._walk()
-        codes = np.array([self._codes.get(number, 0) for number in numbers.tolist()], "<u4")
-        lengths = np.diff(np.append(changes, len(ids)))
-        found = np.repeat(codes[numbers.searchsorted(ids[changes])], lengths) if len(ids) else np.zeros(0, "<u4")
+        found = np.array([self._codes.get(number, 0) for number in numbers.tolist()], "<u4")[which]
         self.unknown += int(np.count_nonzero(found == 0))
         return {**columns, "cgroup": found}
 

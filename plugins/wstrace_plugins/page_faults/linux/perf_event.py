@@ -87,13 +87,7 @@ DATA_HEAD, DATA_TAIL = 1024 // 8, 1032 // 8
 
 # -- calls -----------------------------------------------------------------------------------------------------------
 
-_NUMBERS = {  # perf_event_open, membarrier
-    "x86_64": (298, 324),
-    "AMD64": (298, 324),
-    "aarch64": (241, 283),
-    "arm64": (241, 283),
-    "riscv64": (241, 283),
-}
+_OPEN, _MEMBARRIER = libc.number_of(241, x86_64=298), libc.number_of(283, x86_64=324)
 _MEMBARRIER_CMD_GLOBAL_EXPEDITED = 2
 #: The least perf_event_paranoid at which a process without capabilities gets no event that counts in the kernel, and
 #: the least at which it gets none at all (in kernels that Debian, Ubuntu or Android have patched); and the least at
@@ -107,13 +101,6 @@ _mmap = foreign.declare(
     ctypes.c_int64,
 )  # fmt: skip
 _munmap = foreign.declare(None, "munmap", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
-
-
-def _number(which: int) -> int:
-    machine = platform.machine()
-    if machine not in _NUMBERS:
-        raise Unavailable(f"wstrace does not know perf_event_open's number on {machine}", "x86-64 and arm64 work")
-    return _NUMBERS[machine][which]
 
 
 def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
@@ -136,7 +123,7 @@ def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int, flags: int = 0
         flags: PERF_FLAG_*.
     """
     address = attributes.ctypes.data
-    while (fd := libc.syscall(_number(0), address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC | flags)) < 0:
+    while (fd := libc.syscall(_OPEN, address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC | flags)) < 0:
         error = _oserror("perf_event_open")
         # interrupted while another thread of that process called exec: retried, as in PEP 475
         if error.errno != errno.EINTR:
@@ -180,7 +167,7 @@ def memory_barrier() -> None:
     runs a full barrier on the calling thread.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
-        libc.syscall(_number(1), _MEMBARRIER_CMD_GLOBAL_EXPEDITED)
+        libc.syscall(_MEMBARRIER, _MEMBARRIER_CMD_GLOBAL_EXPEDITED)
 
 
 def online_cpus() -> list[int]:
@@ -242,7 +229,7 @@ def filtered() -> OSError | None:
     of perf_event_open in kernel/events/core.c). A kernel without the call returns ENOSYS, and has no
     perf_event_paranoid.
     """
-    if libc.syscall(_number(0), 0, 0, -1, -1, _NO_FLAGS) >= 0:
+    if libc.syscall(_OPEN, 0, 0, -1, -1, _NO_FLAGS) >= 0:
         return None
     error = libc.last_error()
     if error.errno == errno.EACCES and (procfs.setting("kernel/perf_event_paranoid") or 0) >= _PARANOID_ALL:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from wstrace_plugins.page_faults.linux.side_band import SideBand
 
-_FOLDERS = ("/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events")
+_FOLDER = "/sys/kernel/tracing/events"
 #: On each thread: the name of a call, or of its return -> the tracepoint.
 SYSCALLS = {"munmap": "sys_enter_munmap", "mremap": "sys_enter_mremap", "mremap returned": "sys_exit_mremap"}
 _EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS.values()), "task/task_newtask")
@@ -124,8 +124,7 @@ def _open_filtered(attributes: NDArray[Any], cpu: int, only: str) -> int:
 
 def _ids(events: Sequence[str]) -> list[int]:
     """The ids of tracepoints. Raises OSError, ValueError."""
-    folder = next((folder for folder in _FOLDERS if os.path.exists(folder)), _FOLDERS[0])
-    return [int(procfs.content(f"{folder}/{event}/id")) for event in events]
+    return [int(procfs.content(f"{_FOLDER}/{event}/id")) for event in events]
 
 
 def _attribute(number: int) -> NDArray[Any]:

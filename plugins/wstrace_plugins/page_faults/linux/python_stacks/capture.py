@@ -43,6 +43,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     StackRows,
 )
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
+from wstrace_plugins.page_faults.linux.samples import by_runs
 from wstrace_plugins.page_faults.stacks_option import Stacks
 
 if TYPE_CHECKING:
@@ -267,9 +268,7 @@ class PythonStacks:
 
     def _found(self, hashes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The innermost frame of each stack by its hash, and how it was had."""
-        changes = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])) if len(hashes) else np.zeros(0, np.intp)
-        keys = distinct(hashes[changes])
-        where, lengths = keys.searchsorted(hashes[changes]), np.diff(np.append(changes, len(hashes)))
+        keys, which = by_runs(hashes)
         leaves, hows = np.zeros(len(keys), "<u4"), np.zeros(len(keys), "|u1")
         for i, key in enumerate(keys.tolist()):
             known = self._decoder.leaf(key) if self._decoder is not None else None
@@ -277,7 +276,7 @@ class PythonStacks:
                 leaves[i], hows[i] = known
             else:
                 hows[i] = HOW_OF_STATUS.get(key, HOW_UNKNOWN) if key < 1 << STATUS_BITS else HOW_LOST
-        return np.repeat(leaves[where], lengths), np.repeat(hows[where], lengths)
+        return leaves[which], hows[which]
 
     def _explain(self, pids: NDArray[Any], times: NDArray[Any], hashes: NDArray[Any], how: NDArray[Any]) -> None:
         """Says of faults for which no CPython was known or readable where it is proven that there was none to read."""
