@@ -28,7 +28,6 @@ def wstrace_stages() -> Mapping[str, tuple[bool, str]]:
     """The ledger stages for events that the kernel takes off a program that gains privilege by exec."""
     return {
         "lost_privileged": (True, "faults of programs that gained privilege by exec, at most so many"),
-        "other_namespace": (True, "faults of processes of another pid namespace: they have no pid here"),
         "skipped_side_band": (True, "mapping and process records left out: more came than the tracer can take"),
         "before_armed": (True, "faults of a cgroup made during the trace, before it was traced"),
         "missed_cgroups": (True, "cgroups that had gone before they could be traced: how many faults is not known"),

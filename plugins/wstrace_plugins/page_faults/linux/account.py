@@ -57,8 +57,6 @@ class Account:
         self._before = 0
         self._hints: int | None = None
         self._at_end: int | None = None
-        #: Faults that were counted and recorded, by type, and are not of this trace.
-        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
     def begin(self) -> None:
         """Called when all events are open: says which content losses they tell, and notes which faults of attached
@@ -112,17 +110,15 @@ class Account:
         """
         ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
         counted_in_all = 0
-        taken = sum(ring.recorded for ring in self._rings) - sum(self.left_out.values())
-        ledger.add("lost_tracer", max(taken - given, 0), self._source)
+        ledger.add("lost_tracer", max(sum(ring.recorded for ring in self._rings) - given, 0), self._source)
         for kind in (MINOR, MAJOR):
             counted, lost = self._events.counts(kind)
-            counted -= self._sum(kind, "duplicates") + self.left_out[kind]
-            absent = counted - self._sum(kind, "recorded") + self.left_out[kind] - self._sum(kind, "foreign")
+            counted -= self._sum(kind, "duplicates")
+            absent = counted - self._sum(kind, "recorded") - self._sum(kind, "foreign")
             if lost is None:  # a LOST row appears only with the next row that finds room, so the last one is missing
                 reported = self.reported_lost(kind)
                 lost = max(absent, reported) if every else reported
-            if every or not any(self.left_out.values()):  # of others' faults that were counted only samples are known
-                ledger.set("counted", counted, kind)
+            ledger.set("counted", counted, kind)
             ledger.set("lost_kernel", lost, kind)
             if every:
                 ledger.add("lost_tracer" if failed else "unaccounted", absent - lost, kind)

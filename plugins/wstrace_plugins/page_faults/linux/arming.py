@@ -10,13 +10,11 @@ import numpy as np
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
-from wstrace.schema import FAULT_MAJOR
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.levels import refused
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
-from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 if TYPE_CHECKING:
@@ -76,8 +74,6 @@ class Arming:
         self.rate = Rate(settings.period)
         #: Whether threads may have two events, one inherited and one opened by us, which both write the same rows.
         self.doubled = False
-        #: Faults that were counted and recorded, by type, and are not of this trace: Account.left_out.
-        self.left_out = dict.fromkeys((MINOR, MAJOR), 0)
 
     def arm(self, since: int) -> None:
         """Opens the events of all targets; the mappings of a running one hold from the time `since` on.
@@ -108,15 +104,9 @@ class Arming:
         own = self._context.own_threads()
         return np.isin(columns["tid"], list(own)) if own and self.doubled else None
 
-    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The columns of those faults that are of traced processes, which were counted by the events with others."""
+    def with_groups(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of faults with their cgroup, where groups are traced."""
         return columns
-
-    def left_out_of(self, columns: dict[str, NDArray[Any]], out: NDArray[np.bool_]) -> None:
-        """Counts faults that ours() leaves out."""
-        major = int(np.count_nonzero(columns["flags"][out] & FAULT_MAJOR))
-        self.left_out[MAJOR] += major
-        self.left_out[MINOR] += int(np.count_nonzero(out)) - major
 
     def _launched(self, pid: int) -> None:
         self._python.expect(pid)

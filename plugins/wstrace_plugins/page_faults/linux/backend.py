@@ -184,7 +184,6 @@ class PageFaults(Source):
         given = (self._samples, self._events, self._side, self._python)
         self._account = Account(context, self.name, self._settings, *given)
         self._since = self._watermark = now_ns()
-        self._account.left_out = self._arming.left_out
         self._arming.arm(self._since)
         self._account.begin()
 
@@ -249,7 +248,7 @@ class PageFaults(Source):
 
     def _faults(self, until: int, watermark: int) -> Iterator[Batch]:
         columns = merge(self._samples, until)
-        columns = self._arming.rate.with_rates(self._arming.ours(columns))
+        columns = self._arming.rate.with_rates(self._arming.with_groups(columns))
         times = columns["time_ns"]
         if len(times) and not self._behind and self._catch_up.meet(columns):
             yield from self._side.give(until, self.name)

@@ -38,7 +38,7 @@ _COMES_BACK_SECONDS = 3.0
 #: Pythons of which it is known which one they are before the events are opened, at 0.3 to 0.9 ms each: of any others
 #: the first faults have no lines.
 _MOST_LOOKS = 512
-OTHER_NAMESPACE, BEFORE_ARMED, MISSED = "other_namespace", "before_armed", "missed_cgroups"
+BEFORE_ARMED, MISSED = "before_armed", "missed_cgroups"
 
 
 class GroupArming(Arming):
@@ -53,7 +53,7 @@ class GroupArming(Arming):
         self._names = CgroupIds(context, Cgroups.mounted())
         self._new: list[tuple[int, str]] = []
         self._due, self._gone_since = 0.0, 0.0
-        self._foreign = self._before = 0
+        self._before = 0
         side.lazily(functools.partial(met, look=python.look), self._named)
 
     def arm(self, since: int) -> None:
@@ -175,15 +175,9 @@ class GroupArming(Arming):
         """Which faults are the tracer's own: all of its process."""
         return np.asarray(columns["pid"] == os.getpid())
 
-    def ours(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """The columns of faults with their cgroup's path, without those of processes of another pid namespace."""
+    def with_groups(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The columns of faults with their cgroup's path. A process of another pid namespace has the pid 0."""
         columns = self._names.with_paths(columns)
-        seen = columns["pid"] != 0
-        if not seen.all():
-            self._foreign += int(np.count_nonzero(~seen))
-            self._context.ledger.set(OTHER_NAMESPACE, self._foreign)
-            self.left_out_of(columns, ~seen)
-            columns = {name: column[seen] for name, column in columns.items()}
         if self._names.unknown:
             self._context.ledger.set("unresolved", self._names.unknown, "cgroup")
         return columns
