@@ -7,16 +7,15 @@ from kit.side_band_records import comm, given, lost, mmap2, new_task, syscall, t
 
 from wstrace.batch import Dictionary
 from wstrace.schema import LOSS_EVENTS
-from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, Calls
+from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, RETURNED, Calls
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
-NAMES = (
-    *("munmap", "mremap", "mremap returned", "madvise", "process_madvise", "brk", "shmdt", "shmat", "mlock", "mlock2"),
-    *("mlockall", "mmap"),
-)
+ALONE = ("munmap", "mlock", "mlock2", "mlockall")
+PAIRED = ("mremap", "madvise", "process_madvise", "brk", "shmdt", "shmat", "mmap")
+NAMES = (*ALONE, *PAIRED, *(name + RETURNED for name in PAIRED))
 NUMBERS = {name: number for number, name in enumerate(NAMES, 1)}
 NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000
-END, ENOMEM = (1 << 64) - 1, (1 << 64) - 12
+END, ENOMEM, EINVAL = (1 << 64) - 1, (1 << 64) - 12, (1 << 64) - 22
 MAYMOVE, FIXED, DONTUNMAP = 1, 2, 4
 
 
@@ -40,8 +39,8 @@ def losses(*records: bytes, watermark: int = END, births: bool = True) -> list[t
 
 def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7) -> bytes:
     record = syscall(NUMBERS[name], time_ns, *arguments, pid=pid, tid=pid)
-    if name == "mremap":
-        record += syscall(NUMBERS["mremap returned"], time_ns + 5, result, pid=pid, tid=pid)
+    if name in PAIRED:
+        record += syscall(NUMBERS[name + RETURNED], time_ns + 5, result, pid=pid, tid=pid)
     return record
 
 
@@ -68,24 +67,31 @@ def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice):
 
 
 def test_the_ranges_of_process_madvise_are_not_reported():
-    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0)) == [(10, 7, "perhaps lost", 0, END, 0, 0)]
-    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0)) == []  # MADV_PAGEOUT
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
+        (10, 7, "perhaps lost", 0, END, 0, 0)
+    ]
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=EINVAL)) == []
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0, result=4096)) == []  # MADV_PAGEOUT
 
 
 def test_brk_that_shrinks():
-    grown, shrunk = call("brk", 20, 0x15000), call("brk", 30, 0x12001)
-    assert losses(grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
+    wanted, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
+    shrunk = call("brk", 30, 0x12001, result=0x12001)
+    assert losses(wanted, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
     assert losses(shrunk) == []  # from where it did is not known
-    child = task(7, 25, 11, 11, 7) + call("brk", 30, 0x14000, pid=11)
+    assert losses(grown, call("brk", 30, 0x12000, result=0x15000)) == []  # refused
+    child = task(7, 25, 11, 11, 7) + call("brk", 30, 0x14000, result=0x14000, pid=11)
     assert losses(grown, child)[-1] == (30, 11, "brk shrank", 0x14000, 0x15000, 0, 0)
     assert losses(grown, comm(b"b", 25, executed=True), shrunk)[1:] == []
 
 
 def test_a_mapping_at_a_fixed_address_replaces_what_was_there():
-    entry = call("mmap", 10, 0x10000, 0x2000, 3, 0x32)
+    entry = syscall(NUMBERS["mmap"], 10, 0x10000, 0x2000, 3, 0x32)
+    failure = syscall(NUMBERS["mmap" + RETURNED], 12, EINVAL)
     grows_a_neighbour = mmap2(0x8000, 0xA000, b"//anon", 14)
     assert losses(entry, grows_a_neighbour) == [(10, 7, "replaced by a new mapping", 0x10000, 0x12000, 0, 0)]
-    assert losses(entry, mmap2(0x20000, 0x1000, b"/x", 14)) == []  # of another call, as this one failed
+    assert losses(entry, failure, grows_a_neighbour) == []
+    assert losses(entry, mmap2(0x20000, 0x1000, b"/x", 14)) == []  # of another call, as the return was lost
 
 
 @pytest.mark.parametrize(
@@ -96,8 +102,8 @@ def test_a_mapping_at_a_fixed_address_replaces_what_was_there():
         (call("mlockall", 10, 1), 0, END),
         (call("madvise", 10, 0x1000, 0x2000, 22), 0x1000, 0x3000),
         (call("madvise", 10, 0x1000, 0x2000, 23), 0x1000, 0x3000),
-        (call("process_madvise", 10, 9, 0x500, 1, 23, 0), 0, END),
-        (call("mmap", 10, 0, 0x2000, 3, 0x8022) + mmap2(0x10000, 0x2000, b"//anon", 10), 0x10000, 0x12000),
+        (call("process_madvise", 10, 9, 0x500, 1, 23, 0, result=4096), 0, END),
+        (syscall(NUMBERS["mmap"], 10, 0, 0x2000, 3, 0x8022) + mmap2(0x10000, 0x2000, b"//anon", 10), 0x10000, 0x12000),
         (mmap2(0x10000, 0x2000, b"//anon", 10, flags=0x2022), 0x10000, 0x12000),
     ],
     ids=["mlock", "mlock2", "mlockall", "POPULATE_READ", "POPULATE_WRITE", "of itself", "MAP_POPULATE", "locked"],
@@ -135,8 +141,10 @@ def test_after_a_loss_of_records_anything_may_be_lost():
     assert rows[0] == (11, 7, "perhaps lost", 0, END, 0, 0)
 
 
-def test_of_a_detached_segment_the_length_is_not_known():
-    assert losses(call("shmdt", 20, 0x10000)) == [(20, 7, "perhaps lost", 0, END, 0, 0)]
+def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped():
+    attached = comm(b"a", 1) + mmap2(0x10000, 0x5000, b"/SYSV00000000 (deleted)", 10)
+    assert losses(attached, call("shmdt", 20, 0x10000)) == [(20, 7, "unmapped", 0x10000, 0x15000, 0, 0)]
+    assert losses(attached, call("shmdt", 20, 0x11000)) == [(20, 7, "perhaps lost", 0, END, 0, 0)]
 
 
 def test_which_kinds_are_reported():
@@ -164,7 +172,7 @@ def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read():
     side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full_ns=20)
     side.take(lost(3, 25) + call("madvise", 25, 0x1000, 1, 4, pid=8), rare=True)
     rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
-    shown = [(10, 7, "discarded"), (11, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
     assert [row for row in rows if row[0] < 25] == [*shown, (20, 8, "perhaps lost")]
     assert rows[-1] == (25, 8, "discarded"), "the ring had room when that was called"
 
@@ -176,7 +184,7 @@ def test_what_is_lost_may_have_happened_until_the_next_record(rare):
     side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7))
     side.take(call("madvise", 10, 0x1000, 1, 4) + lost(3, 25), rare=rare)
     rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in given(side, END)["content_loss"]]
-    shown = [(10, 7, "discarded"), (11, 7, "perhaps lost"), (18, 8, "forked")]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
     assert rows == [*shown, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
 
 

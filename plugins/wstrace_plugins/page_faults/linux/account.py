@@ -179,9 +179,7 @@ class Account:
             causes = "pages that came without a fault: exec's own, MAP_POPULATE, mlock"
             own = any(target.pid == os.getpid() for target in self._context.targets)
             if own or not (settings.kernel and settings.children):
-                causes = (
-                    f"of which the cause is not known: {causes}, or faults of kernel code, children or wstrace itself"
-                )
+                causes = f"of which the cause is not known: {causes}, or faults of kernel code, children or wstrace"
             note(f"{rest:,} {causes}")
         elif not settings.kernel:
             note("faults that kernel code took on the target's memory, if there were any (level user)")

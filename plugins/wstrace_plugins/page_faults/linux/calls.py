@@ -1,4 +1,4 @@
-"""System calls of the traced threads, from tracepoints of their entries: what they do to an address space.
+"""System calls of the traced threads, from tracepoints of their entries and returns: what they do to an address space.
 
 Rows of ADDRESS_SPACE tell what munmap() and mremap() change, which perf itself does not report: without that a growing
 list (realloc() calls mremap()) has faults at addresses for which no mapping is known. Rows of CONTENT_LOSS tell what
@@ -14,6 +14,7 @@ Source: /sys/kernel/tracing/events/syscalls/sys_{enter,exit}_*/format.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -48,14 +49,12 @@ _KEPT = 4096
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 MAP_FIXED, MAP_LOCKED, MAP_POPULATE = 0x10, 0x2000, 0x8000
 
-#: The arguments of each call that is read, which tell what it does to memory; of mremap()'s return, its result.
-_MOVED = "mremap returned"
+#: The arguments of each call that is read, which tell what it does to memory.
 _LAYOUTS = {
     name: struct.Struct(f"<{n}Q")
     for name, n in (
         ("munmap", 2),
         ("mremap", 4),
-        (_MOVED, 1),
         ("madvise", 3),
         ("process_madvise", 5),
         ("brk", 1),
@@ -67,12 +66,16 @@ _LAYOUTS = {
         ("mlockall", 1),
     )
 }
+#: What stands behind the name of a call in that of its return.
+RETURNED = " returned"
 #: Return values from here on are -errno.
 _ERRORS = (1 << 64) - 4096
+#: madvise() goes on behind a hole in its range, and then says so (madvise_walk_vmas() in mm/madvise.c).
+_DONE_IN_PART = {"madvise": (1 << 64) - errno.ENOMEM}
 
 
 class Call(NamedTuple):
-    """A call: its times of entry and return, arguments and result. Of most the entry alone is recorded."""
+    """A call that has not failed: its times of entry and return, arguments and result; or its entry alone."""
 
     name: str
     pid: int
@@ -83,15 +86,16 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """Calls from the records of their entries; one that fails, which few do, counts as if it had not.
+    """Calls from the records of their entries and returns.
 
     Args:
-        numbers: the ids of the tracepoints, by the name of the call.
+        numbers: the ids of the tracepoints, by the name of the call, or that and RETURNED.
     """
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
         self._names = {number: name for name, number in numbers.items()}
-        self._entered: dict[int, Call] = {}  # thread -> its mremap() or mmap(), of which it is to be known what it gave
+        self._awaited = {name.removesuffix(RETURNED) for name in numbers if name.endswith(RETURNED)}
+        self._entered: dict[int, Call] = {}  # thread -> the call of which the return is still to come
 
     @property
     def names(self) -> frozenset[str]:
@@ -104,25 +108,25 @@ class Calls:
 
     def known(self, time_ns: int, record: bytes) -> Call | None:
         """The call that is known with this record of a tracepoint; None where none is, or it failed."""
-        if len(record) < _RAW + _COMMON_TYPE.size:
-            return None
-        name = self._names.get(_COMMON_TYPE.unpack_from(record, _RAW)[0], "")
-        layout = _LAYOUTS.get(name)
-        if layout is None or len(record) < _ARGUMENTS + layout.size:
+        if len(record) < _ARGUMENTS + _ONE.size:
             return None
         pid, tid, _, _ = _SAMPLE.unpack_from(record, 8)
+        name = self._names.get(_COMMON_TYPE.unpack_from(record, _RAW)[0], "")
+        if (layout := _LAYOUTS.get(name)) is None:
+            entered, result = self._entered.pop(tid, None), _ONE.unpack_from(record, _ARGUMENTS)[0]
+            if entered is None or name != entered.name + RETURNED:
+                return None
+            failed = result >= _ERRORS and result != _DONE_IN_PART.get(entered.name)
+            return None if failed else entered._replace(returned_ns=time_ns, result=result)
+        if len(record) < _ARGUMENTS + layout.size:
+            return None
         call = Call(name, pid, time_ns, time_ns, layout.unpack_from(record, _ARGUMENTS))
-        if name in ("mremap", "mmap"):
-            if len(self._entered) >= _KEPT:  # what should have followed was lost
-                self._entered.clear()
-            self._entered[tid] = call
-            return None
-        if name != _MOVED:
+        if name not in self._awaited:
             return None if name == "munmap" and call.arguments[0] % _PAGE else call  # the kernel refuses that
-        entered, result = self._entered.pop(tid, call), call.arguments[0]
-        if entered.name != "mremap" or result >= _ERRORS:
-            return None
-        return entered._replace(returned_ns=time_ns, result=result)
+        if len(self._entered) >= _KEPT:  # their returns were lost
+            self._entered.clear()
+        self._entered[tid] = call
+        return None
 
     def mapped(self, time_ns: int, pid: int, tid: int, start: int, end: int) -> Call | None:
         """The mmap() of a fixed address that has made this mapping, which may be larger: it grows a neighbour."""
@@ -223,7 +227,7 @@ def _effects(call: Call) -> Iterator[tuple[int, int, int, int]]:
             yield event, first, rest[0], 0
     elif call.name == "process_madvise":  # its ranges are in the caller's memory
         event = _ADVICE.get(rest[2] & 0xFFFF_FFFF)
-        if event not in (None, LOSS_PERHAPS_UNMAPPED):
+        if call.result and event not in (None, LOSS_PERHAPS_UNMAPPED):
             yield LOSS_POPULATED if event == LOSS_POPULATED else LOSS_PERHAPS, 0, END, 0
     elif call.name in ("mlock", "mlock2"):
         yield LOSS_POPULATED, first, rest[0], 0
@@ -252,6 +256,7 @@ class ContentLosses:
         self._parents: dict[int, tuple[int, int]] = {}  # thread -> the process that it has just started, and its own
         self._born: dict[int, tuple[int, int, int]] = {}  # pid -> time, event, parent
         self._breaks: dict[int, int] = {}  # pid -> where its heap ends, in whole pages
+        self._segments: dict[tuple[int, int], int] = {}  # pid, start of a segment of shmat() -> its length
         self._lost_until = 0  # until when calls of all processes may be lacking
 
     def __bool__(self) -> bool:
@@ -307,11 +312,21 @@ class ContentLosses:
     def called(self, call: Call) -> None:
         """Adds what a call has taken away, moved or brought."""
         if call.name == "brk":
-            before, now = self._breaks.get(call.pid, 0), pages(call.arguments[0])
-            self._add(call.entered_ns, call.pid, LOSS_BRK, now, before)
+            # it gives the present end where it fails, and where it is wanted
+            before, now = self._breaks.get(call.pid, 0), pages(call.result)
+            if call.result == call.arguments[0]:
+                self._add(call.entered_ns, call.pid, LOSS_BRK, now, before)
             self._breaks.update(dict.fromkeys(self.of(call.pid), now))
+        segment = self._segments.pop((call.pid, call.arguments[0]), 0) if call.name == "shmdt" else 0
+        call = call._replace(name="munmap", arguments=(call.arguments[0], segment)) if segment else call
         for event, start, length, to in _effects(call):
             self._add(call.entered_ns, call.pid, event, start, min(start + pages(length), END), to)
+
+    def attached(self, pid: int, start: int, end: int) -> None:
+        """A process mapped a segment of System V's shared memory."""
+        if len(self._segments) >= _KEPT:
+            self._segments.clear()
+        self._segments[pid, start] = end - start
 
     def locked(self, time_ns: int, pid: int, start: int, end: int) -> None:
         """A process mapped something that is locked from the beginning: MAP_LOCKED, or after mlockall(MCL_FUTURE)."""

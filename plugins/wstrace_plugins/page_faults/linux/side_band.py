@@ -299,6 +299,8 @@ class SideBand:
         if flags & MAP_LOCKED:
             self._losses.locked(time_ns, pid, start, start + length)
         raw = record[8 + _MMAP2.size : -_SAMPLE_ID].partition(b"\0")[0]
+        if raw.startswith(b"/SYSV"):
+            self._losses.attached(pid, start, start + length)
         known = self._labels.get(raw)
         if known is None:
             if len(self._labels) >= _CACHE:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from wstrace.clock import now_ns
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.calls import RETURNED
 from wstrace_plugins.page_faults.linux.rings import Ring
 
 if TYPE_CHECKING:
@@ -28,22 +29,23 @@ if TYPE_CHECKING:
 
 _FOLDER = "/sys/kernel/tracing/events"
 #: On each thread: the name of a call, or of its return -> the tracepoint.
-SYSCALLS = {"munmap": "sys_enter_munmap", "mremap": "sys_enter_mremap", "mremap returned": "sys_exit_mremap"}
+SYSCALLS = {"munmap": "sys_enter_munmap", "mremap": "sys_enter_mremap", "mremap" + RETURNED: "sys_exit_mremap"}
 _EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS.values()), "task/task_newtask")
 #: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
-#: three times the descriptors, and each new thread the time to inherit them. Name -> filter.
+#: three times the descriptors, and each new thread the time to inherit them. Name -> the filters of its entry and, if
+#: that is recorded, of its return.
 _ADVICE = " || ".join(f"behavior == {advice}" for advice in (4, 8, 9, 22, 23, 24, 102))
 EVERYWHERE = {
-    "madvise": f"{_ADVICE} || behavior == 20 || behavior == 21",
-    "process_madvise": _ADVICE,
-    "brk": "brk > 0",
-    "shmdt": "",
-    "mmap": "flags & 0x8010",  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
-    "mlock": "",
-    "mlock2": "!(flags & 1)",  # without MLOCK_ONFAULT
+    "madvise": (f"{_ADVICE} || behavior == 20 || behavior == 21", "ret == 0 || ret == -12"),  # ENOMEM: a part was done
+    "process_madvise": (_ADVICE, "ret > 0"),
+    "brk": ("", ""),
+    "shmdt": ("", "ret == 0"),
+    "mmap": ("flags & 0x8010", "ret < 0"),  # MAP_FIXED, MAP_POPULATE; what it maps is in a record of its own
+    "mlock": ("",),
+    "mlock2": ("!(flags & 1)",),  # without MLOCK_ONFAULT
     # MCL_CURRENT without MCL_ONFAULT; the records of mappings tell what is locked from then on
-    "mlockall": "(flags & 1) && !(flags & 4)",
-    "shmat": "shmflg & 0x4000",  # SHM_REMAP
+    "mlockall": ("(flags & 1) && !(flags & 4)",),
+    "shmat": ("shmflg & 0x4000", "ret > 0"),  # SHM_REMAP
 }
 
 #: The filter of new tasks: processes that share their parent's memory. CLONE_VM, CLONE_THREAD
@@ -98,12 +100,15 @@ def watch_calls(cpus: Sequence[int]) -> tuple[dict[str, int], list[tuple[int, in
 
     Both are empty where tracefs or perf does not permit it.
     """
+    ids: dict[str, int] = {}
     opened: list[tuple[int, int]] = []
     try:
-        ids = dict(zip(EVERYWHERE, _ids([f"syscalls/sys_enter_{name}" for name in EVERYWHERE]), strict=True))
-        for name, only in EVERYWHERE.items():
-            for cpu in cpus:
-                opened.append((cpu, _open_filtered(_attribute(ids[name]), cpu, only)))  # noqa: PERF401 - one may fail
+        for name, filters in EVERYWHERE.items():
+            for side, only in zip(("enter", "exit"), filters, strict=False):
+                [number] = _ids([f"syscalls/sys_{side}_{name}"])
+                ids[name + RETURNED * (side == "exit")] = number
+                for cpu in cpus:
+                    opened.append((cpu, _open_filtered(_attribute(number), cpu, only)))  # noqa: PERF401 - one may fail
     except (OSError, ValueError):
         perf.close_all(fd for _, fd in opened)
         return {}, []
