@@ -8,7 +8,7 @@ from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
 
 from wstrace.analysis.compare import MOST, OverTime
 from wstrace.errors import UsageError
-from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FAULT, PROCESS, PROCESS_EXIT
+from wstrace.schema import LOSS_UNMAPPED, PAGE_EXCLUSIVE, PROCESS, PROCESS_EXIT
 from wstrace.testing import batch_of
 from wstrace_exporters.console.commands.report import report as command
 
@@ -61,14 +61,6 @@ def test_a_process_that_has_ended_holds_nothing():
                                    event=PROCESS_EXIT, name="child", code=0))  # fmt: skip
     shown = OverTime(script.trace(), 1.0)
     assert [moment.resident // PAGE for moment in shown.moments] == [2, 2, 1]
-
-
-def test_the_faults_are_read_once_however_many_moments_there_are(monkeypatch):
-    trace = grown(10, 4).trace()
-    wanted, batches = [], trace.batches
-    monkeypatch.setattr(trace, "batches", lambda stream, *args: wanted.append(stream) or batches(stream, *args))
-    assert len(OverTime(trace, 1.0).moments) == 11
-    assert wanted.count(PAGE_FAULT.name) == 1
 
 
 def test_without_snapshots_there_are_no_moments():

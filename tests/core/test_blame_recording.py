@@ -4,7 +4,6 @@ import pytest
 from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
 
 from wstrace.analysis.recording import first_lines, moment_of
-from wstrace.analysis.report import report
 from wstrace.firing import ENDED, KILLED, REACHED, Firing, Recording
 from wstrace.schema import LOSS_EVENTS, PAGE_EXCLUSIVE
 
@@ -80,12 +79,6 @@ def test_a_full_ring_says_that_it_kept_less():
     trace = recording(REACHED)
     trace.info.extra["recording"]["asked_seconds"] = 600.0
     assert "kept 90 s of 10 min 00 s: their size was at its limit before it" in shown(trace)[1]
-
-
-def test_another_trace_has_no_such_line():
-    trace = recording(KILLED)
-    del trace.info.extra["recording"]
-    assert not report(trace).answer.startswith("api")
 
 
 @pytest.mark.parametrize("name", ["{0}{", "\x1b[2J"])

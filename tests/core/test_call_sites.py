@@ -110,13 +110,6 @@ def test_a_hundred_thousand_frames_at_once_and_again():
     assert sites.new_rows() is None
 
 
-def test_nothing_added_gives_no_row():
-    sites = tree()
-    assert sites.new_rows() is None
-    assert sites.add([], kind=FRAME_PYTHON).tolist() == []
-    assert sites.new_rows() is None
-
-
 def test_a_tree_that_begins_without_an_id_left_is_refused():
     with pytest.raises(ValueError, match="no id of a call site is left"):
         tree(0)
@@ -141,16 +134,6 @@ def test_trees_of_several_threads_share_no_id():
     given = np.concatenate(found)
     assert len(given) == len(np.unique(given)) == 20_000
     assert (given.min(), given.max()) == (1, 20_000)
-
-
-def test_the_rows_are_a_batch_of_the_schema():
-    strings = Dictionary()
-    sites = CallSites(StackIds(), strings, "page_faults")
-    sites.add(0, kind=FRAME_PYTHON, function=strings.code("main"), file=strings.code("a.py"), line=3)
-    batch = sites.new_rows()
-    assert batch is not None
-    assert (batch.schema, batch.source, set(batch)) == (CALL_SITE, "page_faults", CALL_SITE.always)
-    assert [strings[code] for code in batch["function"].tolist()] == ["", "main"]
 
 
 @pytest.mark.parametrize("lacking", [column.name for column in CALL_SITE.columns])

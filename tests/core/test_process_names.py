@@ -61,12 +61,6 @@ def family() -> Script:
     return script
 
 
-def test_blame_tells_processes_by_title_and_role():
-    assert sorted(row.label for row in family().blame().rows("process")) == [
-        "app (8), worker 1 of 7", "kit: master (7), main", "kit: worker (9), worker 2 of 7",
-    ]  # fmt: skip
-
-
 VIEWS = ("line", "function", "file", "package", "kind", "process", "cgroup", "thread")
 
 

@@ -1,17 +1,13 @@
 """What several processes have together: each physical page once where that is known, and what the first line says."""
 
 import pytest
-from click.testing import CliRunner
-from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, saved
+from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script
 
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import read_sums
 from wstrace.analysis.report import Report
 from wstrace.analysis.report import report as report_of
-from wstrace.errors import OutputError
 from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PAGE_SHARED, PROCESS_EXEC
-from wstrace_exporters.console import recorded
-from wstrace_exporters.console.commands.report import report as command
 
 SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "pss": 6 * PAGE, "distinct": 5 * PAGE,
         "why": ""}  # fmt: skip
@@ -84,28 +80,6 @@ def test_the_second_line_says_how_many_processes_have_no_snapshot():
     script.fault(10, ANON, SAVE)
     script.snapshot(100, (ANON, 1, PAGE_EXCLUSIVE))
     assert "3 processes without a snapshot" in script.trace().report(at="exit").completeness
-
-
-def test_of_a_recording_that_lacks_records_the_rest_is_reported_and_no_file_that_is_gone(monkeypatch):
-    """GIVEN a temporary trace that was written too slowly THEN its answer is shown, then what it lacks (123)."""
-
-    def record(_target, _options, path, **_):
-        script = Script()
-        script.fault(10, ANON, SAVE)
-        script.snapshot(40, (ANON, 1, PAGE_EXCLUSIVE))
-        trace = script.trace()
-        trace.info.incomplete = f"{path} lacks 7 records: the disk is slow"
-        saved(trace, path)
-        raise OutputError(f"{trace.info.incomplete}; what is there can be read: wstrace report {path}")
-
-    monkeypatch.setattr(recorded, "_record", record)
-    run = CliRunner().invoke(command, ["--", "true"])
-    assert "4.0 save app.py:40" in run.stdout
-    assert isinstance(run.exception, OutputError)
-    assert str(run.exception) == (
-        "the trace lacks 7 records: the disk is slow; "
-        "run it again where less else runs, or record less: -s page_faults:period=7"
-    )
 
 
 def test_the_rows_are_a_table_for_other_libraries():

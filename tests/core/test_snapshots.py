@@ -21,34 +21,6 @@ def counted(limit: int = 4096) -> LastSnapshots[list[int]]:
     return LastSnapshots(list, lambda pages, batch: pages.extend(batch["pages"].tolist()), limit=limit)
 
 
-def test_a_cut_snapshot_never_counts_and_the_whole_one_before_it_does():
-    last = counted()
-    assert last.add(part(30, pid=7, snap=1, part=0, last=False, t=5)) is None
-    assert not list(last)
-    assert last.add(part(70, pid=7, snap=1, part=1, last=True, t=5)) == [30, 70]
-    last.add(part(30, pid=7, snap=2, part=0, last=False, t=6))
-    assert list(last) == [((0, 7), [30, 70])]
-
-
-def test_a_snapshot_of_which_a_part_is_missing_never_counts():
-    last = counted()
-    last.add(part(1, pid=7, snap=1, part=0, last=False, t=5))
-    last.add(part(3, pid=7, snap=1, part=2, last=True, t=5))
-    last.add(part(3, pid=8, snap=1, part=1, last=True, t=5))
-    assert not list(last)
-
-
-def test_the_greatest_time_wins_whichever_comes_last_and_two_sources_may_take_turns():
-    last = counted()
-    last.add(part(1, pid=7, snap=1, part=0, last=False, t=9))
-    last.add(part(5, pid=7, snap=0, part=0, last=True, t=8))
-    last.add(part(2, pid=7, snap=1, part=1, last=True, t=9))
-    last.add(part(6, pid=7, snap=3, part=0, last=True, t=1))
-    assert list(last) == [((0, 7), [1, 2])]
-    last.add(part(4, pid=7, snap=2, part=0, last=True, t=9))
-    assert list(last) == [((0, 7), [4])]
-
-
 @pytest.mark.parametrize("flag", [PAGE_SWAPPED, PAGE_ZERO, PAGE_GUARD])
 def test_only_resident_pages_are_counted(flag):
     last = counted()

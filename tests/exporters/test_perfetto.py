@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, composition
 from kit.perfetto import query
@@ -12,7 +11,6 @@ from wstrace.errors import UsageError
 from wstrace.schema import FAULT_MAJOR, MARK, PAGE_FILE, PROCESS_FORK, PROCESS_NAME
 from wstrace.testing import batch_of
 from wstrace.trace import Trace
-from wstrace_exporters.perfetto.writer import chosen
 
 ERRORS = "select name, value from stats where severity in ('error', 'data_loss') and value > 0"
 
@@ -98,17 +96,6 @@ def test_marks_are_slices_up_to_the_next(reported):
     assert reported["marks"][0][2] == 18
 
 
-def test_of_too_many_faults_those_from_disk_come_first():
-    flags = np.zeros(1000, np.uint8)
-    flags[::100] = FAULT_MAJOR
-    found = chosen(flags, 60)
-    assert (len(found), len(set(found.tolist()))) == (60, 60)
-    assert set(range(0, 1000, 100)) <= set(found.tolist())
-    assert (np.diff(found) > 0).all()
-    assert len(chosen(flags, 5)) == (flags[chosen(flags, 5)] == FAULT_MAJOR).sum() == 5
-    assert [len(chosen(flags, most)) for most in (0, 2000)] == [0, 1000]
-
-
 def test_who_writes_it_is_reported_what_was_left_out(tmp_path):
     script = Script()
     for n in range(9):
@@ -138,11 +125,3 @@ def test_it_says_what_the_trace_cannot_show(tmp_path):
     with pytest.raises(UsageError, match="there is no mark 'warm'"):
         trace.save(str(tmp_path / "y.pftrace"), at="warm")
     assert not (tmp_path / "y.pftrace").exists()
-
-
-def test_a_cut_stack_does_not_look_whole(tmp_path):
-    script = Script()
-    script.fault(10, ANON, APP, cut=True)
-    (frames,) = wanted(script.trace(), tmp_path, "select f.name from stack_profile_callsite c "
-                      "join stack_profile_frame f on c.frame_id = f.id order by c.depth")  # fmt: skip
-    assert frames == [["[not kept]"], ["<module> app.py:50"], ["load_frame app.py:31"]]

@@ -152,10 +152,10 @@ class Frames:
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None = None) -> None:
         self.tree, self._rule, self._symbolizer = tree, rule, symbolizer
-        self._of_file: dict[int, tuple[Origin, str]] = {}
+        #: kind of a call site -> its column that says what it is, and by that the code's origin and package
+        self._tables: dict[int, tuple[str, dict[int, tuple[Origin, str]]]] = {}
         self._of_jit: dict[int, JitFunction] = {}
-        self._of_mapping: dict[int, tuple[Origin, str]] = {}
-        self._classified = 0  # the rows of the tree from which these three were made
+        self._classified = 0  # the rows of the tree from which these were made
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self._origins = np.zeros(0, np.uint8)  # by id, with the source lines of native code
         self._shared = ""  # the deepest folder that holds all own files
@@ -165,15 +165,10 @@ class Frames:
         self._classify()
         tree = self.tree
         kinds, found = tree.column("kind"), np.zeros(len(tree.column("kind")), np.uint8)
-        tables: tuple[tuple[int, str, dict[int, Origin]], ...] = (
-            (FRAME_PYTHON, "file", {code: origin for code, (origin, _) in self._of_file.items()}),
-            (FRAME_JIT, "function", {code: function.origin for code, function in self._of_jit.items()}),
-            (FRAME_NATIVE, "mapping", {mapping: origin for mapping, (origin, _) in self._of_mapping.items()}),
-        )
-        for kind, column, origin_of in tables:
+        for kind, (column, known) in self._tables.items():
             rows = np.flatnonzero(kinds == kind)
             values, which = np.unique(tree.column(column)[rows], return_inverse=True)
-            origins = [origin_of.get(value, Origin.NONE) for value in values.tolist()]
+            origins = [known.get(value, (Origin.NONE, ""))[0] for value in values.tolist()]
             found[rows] = np.array(origins, np.uint8)[which]
         return found
 
@@ -199,13 +194,8 @@ class Frames:
     def package(self, node: int) -> str:
         """The package that a call site's code belongs to; "" = none."""
         self._classify()
-        kind, column = self.tree.column("kind")[node], self.tree.column
-        if kind == FRAME_PYTHON:
-            return self._of_file.get(int(column("file")[node]), (Origin.NONE, ""))[1]
-        if kind == FRAME_JIT:
-            function = self._of_jit.get(int(column("function")[node]))
-            return function.package if function is not None else ""
-        return self._of_mapping.get(int(column("mapping")[node]), (Origin.NONE, ""))[1]
+        column, known = self._tables.get(int(self.tree.column("kind")[node]), ("file", {}))
+        return known.get(int(self.tree.column(column)[node]), (Origin.NONE, ""))[1]
 
     def _classify(self) -> None:
         """Classifies all files, anew when there are new call sites: OwnRule decides by all code of a file that ran."""
@@ -221,16 +211,17 @@ class Frames:
         outermost = set(files[modules[which] & (tree.column("parent")[python] == 0)].tolist())
         codes = np.unique(files).tolist()
         seen = (SourceFile(tree.text(code), code not in not_only_module, code in outermost) for code in codes)
-        self._of_file = dict(zip(codes, self._rule.origins(seen), strict=True))
+        of_file = dict(zip(codes, self._rule.origins(seen), strict=True))
         kinds = tree.column("kind")[ids]
         functions = np.unique(tree.column("function")[ids[kinds == FRAME_JIT]])
         self._of_jit = {code: jit_function(tree.text(code), self._rule) for code in functions.tolist()}
-        self._of_mapping = self._modules(
-            np.unique(tree.column("mapping")[ids[tree.column("kind")[ids] == FRAME_NATIVE]])
-        )
-        own = [
-            tree.text(code) for code, (origin, package) in self._of_file.items() if origin == Origin.OWN and not package
-        ]
+        native = np.unique(tree.column("mapping")[ids[kinds == FRAME_NATIVE]])
+        self._tables = {
+            FRAME_PYTHON: ("file", of_file),
+            FRAME_JIT: ("function", {code: (jit.origin, jit.package) for code, jit in self._of_jit.items()}),
+            FRAME_NATIVE: ("mapping", self._modules(native)),
+        }
+        own = [tree.text(code) for code, (origin, package) in of_file.items() if origin == Origin.OWN and not package]
         own += [jit.file for jit in self._of_jit.values() if jit.file and jit.origin == Origin.OWN]
         self._shared = shared_folder(own)
         self._frames.clear()

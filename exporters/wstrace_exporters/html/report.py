@@ -83,16 +83,17 @@ def _difference(found: Comparison, by: str) -> tuple[int, dict[str, Any]]:
 def _headline(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
     """The first lines of `report`, and what was lost."""
     info = trace.info
-    lines = [found.answer, found.completeness]
-    state = trace.state
-    sentences = trace.ledger.sentences()
-    lost = [text for text, is_loss in sentences if is_loss] + ([_STATES[state]] if state in _STATES else [])
-    # the page itself writes `note: ` before each of them
-    notes = [*info.obstacles, *(text.removeprefix("note").lstrip() for text, is_loss in sentences if not is_loss)]
-    command = printable(" ".join(info.command), 400)
+    command, states = (
+        printable(" ".join(info.command), 400),
+        [text for state, text in _STATES.items() if state == trace.state],
+    )
     about = [command, f"pages of {size(of.page_size)}", moment_words(of.inputs.moment)]
-    return {"headline": lines, "losses": lost, "notes": notes,
-            "about": "; ".join(part for part in about if part)}  # fmt: skip
+    return {
+        "headline": [found.answer, found.completeness],
+        "losses": [*(note for note in found.notes if note.startswith("lost ")), *states],
+        "notes": [note.removeprefix("note ").lstrip() for note in found.notes if not note.startswith("lost ")],
+        "about": "; ".join(part for part in about if part),
+    }
 
 
 def _why(trace: Trace, of: Composition, times: Times, time: dict[str, Any]) -> dict[str, Any]:

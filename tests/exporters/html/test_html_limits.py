@@ -1,10 +1,8 @@
 """What the report does with too much, with too little and with what is broken: it says so, and stays small."""
 
 import base64
-import hashlib
 import io
 import json
-import re
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from wstrace.testing import batch_of, trace_of
 from wstrace.trace import Trace
 from wstrace_exporters.console.commands.diff import diff
 from wstrace_exporters.console.commands.report import report
-from wstrace_exporters.html.document import varints
 from wstrace_exporters.html.pictures.icicle import packed
 from wstrace_exporters.html.report import write
 
@@ -43,23 +40,6 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def test_numbers_of_any_size_come_back():
-    values = np.array([0, 1, 127, 128, 300, 1 << 20, (1 << 53) - 1])
-    assert numbers(varints(values)) == values.tolist()
-    assert numbers(varints(values[:0])) == []
-
-
-def test_the_script_and_the_style_have_the_hashes_of_the_policy():
-    file = io.BytesIO()
-    write(scripted().trace(), file)
-    text = file.getvalue().decode("utf-8")
-    for kind in ("script", "style"):
-        inline = re.search(f"<{kind}>(.*?)</{kind}>", text, re.S)
-        assert inline
-        digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
-        assert f"{kind}-src 'sha256-{digest}'" in text
-
-
 def scripted() -> Script:
     script = Script()
     for at in range(4):
@@ -81,14 +61,6 @@ def test_a_trace_without_a_snapshot_says_so():
     found, _ = page(script.trace())
     assert found["whole"]["parts"] == []
     assert any("what is still resident is not known" in line for line in found["why"]["timeline"])
-
-
-def test_a_note_is_not_called_so_twice():
-    """The page writes `note: ` before each; the word of the table on a terminal is left out."""
-    trace = scripted().trace()
-    trace.ledger.add("unresolved", 163, "va")
-    found, _ = page(trace)
-    assert "163  records whose address has no known mapping (va)" in found["notes"]
 
 
 def test_a_trace_without_stacks_says_so():
@@ -153,17 +125,6 @@ def test_a_report_is_an_html_file_and_overwrites_none(tmp_path):
     with pytest.raises(OutputError):
         trace.html(str(path))
     assert trace.html(str(path), force=True) == 4
-
-
-def test_a_cut_stack_has_its_own_branch_in_the_icicle():
-    script = Script()
-    script.fault(100, ANON, APP)
-    script.fault(200, ANON + PAGE, APP, cut=True)
-    tree = page(script.trace())[0]["tree"]
-    nodes = [numbers(tree["nodes"])[at : at + 6] for at in range(0, len(numbers(tree["nodes"])), 6)]
-    under = {at: tree["names"][nodes[at - node[0]][1]] for at, node in enumerate(nodes) if at}
-    modules = [under[at] for at, node in enumerate(nodes) if tree["names"][node[1]] == "<module> app.py"]
-    assert sorted(modules) == ["[not kept]", "app (7)"]
 
 
 def test_a_snapshot_that_has_not_come_to_all_processes_is_no_point_of_the_timeline():
