@@ -75,10 +75,10 @@ def test_a_process_has_the_pages_that_its_own_pagemap_says(path):
         heat = backend().file_heat(path)
         (holder,) = heat.holders
         expected = present(pid, int(first, 16), N, 0) | present(pid, int(second, 16), 64, 128)
-        assert pages(holder.resident) == sorted(expected)
+        assert pages(heat.resident) == sorted(expected)
         assert {*range(100, 130), *range(135, 140), 128} <= expected
         assert holder.copied == 5 * PAGE
-        assert pages(holder.mapped) == list(range(N))
+        assert pages(heat.mapped) == list(range(N))
         assert n_bytes(heat.resident) == len(expected) * PAGE
         assert heat.strip(heat.resident, 60)[10] > 0.9
         assert heat.strip(heat.mapped, 60).min() == 1

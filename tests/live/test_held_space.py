@@ -90,7 +90,7 @@ def test_after_the_end_it_equals_what_the_kernel_counts(held):
     assert taken.private_bytes == kernels["Private_Clean"] + kernels["Private_Dirty"]
     assert taken.total_bytes == alive.total_bytes
     assert (taken.runs["flags"] & PAGE_SHARED).any()
-    assert taken.totals.total is None
+    assert taken.page_table_bytes is None
 
 
 def test_it_is_the_same_while_it_has_no_memory_and_has_not_ended(held):

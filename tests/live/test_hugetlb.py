@@ -53,7 +53,7 @@ ready(numpy.frombuffer(m, "u1").ctypes.data)
 def test_a_snapshot_counts_them_apart_as_the_kernel_does_and_tells_their_sum(huge, kind, capsys):
     with stopped(SCRIPT.format(huge=huge, kind=kind)) as (pid, (start,)):
         taken = agreed(pid)
-        assert taken.totals.large == status(pid, "HugetlbPages") == 2 * huge
+        assert taken.large_bytes == status(pid, "HugetlbPages") == 2 * huge
         found = pages_of(taken, int(start), 4 * huge)
         in_one = huge // mmap.PAGESIZE
         assert set(found) == {*range(in_one), *range(2 * in_one, 3 * in_one)}

@@ -8,7 +8,7 @@ import pytest
 from wstrace import cgroup_names as names
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Usage
-from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups
+from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups, group
 from wstrace_plugins.os.linux.cgroups.mounts import Hierarchy, hierarchy_of
 from wstrace_plugins.os.linux.cgroups.tree import Cgroups, topmost
 
@@ -130,7 +130,7 @@ def test_what_is_not_there(tree):
     for ask in (
         lambda: tree.at("/no"),
         lambda: tree.matching("/no*"),
-        lambda: tree.unit("no"),
+        lambda: group("unit", "no", tree),
         lambda: tree.container("deadbeef"),
     ):
         with pytest.raises(TargetExited, match=r"no cgroup|no unit no\.service has a cgroup; is it active"):
@@ -168,8 +168,10 @@ def test_a_container_is_found_by_a_unique_prefix(tree):
 
 def test_a_unit_is_found_by_name_and_glob(tree):
     for name in ("nginx", "nginx.service", "ngin[wx]*"):
-        assert [one.path for one in tree.unit(name)] == ["/system.slice/nginx.service"]
-    assert [one.path for one in tree.unit("*.slice")] == ["/system.slice", "/user.slice"]
+        found = group("unit", name, tree)
+        assert [one.path for one in found.members.values()] == ["/system.slice/nginx.service"]
+    members = group("unit", "*.slice", tree).members.values()
+    assert [one.path for one in members] == ["/system.slice", "/user.slice"]
 
 
 def test_processes_are_those_below_too_without_other_namespaces(tree):

@@ -56,7 +56,7 @@ def test_runs_with_their_owners():
         mappings = space.mappings(strings)
         assert "shares" not in space.runs(mappings)
         runs = space.runs(mappings, shares=True)
-        assert space.totals().total == 5 * PAGE == int(runs["pages"].sum()) * PAGE
+        assert int(runs["pages"].sum()) * PAGE == 5 * PAGE
     names = [strings[int(mappings["file"][row])] for row in runs["row"]]
     assert list(zip(runs["start"].tolist(), runs["pages"].tolist(), names, strict=True)) == [
         (0x400000, 3, "C:\\app.exe"), (0x480000, 1, "C:\\app.exe"), (0x500000, 1, "[anon]"),
@@ -95,7 +95,7 @@ def test_pages_of_the_kernel_and_of_freed_memory_have_a_row():
     with Space(7, windows) as space:
         mappings = space.mappings(strings)
         runs = space.runs(mappings)
-        assert space.totals().page_tables == 3 * PAGE
+        assert space.uncounted()[0] == 3 * PAGE
     owners = {int(s): strings[int(mappings["file"][row])] for s, row in zip(runs["start"], runs["row"], strict=True)}
     assert owners[KERNEL + 0x500000] == owners[KERNEL + 0x1000] == "[kernel]"
     assert owners[0x30000000] == ""
@@ -208,7 +208,7 @@ def test_private_and_shared_and_page_tables_are_the_total():
     assert taken.page_table_bytes == 2 * PAGE
     assert taken.private_bytes == PAGE
     assert taken.shared_bytes == 4 * PAGE
-    assert taken.private_bytes + taken.shared_bytes + taken.page_table_bytes == taken.total_bytes == taken.totals.total
+    assert taken.private_bytes + taken.shared_bytes + taken.page_table_bytes == taken.total_bytes
     for owners in (taken.by("module"), taken.by("kind"), taken.by("mapping"), sectioned(taken).by("module")):
         assert sum(owner.private for owner in owners) == taken.private_bytes
         assert sum(owner.shared for owner in owners) == taken.shared_bytes

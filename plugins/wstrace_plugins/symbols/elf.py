@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from wstrace.interfaces import Part
 from wstrace_plugins.os import elf
-from wstrace_plugins.os.elf import Elf, Section
+from wstrace_plugins.os.elf import Elf
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, demangle
-
-MAX_DEBUG_BYTES = 512 << 20  # unpacked
 
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 STB_GLOBAL, STB_WEAK = 1, 2
@@ -48,22 +46,9 @@ def image_of(parsed: Elf) -> Image:
 
 
 def described_lines(file: ImageFile) -> str:
-    """The build-id of an ELF file that has source lines; "" where it has none or too many. Raises ValueError."""
+    """The build-id of an ELF file that has source lines; "" where it has none. Raises ValueError."""
     parsed = opened(file)
-    named = [(parsed.section_name(section), section) for section in parsed.sections]
-    debug = [(name, section) for name, section in named if name.startswith((".debug_", ".zdebug_"))]
-    size = sum(_uncompressed(parsed, name, section) for name, section in debug)
-    lines = any(name.endswith("debug_line") for name, _ in debug)
-    return parsed.build_id if lines and size <= MAX_DEBUG_BYTES else ""
-
-
-def _uncompressed(parsed: Elf, name: str, section: Section) -> int:
-    """The bytes of a section when it is unpacked, as its first bytes say: `ZLIB`, or Elf64_Chdr."""
-    if name.startswith(".z"):
-        return int.from_bytes(parsed.content(section.offset + 4, 8), "big")
-    if not section.flags & elf.COMPRESSED:
-        return section.size
-    return int.from_bytes(parsed.content(section.offset + 8, 8), "little")
+    return parsed.build_id if any(parsed.section_name(one).endswith("debug_line") for one in parsed.sections) else ""
 
 
 def section_parts(file: ImageFile) -> list[Part]:

@@ -3,7 +3,7 @@
 Such a module has
 
 * `probe()`, `probe_keeper()`: the Level that this machine gives, tried on the calling process;
-* `Space(pid)`: an opened process, with `mappings(strings)`, `runs(mappings, shares=...)`, `totals()`, `empty()`,
+* `Space(pid)`: an opened process, with `mappings(strings)`, `runs(mappings, shares=...)`, `uncounted()`, `empty()`,
   `why_stayed()`, `owned()` (linux/space.py describes each); raises TargetExited when the process has ended, Unavailable
   when it is refused or has no address space;
 * `make_keeper()`: what keeps the address space of one process beyond its end; Unavailable where the system has none;
@@ -22,18 +22,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from wstrace.errors import Unavailable
-
-
-class Totals(NamedTuple):
-    """What the system counts for a process, in bytes; None when it does not say.
-
-    Linux: VmRSS, VmPTE and HugetlbPages (which VmRSS leaves out). Windows: WorkingSetSize; page tables where it lists
-    any.
-    """
-
-    total: int | None = None
-    page_tables: int | None = None
-    large: int | None = None
 
 
 class Accounted(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 
 from wstrace.interfaces import MappedFile, Part
 from wstrace.plugins import default_plugins
-from wstrace_plugins.os.intervals import overlap, union
+from wstrace_plugins.os.intervals import overlap
 
 #: byte ranges of a file, sorted and disjoint: from start up to, not including, end; u64, shape (n,)
 Ranges = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Holder(NamedTuple):
-    """A process that maps the file: which ranges, which of their pages it has in memory; copied: bytes of its own
+    """A process that maps the file: the bytes that it maps, those of them that it has in memory, and those of its own
     copies of pages that it wrote (a private mapping), which are the file's no more.
     """
 
     pid: int
     name: str
-    mapped: Ranges
-    resident: Ranges
+    mapped: int
+    resident: int
     copied: int
 
 
@@ -33,34 +33,20 @@ class Holder(NamedTuple):
 class FileHeat:
     """What of a file is in memory.
 
-    cached: in the page cache; None where the kernel does not say, with the reason in not_cached. refused: processes
-    of which the mappings may not be read.
+    mapped, resident: what any of the holders maps and has in memory, up to the file's end. cached: in the page cache;
+    None where the kernel does not say, with the reason in not_cached. refused: processes of which the mappings may not
+    be read.
     """
 
     path: str
     size: int
     holders: Sequence[Holder]
+    mapped: Ranges
+    resident: Ranges
     cached: Ranges | None
     not_cached: str = ""
     refused: int = 0
     parts: Sequence[Part] = ()
-
-    @property
-    def mapped(self) -> Ranges:
-        """What any process maps, up to the file's end."""
-        return self._together(holder.mapped for holder in self.holders)
-
-    @property
-    def resident(self) -> Ranges:
-        """What any of the processes has in memory, up to the file's end."""
-        return self._together(holder.resident for holder in self.holders)
-
-    def _together(self, several: Iterable[Ranges]) -> Ranges:
-        """What any of several ranges covers, up to the end of the file."""
-        empty = np.empty(0, "<u8")
-        start, end = union(*(np.concatenate(column) for column in zip((empty, empty), *several, strict=True)))
-        keep = start < self.size  # a page may end after the file does
-        return start[keep], np.minimum(end[keep], np.uint64(self.size))
 
     def strip(self, ranges: Ranges, cells: int) -> NDArray[np.float64]:
         """How much of each cell the ranges cover, 0 to 1, from the file's begin to its end, shape (cells,)."""

@@ -24,7 +24,7 @@ from wstrace.schema import (
 )
 from wstrace.text import printable, size
 from wstrace_plugins.os.snapshots import address_space, parts
-from wstrace_plugins.working_set.backend import Totals, backend
+from wstrace_plugins.working_set.backend import backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,8 @@ class WorkingSet:
     mappings: columns start, end, offset, file, dev, ino, flags (schema.ADDRESS_SPACE), sorted by start.
     runs: columns start, pages, flags, row (index into mappings) and, where requested, shares (schema.RESIDENT_PAGES),
         sorted by start. A run with a flag of schema.NOT_RESIDENT is not resident: no total counts it.
-    time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading.
+    time_ns: when it was read, monotonic. cost_seconds: CPU time of the reading. page_table_bytes (VmPTE on Linux),
+    large_bytes (hugetlb, or Windows's large pages): what no resident set counts; None when not known.
     """
 
     pid: int
@@ -67,9 +68,10 @@ class WorkingSet:
     time_ns: int
     mappings: dict[str, NDArray[Any]]
     runs: dict[str, NDArray[Any]]
-    totals: Totals
     strings: Dictionary = field(repr=False)
     cost_seconds: float = 0.0
+    page_table_bytes: int | None = None
+    large_bytes: int | None = None
 
     def __repr__(self) -> str:
         sizes = f"{size(self.total_bytes)} resident, {size(self.private_bytes)} of it private"
@@ -130,16 +132,6 @@ class WorkingSet:
     def swapped_bytes(self) -> int:
         """What is swapped out."""
         return self.count((self.runs["flags"] & PAGE_SWAPPED) != 0)
-
-    @property
-    def large_bytes(self) -> int | None:
-        """Bytes of large pages (hugetlb, or Windows's), which no resident set counts; None when not known."""
-        return self.totals.large
-
-    @property
-    def page_table_bytes(self) -> int | None:
-        """Bytes of page tables (VmPTE on Linux); None when not known."""
-        return self.totals.page_tables
 
     def owner(self, row: int) -> str:
         """The file, or `[heap]`, `[anon]` ..., of the mapping in that row."""
@@ -222,6 +214,6 @@ def read(space: Any, strings: Dictionary, *, shares: bool = False, started: floa
     time_ns = now_ns()
     mappings = space.mappings(strings)
     runs = space.runs(mappings, shares=shares)
-    totals = space.totals()
+    uncounted = space.uncounted()
     cost = time.thread_time() - started
-    return WorkingSet(space.pid, space.name, space.page_size, time_ns, mappings, runs, totals, strings, cost)
+    return WorkingSet(space.pid, space.name, space.page_size, time_ns, mappings, runs, strings, cost, *uncounted)

@@ -44,8 +44,8 @@ def file(path: str, pids: tuple[int, ...], top: int, as_json: bool) -> None:
     if heat.holders:
         columns = [Column("pid", spare=False), Column("mapped"), Column("resident"), Column("copied"),
                    Column("name", "name")]  # fmt: skip
-        rows = [[str(h.pid), size(n_bytes(h.mapped)), size(n_bytes(h.resident)), size(h.copied), h.name]
-                for h in sorted(heat.holders, key=lambda holder: -n_bytes(holder.resident))]  # fmt: skip
+        rows = [[str(h.pid), *map(size, (h.mapped, h.resident, h.copied)), h.name]
+                for h in sorted(heat.holders, key=lambda holder: -holder.resident)]  # fmt: skip
         parts += ["", TextTable.of(columns, rows, top)]
     if heat.parts:
         columns = [Column("resident"), Column("page cache"), Column("size"), Column("part", "name")]
@@ -86,8 +86,7 @@ def _plain(heat: FileHeat) -> dict[str, Any]:
         "schema": 1, "path": heat.path, "size": heat.size, "mapped": ranges(heat.mapped),
         "resident": ranges(heat.resident), "cached": ranges(heat.cached), "resident_bytes": n_bytes(heat.resident),
         "cached_bytes": None if heat.cached is None else n_bytes(heat.cached), "notes": _notes(heat),
-        "processes": [{"pid": h.pid, "name": h.name, "mapped": n_bytes(h.mapped), "resident": n_bytes(h.resident),
-                       "copied": h.copied} for h in heat.holders],
+        "processes": [holder._asdict() for holder in heat.holders],
         "parts": [{"name": part.name, "start": part.start, "end": part.end, "resident": resident, "cached": cached}
                   for part, resident, cached in heat.part_rows()],
     }  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from wstrace_plugins.os.foreign import declare
 from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.named_file import open_named
-from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, parts_of
+from wstrace_plugins.working_set.file_heat import FileHeat, Holder, Ranges, n_bytes, parts_of
 from wstrace_plugins.working_set.linux.space import Space
 
+_NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
 _CHUNK = 1 << 30  # bytes of a file that one call is about; it takes 8 ms
 
 _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
@@ -46,7 +47,8 @@ def file_heat(path: str, pids: Iterable[int], *, chosen: bool) -> FileHeat:
         cached = cached_runs(fd, status)
     finally:
         os.close(fd)
-    real, holders, refused = os.path.realpath(path), [], 0
+    real, refused = os.path.realpath(path), 0
+    found: list[tuple[Holder, Ranges, Ranges]] = []
     for pid in pids:
         try:
             holder = _holder(pid, real, status)
@@ -56,13 +58,23 @@ def file_heat(path: str, pids: Iterable[int], *, chosen: bool) -> FileHeat:
             refused += not isinstance(error, TargetExited)
             continue
         if holder is not None:
-            holders.append(holder)
+            found.append(holder)
+    mapped, resident = (_together(several, status.st_size) for several in ([one[1] for one in found],
+                                                                          [one[2] for one in found]))  # fmt: skip
     known, why = (None, cached) if isinstance(cached, str) else (cached, "")
-    return FileHeat(real, status.st_size, holders, known, why, refused, parts_of(real))
+    holders = [one[0] for one in found]
+    return FileHeat(real, status.st_size, holders, mapped, resident, known, why, refused, parts_of(real))
 
 
-def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:
-    """A process that maps the file; None if it does not. Raises TargetExited, Unavailable."""
+def _together(several: Sequence[Ranges], size: int) -> Ranges:
+    """What any of several ranges covers, up to the end of the file."""
+    start, end = union(*(np.concatenate(column) for column in zip(_NONE, *several, strict=True)))
+    keep = start < size  # a page may end after the file does
+    return start[keep], np.minimum(end[keep], np.uint64(size))
+
+
+def _holder(pid: int, path: str, status: os.stat_result) -> tuple[Holder, Ranges, Ranges] | None:
+    """A process that maps the file, with what it maps and has; None if it does not. Raises Unavailable."""
     strings = Dictionary()
     with Space(pid) as space:
         mappings = space.mappings(strings)
@@ -80,14 +92,15 @@ def _holder(pid: int, path: str, status: os.stat_result) -> Holder | None:
         start = runs["start"] + base[runs["row"]]
         end = start + runs["pages"].astype("<u8") * np.uint64(space.page_size)
         copied = int(runs["pages"][own].sum(dtype=np.int64)) * space.page_size
-        return Holder(pid, space.name, mapped, union(start[ours], end[ours]), copied)
+        resident = union(start[ours], end[ours])
+        return Holder(pid, space.name, n_bytes(mapped), n_bytes(resident), copied), mapped, resident
 
 
 def cached_runs(fd: int, status: os.stat_result) -> Ranges | str:
     """The byte ranges of an open regular file in the page cache; or why they are not known."""
     if not (os.geteuid() in (0, status.st_uid) or os.access(f"/proc/self/fd/{fd}", os.W_OK)):
         return "the kernel says which pages are in the page cache only of a file that one owns or may write"
-    starts, ends = [np.empty(0, "<u8")], [np.empty(0, "<u8")]
+    found: list[Ranges] = []
     for begin in range(0, status.st_size, _CHUNK):
         length = min(_CHUNK, status.st_size - begin)
         try:
@@ -97,12 +110,11 @@ def cached_runs(fd: int, status: os.stat_result) -> Ranges | str:
             return f"what of the file is in the page cache is not known: it cannot be mapped: {why}"
         with mapping as mapped:
             here = np.frombuffer(mapped, "u1")
-            found = np.zeros(-(-length // mmap.PAGESIZE), "u1")
-            refused = _mincore(here.ctypes.data, length, found.ctypes.data)
+            there = np.zeros(-(-length // mmap.PAGESIZE), "u1")
+            refused = _mincore(here.ctypes.data, length, there.ctypes.data)
             del here  # it keeps the mapping open
         if refused:
             return f"mincore: {libc.last_error().strerror}"
-        edges = np.flatnonzero(np.diff((found & 1).astype("i1"), prepend=0, append=0))
-        starts.append(begin + edges[::2] * mmap.PAGESIZE)
-        ends.append(np.minimum(begin + edges[1::2] * mmap.PAGESIZE, status.st_size))
-    return union(np.concatenate(starts).astype("<u8"), np.concatenate(ends).astype("<u8"))
+        edges = begin + np.flatnonzero(np.diff((there & 1).astype("i1"), prepend=0, append=0)) * mmap.PAGESIZE
+        found.append((edges[::2].astype("<u8"), edges[1::2].astype("<u8")))
+    return _together(found, status.st_size)

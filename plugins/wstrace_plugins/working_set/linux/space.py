@@ -28,7 +28,7 @@ from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.schema import NOT_RESIDENT
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux import procfs, userfaultfd
-from wstrace_plugins.working_set.backend import KeeperFailed, Totals
+from wstrace_plugins.working_set.backend import KeeperFailed
 from wstrace_plugins.working_set.linux import pagemap_runs, smaps
 
 if TYPE_CHECKING:
@@ -106,11 +106,10 @@ class Space(Closing):
             raise Unavailable("the kernel hides the numbers of page frames", "run wstrace as root")
         return frames
 
-    def totals(self) -> Totals:
-        """VmRSS and VmPTE, and HugetlbPages, which VmRSS leaves out (smaps_rollup would cost as much as a scan)."""
+    def uncounted(self) -> tuple[int | None, int | None]:
+        """Bytes of page tables and of large pages, which are in no resident set; None = not known."""
         status = self._status()
-        return Totals(total=_kilobytes(status, "VmRSS"), page_tables=_kilobytes(status, "VmPTE"),
-                      large=_kilobytes(status, "HugetlbPages"))  # fmt: skip
+        return _kilobytes(status, "VmPTE"), _kilobytes(status, "HugetlbPages")
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Takes every page out of memory, by a way that cannot change the target's data: MADV_PAGEOUT on every run.
@@ -291,9 +290,9 @@ class HeldSpace(Space):
         self._seen, self._last_status = now, procfs.status(self.pid)
         return True
 
-    def totals(self) -> Totals:
-        """No totals: the system's counters end with the process."""
-        return Totals()
+    def uncounted(self) -> tuple[int | None, int | None]:
+        """Not known: the system's counters end with the process."""
+        return None, None
 
     def close(self) -> None:
         """Closes its files; the keeper then frees the memory. May be called again."""

@@ -29,7 +29,7 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_BLOCK, PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.working_set.backend import Accounted, Totals
+from wstrace_plugins.working_set.backend import Accounted
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.blocks import PAGE
 
@@ -231,11 +231,9 @@ class Space(Closing):
         found: NDArray[np.bool_] = blocks >= np.uint64(processes.KERNEL_BASE)
         return found
 
-    def totals(self) -> Totals:
-        """Bytes of the working set, and of page tables if any are listed; large pages are not known."""
-        counters = processes.counters(self._api, self._handle)
-        tables = int(self.of_kernel(self._blocks).sum()) * PAGE
-        return Totals(counters.working_set if counters else None, tables or None)
+    def uncounted(self) -> tuple[int | None, int | None]:
+        """Bytes of page tables if any are listed; large pages are not known."""
+        return int(self.of_kernel(self._blocks).sum()) * PAGE or None, None
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Calls EmptyWorkingSet. No data is lost."""

@@ -159,14 +159,14 @@ def count_once(chosen: Sequence[ChosenCgroups]) -> None:
         left -= group.members.keys()
 
 
-def group(kind: str, name: str) -> Group:
-    """The group of Platform.group().
+def group(kind: str, name: str, cgroups: Cgroups | None = None) -> Group:
+    """The group of Platform.group(), of these cgroups or those of the machine.
 
     Raises:
         TargetExited: there is none of that name. UsageError: it is no name, or one of several.
         Unavailable: the cgroups are not mounted, or not for perf events.
     """
-    cgroups = Cgroups.mounted()
+    cgroups = cgroups or Cgroups.mounted()
     if kind == "all":
         return Everything(cgroups)
     if kind == "cgroup":
@@ -176,8 +176,9 @@ def group(kind: str, name: str) -> Group:
         whole = names.container_id(found[0].path)
         label, takes = whole[:12], lambda path: names.own_container_id(path) == whole
     elif kind == "unit":
-        label, found = unit_name(name), cgroups.unit(name)
+        label = unit_name(name)
         takes = lambda path: fnmatchcase(names.own_unit(path), label)  # noqa: E731 - as the others
+        found = cgroups.taken(takes, f"no unit {label} has a cgroup", f"is it active? systemctl status {label}")
     else:
         raise UsageError(f"there is no kind of group {kind!r}", "one of cgroup, container, unit, all")
     return ChosenCgroups(f"{kind} {label}", cgroups, found, takes)

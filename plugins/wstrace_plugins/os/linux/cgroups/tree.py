@@ -139,10 +139,14 @@ class Cgroups:
         """
         if not glob.has_magic(pattern) or self._is_there(pattern):
             return [self.at(pattern)]
-        takes = self.taken_by(pattern)
-        return self._some(
-            (one for one in self.all() if takes(one.path)), f"no cgroup below {self.folder} matches {pattern}", ""
-        )
+        return self.taken(self.taken_by(pattern), f"no cgroup below {self.folder} matches {pattern}")
+
+    def taken(self, takes: Callable[[str], bool], why: str, remedy: str = "") -> list[Cgroup]:
+        """Those whose path is taken. Raises TargetExited, with these words, where there is none."""
+        found = [one for one in self.all() if takes(one.path)]
+        if not found:
+            raise TargetExited(why, remedy)
+        return found
 
     def taken_by(self, pattern: str) -> Callable[[str], bool]:
         """Whether a path or glob chooses a cgroup by its path, also one that is made later. Raises UsageError."""
@@ -177,19 +181,6 @@ class Cgroups:
                 f"no cgroup is that of a container {prefix}", "is it running? docker ps, crictl ps or podman ps tells"
             )
         return next(iter(found.values()))
-
-    def unit(self, name: str) -> list[Cgroup]:
-        """The cgroups of systemd's units of that name or glob, of the system's manager and of its users'.
-
-        Args:
-            name: `nginx.service`; `nginx` is taken for that, as systemctl takes it.
-
-        Raises:
-            TargetExited: there is none, or it does not run.
-        """
-        wanted = unit_name(name)
-        found = (one for one in self.all() if fnmatchcase(names.own_unit(one.path), wanted))
-        return self._some(found, f"no unit {wanted} has a cgroup", f"is it active? systemctl status {wanted}")
 
     def memory(self, cgroup: Cgroup) -> MemoryFiles:
         """The files that tell of a cgroup's memory.
@@ -234,12 +225,6 @@ class Cgroups:
 
     def _is_there(self, path: str) -> bool:
         return (self.folder / self.below(path).lstrip("/")).is_dir()
-
-    @staticmethod
-    def _some(found: Iterable[Cgroup], why: str, remedy: str) -> list[Cgroup]:
-        if not (some := list(found)):
-            raise TargetExited(why, remedy)
-        return some
 
 
 def matches(path: str, pattern: str) -> bool:
