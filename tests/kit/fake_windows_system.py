@@ -121,17 +121,6 @@ class FakeSystem:
             place = following
         return 0
 
-    def LookupAccountSidW(
-        self, system: None, sid: int, name: int, chars: int, domain: int, domain_chars: int, use: int
-    ) -> int:
-        """The fake SIDs are the names."""
-        text = bytes(at(sid, "u1", 12)).rstrip(b"\0").decode()
-        at(name, "<u2", 256)[:] = 0
-        at(domain, "<u2", 256)[:] = 0
-        write_utf16(name, text, 256)
-        write_utf16(domain, "HERE", 256)
-        return 1
-
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     def CreateJobObjectW(self, security: None, name: None) -> int:

@@ -234,7 +234,7 @@ class LinuxPlatform(Platform):
         self._check_room()
         stat = procfs.stat(pid)
         if stat.gone:
-            raise TargetExited(f"process {pid} ({stat.name}) has ended; its parent has not taken note yet")
+            raise TargetExited(f"process {pid} ({stat.name}) has ended, or its first thread has")
         if stat.kernel_thread:
             raise Unavailable(f"process {pid} ({stat.name}) is a kernel thread: it has no memory of its own")
         return LinuxTarget(pid, stat.name)
@@ -400,9 +400,7 @@ def _pidfd(pid: int) -> int | None:
     try:
         fd: int = os.pidfd_open(pid)
     except ProcessLookupError:
-        if procfs.stat(pid).gone:
-            raise TargetExited(f"there is no process {pid}") from None
-        return None  # Only its first thread has ended, and the process goes on: seen on Linux 6.18.
+        raise TargetExited(f"there is no process {pid}") from None
     except (OSError, AttributeError):
         return None
     return fd

@@ -161,7 +161,7 @@ def _scan_refused(number: int, flags: int) -> OSError | Unavailable:
 
 def _open(pid: int) -> int:
     """A descriptor of the pagemap of a process, 0 = ours. Raises TargetExited, Unavailable."""
-    path = f"/proc/{procfs.memory_task(pid) if pid else 'self'}/pagemap"
+    path = f"/proc/{pid or 'self'}/pagemap"
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

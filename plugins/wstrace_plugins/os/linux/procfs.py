@@ -63,7 +63,6 @@ class Stat(NamedTuple):
     major: int
     major_children: int
     cpu_seconds: float
-    threads: int
     #: The device number of its terminal, as st_rdev has it; 0 = none.
     terminal: int
     started_ticks: int
@@ -74,8 +73,10 @@ class Stat(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """True for a zombie, which has no memory any more. A process whose first thread alone has ended continues."""
-        return self.state in _ENDED and self.threads <= 1
+        """True for a zombie, which has no memory any more, and for a process whose first thread has ended
+        (pthread_exit()): it goes on, but only its other threads show its memory, and they are not searched for.
+        """
+        return self.state in _ENDED
 
 
 class Maps(NamedTuple):
@@ -140,7 +141,7 @@ def read_maps(pid: int) -> Maps:
         TargetExited: there is no such process.
         Unavailable: it belongs to another user.
     """
-    path = f"/proc/{memory_task(pid)}/maps"
+    path = f"/proc/{pid}/maps"
     try:
         with open(path, "rb", buffering=0) as opened:
             return parse_maps(pieces(opened.fileno()))
@@ -167,18 +168,6 @@ def pieces(fd: int, *, lines: int = 1) -> Iterator[bytes]:
         if found > most * lines:
             raise Unavailable(f"a process lists more than {most} mappings (vm.max_map_count): they are not read")
         yield whole + end
-
-
-def memory_task(pid: int) -> int:
-    """The thread whose /proc files show the process's memory: the first one, or another if that one has ended by
-    pthread_exit(). Raises TargetExited.
-    """
-    if stat(pid).state in _ENDED:
-        for tid in threads(pid):
-            with contextlib.suppress(Unavailable):
-                if stat(tid).state not in _ENDED:
-                    return tid
-    return pid
 
 
 def parse_maps(text: Iterable[bytes]) -> Maps:
@@ -225,7 +214,7 @@ def stat(pid: int) -> Stat:
     return Stat(
         pid=pid, name=head.partition("(")[2], state=f[0], ppid=int(f[1]), kernel_thread=bool(int(f[6]) & _PF_KTHREAD),
         minor=int(f[7]), minor_children=int(f[8]), major=int(f[9]), major_children=int(f[10]),
-        cpu_seconds=(int(f[11]) + int(f[12])) / ticks, threads=int(f[17]), terminal=int(f[4]) & 0xFFFF_FFFF,
+        cpu_seconds=(int(f[11]) + int(f[12])) / ticks, terminal=int(f[4]) & 0xFFFF_FFFF,
         started_ticks=int(f[19]),
         mapped_bytes=int(f[20]), resident_bytes=int(f[21]) * page, image=(int(f[23]), int(f[24]), int(f[25])),
     )  # fmt: skip
@@ -278,16 +267,8 @@ def status(pid: int) -> dict[str, str]:
     """The fields of /proc/PID/status. Raises TargetExited."""
     # Not splitlines(): the process's own name is among the fields, and may contain any line separator that Python
     # knows.
-    lines = os.fsdecode(_status(pid)).split("\n")
+    lines = os.fsdecode(read(pid, "status")).split("\n")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-def _status(pid: int) -> bytes:
-    """/proc/PID/status, of a thread that has the process's memory."""
-    text = read(pid, "status")
-    if _field(text, b"State")[:1] in _ENDED.encode() and (task := memory_task(pid)) != pid:
-        return read(task, "status")
-    return text
 
 
 def _field(text: bytes, name: bytes) -> bytes:
@@ -304,7 +285,7 @@ class Resident(NamedTuple):
 
 def resident(pid: int) -> Resident:
     """Its peak and present resident bytes; 0 for a process without memory. Raises TargetExited."""
-    text = _status(pid)
+    text = read(pid, "status")
     peak, now = (int(_field(text, key).removesuffix(b"kB") or 0) * 1024 for key in (b"VmHWM", b"VmRSS"))
     return Resident(peak, now)
 

@@ -133,7 +133,6 @@ OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p
 GetTokenInformation = declare(
     "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
 )
-LookupAccountSidW = declare("advapi32.dll", "LookupAccountSidW", c_int32, c_wchar_p, *[c_void_p] * 6)
 LookupPrivilegeValueW = declare("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
 AdjustTokenPrivileges = declare(
     "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p

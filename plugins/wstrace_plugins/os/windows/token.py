@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 import numpy as np
 
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.layouts import LUID_AND_ATTRIBUTES, PRIVILEGE_SET
-from wstrace_plugins.os.windows.paths import utf16
 
 _TOKEN_QUERY, _TOKEN_ADJUST_PRIVILEGES = 0x08, 0x20
 _TOKEN_USER, _TOKEN_ELEVATION = 1, 20  # TOKEN_INFORMATION_CLASS
 _SE_PRIVILEGE_ENABLED = 2
 _ERROR_NOT_ALL_ASSIGNED = 1300
-_NAME_CHARS = 256
 
 
 @contextmanager
@@ -41,26 +37,6 @@ def user(api: WindowsApi, process: int) -> bytes:
         if not api.GetTokenInformation(token, _TOKEN_USER, at, len(information), size.ctypes.data):
             raise winapi.failed("GetTokenInformation", api.GetLastError())
     return information[16 : int(size[0])].tobytes()
-
-
-def user_name(api: WindowsApi, pid: int) -> str:
-    """`DOMAIN\\name` of the user that a process runs as; "" when its token is refused or the name is not known."""
-    try:
-        with processes.opened(api, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
-            return _account(api, user(api, handle))
-    except Unavailable:
-        return ""
-
-
-@lru_cache(maxsize=256)  # a lookup may wait for a server of the domain
-def _account(api: WindowsApi, sid: bytes) -> str:
-    texts, sizes, use = np.zeros((2, _NAME_CHARS), "<u2"), np.full(2, _NAME_CHARS, "<u4"), np.zeros(1, "<u4")
-    sid_at, at = np.frombuffer(sid, "u1"), sizes.ctypes.data
-    done = api.LookupAccountSidW(
-        None, sid_at.ctypes.data, texts[1].ctypes.data, at + 4, texts[0].ctypes.data, at, use.ctypes.data
-    )
-    parts = [utf16(text).partition("\0")[0] for text in texts] if done else []
-    return "\\".join(part for part in parts if part)
 
 
 def elevated(api: WindowsApi) -> bool:

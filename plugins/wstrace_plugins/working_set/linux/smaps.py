@@ -37,7 +37,7 @@ Smaps = dict[int, dict[bytes, list[bytes]]]
 
 def read(pid: int) -> Smaps:
     """The fields of each mapping that are used here. Raises TargetExited or Unavailable."""
-    path = f"/proc/{procfs.memory_task(pid)}/smaps"
+    path = f"/proc/{pid}/smaps"
     try:
         with FileIO(path) as opened:
             return parse(opened.fileno())
@@ -65,7 +65,7 @@ def rollup(pid: int) -> dict[str, int]:
         TargetExited: there is no such process.
         Unavailable: it belongs to someone else.
     """
-    text = procfs.read(procfs.memory_task(pid), "smaps_rollup")
+    text = procfs.read(pid, "smaps_rollup")
     lines = (line.split() for line in text.split(b"\n")[1:])
     return {words[0].decode().rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3}
 
@@ -103,7 +103,7 @@ def clear_referenced(pid: int) -> Callable[[], list[Use]]:
 
 def _clear(pid: int) -> None:
     try:
-        with FileIO(f"/proc/{procfs.memory_task(pid)}/clear_refs", "w") as file:
+        with FileIO(f"/proc/{pid}/clear_refs", "w") as file:
             file.write(b"1")
     except (FileNotFoundError, ProcessLookupError):
         raise TargetExited(f"there is no process {pid}") from None

@@ -90,10 +90,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def listed() -> Iterator[tuple[int, int, str, str, int]]:
-    """Every process with a working set; a parent's pid may have been reused; user is "" when its token is refused."""
+    """Every process with a working set; a parent's pid may have been reused; users are not named here."""
     for pid, parent, name, resident in processes.listed(winapi):
         if resident:
-            yield pid, parent, name, token.user_name(winapi, pid), resident
+            yield pid, parent, name, "", resident
 
 
 def size(pid: int) -> tuple[int, int]:
