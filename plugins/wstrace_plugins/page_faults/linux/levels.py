@@ -65,7 +65,7 @@ def settled_level(context: Context, kernel: bool) -> Level:
             raise no_groups(error) from None
     for target in context.targets:
         try:
-            found = allowed(procfs.memory_task(target.pid), kernel)
+            found = allowed(target.pid, kernel)
         except ProcessLookupError:
             raise TargetExited(f"there is no process {target.pid}") from None
         except OSError as error:
