@@ -31,7 +31,10 @@ def test_a_command_that_takes_more_than_its_baseline(tmp_path):
     said, warned = check(tmp_path, 8)
     assert "record one: wstrace check --update" in warned
     assert said.count("printed") == 1, "of the first run only"
-    check(tmp_path, 8, "--require-baseline", code=120)
+    said, reported = check(tmp_path, 8, "--require-baseline", code=120)
+    assert said.splitlines()[-3].startswith("peak "), "bytes before faults"
+    assert reported.splitlines()[-1].startswith("wstrace: there is no baseline (")
+    assert reported.splitlines()[-1].endswith("; record a baseline: wstrace check --update")
     _, reported = check(tmp_path, 8, "--update")
     assert "it is in " in reported
     (environment,) = json.loads((tmp_path / "b" / "baseline.json").read_text())["environments"].values()
@@ -65,7 +68,7 @@ def test_a_file_that_is_no_baseline_is_recorded_anew(tmp_path):
 def test_limits_and_the_failure_of_the_command(tmp_path):
     found = json.loads(check(tmp_path, 8, "--peak", "1GiB", "--faults", "1000000", "--json")[0])
     assert found["ok"]
-    assert found["answer"].startswith("within its budget: faults ")
+    assert found["answer"].startswith("within its budget: peak ")
     assert found["limit"] == {"peak": 1 << 30, "faults": 1_000_000}
     _, reported = check(tmp_path, 8, "--peak", "4MiB", "--faults", "10", code=120)
     assert "limit 4.0 MiB" in reported

@@ -36,7 +36,7 @@ _MOST_BYTES = 64 << 20
 _NOT_COMPARED = frozenset(("cpu",))
 
 #: The figures of a baseline; the others, and a limit's, are of the moment. In bytes, but for the faults.
-FIGURES = ("faults", "peak", "new")
+FIGURES = ("peak", "new", "faults")
 #: Names that are kept of what brought the memory.
 NAMES = 20
 #: A change is judged past the largest of: so many times the spread, this share, so many pages.

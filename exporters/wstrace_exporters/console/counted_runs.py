@@ -55,7 +55,7 @@ class Runs:
             goes there.
 
     Attributes:
-        figures: of each run that counts: `faults`, `major` and `peak`, as far as the system says them.
+        figures: of each run that counts: `peak`, `faults` and `major`, as far as the system says them.
     """
 
     def __init__(self, platform: Platform, command: Sequence[str], *, to_stderr: bool) -> None:
@@ -77,8 +77,8 @@ class Runs:
         with closing(self._platform.launch(self._command)) as target:
             code, used = _to_the_end(target)
         if counts:
-            known = {"faults": used.faults, "major": used.major,
-                     "peak": None if used.peak_sampled else used.peak_resident_bytes}  # fmt: skip
+            peak = None if used.peak_sampled else used.peak_resident_bytes
+            known = {"peak": peak, "faults": used.faults, "major": used.major}
             self.figures.append({name: value for name, value in known.items() if value is not None})
         return code
 

@@ -62,20 +62,23 @@ def check(ctx: click.Context, /, target: tuple[str, ...], *, path: str, as_json:
         judgement = earlier.judged(measured.figures, platform.page_size) if earlier else Judgement()
     _judge_limits(judgement, runs, options)
     missing = "" if earlier or options["update"] else file.why_not(machine) or f"{path} has nothing of {name}"
-    if missing and options["require_baseline"]:
-        judgement.broken.append(f"not judged by a baseline: {missing}")
     if judgement.broken or options["update"]:
         measured = runs.traced()
+    over = f"over its budget: {'; '.join(judgement.broken)}" if judgement.broken else ""
+    if missing and options["require_baseline"]:
+        over = "; ".join(filter(None, (over, missing)))
+        judgement.broken.append(missing)
     if options["update"]:
         file.record(machine, {name: measured}, platform.page_size)
         file.save()
-    _tell(judgement, runs, measured, earlier, as_json=as_json)
+    _show(judgement, over, runs, measured, earlier, as_json=as_json)
     if options["update"]:
         warn(f"{printable(name, 60)} is in {printable(path)}: {plural(measured.runs, 'run')}")
     elif missing and not options["require_baseline"]:
         warn(f"not judged by a baseline: {printable(missing)}; record one: wstrace check --update")
-    if judgement.broken:
-        raise BudgetError(_over(judgement))
+    if over:
+        required = missing and options["require_baseline"]
+        raise BudgetError(over, "record a baseline: wstrace check --update" if required else "")
     return 0
 
 
@@ -96,7 +99,7 @@ def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> 
     """Adds the limits of the command line, each of which a figure that cannot be had breaks."""
     from wstrace.analysis.baseline import written
 
-    for figure in ("faults", "major", "peak"):
+    for figure in ("peak", "faults", "major"):
         limit = options[figure]
         if limit is None:
             continue
@@ -107,19 +110,17 @@ def _judge_limits(judgement: Judgement, runs: Runs, options: dict[str, Any]) -> 
             judgement.broken.append(f"{figure} {written(figure, runs.least[figure])}, limit {written(figure, limit)}")
 
 
-def _over(judgement: Judgement) -> str:
-    """What is past its limit, in words; "" = nothing is."""
-    return f"over its budget: {'; '.join(judgement.broken)}" if judgement.broken else ""
-
-
-def _tell(judgement: Judgement, runs: Runs, measured: Entry, earlier: Entry | None, *, as_json: bool) -> None:
+def _show(
+    judgement: Judgement, over: str, runs: Runs, measured: Entry, earlier: Entry | None, *, as_json: bool
+) -> None:
+    """Prints the figures, what is over them, and who brings more."""
     from wstrace.analysis.baseline import Entry, grew, written
 
-    rows = grew(earlier or Entry({}, {}, 0, (), measured.level), measured) if judgement.broken else []
+    rows = grew(earlier or Entry({}, {}, 0, (), measured.level), measured) if over else []
     if as_json:
         figures = ", ".join(f"{name} {written(name, value)}" for name, value in runs.least.items())
         within = f"within its budget: {figures}" if judgement.limit else f"no budget: {figures}"
-        print_json({"schema": 2, "ok": not judgement.broken, "answer": _over(judgement) or within,
+        print_json({"schema": 2, "ok": not judgement.broken, "answer": over or within,
                     "notes": judgement.noisy, "total": runs.least,
                     "rows": [{"label": name, "change": now - was, "first": was, "second": now}
                              for name, was, now in rows],
