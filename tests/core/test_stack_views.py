@@ -75,9 +75,16 @@ def test_a_script_that_starts_a_package_is_not_the_users_own_and_one_with_functi
     own = ("work", "/venv/bin/tool", 4)
     counts = counted(Fault(python=[FRAME, own, ("<module>", "/venv/bin/tool", 9)]))
     assert labels(counts, "line") == {"work tool:4": 1}
-    for relative in ("venv/bin/gunicorn", "./venv/bin/gunicorn", "../venv/bin/gunicorn"):
+    spelled = (
+        "venv/bin/gunicorn",
+        "./venv/bin/gunicorn",
+        "../venv/bin/gunicorn",
+        "/me/../venv/bin/gunicorn",
+        "/./venv/bin/gunicorn",
+    )
+    for relative in spelled:
         counts = counted(Fault(python=[FRAME, ("<module>", relative, 8)]))
-        assert labels(counts, "line") == {"(package pandas)": 1}, "a relative path beside an absolute one"
+        assert labels(counts, "line") == {"(package pandas)": 1}, "however it is spelled"
     counts = counted(Fault(python=[LOADS, ("<module>", "/home/me/bin/tool", 9)]))
     assert labels(counts, "line") == {"<module> tool:9": 1}, "no interpreter lies beside this folder"
 

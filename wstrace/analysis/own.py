@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
@@ -93,7 +94,7 @@ class OwnRule:
 
     def origins(self, files: Iterable[SourceFile]) -> list[tuple[Origin, str]]:
         """For each file whose code it is, and the package that it belongs to ("" = none)."""
-        files = [file._replace(path=slashed(file.path)) for file in files]
+        files = [file._replace(path=_plain(file.path)) for file in files]
         prefixes = {match[1] or "" for file in files if (match := re.match(_LIBRARY, file.path))}
         return [self._origin(file, prefixes) for file in files]
 
@@ -155,6 +156,12 @@ def _is_below(path: str, folder: str) -> bool:
 def slashed(path: str) -> str:
     """The path of Windows or Linux with `/` between its parts."""
     return path.replace("\\", "/")
+
+
+def _plain(path: str) -> str:
+    """The path without `/./` and `/../`, which CPython keeps of a script that is started by `../bin/gunicorn`."""
+    path = slashed(path)
+    return posixpath.normpath(path) if re.search(r"/\.\.?/", path) else path
 
 
 class JitFunction(NamedTuple):
