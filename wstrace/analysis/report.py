@@ -200,7 +200,9 @@ def _answer(
 ) -> str:  # fmt: skip
     """`249.2 MiB at the peak: 92.8 import pandas app.py:2, 61.3 load app.py:4, ...`; seen: faults before the filter."""
     whole = total.get(lead, 0)
-    unit, divisor = unit_of(whole) if lead not in COUNTS else ("", 1.0)
+    # growth and shrinking may cancel each other out
+    largest = max(abs(whole), lines[0][lead] if lines else 0)
+    unit, divisor = unit_of(largest) if lead not in COUNTS else ("", 1.0)
 
     def amount(n: float) -> str:
         return f"{n / divisor:,.1f}" if unit else written(lead, n)

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.composition import Composition
+from wstrace.analysis.composition import Composition, Past, keys_of
 from wstrace.analysis.dimensions import Row, most_of, name_of, rows_of
 from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
 from wstrace.analysis.report import Report, completeness
 from wstrace.analysis.tally import begins
-from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON
+from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON, PAGE_EXCLUSIVE
 from wstrace.table import Recorded
-from wstrace.text import plural, size, unit_of
+from wstrace.text import duration, plural, size, unit_of
 
 _NEVER = np.iinfo(np.uint64).max
 _CUT = np.int64(-1)
@@ -35,6 +35,8 @@ def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
         UsageError: there is no such dimension.
     """
     found = Unshared(Composition(trace, by=by))
+    if found.earlier and (report := _of_earlier_forks(trace, by)) is not None:
+        return report
     past = found.of.past
     total = {"copied": found.total, "at_the_end": found.at_the_end}
     rows = found.rows(*by)
@@ -152,6 +154,32 @@ class Unshared:
             f"{bound}{while_it_ran / divisor:,.1f} {unit} un-shared after {plural(len(np.unique(self._fork)), 'fork')}"
         )
         return f"{head}{': ' * bool(words)}{words}{end}"
+
+
+def _of_earlier_forks(trace: Recorded, by: Sequence[str]) -> Report | None:
+    """What processes copied of forks before the trace; None where no two snapshots show it.
+
+    These are the pages that were shared in the first snapshot and are of one process alone in the last one, and that a
+    fault was on: others are its own as whoever shared them has ended.
+    """
+    past = Past(trace, [("exit", ()), ("start", ())], by=by)
+    now, then = (Composition(trace, past=past, number=number) for number in (0, 1))
+    seconds = (now.inputs.time_ns - then.inputs.time_ns) / 1e9
+    if not now.rss or seconds <= 0:
+        return None
+    exclusive = [(of.column("flags") & PAGE_EXCLUSIVE) != 0 for of in (now, then)]
+    pages = [keys_of(of.inputs.runs, of.page_size)[1] for of in (now, then)]
+    copied = np.isin(pages[0], pages[1][~exclusive[1]]) & exclusive[0] & (now.owner >= 0)
+    sums = np.bincount(now.fault_cells[now.owner[copied]], minlength=len(past.cube)) * now.page_size
+    total, lines = int(sums.sum()), rows_of(past.labels("line"), {"copied": sums}, "copied")
+    unit, divisor = unit_of(total)
+    words = most_of(((name_of(row.label), row["copied"], 0) for row in lines), total, lambda n: f"{n / divisor:,.1f}")
+    complete = completeness(trace, past, None, {name: past.cube.measure(name) for name in past.cube.sums})
+    answer = f"{total / divisor:,.1f} {unit} un-shared in {duration(seconds)}, of forks before the trace"
+    return Report(tuple(by), "copied", f"{answer}{': ' * bool(words)}{words}", complete,
+                  list(trace.info.obstacles), {"copied": total, "at_the_end": 0},
+                  rows_of(past.labels(*by), {"copied": sums}, "copied"), facts=trace.info.to_dict(),
+                  ledger=trace.ledger.as_dict(), more={"forks": [], "at_least": True, "estimated": False})  # fmt: skip
 
 
 def _ran(row: Row) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.errors import UsageError
+from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace_plugins.os.few_notes import FewNotes
 from wstrace_plugins.working_set.backend import backend
@@ -33,7 +33,8 @@ class WorkingSetSource(SnapshotSource):
     Args:
         interval: seconds between two snapshots, 0 = one snapshot; by default an attached process is read at the start
             and at the end, a launched one after 50 ms, 100 ms, 200 ms ... and then every second.
-        shares: also count the mappings of each page (Linux: /proc/kpagecount, root only).
+        shares: also count the mappings of each page (Linux: /proc/kpagecount, root only); by default where that is
+            possible and several processes are traced, of which the shared pages would count for each otherwise.
         max_cpu: at most this share of one CPU; the interval is stretched to stay below it.
     """
 
@@ -44,7 +45,7 @@ class WorkingSetSource(SnapshotSource):
         self,
         *,
         interval: float | None = None,
-        shares: bool = False,
+        shares: bool | None = None,
         max_cpu: float = 0.05,
     ) -> None:
         if interval is not None and interval < 0:
@@ -102,7 +103,10 @@ class WorkingSetSource(SnapshotSource):
     def _sample(self) -> Iterator[Batch]:
         """Takes a snapshot of every process, then sets the time of the next one from what this one cost."""
         self._begun_ns, before = now_ns(), self._cpu_seconds
-        for taken in self._snapshots(traced(self._context, self._backend), shares=self._shares):
+        pids = traced(self._context, self._backend)
+        if self._shares is None and len(pids) > 1:
+            self._shares = _counted()
+        for taken in self._snapshots(pids, shares=bool(self._shares)):
             self._last_ns = taken.time_ns
             yield from taken.batches(self._number, self.name)
         cost = self._cpu_seconds - before
@@ -110,3 +114,12 @@ class WorkingSetSource(SnapshotSource):
         self._due = max(time.monotonic() + self._pause, self._earliest)
         if self._interval is None:
             self._pause = self._pause if math.isinf(self._pause) else min(self._pause * 2, _MOST_SECONDS)
+
+
+def _counted() -> bool:
+    """Whether the mappings of pages can be counted here."""
+    try:
+        working_set(shares=True)
+    except Unavailable:
+        return False
+    return True
