@@ -153,9 +153,13 @@ def report(
         of = Composition(trace, past=past, number=first)
         sums = of.sums
         if len(moments) > first + 1 and past.inputs[-1].time_ns < of.inputs.time_ns:
-            before = Composition(trace, past=past, number=first + 1).sums["resident"]
-            more = np.zeros(len(before) - len(sums["resident"]), np.int64)
-            sums = {**sums, "grown": np.append(sums["resident"], more) - before}
+            before = Composition(trace, past=past, number=first + 1)
+            # where shared memory is divided at one of the moments alone, it counts for each process at both
+            name = "resident" if before.divided == of.divided or "rss" not in before.sums else "rss"
+            now = np.append(
+                sums.get(name, sums["resident"]), np.zeros(len(past.cube) - len(sums["resident"]), np.int64)
+            )
+            sums = {**sums, "grown": now - before.sums[name]}
     if not lead:
         lead = "faults" if of is None else "grown" if "grown" in sums else "resident"
     lines = rows_of(past.labels("line"), sums, lead)
