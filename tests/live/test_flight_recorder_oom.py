@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -179,3 +180,77 @@ def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
     assert code == 0
     assert "killed" not in said
     assert list(tmp_path.glob("api*")) == []
+
+
+#: Reads a file of more pages than it may have, again and again; begins on request.
+READS = """
+import mmap, sys
+file = open(sys.argv[1], 'rb')
+memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+sys.stdin.readline()
+while True:
+    for at in range(0, len(memory), 4096): memory[at]
+"""
+
+
+@pytest.fixture
+def waiting(tmp_path, cgroup):
+    """A program of the cgroup that waits for memory from its first line of input on; the files of the cgroup."""
+    from wstrace_plugins.os.linux.cgroups.tree import Cgroups
+
+    cgroups = Cgroups.mounted()
+    files = cgroups.memory(cgroups.at(cgroup.path))
+    if files.pressure_file is None:
+        pytest.skip("this kernel does not tell pressure")
+    path = tmp_path / "read.bin"
+    path.write_bytes(bytes(2 * LIMIT))
+    with path.open("rb") as file:  # what is in the page cache already counts for whoever brought it
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with subprocess.Popen([*cgroup.joining(), sys.executable, "-S", "-c", READS, path],
+                          stdin=subprocess.PIPE) as program:  # fmt: skip
+        yield program, files
+        program.kill()
+
+
+def begin(program: subprocess.Popen[bytes]) -> None:
+    """Lets it read."""
+    program.stdin.write(b"\n")
+    program.stdin.flush()
+
+
+@pytest.mark.timeout(200)
+def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
+    program, files = waiting
+    attach = ["attach", str(program.pid), "--keep", "60s", "--on", "psi=50ms/2s", "-o", "api.wst", "--quiet"]
+    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
+                              stderr=subprocess.PIPE)  # fmt: skip
+    try:
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
+        begin(program)
+        deadline = time.monotonic() + 100
+        while not (tmp_path / "api-1.wst").exists() and tracer.poll() is None:
+            assert time.monotonic() < deadline, f"{files.pressure_file}"
+            time.sleep(0.1)
+        program.kill()
+        said = tracer.communicate(timeout=60)[1]
+    finally:
+        tracer.kill()
+        tracer.communicate()
+    with wstrace.open_trace(str(tmp_path / "api-1.wst")) as trace:
+        recording = Recording.of(trace.info.extra)
+    assert recording is not None
+    assert recording.what == "psi=50ms/2s", said
+    assert recording.cgroup == cgroup.path
+
+
+def test_a_limit_that_is_not_there_is_reported_before_anything_is_traced(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "psi=300ms/2s"],
+                              cwd=tmp_path, capture_output=True, text=True, timeout=60)  # fmt: skip
+        process.kill()
+    assert done.returncode == 122
+    assert done.stderr.startswith("wstrace: ")
+    assert "trigger psi" in done.stderr or "memory" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -204,6 +204,8 @@ def test_topmost_leaves_out_what_another_holds(tree):
 
 # -- memory --------------------------------------------------------------------------------------------------------
 
+PRESSURE = "some avg10=1.50 avg60=0.10 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
+
 
 def fill(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
@@ -214,7 +216,8 @@ def test_memory_of_v2(tree):
     v2 = Cgroups(Hierarchy(tree.folder, True), Hierarchy(tree.folder, True))
     unit = v2.at("/system.slice/nginx.service")
     files = {"memory.current": "4096\n", "memory.max": "max\n", "memory.high": "8192\n", "memory.peak": "5000\n",
-             "memory.stat": "anon 1\npgfault 12\n", "memory.events": "low 0\noom_kill 2\n"}  # fmt: skip
+             "memory.stat": "anon 1\npgfault 12\n", "memory.events": "low 0\noom_kill 2\n",
+             "memory.pressure": PRESSURE}  # fmt: skip
     fill(unit.folder, files)
     memory = v2.memory(unit)
     assert (memory.max(), memory.stat(), memory.events()) == (
@@ -230,10 +233,12 @@ def test_memory_of_v1_is_read_from_its_own_files(tree):
              "memory.stat": "rss 1\npgfault 1\ntotal_rss 7\ntotal_cache 8\ntotal_pgfault 12\n",
              "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}  # fmt: skip
     fill(folder, files)
+    fill(unit.folder, {"memory.pressure": PRESSURE})
     memory = tree.memory(unit)
     assert (memory.max(), memory.stat(), memory.events()) == (
         None, {"rss": 7, "cache": 8, "pgfault": 12}, {"max": 3, "oom_kill": 2}
     )  # fmt: skip
+    assert memory.pressure_file is not None
     (folder / "memory.limit_in_bytes").write_text("1048576\n")
     assert memory.max() == 1 << 20
 

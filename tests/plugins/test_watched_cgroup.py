@@ -31,7 +31,7 @@ class Script:
         (folder / "cgroup.procs").write_text("7\n8\n")
         self.write(50)
         monkeypatch.setattr(watching, "now_ns", lambda: self.seconds * SECOND)
-        files = MemoryFiles(folder, True, "/pod/x")
+        files = MemoryFiles(folder, True, None, "/pod/x")
         self.watched = WatchedCgroup(Cgroup("/pod/x", folder.stat().st_ino, folder), files, parse_conditions(on), 5.0)
 
     def write(self, size: int, **counted: int) -> None:
@@ -72,10 +72,12 @@ def test_what_a_cgroup_does_not_count_is_refused(monkeypatch, tmp_path):
     (v1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
     (v1 / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     (v1 / "memory.usage_in_bytes").write_text("4096\n")
-    files = MemoryFiles(v1, False, "/x")
+    files = MemoryFiles(v1, False, None, "/x")
     cgroup = Cgroup("/x", v1.stat().st_ino, v1)
     with pytest.raises(Unavailable, match="trigger oom_kill: the cgroup /x does not count it"):
         WatchedCgroup(cgroup, files, parse_conditions(["oom_kill"]), 1.0)
+    with pytest.raises(Unavailable, match=r"has no memory\.pressure"):
+        WatchedCgroup(cgroup, files, parse_conditions(["psi=300ms/2s"]), 1.0)
 
 
 def test_a_container_is_called_by_its_short_id():

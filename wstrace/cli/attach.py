@@ -15,7 +15,7 @@ from wstrace.errors import TargetExited, UsageError
 from wstrace.options import Spec, parse_spec
 from wstrace.plugins import own_platform
 
-_ON = "When to record what is kept: also growth=100MiB/30s, end, oom_kill; may be repeated."
+_ON = "When to record what is kept: also growth=100MiB/30s, end, psi=300ms/2s; may be repeated."
 
 
 @click.command()

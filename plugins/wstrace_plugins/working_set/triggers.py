@@ -34,7 +34,7 @@ class WatchedProcesses(Watched):
     def __init__(self, context: Context, conditions: Sequence[Condition], pause: float) -> None:
         names = list(dict.fromkeys(base_name(target.name) for target in context.targets))
         who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-        super().__init__("", who, [one for one in conditions if one.kind != "oom_kill"], pause)
+        super().__init__("", who, [one for one in conditions if not one.of_cgroup], pause)
         self._context, self._backend = context, backend()
         self._now: Sequence[int] = ()
 
@@ -66,7 +66,8 @@ class TriggersSource(SnapshotSource):
 
     Args:
         on: the triggers. Of the targets and their children together: `rss=400MiB`, the resident size;
-            `growth=100MiB/30s`; `end`. Of the cgroups: `oom_kill`.
+            `growth=100MiB/30s`; `end`. Of the cgroups: `psi=300ms/2s`, some of it waited so long for
+            memory; `oom_kill`.
         cgroups: paths or globs of the cgroups, of which all triggers are then; none = those that are traced, or that
             the targets are in.
         interval: seconds between two readings of the sizes, more where they take long.
@@ -103,7 +104,7 @@ class TriggersSource(SnapshotSource):
         self._of_paths = bool(self._patterns or context.groups)
         if not pids and not self._of_paths:
             raise UsageError("triggers: there is nothing to watch", "name cgroups=/PATH or a glob, or attach a process")
-        of_cgroups = [one for one in self._conditions if self._of_paths or one.kind == "oom_kill"]
+        of_cgroups = [one for one in self._conditions if self._of_paths or one.of_cgroup]
         if pids and len(of_cgroups) < len(self._conditions):
             self._watched[""] = WatchedProcesses(context, self._conditions, self._pause)
         self._of_cgroups = of_cgroups
@@ -113,8 +114,10 @@ class TriggersSource(SnapshotSource):
 
     def _watch(self, found: Sequence[Watched]) -> None:
         for one in found:
-            if one.name not in self._watched or self._watched[one.name].gone:
-                self._watched[one.name] = one
+            if one.name in self._watched and not self._watched[one.name].gone:
+                one.close()
+                continue
+            self._watched[one.name] = one
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The snapshots of what fires."""
@@ -137,6 +140,8 @@ class TriggersSource(SnapshotSource):
         for one in self._watched.values():
             one.ending = True
         yield from self._read()
+        for one in self._watched.values():
+            one.close()
 
     def _read(self) -> Iterator[Batch]:
         """Reads all sizes; the snapshots and marks of what fires."""
@@ -147,7 +152,8 @@ class TriggersSource(SnapshotSource):
             yield from self._taken(one, [])
         for one, condition in fired:
             yield from self._fire(one, condition)
-        self._watched = {name: one for name, one in self._watched.items() if not one.gone}
+        for name in [name for name, one in self._watched.items() if one.gone]:
+            self._watched.pop(name).close()
 
     def _taken(self, one: Watched, read: list[int]) -> Iterator[Batch]:
         """Snapshots of its processes; adds to `read` which they are."""

@@ -14,10 +14,11 @@ from wstrace.errors import UsageError
 from wstrace.firing import ENDED, KILLED, MOST_PIDS, REACHED, Firing
 from wstrace.options import parse_duration, parse_size
 
-Kind = Literal["rss", "growth", "end", "oom_kill"]
-_VALUES = {"rss": (parse_size,), "growth": (parse_size, parse_duration), "end": (), "oom_kill": ()}
+Kind = Literal["rss", "growth", "end", "psi", "oom_kill"]
+_VALUES = {"rss": (parse_size,), "growth": (parse_size, parse_duration), "psi": (parse_duration, parse_duration),
+           "end": (), "oom_kill": ()}  # fmt: skip
 _HOW = {"end": ENDED, "oom_kill": KILLED}
-_KNOWN = "known: rss=400MiB, growth=100MiB/30s, end; of cgroups oom_kill"
+_KNOWN = "known: rss=400MiB, growth=100MiB/30s, end; of cgroups psi=300ms/2s, oom_kill"
 #: Below this part of the size that it fired at, a trigger is armed again.
 REARM = 0.9
 #: Sizes are remembered for ten minutes, one a second; as often it is read which processes there are.
@@ -28,7 +29,7 @@ _APART = 20
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition. text: as the user wrote it. amount: bytes; seconds: of the time in which."""
+    """A condition. text: as the user wrote it. amount: bytes or seconds of stall; seconds: of the time in which."""
 
     text: str
     kind: Kind
@@ -39,6 +40,11 @@ class Condition:
     def how(self) -> str:
         """What has happened when it is true: one of wstrace.firing."""
         return _HOW.get(self.kind, REACHED)
+
+    @property
+    def of_cgroup(self) -> bool:
+        """Whether it is about a cgroup, and not about processes."""
+        return self.kind in ("psi", "oom_kill")
 
 
 def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
@@ -100,6 +106,9 @@ class Watched(abc.ABC):
     def is_near(self) -> bool:
         """Whether a snapshot is due although nothing fires."""
         return False
+
+    def close(self) -> None:  # noqa: B027 - most have none
+        """Closes its descriptors."""
 
     def members(self) -> tuple[int, ...]:
         """The processes that were seen in it, the newest first, those that have ended included."""

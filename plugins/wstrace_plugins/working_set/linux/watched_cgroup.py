@@ -1,7 +1,9 @@
-"""The memory of a cgroup, watched: its size and limit, and what the kernel counts there."""
+"""The memory of a cgroup, watched: its size and limit, what the kernel counts there, how long it is waited for."""
 
 from __future__ import annotations
 
+import os
+import select
 import time
 from collections.abc import Sequence
 
@@ -36,8 +38,29 @@ class WatchedCgroup(Watched):
         self._events, self._limit = dict(files.events()), files.max()
         self._seen_at = 0  # the size at the last snapshot, in bytes
         self._killed = (0, "")  # the size at the last kill, and what is said of it
-        if "oom_kill" not in self._events and any(one.kind == "oom_kill" for one in conditions):
-            raise Unavailable(f"trigger oom_kill: the cgroup {cgroup.path} does not count it", "Linux 4.13 does")
+        self._poll = select.poll()
+        self._pressure: dict[int, Condition] = {}  # triggers of the kernel (psi.rst), by descriptor
+        for one in conditions:
+            if one.kind == "oom_kill" and one.kind not in self._events:
+                raise Unavailable(f"trigger {one.text}: the cgroup {cgroup.path} does not count it", "Linux 4.13 does")
+            if one.kind == "psi":
+                self._wait_for(one)
+
+    def _wait_for(self, one: Condition) -> None:
+        if (path := self._files.pressure_file) is None:
+            raise Unavailable(f"trigger {one.text}: the cgroup {self.name} has no memory.pressure",
+                              "it needs cgroup v2 and a kernel with CONFIG_PSI, booted without psi=0")  # fmt: skip
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._pressure[fd] = one
+            os.write(fd, f"some {int(one.amount * 1e6)} {int(one.seconds * 1e6)}\0".encode())
+        except OSError as error:
+            self.close()
+            raise Unavailable(
+                f"trigger {one.text}: the kernel refuses it at {path}: {error.strerror}",
+                "give a stall within 0.5 to 10 s; without CAP_SYS_RESOURCE within a multiple of 2 s: psi=300ms/2s",
+            ) from None
+        self._poll.register(fd, select.POLLPRI)
 
     def pids(self) -> Sequence[int]:
         """The processes that are in it now."""
@@ -47,7 +70,10 @@ class WatchedCgroup(Watched):
             return ()
 
     def happened(self) -> set[Condition]:
-        """Kills that the kernel has counted since the last call, and its removal."""
+        """Kills that the kernel has counted since the last call, pressure, and its removal."""
+        # another event, as when a cgroup is removed, is no pressure
+        found = {self._pressure[fd] for fd, what in self._poll.poll(0) if what & select.POLLPRI}
+        found = {one for one in found if self.may(one)}
         before = self._events
         try:
             self._events, self._limit = dict(self._files.events()), self._files.max()
@@ -55,13 +81,13 @@ class WatchedCgroup(Watched):
             self.gone = True
             return {one for one in self.conditions if one.kind == "end"}
         rose = {name: n - before.get(name, 0) for name, n in self._events.items() if n > before.get(name, 0)}
-        if not (kills := rose.get("oom_kill")):
-            return set()
-        full = self._limit if "max" in rose or "oom" in rose else None
-        # memory.oom.group: the kernel counts the first one twice (oom_kill_process() in mm/oom_kill.c, Linux 6.12)
-        several = f" ({kills} kills)" if kills > 1 else ""
-        self._killed = full or self.newest[1], " (the whole group)" if "oom_group_kill" in rose else several
-        return {one for one in self.conditions if one.kind == "oom_kill"}
+        if kills := rose.get("oom_kill"):
+            full = self._limit if "max" in rose or "oom" in rose else None
+            # memory.oom.group: the kernel counts the first one twice (oom_kill_process() in mm/oom_kill.c, Linux 6.12)
+            several = f" ({kills} kills)" if kills > 1 else ""
+            self._killed = full or self.newest[1], " (the whole group)" if "oom_group_kill" in rose else several
+            found |= {one for one in self.conditions if one.kind == "oom_kill"}
+        return found
 
     def size(self) -> int:
         """What is accounted to it, in bytes."""
@@ -92,6 +118,12 @@ class WatchedCgroup(Watched):
         if condition.how == KILLED:
             firing = firing._replace(n_bytes=self._killed[0], what=condition.text + self._killed[1])
         return firing
+
+    def close(self) -> None:
+        """Closes the descriptors of its pressure."""
+        for fd in self._pressure:
+            os.close(fd)
+        self._pressure, self._poll = {}, select.poll()
 
 
 def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition], pause: float) -> list[WatchedCgroup]:

@@ -1,6 +1,7 @@
 """What a cgroup says of its memory, in v2's words; v1's files are read where memory has a v1 hierarchy.
 
-Source: Linux Documentation/admin-guide/cgroup-v2.rst ("Memory Interface Files"), cgroup-v1/memory.rst.
+Source: Linux Documentation/admin-guide/cgroup-v2.rst ("Memory Interface Files"), cgroup-v1/memory.rst;
+accounting/psi.rst.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ class MemoryFiles:
     Args:
         folder: the cgroup's folder in the hierarchy of memory.
         unified: whether that is the v2 hierarchy.
+        pressure: its folder in the v2 hierarchy, where pressure is counted; None = there is none.
         path: the cgroup's path, for errors.
     """
 
-    def __init__(self, folder: Path, unified: bool, path: str) -> None:
-        self.folder, self.unified, self._path = folder, unified, path
+    def __init__(self, folder: Path, unified: bool, pressure: Path | None, path: str) -> None:
+        self.folder, self.unified, self._pressure, self._path = folder, unified, pressure, path
 
     @property
     def id(self) -> int:
@@ -33,6 +35,11 @@ class MemoryFiles:
             return self.folder.stat().st_ino
         except OSError:
             raise TargetExited(f"the cgroup {self._path} has been removed") from None
+
+    @property
+    def pressure_file(self) -> Path | None:
+        """What takes a trigger (psi.rst: write `some 150000 1000000`, poll POLLPRI); None = there is none."""
+        return None if self._pressure is None else self._pressure / "memory.pressure"
 
     def current(self) -> int:
         """Bytes in use, page cache included."""

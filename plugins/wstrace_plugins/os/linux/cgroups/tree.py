@@ -192,10 +192,12 @@ class Cgroups:
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory
-        folder = self._memory.folder / cgroup.path.lstrip("/")
+        below = cgroup.path.lstrip("/")
+        folder = self._memory.folder / below
         if self._memory != self._events and not folder.is_dir():
             raise Unavailable(f"the cgroup {cgroup.path} has no memory cgroup of its name ({self._memory.folder})")
-        return MemoryFiles(folder, self._memory.unified, cgroup.path)
+        pressure = self._events.folder / below if self._events.unified else None
+        return MemoryFiles(folder, self._memory.unified, pressure, cgroup.path)
 
     def memory_of_process(self, pid: int) -> tuple[Cgroup, MemoryFiles]:
         """The cgroup that a process's memory is accounted to, in the hierarchy of memory, and what tells of it.
