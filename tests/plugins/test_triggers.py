@@ -67,11 +67,18 @@ def test_the_end_fires_when_all_have_ended_and_keeps_the_last_size(monkeypatch):
     assert firing.since(101 * SECOND) == (101 * SECOND, 80 * MIB)
 
 
+def test_one_without_a_time_is_refused_with_the_time_to_write():
+    for text, better in (("growth=1MiB", "growth=1MiB/30s"), ("psi=300ms", "psi=300ms/2s")):
+        with pytest.raises(UsageError, match="says no time") as refused:
+            TriggersSource(on=(text,))
+        assert str(refused.value).endswith(f"write {better}")
+        TriggersSource(on=(better,))
+
+
 @pytest.mark.parametrize(
     "text",
-    ["rss", "rss=", "rss=much", "growth=1MiB", "growth=1MiB/0s", "end=1", "max=90%", "high", "psi=1s",
-     "oom", "rss=1MiB/1s", ""],
-)  # fmt: skip
+    ["rss", "rss=", "rss=much", "growth=1MiB/0s", "end=1", "max=90%", "high", "oom", "rss=1MiB/1s", ""],
+)
 def test_what_is_no_trigger_is_refused_in_one_line(text):
     with pytest.raises(UsageError, match="trigger") as refused:
         TriggersSource(on=(text,))

@@ -56,7 +56,9 @@ def _parsed(text: str) -> Condition:
     kind, _, value = text.partition("=")
     parts, readers = value.split("/") if value else [], _VALUES.get(kind)
     if readers is not None and len(parts) == 1 < len(readers):
-        raise UsageError(f"{text} says no time in which so much is reached", f"write {text}/30s")
+        raise UsageError(
+            f"{text} says no time in which so much is reached", f"write {text}/{2 if kind == 'psi' else 30}s"
+        )
     if readers is None or len(parts) != len(readers):
         raise UsageError(f"there is no trigger {text!r}", _KNOWN)
     try:
