@@ -17,7 +17,7 @@ LEAST, MOST = -(1 << 63), (1 << 64) - 1
 SIGNED = st.sampled_from([0, -1, 1, 9_999, 10_000, -10_000, 10**18, LEAST, -LEAST - 1]) | st.integers(LEAST, -LEAST - 1)
 UNSIGNED = st.sampled_from([0, 1, 9, 10, 9_999, 10_000, 10_001, 10**19, MOST]) | st.integers(0, MOST)
 ROWS = st.lists(st.tuples(UNSIGNED, SIGNED, st.integers(0, len(NAMES) - 1), st.integers(0, 255)), max_size=12)
-TABLE = Schema("table", (Column("time_ns", "u64", "ns"), Column("code", "i64", "count"), Column("name", "u32", "str"),
+TABLE = Schema("table", (Column("at", "u64", "ns"), Column("code", "i64", "count"), Column("name", "u32", "str"),
                          Column("kind", "u8", "id", words=KINDS), Column("pid", "u32", "id")))  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def batch_of(rows: list[tuple[int, ...]]) -> Batch:
     strings = Dictionary()
     for name in NAMES:
         strings.code(name)
-    types = {"time_ns": "u8", "code": "i8", "name": "u4", "kind": "u1"}
+    types = {"at": "u8", "code": "i8", "name": "u4", "kind": "u1"}
     columns = {name: np.array([row[at] for row in rows], dtype) for at, (name, dtype) in enumerate(types.items())}
     return Batch(TABLE, columns, strings=strings)
 
