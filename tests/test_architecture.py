@@ -202,7 +202,7 @@ ROOMS = {
         {"transport"},
         {"export"},
         {"otel"},
-        {"exporter", "by_container", "recorded_spans", "instrumentor"},  # the doors: what hooks and users name
+        {"exporter", "by_container", "instrumentor"},  # the doors: what hooks and users name
     ],
 }
 

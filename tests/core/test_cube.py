@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.analysis import dimensions as registry
-from wstrace.analysis import measures
-from wstrace.analysis.cube import Cube
+from wstrace.analysis.cube import Cube, shown
 from wstrace.analysis.dimensions import Label, Labels, rows
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
@@ -130,5 +129,5 @@ def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch):
 
 
 def test_amounts_have_the_unit_of_their_measure():
-    assert measures.shown("resident", 1536) == "1.5 KiB"
-    assert measures.shown("faults", 1234) == "1,234"
+    assert shown("resident", 1536) == "1.5 KiB"
+    assert shown("faults", 1234) == "1,234"

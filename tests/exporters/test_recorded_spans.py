@@ -19,11 +19,9 @@ from wstrace.batch import Batch
 from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN
 from wstrace.testing import EnricherContract, RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
-from wstrace_exporters.otel import recorded_spans
 from wstrace_exporters.otel.names import SPANS_LOST
 from wstrace_exporters.otel.otel import FaultSpanProcessor
-from wstrace_exporters.otel.recorded_spans import RecordedSpans
-from wstrace_exporters.otel.spans import span_intervals
+from wstrace_exporters.otel.spans import RecordedSpans, span_intervals
 
 
 class TestRecordedSpans(EnricherContract):
@@ -77,7 +75,7 @@ def test_another_process_has_no_spans_of_this_one(tracer):
 
 
 def test_spans_past_the_room_are_counted(tracer, monkeypatch):
-    monkeypatch.setattr(recorded_spans, "MOST", 3)
+    monkeypatch.setattr("wstrace_exporters.otel.spans.MOST_ENDED", 3)
     kept = RecordingExporter()
     session = Session(targets=[ScriptedTarget(os.getpid())], sources=[ScriptedSource()], exporters=[kept], record=False)
     with session:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wstrace.errors import TargetExited
 from wstrace_plugins.os.linux import procfs
-from wstrace_plugins.working_set.final import FinalSnapshotSource
+from wstrace_plugins.working_set.peak import FinalSnapshotSource
 
 
 def telling(file: str, program: str) -> Callable[[FinalSnapshotSource], None]:

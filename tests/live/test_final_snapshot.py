@@ -20,7 +20,7 @@ import wstrace
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.backend import LinuxPlatform
-from wstrace_plugins.working_set.final import FinalSnapshotSource
+from wstrace_plugins.working_set.peak import FinalSnapshotSource
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd and /proc/PID/pagemap"),
@@ -171,7 +171,7 @@ from wstrace_plugins.os.linux.backend import LinuxPlatform
 # all is imported while folders that only root can read are in reach
 from wstrace_plugins.working_set import working_set
 from wstrace_plugins.working_set.linux import backend, space
-from wstrace_plugins.working_set.final import FinalSnapshotSource
+from wstrace_plugins.working_set.peak import FinalSnapshotSource
 import resource
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's after setuid

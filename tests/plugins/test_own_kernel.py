@@ -12,10 +12,9 @@ from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace.trace_info import TraceInfo
-from wstrace_plugins.symbols import own_kernel
+from wstrace_plugins.symbols import resolver
 from wstrace_plugins.symbols.image import Image
-from wstrace_plugins.symbols.own_kernel import KERNEL_START, kernel_image, vdso_image
-from wstrace_plugins.symbols.resolver import ImageResolver
+from wstrace_plugins.symbols.resolver import KERNEL_START, ImageResolver, kernel_image, vdso_image
 
 KALLSYMS = (
     "ffffffff81000200 T second\nffffffff81000100 t first\nffffffff81000300 d data\n"
@@ -95,11 +94,11 @@ def by_function(info: TraceInfo) -> set[str]:
 
 def test_tables_by_function_name_both(tmp_path, monkeypatch):
     found = kallsyms(tmp_path, KALLSYMS)
-    monkeypatch.setattr(own_kernel, "kernel_image", lambda: found)
+    monkeypatch.setattr(resolver, "kernel_image", lambda: found)
     named = {"[kernel]!first", "[vdso]!clock_gettime"}
     assert by_function(TraceInfo()) == named
     assert by_function(recorded(BOOT)) == named
-    monkeypatch.setattr(own_kernel, "kernel_image", lambda: None)
+    monkeypatch.setattr(resolver, "kernel_image", lambda: None)
     assert by_function(TraceInfo()) == {"[kernel]", "[vdso]!clock_gettime"}
 
 

@@ -10,12 +10,11 @@ import numpy as np
 
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition, Past
-from wstrace.analysis.cube import Cube
+from wstrace.analysis.cube import ALWAYS, COUNTS, MEASURES, Cube
+from wstrace.analysis.cube import shown as written
 from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, most_of, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
-from wstrace.analysis.measures import ALWAYS, COUNTS, MEASURES
-from wstrace.analysis.measures import shown as written
 from wstrace.errors import UsageError
 from wstrace.table import Recorded
 from wstrace.text import estimates_note, json_safe, number, plural, printable, printable_words, size, unit_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from wstrace.analysis.cube import MEASURES, shown
 from wstrace.analysis.dimensions import dimensions
-from wstrace.analysis.measures import MEASURES, shown
 from wstrace.analysis.report import Report
 from wstrace.terminal import Bar, Cell, Column, TextTable
 from wstrace.text import estimate_mark, signed, size

@@ -5,7 +5,7 @@ Its parts, each of which imports only those before it (tests/test_architecture.p
 * names, propagation, spans: shared by all others. `wstrace.span` is of `spans`.
 * transport: the SDK's exporters and providers.
 * export: a trace as metrics, log events and spans.
-* exporter, by_container, recorded_spans, instrumentor, otel: the entry points. `wstrace.otel` is
+* exporter, by_container, instrumentor, otel: the entry points. `wstrace.otel` is
   `wstrace_exporters.otel.otel`, where FaultSpanProcessor counts the faults of every span.
 """
 
@@ -32,7 +32,7 @@ def wstrace_exporters() -> Sequence[Reference]:
 @hookimpl
 def wstrace_enrichers() -> Sequence[type[Enricher]]:
     """The enricher `spans`."""
-    from wstrace_exporters.otel.recorded_spans import RecordedSpans
+    from wstrace_exporters.otel.spans import RecordedSpans
 
     return [RecordedSpans]
 

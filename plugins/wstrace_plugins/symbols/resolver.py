@@ -1,4 +1,4 @@
-"""ImageResolver: names the image section and the function at an offset of a mapped file."""
+"""ImageResolver: names the image section and the function at an offset of a mapped file, or of the running kernel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.errors import WstraceError
 from wstrace.interfaces import OWN_KERNEL, MappedFile, Part, Place, Resolver, SourceLine
 from wstrace_plugins.os import system
-from wstrace_plugins.os.windows.paths import is_remote, openable
-from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image, ImageError, ImageFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 #: where distributions install the symbols that they strip off; gdb reads them too ("Separate Debug Files")
 DEBUG_FILE = "/usr/lib/debug/.build-id/{}/{}.debug"
@@ -124,8 +125,6 @@ class ImageResolver(Resolver):
     def _own_kernel(self, file: str, boot_id: str) -> Image | None:
         """The running kernel's functions or the vdso's, if they are of that boot."""
         if (file, boot_id) not in self._of_boot:
-            from wstrace_plugins.symbols.own_kernel import own_kernel_image
-
             if len(self._of_boot) >= MAX_BOOTS:
                 self._of_boot.clear()
             self._of_boot[file, boot_id] = own_kernel_image(file, boot_id)
@@ -188,11 +187,12 @@ def module_name(file: str) -> str:
 
 def path_of(file: str) -> str:
     """The path at which to open a file that was mapped under that name; "" = do not open it: see openable()."""
-    if file.startswith("[") or is_remote(file):  # the trace's author may wait there for our credentials
-        return ""
     if os.name == "nt":
-        return openable(file)
-    return file if file.startswith("/") else ""  # never relative to the working directory
+        from wstrace_plugins.os.windows.paths import is_remote, openable
+
+        # On another machine the trace's author may wait for our credentials.
+        return "" if file.startswith("[") or is_remote(file) else openable(file)
+    return file if file.startswith("/") and not file.startswith(("//", "/\\")) else ""  # never relative
 
 
 def root_of(file: MappedFile) -> str:
@@ -221,3 +221,70 @@ def is_inode(opened: ImageFile, file: MappedFile) -> bool:
         return False
     named_file = importlib.import_module("wstrace_plugins.os.linux.named_file")
     return bool(named_file.is_mapped(opened.stream.fileno(), file.dev, file.ino))
+
+
+#: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's
+KERNEL_START = 1 << 63
+MAX_BYTES = 64 << 20
+_KALLSYMS, _BOOT = "/proc/kallsyms", "/proc/sys/kernel/random/boot_id"
+#: nm's letters of what is code
+_CODE = np.frombuffer(b"tTwW", "u1")
+_NEWLINE, _SPACE = b"\n "
+
+
+def own_kernel_image(file: str, boot_id: str) -> Image | None:
+    """The Image of `[kernel]` or `[vdso]`; None where it is not this boot's, or cannot be read.
+
+    Args:
+        file: one of OWN_KERNEL.
+        boot_id: the boot that it belongs to; "" = this one.
+    """
+    try:
+        if boot_id:
+            with open(_BOOT, encoding="ascii") as booted:
+                if boot_id != booted.read().strip():
+                    return None
+    except (OSError, ValueError):
+        return None
+    return kernel_image() if file == OWN_KERNEL[0] else vdso_image()
+
+
+def vdso_image() -> Image | None:
+    """The image that the kernel maps into every process."""
+    from wstrace_plugins.os.elf import Elf
+    from wstrace_plugins.os.linux.procfs import own_vdso
+    from wstrace_plugins.symbols.elf import image_of
+
+    try:
+        content = own_vdso()
+        image = image_of(Elf(lambda offset, size: content[offset : offset + size]))
+    except (ValueError, WstraceError):
+        return None
+    return replace(image, demangle=lambda name: name.removeprefix("__vdso_"))  # clock_gettime is the weak name
+
+
+def kernel_image(path: str = _KALLSYMS) -> Image | None:
+    """The functions of the kernel and its modules (`name [module]`); None where addresses are hidden."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES)
+        text = np.frombuffer(content, "u1")
+        # ADDRESS TYPE NAME[\t[MODULE]]
+        ends = np.flatnonzero(text == _NEWLINE)
+        starts = np.append(0, ends + 1)[: len(ends)]
+        starts = starts[ends - starts > 19]
+        starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
+        digits = np.lib.stride_tricks.sliding_window_view(text, 16)[starts].tobytes()
+        addresses = np.frombuffer(bytes.fromhex(digits.decode("ascii")), ">u8").astype("<u8")
+    except (OSError, ValueError):
+        return None
+    if not addresses[:64].any():
+        return None
+    order = np.argsort(addresses, kind="stable")
+    # of several names of an address the last one counts
+    order = order[np.append(addresses[order][1:] != addresses[order][:-1], True)]
+    symbols = np.zeros(len(order), SYMBOL)
+    symbols["start"], symbols["name"] = addresses[order], starts[order] + 19
+    symbols["end"] = np.append(symbols["start"][1:], UNKNOWN)
+    segments = np.array([(0, KERNEL_START, KERNEL_START, KERNEL_START)], SEGMENT)
+    return Image(segments, np.empty(0, SECTION), (), symbols, content.replace(b"\n", b"\0").replace(b"\t", b" "))

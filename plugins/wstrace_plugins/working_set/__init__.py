@@ -17,7 +17,7 @@ def wstrace_sources() -> Sequence[Reference]:
     """The sources `working_set`, `final_snapshot`, `peak_snapshot` and `triggers`."""
     return [
         Reference("working_set", "wstrace_plugins.working_set.source:WorkingSetSource"),
-        Reference("final_snapshot", "wstrace_plugins.working_set.final:FinalSnapshotSource", default=True),
+        Reference("final_snapshot", "wstrace_plugins.working_set.peak:FinalSnapshotSource", default=True),
         Reference("peak_snapshot", "wstrace_plugins.working_set.peak:PeakSnapshotSource", by_the_way=_at_the_peak()),
         Reference("triggers", "wstrace_plugins.working_set.triggers:TriggersSource"),
     ]

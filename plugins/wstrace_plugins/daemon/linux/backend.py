@@ -37,7 +37,7 @@ from wstrace_plugins.daemon import BETWEEN
 from wstrace_plugins.daemon.limits import Limits
 from wstrace_plugins.daemon.linux.health import State, listening, serve
 from wstrace_plugins.daemon.settings import checked
-from wstrace_plugins.os.linux import vmstat
+from wstrace_plugins.os.linux import procfs
 
 #: Seconds between two readings of what was used, and past this part of `max_memory`: between readings half a second
 #: apart a storm went from 135 to 169 MiB.
@@ -247,7 +247,7 @@ class NodeDaemon:
             limits.adapt(now, used(), sum(map(session.ledger.get, _LATE)))
             for source in self._paced:
                 source.every, source.still = limits.every, still
-            kept.faults = vmstat.node_faults().faults
+            kept.faults = procfs.node_faults().faults
             _check(session)
             if (taken := resident()) > limits.max_memory:
                 return "max_memory is reached"
@@ -267,7 +267,7 @@ class NodeDaemon:
         elif failed := ending.exception():
             self._say(str(failed))
         else:  # else what it held back is counted as not recorded
-            kept.faults = vmstat.node_faults().faults
+            kept.faults = procfs.node_faults().faults
         kept.counts.update(_counts(session))
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         descriptor = os.memfd_create("wstrace", 0)
@@ -287,7 +287,7 @@ class NodeDaemon:
 
     def _between(self) -> int:
         """The faults of the node since the last session."""
-        return max(0, (vmstat.node_faults().faults or 0) - (self._kept.faults or 0))
+        return max(0, (procfs.node_faults().faults or 0) - (self._kept.faults or 0))
 
     # -- health ------------------------------------------------------------------------------------------------------
 

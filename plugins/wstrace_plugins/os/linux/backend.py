@@ -22,8 +22,8 @@ from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.os.linux.file_rights import file_rights, sudo_user
 from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
+from wstrace_plugins.os.linux.procfs import node_faults as node_faults
 from wstrace_plugins.os.linux.versions import versions
-from wstrace_plugins.os.linux.vmstat import node_faults as node_faults
 
 _M_ARENA_MAX = -8
 #: What a trace maps. `run` had 28 MB before it, 213 MB in all, and 298 MB with native stacks (VmPeak, Linux 6.18, two

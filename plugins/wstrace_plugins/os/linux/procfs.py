@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
+from wstrace.interfaces import Usage
 from wstrace.schema import (
     KIND_ANON,
     KIND_FILE,
@@ -31,8 +32,9 @@ from wstrace.schema import (
 )
 from wstrace_plugins.os.linux import libc
 
-if TYPE_CHECKING:  # A launch imports this module first, and numpy in the launcher would count in the target's peak.
+if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 _ENDED = "ZXx"  # States of a task in /proc/PID/stat.
 #: The most bytes of a title that are taken.
@@ -439,3 +441,29 @@ def own_vdso() -> bytes:
         if image.startswith(b"\x7fELF"):
             return image
     return b""
+
+
+def node_faults() -> Usage:
+    """Those of all processes since boot; Usage() = the system does not tell them."""
+    counts = _counts()
+    return usage(counts.get("pgfault"), counts.get("pgmajfault"))
+
+
+def balancing_hints() -> int | None:
+    """The hint faults of all processes since boot, on pages that were there: the kernel takes access to them away to
+    learn which memory node uses them (NUMA balancing). None = it does not do that now.
+    """
+    return _counts().get("numa_hint_faults") if setting("kernel/numa_balancing") else None
+
+
+def _counts() -> dict[str, int]:
+    try:
+        lines = content("/proc/vmstat").decode("ascii").splitlines()
+    except OSError:
+        return {}
+    return {name: int(n) for name, _, n in (line.partition(" ") for line in lines)}
+
+
+def usage(pgfault: int | None, pgmajfault: int | None) -> Usage:
+    """The two counts as minor and major faults: pgfault counts all faults, those from disk too."""
+    return Usage() if pgfault is None else Usage(max(pgfault - (pgmajfault or 0), 0), pgmajfault or 0)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from wstrace.interfaces import Context
 from wstrace.schema import CONTENT_LOSS
 from wstrace.text import plural
-from wstrace_plugins.os.linux import procfs, vmstat
+from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE
@@ -63,7 +63,7 @@ class Account:
         targets came before and were not counted.
         """
         self._tell_losses()
-        self._hints = vmstat.balancing_hints()
+        self._hints = procfs.balancing_hints()
         if not all(target.launched for target in self._context.targets):
             counted = sum(self._events.counts(kind)[0] for kind in (MINOR, MAJOR))
             self._before = max(self._usage() - counted, 0)
@@ -143,7 +143,7 @@ class Account:
             self._explain((self._usage() if self._at_end is None else self._at_end) - counted_in_all)
 
     def _tell_hints(self) -> None:
-        hints = vmstat.balancing_hints() if self._hints is not None else None
+        hints = procfs.balancing_hints() if self._hints is not None else None
         if self._hints is not None and hints is not None and hints > self._hints:
             self._context.info.lack(
                 "what tells faults that bring a page from hint faults on pages that were there: memory was balanced "

@@ -13,7 +13,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Group, Usage
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups, topmost, unit_name
-from wstrace_plugins.os.linux.vmstat import node_faults, usage
+from wstrace_plugins.os.linux.procfs import node_faults, usage
 
 #: Of how many removed cgroups it is known that they were there.
 _FORMER = 256
