@@ -173,6 +173,33 @@ def test_a_chain_of_living_processes_takes_memory_for_each_and_not_for_each_pair
     assert most[1200] - most[300] < 24 << 20, most
 
 
+THREADS = """
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *touch(void *unused) {
+    memset(mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 65536);
+    return unused + sleep(3);
+}
+int main(void) {
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 65536);
+    for (int i = 0; i < 5000; i++) if (pthread_create(&thread, &small, touch, 0)) return 1;
+    return sleep(2);
+}
+"""
+
+
+@pytest.mark.long
+def test_each_page_of_5000_living_threads_is_recorded(tmp_path):
+    program = compiled(tmp_path, THREADS, "-static", "-pthread")
+    assert wstrace("run", "-q", "-o", tmp_path / "x.wst", "--", program).returncode == 0
+    assert of(tmp_path / "x.wst")["rows"]["page_fault"] >= 5000 * 16
+
+
 # -- names ---------------------------------------------------------------------------------------------------------
 
 EVIL = ('a\x1b]0;PWNED\x07\x1b[31m\x9b5m\u202eRTL\u2066<img src=x onerror=alert(1)></script>[@click=app.quit]X[/][red]'
