@@ -131,7 +131,7 @@ class OtelExporter(Exporter):
             self._processes.add_faults(batch)
             life.admit()
             for rows, weights in self._sampler.choose(batch) if "logs" in self._signals else ():
-                life.events.faults(rows, weights)
+                life.faults(rows, weights)
         elif stream == "process":
             life.take(batch)
         elif batch.snapshot is not None:
@@ -200,7 +200,7 @@ class OtelExporter(Exporter):
             # A loss on our own way out is a metric: an event about it would be lost on the same way.
             if more > 0 and stage != names.LOST:
                 self._reported[stage, who] = count
-                life.events.lost(first, stage, who, more, life.now_ns())
+                life.lost(first, stage, who, more, life.now_ns())
 
     def close(self) -> None:
         """Ends all spans and sends the last counts, within 3 s; what is not delivered by then is counted as lost.
@@ -213,7 +213,7 @@ class OtelExporter(Exporter):
             return
         life.end_all()
         for rows, weights in self._sampler.rest() if "logs" in self._signals else ():
-            life.events.faults(rows, weights)
+            life.faults(rows, weights)
         self._report_losses(life)
         if self._own is not None:
             self._own.close()

@@ -221,7 +221,8 @@ def _failure(measured: Measured, grown: Sequence[str]) -> str:
         what = "own line" if measured.by == "line" else "file or kind of memory, which has more at its end"
         lines.append(f"{'brought':>10}  {'of it left':>10}  {what}")
     for label, brought, left in measured.rows[:_ROWS]:
-        lines.append(f"{size(brought):>10}  {size(left):>10}  {printable(label, _LABEL)}")
+        about = "~" if size(brought) != size(left) else ""  # of what has gone, one page is counted for each fault
+        lines.append(f"{about + size(brought):>10}  {size(left):>10}  {printable(label, _LABEL)}")
     return "\n".join([*lines, f"({measured.lacking})"] if measured.lacking else lines)
 
 

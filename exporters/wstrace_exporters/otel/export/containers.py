@@ -20,8 +20,8 @@ from wstrace_exporters.otel.export.processes import TYPES, Counts, Values, fault
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-#: Places (file, kind, type) that are counted apart, in all containers together: about 20 MB.
-_MAX_PLACES = 65_536
+#: Places (file, kind, type) that are counted apart in a container.
+_MAX_PLACES = 128
 #: A container that has not faulted for so many seconds gives its place to a new one.
 _IDLE_SECONDS = 600.0
 #: (container id, pod uid, path of the cgroup), each "" where there is none
@@ -37,7 +37,7 @@ class Container(Counts):
     """
 
     def __init__(self, key: Key, strings: Dictionary, modules: int) -> None:
-        super().__init__(strings, modules)
+        super().__init__(strings, modules, _MAX_PLACES)
         self.key, self.began_ns, self.seen = key, time.time_ns(), time.monotonic()
 
     @cached_property
@@ -69,10 +69,6 @@ class Containers:
         self._strings, self._limit, self._modules = strings, limit, modules
         self._rows: dict[Key, Container] = {}
         self._of_code: dict[int, Container] = {}
-        self._places = 0
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def __iter__(self) -> Iterator[Container]:
         return iter(list(self._rows.values()))
@@ -82,10 +78,8 @@ class Containers:
         now = time.monotonic()
         for code, places in faults_by("cgroup", batch):
             row = self._row(code, now)
-            row.seen, held = now, len(row.faults)
-            row.places = held + max(0, _MAX_PLACES - self._places)
+            row.seen = now
             row.count(*places)
-            self._places += len(row.faults) - held
 
     def _row(self, code: int, now: float) -> Container:
         """The row of a cgroup, by the code of its path; `other` where there is no room."""
@@ -98,13 +92,9 @@ class Containers:
                 if now - longest.seen < _IDLE_SECONDS:
                     key = _OTHER
                 else:
-                    self._forget(longest)
+                    del self._rows[longest.key]
+                    self._of_code = {at: row for at, row in self._of_code.items() if row is not longest}
             if key not in self._rows:
                 self._rows[key] = Container(key, self._strings, self._modules)
             self._of_code[code] = self._rows[key]
         return self._of_code[code]
-
-    def _forget(self, row: Container) -> None:
-        del self._rows[row.key]
-        self._of_code = {code: known for code, known in self._of_code.items() if known is not row}
-        self._places -= len(row.faults)

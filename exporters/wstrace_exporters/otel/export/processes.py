@@ -38,17 +38,15 @@ class Counts:
 
     Args:
         strings: the session's names.
-        modules: files with a series of their own.
+        modules: files with a series of their own. places: how many places are counted separately.
 
     Attributes:
         faults: place -> faults recorded.
-        places: how many places are counted separately.
     """
 
-    def __init__(self, strings: Dictionary, modules: int) -> None:
+    def __init__(self, strings: Dictionary, modules: int, places: int = MAX_PLACES) -> None:
         self.faults: dict[Place, int] = {}
-        self.places = MAX_PLACES
-        self._strings, self._modules = strings, modules
+        self._strings, self._modules, self._places = strings, modules, places
         self._slots: dict[int, dict[Place, int]] = {}  # file -> the counts of its places when it got its own series
 
     def recorded(self, major: int) -> int:
@@ -60,7 +58,7 @@ class Counts:
         faults = self.faults
         for *place, n in zip(files.tolist(), kinds.tolist(), majors.tolist(), counts.tolist(), strict=True):
             key: Any = tuple(place)
-            if key not in faults and len(faults) >= self.places:
+            if key not in faults and len(faults) >= self._places:
                 key = (OTHER_FILE, 0, key[2])
             faults[key] = faults.get(key, 0) + n
 
