@@ -162,14 +162,14 @@ class LinuxTarget(Target):
     def _proc(self) -> Usage:
         """The usage by /proc, as far as the process is still there."""
         try:
-            resident = procfs.resident(self.pid)
+            peak, resident = procfs.resident(self.pid)
             stat = self._stat()
         except Unavailable:
             return Usage(peak_resident_bytes=self._peak, peak_sampled=self._sampled, peak_pid=self.pid)
-        if resident.peak and (self._launcher is None or self._launcher.executed):
+        if peak and (self._launcher is None or self._launcher.executed):
             # What an attached process reached before is not a peak of the trace: below it, only sampled values count.
-            self._sampled = self._earlier >= resident.peak
-            self._peak = max(self._peak or 0, resident.now if self._sampled else resident.peak)
+            self._sampled = self._earlier >= peak
+            self._peak = max(self._peak or 0, resident if self._sampled else peak)
         return Usage(stat.minor + stat.minor_children, stat.major + stat.major_children, self._peak, stat.cpu_seconds,
                      self._sampled, self.pid)  # fmt: skip
 

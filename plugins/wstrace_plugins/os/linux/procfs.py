@@ -45,6 +45,7 @@ COMMAND_BYTES, ENVIRONMENT_BYTES, _FILE_BYTES = 4096, 256 << 10, 1 << 20
 _COMM_BYTES = 15  # of a name in stat and comm (TASK_COMM_LEN - 1)
 #: The kernel's default of vm.max_map_count, and the mappings beyond that which it lists itself.
 _MAPPINGS, _OWN_MAPPINGS = 65530, 16
+USER_END = 1 << 63
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$"
@@ -97,6 +98,10 @@ class Maps(NamedTuple):
 
         codes = np.array([strings.code(name) for name in self.files], "<u4")
         return {**self.columns, "file": codes[self.columns["file"]]}
+
+    def of_the_user(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
+        """The same without [vsyscall], which lies above USER_END and is no memory of the process."""
+        return {name: column[self.columns["end"] <= USER_END] for name, column in self.coded(strings).items()}
 
 
 def label(name: str) -> tuple[str, int]:
@@ -278,18 +283,15 @@ def _field(text: bytes, name: bytes) -> bytes:
     return text.partition(b"\n%b:\t" % name)[2].partition(b"\n")[0]
 
 
-class Resident(NamedTuple):
-    """A process's resident bytes: the peak since its program began (VmHWM), and the present value (VmRSS)."""
+def resident(pid: int) -> tuple[int, int]:
+    """Its resident bytes: the peak since its program began (VmHWM), and now (VmRSS); 0 for a process without memory.
 
-    peak: int
-    now: int
-
-
-def resident(pid: int) -> Resident:
-    """Its peak and present resident bytes; 0 for a process without memory. Raises TargetExited."""
+    Raises:
+        TargetExited: there is none.
+    """
     text = read(pid, "status")
     peak, now = (int(_field(text, key).removesuffix(b"kB") or 0) * 1024 for key in (b"VmHWM", b"VmRSS"))
-    return Resident(peak, now)
+    return peak, now
 
 
 def exists(pid: int) -> bool:

@@ -159,18 +159,18 @@ class Peaks:
         if not self._begun and not all(target.launched for target in self._targets):
             for pid in pids:
                 with contextlib.suppress(Unavailable):  # it has ended
-                    self._older[pid] = procfs.resident(pid).peak
+                    self._older[pid] = procfs.resident(pid)[0]
         self._begun = True
         if not final and len(pids) > _MOST_READ:
             first, self._next = self._next % len(pids), self._next + _MOST_READ
             pids = list(islice(pids + pids, first, first + _MOST_READ))
         for pid in pids:
             with contextlib.suppress(Unavailable):  # it has ended
-                now = procfs.resident(pid)
+                peak, now = procfs.resident(pid)
                 # What an older process had reached before the trace is not a peak of the trace.
-                raised = now.peak > self._older.get(pid, 0)
+                raised = peak > self._older.get(pid, 0)
                 self._sampled |= not raised
-                self._largest = max(self._largest, (now.peak if raised else now.now, pid))
+                self._largest = max(self._largest, (peak if raised else now, pid))
 
     def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
         """The largest peak so far, in bytes, with its process.

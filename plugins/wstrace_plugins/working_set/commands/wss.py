@@ -33,15 +33,6 @@ class Use(NamedTuple):
     resident: int
 
 
-class Used(NamedTuple):
-    """What a process used in a time of so many seconds: by name and kind, the largest use first; the sums in bytes."""
-
-    seconds: float
-    uses: list[Use]
-    used: int
-    resident: int
-
-
 @click.command()
 @click.argument("pid", type=int)
 @click.option("--for", "seconds", type=Duration(), required=True, metavar="TIME", help="For how long, as 10s or 2m.")
@@ -58,25 +49,28 @@ def wss(pid: int, seconds: float, top: int, as_json: bool) -> None:
         raise UsageError("this is the process of wstrace itself")
     if not seconds:
         raise UsageError("--for 0: nothing is used in no time", "write for how long, as 10s")
-    found = referenced(pid, seconds)
+    took, uses = referenced(pid, seconds)
+    used, resident = sum(use.used for use in uses), sum(use.resident for use in uses)
     notes = [note.format(pid) for note in _NOTES]
     if as_json:
-        uses = [use._asdict() for use in found.uses]
-        print_json({"schema": 2, "pid": pid, "method": "referenced bits", "notes": notes, **found._asdict(),
-                    "uses": uses})  # fmt: skip
+        print_json({"schema": 2, "pid": pid, "method": "referenced bits", "notes": notes, "seconds": took,
+                    "uses": [use._asdict() for use in uses], "used": used, "resident": resident})  # fmt: skip
         return
-    largest = ", ".join(f"{size(use.used)} {printable(use.name)}" for use in found.uses[:3] if use.used)
-    line = f"used at most {size(found.used)} of {size(found.resident)} resident in {duration(found.seconds)}"
+    largest = ", ".join(f"{size(use.used)} {printable(use.name)}" for use in uses[:3] if use.used)
+    line = f"used at most {size(used)} of {size(resident)} resident in {duration(took)}"
     columns = [Column("used"), Column("resident"), Column("share"), Column("kind", "text"), Column("file", "name")]
     rows = [[size(use.used), size(use.resident), f"{use.used / use.resident:.0%}", use.kind, use.name]
-            for use in found.uses]  # fmt: skip
+            for use in uses]  # fmt: skip
     Output.standard("stdout").show(f"{line}: {largest}" if largest else line, "", TextTable.of(columns, rows, top))
     for note in notes:
         click.echo(f"wstrace: note: {note}", err=True)
 
 
-def referenced(pid: int, seconds: float) -> Used:
+def referenced(pid: int, seconds: float) -> tuple[float, list[Use]]:
     """What a process uses in that time, by the referenced bits of its pages, which are cleared for it.
+
+    Returns:
+        How many seconds it took; by name and kind, the largest use first.
 
     Raises:
         TargetExited: the process ended, or executed another program.
@@ -96,5 +90,4 @@ def referenced(pid: int, seconds: float) -> Used:
         sums[name, kind] = before[0] + used, before[1] + resident
     uses = [Use(*owner, *both) for owner, both in sums.items() if both[1]]
     uses.sort(key=lambda use: (-use.used, -use.resident, use.name))
-    took = time.perf_counter() - started
-    return Used(took, uses, sum(use.used for use in uses), sum(use.resident for use in uses))
+    return time.perf_counter() - started, uses

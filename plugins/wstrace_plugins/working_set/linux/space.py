@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     Columns = dict[str, NDArray[Any]]
 
 _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
-_USER_END = 1 << 63  # [vsyscall] lies above it and is no memory of the process
 
 
 class Space(Closing):
@@ -61,8 +60,7 @@ class Space(Closing):
 
         A column that the system cannot fill is absent.
         """
-        columns = self._maps().coded(strings)
-        return {name: column[columns["end"] <= _USER_END] for name, column in columns.items()}
+        return self._maps().of_the_user(strings)
 
     def runs(self, mappings: Columns, *, shares: bool = False) -> Columns:
         """Runs of adjacent pages with equal attributes, sorted by start, which never cross a mapping's border.

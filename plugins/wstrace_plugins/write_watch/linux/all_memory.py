@@ -25,7 +25,6 @@ from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
 
 Ranges = tuple[NDArray[Any], NDArray[Any]]  # start, end: u64, sorted, apart
-USER_END = 1 << 63  # [vsyscall] is above it and is no memory of the process
 _HOLDS = pm.IS_PRESENT | pm.IS_SWAPPED
 _GIVE = pm.IS_WPALLOWED | pm.IS_WRITTEN | pm.IS_PFNZERO | pm.IS_FILE
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
@@ -33,8 +32,7 @@ _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
 
 def mappings(strings: Dictionary) -> dict[str, NDArray[Any]]:
     """The columns of the calling process's mappings."""
-    columns = procfs.read_maps(os.getpid()).coded(strings)
-    return {name: column[columns["end"] <= USER_END] for name, column in columns.items()}
+    return procfs.read_maps(os.getpid()).of_the_user(strings)
 
 
 class AllMemory:

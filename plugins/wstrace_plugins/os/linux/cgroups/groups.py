@@ -6,7 +6,6 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from wstrace import cgroup_names as names
 from wstrace.errors import Unavailable, UsageError
@@ -82,10 +81,10 @@ class ChosenCgroups(Group):
         """
         self.members[one.id] = one
         before = self._memory(one)
-        if before.memory in {number for _, number in self._former}:
+        if before[1] in {number for _, number in self._former}:
             before = _UNKNOWN
         self._before[one.id] = before
-        return before.usage
+        return before[0]
 
     def had(self, path: str) -> bool:
         """Whether one of that path was removed, of the last few hundred."""
@@ -108,7 +107,7 @@ class ChosenCgroups(Group):
         gone = [one for one in self.members.values() if not one.exists()]
         for one in gone:
             del self.members[one.id]
-            self._former.append((one.path, self._before.pop(one.id, _UNKNOWN).memory))
+            self._former.append((one.path, self._before.pop(one.id, _UNKNOWN)[1]))
         return gone
 
     def usage(self) -> Usage:
@@ -127,7 +126,7 @@ class ChosenCgroups(Group):
     def _counted(self, one: Cgroup) -> Usage:
         """The faults of a cgroup since begin()."""
         before, now = self._before.get(one.id, _UNKNOWN), self._memory(one)
-        return _since(now.usage, before.usage) if now.memory == before.memory else Usage()
+        return _since(now[0], before[0]) if now[1] == before[1] else Usage()
 
     def _memory(self, one: Cgroup) -> _Counted:
         """What memory counts now; nothing known where another cgroup of the same path has taken its place."""
@@ -138,17 +137,12 @@ class ChosenCgroups(Group):
             return _UNKNOWN
         if not one.exists() or files.id != number:
             return _UNKNOWN
-        return _Counted(usage(stat.get("pgfault"), stat.get("pgmajfault")), number)
+        return usage(stat.get("pgfault"), stat.get("pgmajfault")), number
 
 
-class _Counted(NamedTuple):
-    """The faults that a memory cgroup has counted, and its inode; 0 = there is none."""
-
-    usage: Usage
-    memory: int
-
-
-_UNKNOWN = _Counted(Usage(), 0)
+#: The faults that a memory cgroup has counted, and its inode; 0 = there is none.
+_Counted = tuple[Usage, int]
+_UNKNOWN: _Counted = Usage(), 0
 
 
 def count_once(chosen: Sequence[ChosenCgroups]) -> None:

@@ -22,12 +22,6 @@ class Hierarchy(NamedTuple):
     unified: bool
 
 
-class _Mount(NamedTuple):
-    hierarchy: Hierarchy
-    root: str
-    options: frozenset[str]
-
-
 def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
     """The hierarchy of a controller (`perf_event`, `memory`).
 
@@ -39,11 +33,11 @@ def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
     """
     mounts = _mounts((proc / "self/mountinfo").read_text("utf-8", "surrogateescape"))
     # v1 first: a controller that has a v1 hierarchy is not in the v2 one, whatever else is mounted
-    found = [mount for mount in mounts if not mount.hierarchy.unified and controller in mount.options] or [
-        mount for mount in mounts if mount.hierarchy.unified and controller in _offered(mount)
+    found = [one for one in mounts if not one[1].unified and controller in one[2]] or [
+        one for one in mounts if one[1].unified and controller in _offered(one[1].folder)
     ]
     if found:
-        return min(found, key=lambda mount: _depth(mount.root)).hierarchy
+        return min(found, key=lambda one: one[0])[1]
     raise Unavailable(
         f"the cgroup controller {controller} is in no hierarchy that is mounted here",
         "mount -t cgroup2 none /sys/fs/cgroup; in a container: mount the host's /sys/fs/cgroup read-only",
@@ -64,23 +58,26 @@ def path_of(pid: int, controller: str, proc: Path = Path("/proc")) -> str | None
     return None
 
 
-def _offered(mount: _Mount) -> list[str]:
+def _offered(folder: Path) -> list[str]:
     """The controllers of a mounted v2 hierarchy; that of perf events is always on, and in no list."""
     try:
-        return ["perf_event", *(mount.hierarchy.folder / "cgroup.controllers").read_text("ascii").split()]
+        return ["perf_event", *(folder / "cgroup.controllers").read_text("ascii").split()]
     except OSError:
         return ["perf_event"]
 
 
-def _mounts(mountinfo: str) -> list[_Mount]:
-    """The mounts of control groups. Fields: id parent device root mountpoint options [tag...] - type source super."""
+def _mounts(mountinfo: str) -> list[tuple[int, Hierarchy, list[str]]]:
+    """The mounts of control groups: how deep their root lies, what is seen there, and their options.
+
+    Fields: id parent device root mountpoint options [tag...] - type source super.
+    """
     found = []
     for line in mountinfo.split("\n"):
         head, _, tail = line.partition(" - ")
         fields, kind = head.split(" "), tail.split(" ")
         if kind[0] in ("cgroup", "cgroup2"):
             hierarchy = Hierarchy(Path(_plain(fields[4])), kind[0] == "cgroup2")
-            found.append(_Mount(hierarchy, fields[3], frozenset(kind[2].split(","))))
+            found.append((_depth(fields[3]), hierarchy, kind[2].split(",")))
     return found
 
 
