@@ -165,8 +165,8 @@ def _held(path: str) -> int | None:
                     parts += target.split("/")[::-1]
                     part = "/" if target.startswith("/") else "."
                 step = os.open(part, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = step
+            at, before = step, at  # first, so that an interrupt closes none twice
+            os.close(before)
     except BaseException:
         os.close(at)
         raise

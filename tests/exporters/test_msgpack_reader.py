@@ -70,7 +70,7 @@ def test_ids_that_mean_something_else_in_another_file_are_distinguished(tmp_path
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_exporters.msgpack.write.frame_file.INDEX_ENTRIES", 7)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.parts.INDEX_ENTRIES", 7)
     batches = recorded(tmp_path / "x.wst", 3000, rows=50)
     with open_trace(str(tmp_path / "x.wst")) as trace:
         part = trace.parts[0]

@@ -13,7 +13,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write.tables import Rows
+from wstrace_exporters.msgpack.write.writer import Rows
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):

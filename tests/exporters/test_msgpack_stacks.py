@@ -13,7 +13,7 @@ from wstrace.batch import Batch
 from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
 from wstrace.table import Selection
 from wstrace.testing import ScriptedSource, batch_of
-from wstrace_exporters.msgpack.format.part_names import name_and_number
+from wstrace_exporters.msgpack.format.layout import name_and_number
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 from wstrace_exporters.msgpack.write.exporter import MsgpackExporter

@@ -9,7 +9,7 @@ from kit.msgpack_scripted import column, everything, started
 from kit.object_stores import listing, one_file, s3_environment, serving
 
 import wstrace
-from wstrace_exporters.msgpack.format.part_names import name_and_number
+from wstrace_exporters.msgpack.format.layout import name_and_number
 from wstrace_exporters.msgpack.read.open_parts import LATE_NS
 
 pytest.importorskip("obstore", reason="needs wstrace[store]")

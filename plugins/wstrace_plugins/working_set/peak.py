@@ -12,8 +12,7 @@ from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Target
 from wstrace_plugins.working_set.backend import Accounted, KeeperFailed, backend
-from wstrace_plugins.working_set.process_tree import traced
-from wstrace_plugins.working_set.snapshot_source import SnapshotSource
+from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
 
 if TYPE_CHECKING:
     from wstrace_plugins.working_set.working_set import WorkingSet

@@ -1,14 +1,21 @@
-"""Trees of processes with their memory: each with its own figures, and three sums that answer three questions."""
+"""Trees of processes with their memory, each with its own figures and three sums; and SnapshotSource, the base of the
+sources that read the pages of such trees.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, Level, Source
+from wstrace.schema import ADDRESS_SPACE, RESIDENT_PAGES, Schema
 from wstrace.text import base_name
+from wstrace_plugins.working_set.backend import backend
+
+if TYPE_CHECKING:
+    from wstrace_plugins.working_set.working_set import WorkingSet
 
 
 class Process(NamedTuple):
@@ -117,3 +124,35 @@ def sums(system: Any, found: Sequence[Process]) -> Sums:
         why = str(refused)
     return Sums(len(found), sum(process.resident for process in found), sum(known) if known else None, pages, why,
                 len(found) - len(known))  # fmt: skip
+
+
+class SnapshotSource(Source):
+    """A source of snapshots."""
+
+    streams: ClassVar[tuple[Schema, ...]] = (RESIDENT_PAGES, ADDRESS_SPACE)
+    _context: Context
+
+    def __init__(self) -> None:
+        self._number, self._cpu_seconds = 0, 0.0  # snapshots so far, and what they took
+        self._refused: dict[int, str] = {}  # why, of processes that may not be read
+
+    @classmethod
+    def probe(cls) -> Level:
+        """The level that this machine gives, tried on the calling process."""
+        level: Level = backend().probe()
+        return level
+
+    def _snapshots(self, pids: Iterable[int], **options: Any) -> Iterator[WorkingSet]:
+        """Yields a snapshot of each process that can be read."""
+        from wstrace_plugins.working_set.working_set import working_set  # not loaded for a command that ends at once
+
+        for pid in pids:
+            try:
+                taken = working_set(pid, strings=self._context.strings, **options)
+            except Unavailable as error:  # TargetExited: the ordinary end of a process
+                if type(error) is Unavailable:
+                    self._refused[pid] = error.why
+                continue
+            self._number += 1
+            self._cpu_seconds += taken.cost_seconds
+            yield taken

@@ -13,8 +13,7 @@ from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace_plugins.os.few_notes import FewNotes
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import traced
-from wstrace_plugins.working_set.snapshot_source import SnapshotSource
+from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
 from wstrace_plugins.working_set.working_set import working_set
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.05, 1.0  # between snapshots of a launched process; doubled each time

@@ -18,8 +18,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import DTYPES, MARK, Schema
 from wstrace.text import base_name
 from wstrace_plugins.working_set.backend import backend
-from wstrace_plugins.working_set.process_tree import traced
-from wstrace_plugins.working_set.snapshot_source import SnapshotSource
+from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
 from wstrace_plugins.working_set.watching import Condition, Watched, parse_conditions
 
 #: Readings of the sizes are so many times their own CPU time apart.

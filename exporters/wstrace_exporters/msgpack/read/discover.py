@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from wstrace.errors import TraceFileError
-from wstrace_exporters.msgpack.format.part_names import name_and_number, parts_prefix, parts_there
+from wstrace_exporters.msgpack.format.layout import name_and_number, parts_prefix, parts_there
 from wstrace_exporters.msgpack.read.part import OTHER_VERSION, first_header
 from wstrace_exporters.msgpack.storage.urls import (
     Place,

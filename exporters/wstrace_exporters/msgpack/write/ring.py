@@ -20,8 +20,8 @@ from wstrace.ledger import Ledger
 from wstrace.output_file import belongs_to_us, link, remove, sync
 from wstrace.schema import DTYPES, PROCESS, PROCESS_EXIT, PROCESS_SEEN, PROCESS_TITLE
 from wstrace.trace_info import Usage
+from wstrace_exporters.msgpack.format.layout import name_and_number, part_path, parts_there
 from wstrace_exporters.msgpack.format.osfile import is_being_written
-from wstrace_exporters.msgpack.format.part_names import name_and_number, part_path, parts_there
 from wstrace_exporters.msgpack.write.parts import Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter, plain
 

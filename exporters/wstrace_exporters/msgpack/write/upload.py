@@ -14,7 +14,7 @@ from wstrace.errors import OutputError, UsageError
 from wstrace.output_file import callers_rights, open_own, own_folder, remove
 from wstrace.text import plural, size
 from wstrace_exporters.msgpack.format import osfile
-from wstrace_exporters.msgpack.format.part_names import name_and_number, part_path, parts_prefix, parts_there
+from wstrace_exporters.msgpack.format.layout import name_and_number, part_path, parts_prefix, parts_there
 from wstrace_exporters.msgpack.storage.store import Store, StoreError, store_of
 from wstrace_exporters.msgpack.storage.urls import can_list, is_pattern, shown
 

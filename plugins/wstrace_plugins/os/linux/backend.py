@@ -20,8 +20,7 @@ from typing import Any
 from wstrace.errors import TargetExited, Unavailable, WstraceError
 from wstrace.interfaces import Group, Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.linux import libc, procfs
-from wstrace_plugins.os.linux.file_rights import file_rights, sudo_user
-from wstrace_plugins.os.linux.launcher import Launcher, held_at_execve, start
+from wstrace_plugins.os.linux.launcher import Launcher, file_rights, held_at_execve, start, sudo_user
 from wstrace_plugins.os.linux.procfs import node_faults as node_faults
 from wstrace_plugins.os.linux.versions import versions
 

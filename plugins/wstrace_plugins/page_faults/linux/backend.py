@@ -26,12 +26,11 @@ from wstrace.schema import (
 )
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import tracepoints
-from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
 from wstrace_plugins.page_faults.linux.calls import Calls
 from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings, StackRate
 from wstrace_plugins.page_faults.linux.levels import FaultCounters, own_level, settled_level, stack_levels
-from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
+from wstrace_plugins.page_faults.linux.polling import Account, CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
 from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
