@@ -121,7 +121,7 @@ import asyncio, os
 from wstrace_plugins.daemon.linux.health import listening, serve
 os.memfd_create("wstrace", 0)
 asyncio.run(serve(listening(("127.0.0.1", 0)), None))
-from wstrace_plugins.page_faults.linux.levels import own_level
+from wstrace_plugins.page_faults.linux.events import own_level
 print(own_level().name, own_level().why)
 """
     kit = Path(__file__).resolve().parent / "kit" / "seccomp.py"

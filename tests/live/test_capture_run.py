@@ -15,7 +15,7 @@ from kit.open_files import descriptors
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_MOVE, SPACE_UNMAP
 from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.os.linux.versions import kernel
-from wstrace_plugins.page_faults.linux import tracepoints
+from wstrace_plugins.page_faults.linux import calls
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -94,7 +94,7 @@ def coverage(traced: Any) -> tuple[int, int]:
 
 def test_every_fault_has_its_mapping(trace):
     """What perf does not tell (munmap, mremap) is shown by the tracepoints: not one address is unknown."""
-    with tracepoints.permitted() as permitted:
+    with calls.permitted() as permitted:
         shown = bool(permitted)
     if not shown:
         pytest.skip("munmap and mremap are shown to root only (tracefs)")

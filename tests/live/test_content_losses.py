@@ -26,9 +26,9 @@ EVERY = {word for word in LOSS_EVENTS if word and word != "evicted" and not word
 
 def traced() -> bool:
     """True where the tracepoints of calls may be opened."""
-    from wstrace_plugins.page_faults.linux import tracepoints
+    from wstrace_plugins.page_faults.linux import calls
 
-    numbers, opened = tracepoints.watch_calls([0])
+    numbers, opened = calls.watch_calls([0])
     for _, fd in opened:
         os.close(fd)
     return bool(numbers)
@@ -160,7 +160,7 @@ def test_a_fork_is_distinguished_from_a_vfork(trace, tmp_path):
 
 
 def test_where_tracepoints_are_refused_the_trace_says_so(trace, tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_plugins.page_faults.linux.tracepoints.permitted", lambda: nullcontext([]))
+    monkeypatch.setattr("wstrace_plugins.page_faults.linux.backend.permitted", lambda: nullcontext([]))
     done = trace([compiled(tmp_path, FAMILY)])
     assert done.context.info.content_losses == ("executed",)
     assert {word for _, word, *_ in losses(done)} <= {"executed", "perhaps forked", "shares memory"}

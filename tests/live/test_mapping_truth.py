@@ -38,9 +38,9 @@ class Said(NamedTuple):
 
 def traced_remaps() -> bool:
     """True where tracefs may be read."""
-    from wstrace_plugins.page_faults.linux import tracepoints
+    from wstrace_plugins.page_faults.linux import calls
 
-    with tracepoints.permitted() as permitted:
+    with calls.permitted() as permitted:
         return bool(permitted)
 
 

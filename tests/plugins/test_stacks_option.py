@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from wstrace.errors import Unavailable, UsageError
-from wstrace_plugins.page_faults.stacks_option import Stacks, parse_stacks
+from wstrace_plugins.page_faults import Stacks, parse_stacks
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.levels import refused
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings, refused
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 

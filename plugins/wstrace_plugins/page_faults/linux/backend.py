@@ -24,18 +24,25 @@ from wstrace.schema import (
     STACK_DUMP,
     Schema,
 )
+from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux import tracepoints
 from wstrace_plugins.page_faults.linux.arming import Arming
-from wstrace_plugins.page_faults.linux.calls import Calls
-from wstrace_plugins.page_faults.linux.events import Descriptors, PerfEvents, Settings, StackRate
-from wstrace_plugins.page_faults.linux.levels import FaultCounters, own_level, settled_level, stack_levels
+from wstrace_plugins.page_faults.linux.calls import SYSCALLS, Calls, RareCalls, numbers, permitted
+from wstrace_plugins.page_faults.linux.events import (
+    Descriptors,
+    FaultCounters,
+    PerfEvents,
+    Settings,
+    StackRate,
+    own_level,
+    settled_level,
+    stack_levels,
+)
 from wstrace_plugins.page_faults.linux.polling import Account, CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
 from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
-from wstrace_plugins.page_faults.stacks_option import parse_stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +106,7 @@ class PageFaults(Source):
         self._rings: Rings | None = None
         self._python: PythonStacks
         self._events: PerfEvents
-        self._rare: tracepoints.RareCalls
+        self._rare: RareCalls
         self._side: SideBand
         self._peaks: Peaks
         self._titles: Titles
@@ -136,16 +143,16 @@ class PageFaults(Source):
             self._counters = FaultCounters(context)
             return
         try:
-            with tracepoints.permitted() as permitted:
-                self._arm(context, permitted)
+            with permitted() as attributes:
+                self._arm(context, attributes)
         except BaseException:
             self._close()
             raise
         self._started = True
 
-    def _arm(self, context: Context, permitted: Sequence[NDArray[Any]]) -> None:
+    def _arm(self, context: Context, attributes: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
-        calls, births = permitted[: len(tracepoints.SYSCALLS)], permitted[len(tracepoints.SYSCALLS) :]
+        calls, births = attributes[: len(SYSCALLS)], attributes[len(SYSCALLS) :]
         self._settings = self._settings._replace(tracepoints=tuple(calls))
         self._peaks = Peaks(context, children=self._settings.children and not context.groups)
         descriptors = Descriptors()
@@ -169,12 +176,12 @@ class PageFaults(Source):
         self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         self._events.watch_births(births)
-        self._rare = rare = tracepoints.RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        self._rare = rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
             exit_code=lambda pid: next((target.exit_code for target in context.targets if target.pid == pid), None),
-            calls=Calls(tracepoints.numbers(calls) | rare.numbers) if calls else None,
+            calls=Calls(numbers(calls) | rare.numbers) if calls else None,
             new_task=int(births[0]["config"][0]) if births else None,
             parents=context.progress.parents,
         )

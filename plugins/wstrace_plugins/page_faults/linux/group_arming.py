@@ -24,8 +24,7 @@ from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups, Everything, count_once
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
 from wstrace_plugins.page_faults.linux.arming import Arming, met
-from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings
-from wstrace_plugins.page_faults.linux.levels import no_groups
+from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings, no_groups
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
 from wstrace_plugins.page_faults.linux.samples import CGROUP_ID, by_runs

@@ -34,7 +34,7 @@ from wstrace_plugins.os.few_notes import FewNotes
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.page_faults.stacks_option import parse_stacks
+from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch, level_of
 

@@ -25,6 +25,7 @@ from wstrace.schema import (
     HOW_UNKNOWN,
     STACK_HOW,
 )
+from wstrace_plugins.page_faults import Stacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     History,
     Interpreters,
@@ -44,7 +45,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
 )
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 from wstrace_plugins.page_faults.linux.samples import by_runs
-from wstrace_plugins.page_faults.stacks_option import Stacks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

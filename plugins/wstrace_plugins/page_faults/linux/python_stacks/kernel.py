@@ -30,8 +30,8 @@ from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.os.linux.cpython.elf import Python
     from wstrace_plugins.os.linux.cpython.layouts import Layout
+    from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Python
 
 _FIRST_KERNEL = (5, 17)  # with bpf_loop() and bpf_find_vma()
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
