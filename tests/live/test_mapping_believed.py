@@ -99,7 +99,7 @@ def test_processes_that_share_memory_have_one_address_space(tmp_path):
 
 
 def test_without_tracefs_kcmp_tells_who_shares_memory(trace, tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_plugins.page_faults.linux.calls.permitted", lambda: nullcontext([]))
+    monkeypatch.setattr("wstrace_plugins.page_faults.linux.backend.permitted", lambda: nullcontext([]))
     for name in "ab":
         (tmp_path / name).write_bytes(bytes(64 * 4096))
     # so that both still live when the rows of the birth are read

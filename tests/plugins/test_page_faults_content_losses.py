@@ -10,8 +10,8 @@ from wstrace.schema import LOSS_EVENTS
 from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, RETURNED, Calls
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
-ALONE = ("munmap", "mlock", "mlock2", "mlockall")
-PAIRED = ("mremap", "madvise", "process_madvise", "brk", "shmdt", "shmat", "mmap")
+ALONE = ("mlock", "mlock2", "mlockall")
+PAIRED = ("munmap", "mremap", "madvise", "process_madvise", "brk", "shmdt", "shmat", "mmap")
 NAMES = (*ALONE, *PAIRED, *(name + RETURNED for name in PAIRED))
 NUMBERS = {name: number for number, name in enumerate(NAMES, 1)}
 NEW_TASK, CLONE_VM, CLONE_VFORK = 205, 0x100, 0x4000

@@ -109,8 +109,9 @@ def test_a_double_record_is_taken_once():
 # -- munmap and mremap -------------------------------------------------------------------------------------------------
 
 
-MUNMAP, MREMAP, RETURN = 705, 707, 706
-CALLS = {"munmap": MUNMAP, "mremap": MREMAP, "mremap returned": RETURN}
+MUNMAP, UNMAPPED, MREMAP, RETURN = 705, 704, 707, 706
+CALLS = {"munmap": MUNMAP, "munmap returned": UNMAPPED, "mremap": MREMAP, "mremap returned": RETURN}
+EINVAL = (1 << 64) - 22
 
 
 def moves(*records: bytes) -> list[tuple[Any, ...]]:
@@ -137,7 +138,7 @@ def test_what_another_thread_maps_before_the_call_returns_stays():
     """munmap() and mremap() free their place before they return: it counts as free from their entry on."""
     again = mmap2(0x10000, 0x1000, b"/new", 15)
     stays = [("0x10000", "0x11000", 0x2000, "/new"), ("0x11000", "0x14000", 0x3000, "/data")]
-    assert left(syscall(MUNMAP, 10, 0x10000, 1), again) == stays
+    assert left(syscall(MUNMAP, 10, 0x10000, 1), again, syscall(UNMAPPED, 20, 0)) == stays
     moved = left(syscall(MREMAP, 10, 0x10000, 0x1000, 0x1000, 1, 0), again, syscall(RETURN, 20, 0x90000))
     assert moved == [*stays, ("0x90000", "0x91000", 0x2000, "/data")], "what lay there when the call was entered"
 
@@ -152,8 +153,10 @@ def test_grown_and_shrunk_in_its_place():
 
 
 def test_unmapped_and_moved():
-    assert moves(syscall(MUNMAP, 10, 0x10000, 1)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
-    assert moves(syscall(MUNMAP, 10, 0x10001, 0x1000)) == [], "the kernel refuses what is not aligned"
+    assert moves(syscall(MUNMAP, 10, 0x10000, 1), syscall(UNMAPPED, 20, 0)) == [(10, 2, "0x10000", "0x11000", 0, 0)]
+    assert moves(syscall(MUNMAP, 10, 0x10000, 0x1000), syscall(UNMAPPED, 20, EINVAL)) == []
+    # the return of another call, or of another thread, is not its own
+    assert moves(syscall(MUNMAP, 10, 0x10000, 1), syscall(RETURN, 20, 0)) == []
     call = syscall(MREMAP, 10, 0x11000, 0x1000, 0x3000, 1, 0)
     assert moves(call) == moves(call, syscall(RETURN, 20, 0x90000, tid=9)) == []
     assert moves(call, syscall(RETURN, 20, (1 << 64) - 12)) == []

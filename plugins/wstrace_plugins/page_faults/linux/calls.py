@@ -137,7 +137,7 @@ class Calls:
             return None
         call = Call(name, pid, time_ns, time_ns, layout.unpack_from(record, _ARGUMENTS))
         if name not in self._awaited:
-            return None if name == "munmap" and call.arguments[0] % _PAGE else call  # the kernel refuses that
+            return call
         if len(self._entered) >= _KEPT:  # their returns were lost
             self._entered.clear()
         self._entered[tid] = call
@@ -403,7 +403,11 @@ class ContentLosses:
 
 _FOLDER = "/sys/kernel/tracing/events"
 #: On each thread: the name of a call, or of its return -> the tracepoint.
-SYSCALLS = {"munmap": "sys_enter_munmap", "mremap": "sys_enter_mremap", "mremap" + RETURNED: "sys_exit_mremap"}
+SYSCALLS = {
+    name + RETURNED * (side == "exit"): f"sys_{side}_{name}"
+    for name in ("munmap", "mremap")
+    for side in ("enter", "exit")
+}
 _EVENTS = (*(f"syscalls/{name}" for name in SYSCALLS.values()), "task/task_newtask")
 #: The rare calls that take content away. They are opened once per CPU, for all processes: on each thread they cost
 #: three times the descriptors, and each new thread the time to inherit them. Name -> the filters of its entry and, if
