@@ -44,22 +44,3 @@ def test_a_static_program_has_stacks_that_are_cut_short(tmp_path):
     hows = Counter(STACK_HOW[one] for one in rows["native_how"][mine].tolist())
     assert hows["own, cut short"] > 32, hows
     assert set(hows) == {"own, cut short"}
-
-
-#: runs wstrace, and tells whether masked arrays were imported: 100 ms on a busy machine, while the first samples wait
-IMPORTS = """
-import atexit, sys
-atexit.register(lambda: print("numpy.ma" in sys.modules, file=sys.stderr))
-from wstrace.__main__ import main
-main()
-"""
-
-
-def test_the_first_samples_do_not_wait_for_masked_arrays(tmp_path):
-    words = [sys.executable, "-c", IMPORTS, "run", "-q", "-o", tmp_path / "trace.wst", "-s",
-             "page_faults:stacks=native,stack_period=5", "--", sys.executable, "-c", "bytes(1 << 25)"]  # fmt: skip
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    with wstrace.open_trace(str(tmp_path / "trace.wst")) as opened:
-        assert faults(opened)["native_stack"].any(), "nothing was unwound"
-    assert done.stderr.splitlines()[-1] == "False", done.stderr

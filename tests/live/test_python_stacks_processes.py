@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.pythons import frames, installed, named
+from kit.pythons import installed, named
 from kit.recorded_run import compiled
 
-from wstrace.schema import FRAME_CUT, STACK_HOW
+from wstrace.schema import STACK_HOW
 
 PYTHONS = {python.label: python for python in installed()}
 OURS = [python for python in PYTHONS.values() if not python.root]
@@ -200,18 +200,6 @@ static void __attribute__((destructor)) last(void) {
     program = "import time; time.sleep(0.5); x = bytes(1) * (1 << 20)"
     traced = trace(["env", f"LD_PRELOAD={library}", OURS[0].program, "-c", program])
     assert innermost(traced, 0x500000000000, 100) == {"no Python frame": 100}
-
-
-def test_a_stack_of_more_than_a_hundred_frames_is_whole(trace, tmp_path):
-    program = TOUCH + "m, at = fresh(50)\nopen(sys.argv[1], 'w').write(str(at))\n"
-    program += "def deep(n):\n    return deep(n - 1) if n else touch(m)\ndeep(110)\n"
-    traced = trace([OURS[0].program, "-c", program, str(tmp_path / "at")])
-    base = int((tmp_path / "at").read_text())
-    found = frames(traced)
-    faults = np.rec.fromarrays([traced.column("page_fault", n) for n in ("va", "stack")], names=["va", "stack"])
-    for stack in faults.stack[(faults.va >= base) & (faults.va < base + 50 * 4096)].tolist():
-        assert len(found[stack]) == 113
-        assert not any(flags & FRAME_CUT for _, flags in found[stack])
 
 
 def test_a_python_of_another_version_is_refused_with_a_sentence(trace):

@@ -44,15 +44,6 @@ def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7
     return record
 
 
-def test_moved_keeps_its_content():
-    grown = call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=0x90000)
-    assert losses(grown) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
-    left = call("mremap", 10, 0x10000, 0x2000, 0x2000, MAYMOVE | DONTUNMAP, 0, result=0x90000)
-    assert losses(left) == [(10, 7, "moved", 0x10000, 0x12000, 0x90000, 0)]
-    assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, 0, 0, result=0x10000)) == []  # it grew in its place
-    assert losses(call("mremap", 10, 0x10000, 0x2000, 0x8000, MAYMOVE, 0, result=ENOMEM)) == []
-
-
 def test_a_range_does_not_wrap():
     assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
 

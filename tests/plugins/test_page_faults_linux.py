@@ -113,23 +113,6 @@ def test_loss_is_counted_and_taken_out():
     assert times(samples) == [50]
 
 
-def test_longer_rows_are_those_of_ours_with_more_behind():
-    """Another tracer's call chains make our rows longer; what is behind them is old bytes, old headers among them."""
-    samples = RingSamples(major=False)
-
-    def more(time_ns, junk):
-        row = sample(time_ns, va=time_ns * 4096)
-        return row[:6] + struct.pack("<H", 40 + len(junk)) + row[8:] + junk
-
-    longer = more(20, b"\xff" * 24), more(30, sample(1) + sample(2)), more(50, sample(3)[:16])
-    take(samples, sample(10), longer[0], longer[1], lost(5, 35), sample(40, misc=1), longer[2], sample(60))
-    columns = merge([samples], 99)
-    assert columns["time_ns"].tolist() == [10, 20, 30, 40, 50, 60]
-    assert columns["va"].tolist() == [0x7000, 20 * 4096, 30 * 4096, 0x7000, 50 * 4096, 0x7000]
-    assert columns["flags"].tolist() == [0, 0, 0, 2, 0, 0]
-    assert samples.lost == 5
-
-
 JUNK = st.lists(st.sampled_from([sample(7), sample(8)[:8], b"\0" * 8, b"\xff" * 8]), max_size=4).map(b"".join)
 RECORD = st.tuples(st.sampled_from([1, 2, 4, 9, 10]), st.sampled_from([1, 2]), st.integers(0, 2**32 - 1), JUNK)
 

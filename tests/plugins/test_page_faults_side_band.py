@@ -59,11 +59,6 @@ def test_held_until_the_watermark():
     assert not side.holds
 
 
-def test_children_left_out():
-    _, _, processes, _ = band(comm(b"a", 10) + task(7, 20, 11, 11, 7) + task(7, 30, 7, 8, 7), children=False)
-    assert [(row[1], row[3]) for row in processes] == [(7, 7), (7, 8)]
-
-
 def test_mappings_and_their_kinds():
     _, strings, _, spaces = band(
         comm(b"prog", 1, executed=True) + mmap2(0x400000, 0x1000, b"/bin/prog", 2, prot=5)
@@ -99,11 +94,6 @@ def test_torn_and_hostile_records(noise, cut):
     good = comm(b"a", 10) + mmap2(0x1000, 0x1000, b"/x", 20) + task(7, 30, 9, 9, 7)
     band(good[:cut] + noise)
     band(noise, calls=Calls({"munmap": 1, "mremap": 3, "mremap returned": 4}), new_task=5)
-
-
-def test_a_double_record_is_taken_once():
-    _, _, processes, _ = band(comm(b"a", 10) * 2 + comm(b"a", 11))
-    assert len(processes) == 2
 
 
 # -- munmap and mremap -------------------------------------------------------------------------------------------------

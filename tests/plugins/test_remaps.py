@@ -98,12 +98,3 @@ def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory():
     applied(spaces, space_rows(Call("mremap", 8, 10, 20, (0x10000, 0x2000, 0x4000, 3), 0x90000)))
     assert known(spaces, 8, 20) == {0x90 + i: (42, i) for i in range(4)}
     assert known(spaces, 7, 20) == {0x10 + i: (42, i) for i in range(2)}
-
-
-def test_what_another_thread_maps_in_the_old_place_meanwhile_stays():
-    spaces = AddressSpaces(Dictionary())
-    file = KIND_FILE << KIND_SHIFT
-    applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x11000, 0, 5, 0, 42, file)])
-    (moved,) = space_rows(Call("mremap", 7, 10, 20, (0x10000, 0x1000, 0x1000, 3), 0x90000))
-    applied(spaces, [moved, (15, 7, SPACE_MAP, 0x10000, 0x11000, 0, 6, 0, 43, file)])
-    assert known(spaces, 7, 20) == {0x10: (43, 0), 0x90: (42, 0)}

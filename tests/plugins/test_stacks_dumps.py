@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from wstrace.ledger import Ledger
-from wstrace_plugins.page_faults.linux import samples
 from wstrace_plugins.page_faults.linux.samples import StackDumps
 
 NOW = 10**9
@@ -51,12 +50,6 @@ def test_records_of_one_size_are_read_at_once():
     assert block["dump"][0] == list(range(64))
 
 
-def test_what_is_not_real_is_not_kept():
-    """Behind the copied bytes stands old content of the ring."""
-    [block] = given(taken(record(1, real=24), record(2, real=16)))
-    assert block["dump"] == [[0, 1, 2]] * 2
-
-
 @pytest.mark.parametrize("junk", [8, 4096])
 def test_records_that_another_tracer_makes_longer_are_the_same(junk):
     mixed = given(taken(record(1, junk=junk), record(2), lost(5), record(3, words=128)))
@@ -80,23 +73,6 @@ def test_losses_are_counted_by_reason():
         "the kernel's buffer was full": 6,
         "cut short, timed by another clock, or without registers of a 64-bit program": 2,
     }
-
-
-def test_samples_wait_for_the_watermark():
-    dumps = taken(record(1), record(9))
-    assert given(dumps, 5)[0]["time_ns"] == [1]
-    assert dumps.holds
-    assert given(dumps, 9)[0]["time_ns"] == [9]
-    assert not dumps.holds
-
-
-def test_what_is_held_is_bounded(monkeypatch):
-    monkeypatch.setattr(samples, "MOST_HELD", 2000)
-    dumps = taken(record(1))
-    for time_ns in range(2, 12):
-        dumps.take(np.frombuffer(record(time_ns), np.uint8), 0, NOW)
-    assert dumps.dropped == 9
-    assert len(given(dumps)) == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
