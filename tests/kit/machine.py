@@ -10,7 +10,6 @@ from typing import Any
 MACHINE = (
     "tests/live/test_as_nobody.py",  # kernel.perf_event_paranoid, and the memory that nobody may lock
     "tests/live/test_capture_attach_refused.py::test_another_users_process",
-    "tests/live/test_native_stacks.py::test_nobody_gets_the_stacks_of_its_own_processes",
     "tests/live/test_final_snapshot.py::test_without_privilege_it_works_where_the_kernel_allows_it",  # a setting
     "tests/live/test_hugetlb.py",  # the reserve of huge pages
     "tests/live/test_native_stacks_beside_others.py",  # bpftrace and `perf -a` trace everything

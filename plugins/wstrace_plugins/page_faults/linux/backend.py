@@ -27,7 +27,7 @@ from wstrace.schema import (
 from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.arming import Arming
-from wstrace_plugins.page_faults.linux.calls import SYSCALLS, Calls, RareCalls, numbers, permitted
+from wstrace_plugins.page_faults.linux.calls import EVERYWHERE, SYSCALLS, Calls, RareCalls, numbers, permitted
 from wstrace_plugins.page_faults.linux.events import (
     Descriptors,
     FaultCounters,
@@ -240,7 +240,10 @@ class PageFaults(Source):
         for ring in self._rings:  # after the samples, so that the mappings that these need have been read
             if ring.kind == SIDE and len(raw := ring.read()):
                 self._side.skip(raw, now) if self._behind else self._side.take(raw.tobytes())
-        self._rare.tell(self._side)
+        for records, full_ns in self._rare.read():
+            self._side.take(records, rare=True, full_ns=full_ns)
+        if self._rare.too_many(self._side.others):
+            self._side.rare_calls_end(EVERYWHERE)
         if self._side.stale and not self._behind:
             self._catch_up.read_maps_again(self._arming.families())
         watermark = _FOREVER if final else settled(self._samples, now - _LATEST_NS)

@@ -53,8 +53,6 @@ from wstrace_plugins.page_faults.linux.rings import Ring
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from wstrace_plugins.page_faults.linux.side_band import SideBand
-
 #: A SAMPLE of type TID|TIME|RAW: pid, tid, time, size; then 16 bytes (common_type ... __syscall_nr) and u64 arguments.
 _SAMPLE = struct.Struct("<IIQI")
 _COMMON_TYPE = struct.Struct("<H")
@@ -565,17 +563,15 @@ class RareCalls:
         """Whether it is time to read: a quarter of a ring is full."""
         return any(ring.waiting > ring.size // 4 for ring in self._rings)
 
-    def tell(self, side: SideBand) -> None:
-        """Gives what the rings hold to the side band; of one that was full, that it lost the rest.
+    def read(self) -> Iterator[tuple[bytes, int]]:
+        """What the rings hold, and until when each was full, in ns, so that it lost the rest; 0 = it was not.
 
         The kernel tells a loss only with the next record. A ring may have become full while it was read.
         """
         for ring in self._rings:
             if len(raw := ring.read()):
                 full = len(raw) + ring.waiting > ring.size - _RECORD
-                side.take(raw.tobytes(), rare=True, full_ns=now_ns() if full else 0)
-        if self.too_many(side.others):
-            side.rare_calls_end(EVERYWHERE)
+                yield raw.tobytes(), now_ns() if full else 0
 
     def too_many(self, others: int) -> bool:
         """Whether to switch off, after so many records of other processes. True once, and it is done."""
