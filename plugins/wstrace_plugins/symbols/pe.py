@@ -34,11 +34,7 @@ _NOWHERE = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def read_image(file: ImageFile) -> Image:
-    """The Image of a PE file: EXE, DLL, SYS; 32 or 64 bits.
-
-    Raises:
-        ImageError: it is cut off, or its headers contradict themselves.
-    """
+    """The Image of a PE file: EXE, DLL, SYS; 32 or 64 bits. Raises ImageError."""
     try:
         pe = Pe(file.read)
         rows, names = _section_rows(pe)

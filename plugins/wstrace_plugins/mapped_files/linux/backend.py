@@ -31,12 +31,7 @@ def listing(pid: int, strings: Dictionary) -> Mapping[str, NDArray[Any]] | None:
 
 
 def mapped_file(address: int, pid: int | None = None) -> str | None:
-    """The path of the file mapped at an address, None where none is.
-
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: it belongs to another user.
-    """
+    """The path of the file mapped at an address, None where none is. Raises TargetExited, Unavailable."""
     if not 0 <= address < 1 << 64:
         return None
     maps = procfs.read_maps(os.getpid() if pid is None else pid)

@@ -224,12 +224,7 @@ class LinuxPlatform(Platform):
         return LinuxTarget(pid, os.path.basename(command[0]), launcher)
 
     def attach(self, pid: int) -> Target:
-        """Opens a handle on a running process (or on ourselves).
-
-        Raises:
-            TargetExited: there is no such process, or it is a zombie.
-            Unavailable: it is a kernel thread, or a limit of ours leaves no room for a trace.
-        """
+        """Opens a handle on a running process (or on ourselves). Raises TargetExited, Unavailable."""
         self._check_room()
         stat = procfs.stat(pid)
         if stat.gone:

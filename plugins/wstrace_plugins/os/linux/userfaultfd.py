@@ -36,16 +36,9 @@ _ioctl, _syscall = libc.ioctl, libc.syscall
 
 
 class Userfaultfd:
-    """A userfaultfd of the calling process, or one that another process created and handed over.
+    """A userfaultfd of the calling process. Raises Unavailable: there is none, or none with WP_ASYNC."""
 
-    Raises:
-        Unavailable: the kernel or the sandbox has none, or none with WP_ASYNC.
-    """
-
-    def __init__(self, fd: int | None = None) -> None:
-        if fd is not None:
-            self.fd = fd
-            return
+    def __init__(self) -> None:
         self.fd = create(_UFFD_USER_MODE_ONLY)
         api = np.array([(0xAA, _FEATURES, 0)], _API)
         if _ioctl(self.fd, _UFFDIO_API, api.ctypes.data) < 0:

@@ -31,7 +31,6 @@ class Job:
     Until release(), the end of this tracer terminates the process. Afterwards the job has no limits.
 
     Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
         pid, process: the process, and a handle with all rights on it.
 
     Raises:

@@ -125,7 +125,6 @@ class Memory:
     """Queries the memory of one process.
 
     Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
         handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ, which the caller closes.
     """
 

@@ -136,7 +136,6 @@ def descendants(
     A pid may be reused, so a process that was created outside of its parent's life is the child of another one.
 
     Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
         present: the listing of all processes.
         lives: (pid, created, ended) of the processes, in units of 100 ns since 1601.
         known: pids that are left out.

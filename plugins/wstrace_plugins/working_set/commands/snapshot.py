@@ -71,25 +71,30 @@ def snapshot(
     out.show(*tables, "", _totals(taken))
 
 
+def _rows(taken: WorkingSet) -> list[dict[str, Any]]:
+    """The runs of pages as values for JSON."""
+    runs = taken.runs
+    columns = [runs["start"].tolist(), runs["pages"].tolist(), runs["flags"].tolist(), protections(runs["flags"]),
+               [well_formed(taken.owner(row)) for row in runs["row"].tolist()]]  # fmt: skip
+    names = ["address", "pages", "flags", "protection", "owner"]
+    if "shares" in runs:
+        names.append("shares")
+        columns.append([None if count == 255 else count for count in runs["shares"].tolist()])
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _runs(taken: WorkingSet, top: int | None) -> TextTable:
     """One line per run of pages, by address."""
-    runs, flags = taken.runs, taken.runs["flags"]
-    words = {f: " ".join(word for bit, word in _MORE if f & bit) for f in np.unique(flags).tolist()}
-    names = {row: taken.owner(row) for row in np.unique(runs["row"]).tolist()}
-    kib = runs["pages"].astype(np.int64) * taken.page_size // 1024
-    each = zip(
-        runs["start"].tolist(), kib.tolist(), flags.tolist(), protections(flags), runs["row"].tolist(), strict=True
-    )
-    rows = [
-        [f"{at:x}", f"{n:,}", "S" if f & PAGE_SHARED else "P", p, "E" if f & PAGE_EXECUTE else "", words[f], names[row]]
-        for at, n, f, p, row in each
-    ]
+    rows = []
+    for one in _rows(taken):
+        flags, counts = one["flags"], [str(one.get("shares") or "")] * ("shares" in one)
+        words = " ".join(word for bit, word in _MORE if flags & bit)
+        rows.append([f"{one['address']:x}", f"{one['pages'] * taken.page_size // 1024:,}",
+                     "S" if flags & PAGE_SHARED else "P", one["protection"], "E" if flags & PAGE_EXECUTE else "",
+                     *counts, words, one["owner"]])  # fmt: skip
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
-               Column("E", "text"), Column("", "text"), Column("owner", "name")]  # fmt: skip
-    if "shares" in runs:
-        columns.insert(5, Column("maps", "text"))
-        for line, count in zip(rows, runs["shares"].tolist(), strict=True):
-            line.insert(5, "" if count == 255 else str(count))
+               Column("E", "text"), *[Column("maps", "text")] * ("shares" in taken.runs), Column("", "text"),
+               Column("owner", "name")]  # fmt: skip
     return TextTable.of(columns, rows, top)
 
 
@@ -136,16 +141,7 @@ def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
              "shared": o.shared, "mapped": o.mapped} for o in _by(taken, by)
         ]  # fmt: skip
         return facts
-    runs = taken.runs
-    columns = (runs["start"].tolist(), runs["pages"].tolist(), runs["flags"].tolist(), protections(runs["flags"]),
-               runs["row"].tolist())  # fmt: skip
-    facts["runs"] = [
-        {"address": start, "pages": n, "flags": flags, "protection": prot, "owner": well_formed(taken.owner(row))}
-        for start, n, flags, prot, row in zip(*columns, strict=True)
-    ]
-    if "shares" in runs:
-        for run, shares in zip(facts["runs"], runs["shares"].tolist(), strict=True):
-            run["shares"] = None if shares == 255 else shares
+    facts["runs"] = _rows(taken)
     return facts
 
 

@@ -38,12 +38,7 @@ REASONS = (
 
 
 def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
-    """Asks the kernel to reclaim every page of these runs.
-
-    Raises:
-        TargetExited: the process is gone.
-        Unavailable: the kernel has no process_madvise (5.10), or the right is missing.
-    """
+    """Asks the kernel to reclaim every page of these runs. Raises TargetExited, Unavailable."""
     there = (runs["flags"] & NOT_RESIDENT) == 0
     vectors = np.empty(int(there.sum()), IOVEC)
     vectors["base"], vectors["len"] = runs["start"][there], runs["pages"][there].astype("<u8") * np.uint64(PAGE)

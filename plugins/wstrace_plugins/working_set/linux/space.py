@@ -40,12 +40,7 @@ _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
 
 
 class Space(Closing):
-    """An opened process.
-
-    Raises:
-        TargetExited: the process has ended.
-        Unavailable: it is refused, or has no address space.
-    """
+    """An opened process. Raises TargetExited, Unavailable."""
 
     page_size = pm.PAGE
 
@@ -207,12 +202,7 @@ class Keeper:
         return HeldSpace(pid, self)
 
     def keep(self, pagemap: int) -> None:
-        """Keeps the address space of that open pagemap.
-
-        Raises:
-            ProcessLookupError: the address space has ended.
-            KeeperFailed: the keeper has ended, or cannot keep it.
-        """
+        """Keeps the address space of that open pagemap. Raises ProcessLookupError, KeeperFailed."""
         try:
             self._socket.sendmsg([b"k"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", pagemap))])
         except OSError as error:

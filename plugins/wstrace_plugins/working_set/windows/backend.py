@@ -133,7 +133,6 @@ class Space(Closing):
 
     Args:
         pid: the process.
-        api: wstrace_plugins.os.windows.api or a stand-in.
 
     Raises:
         TargetExited: there is no such process.

@@ -95,9 +95,6 @@ def open_watcher(api: WindowsApi = winapi) -> Watcher:
 class Watcher:
     """A watch of memory of the calling process.
 
-    Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
-
     Raises:
         Unavailable: the system does not track writes.
     """

@@ -156,12 +156,7 @@ class Cgroups:
         return lambda path: path == below or matches(path, below)
 
     def container(self, prefix: str) -> Cgroup:
-        """The cgroup of the container whose id begins so.
-
-        Raises:
-            UsageError: these are no 8 or more hex digits, or several containers' ids begin so.
-            TargetExited: no container's does.
-        """
+        """The cgroup of the container whose id begins so. Raises UsageError, TargetExited."""
         wanted = prefix.lower()
         if not _PREFIX.fullmatch(wanted):
             raise UsageError(
