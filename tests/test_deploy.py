@@ -11,7 +11,7 @@ import pytest
 
 from wstrace.options import Config
 from wstrace.plugins import default_plugins
-from wstrace_plugins.daemon.settings import checked
+from wstrace_plugins.daemon.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 
@@ -90,7 +90,7 @@ def test_the_settings_load(where, tmp_path):
     else:
         (given,) = [one for one in manifests() if one["kind"] == "ConfigMap"]
         path.write_text(given["data"]["wstrace.toml"])
-    sources, exporters = checked(Config.load(str(path), project=False), default_plugins()).make()
+    sources, exporters = Settings(Config.load(str(path), project=False), default_plugins()).make()
     assert [one.name for one in sources] == ["page_faults"]
     assert [one.name for one in exporters] == ["msgpack", "otel_containers"]
 

@@ -6,7 +6,7 @@ from kit.daemon_scripted import plugins
 from wstrace.errors import UsageError
 from wstrace.options import Config
 from wstrace_plugins.daemon.limits import Limits
-from wstrace_plugins.daemon.settings import checked
+from wstrace_plugins.daemon.settings import Settings
 
 STEP = 0.1  # seconds between two readings of what was used
 
@@ -121,7 +121,7 @@ keep = 10
 def test_a_file_says_what_is_traced_and_what_the_daemon_may_take(tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(GOOD)
-    settings = checked(Config.load(str(path), project=False), plugins())
+    settings = Settings(Config.load(str(path), project=False), plugins())
     assert (settings.own.max_cpu, settings.own.max_memory, settings.own.health) == (
         0.02,
         200 << 20,
@@ -162,19 +162,19 @@ def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, shown, tmp_pat
     path = tmp_path / "wstrace.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as raised:
-        checked(Config.load(str(path), project=False), plugins())
+        Settings(Config.load(str(path), project=False), plugins())
     assert shown in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_file_that_is_not_there():
     with pytest.raises(UsageError, match=r"/nowhere/wstrace.toml: No such file"):
-        checked(Config.load("/nowhere/wstrace.toml", project=False), plugins())
+        Settings(Config.load("/nowhere/wstrace.toml", project=False), plugins())
 
 
 @pytest.mark.parametrize(("named", "seconds"), [("page_faults", 2.0), ("page_faults:poll_ms=50", 0.05)])
 def test_the_kernel_s_buffers_are_read_every_two_seconds_unless_the_file_says_otherwise(named, seconds, tmp_path):
     path = tmp_path / "wstrace.toml"
     path.write_text(f'sources = ["{named}"]\n')
-    (source,), _ = checked(Config.load(str(path), project=False), plugins()).make()
+    (source,), _ = Settings(Config.load(str(path), project=False), plugins()).make()
     assert source._pace.seconds == seconds

@@ -41,9 +41,9 @@ def daemon(config: str | None, check: bool) -> int:
     if check:
         from wstrace.options import Config
         from wstrace.plugins import default_plugins
-        from wstrace_plugins.daemon.settings import checked
+        from wstrace_plugins.daemon.settings import Settings
 
-        checked(Config.load(config, project=False), default_plugins())
+        Settings(Config.load(config, project=False), default_plugins())
         click.echo(f"{printable(config or 'the defaults')}: no error")
         return 0
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Any
 
 from wstrace.errors import UsageError
@@ -80,15 +79,28 @@ def address(text: str) -> tuple[str, int] | None:
     return host, number
 
 
-@dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a file says, checked. `own` is the table `[daemon]`; `config` has those of the sources and exporters."""
+    """All that a file says, checked.
 
-    own: Daemon
-    config: Config
-    _sources: list[Spec]
-    _exporters: list[Spec]
-    _plugins: Plugins
+    Args:
+        config: the values: the table `[daemon]`, and those of the sources and exporters.
+        plugins: where names come from.
+
+    Attributes:
+        own: the table `[daemon]`.
+
+    Raises:
+        UsageError: a key, a table, a name or a value is not known.
+    """
+
+    def __init__(self, config: Config, plugins: Plugins) -> None:
+        config.check(
+            {**plugins.sources, **plugins.enrichers, **plugins.exporters, _TABLE: Daemon}, top=tuple(_DEFAULTS)
+        )
+        self._config, self._plugins = config, plugins
+        self.own: Daemon = build(Daemon, config.options(Daemon, Spec(_TABLE)), _TABLE)
+        self._sources, self._exporters = (_specs(key, config) for key in _DEFAULTS)
+        self.make()  # so that wrong options are said now
 
     def make(self) -> tuple[list[Source], list[Exporter]]:
         """New sources and exporters for one session; nothing of them is open yet. Raises UsageError."""
@@ -100,27 +112,13 @@ class Settings:
         """The source or exporter, with the options of its table; an output that is there already is continued."""
         cls = self._plugins.class_of(role, spec.name)
         of_a_daemon = {name: value for name, value in _OF_A_DAEMON.items() if name in options_of(cls)}
-        return build(cls, {**of_a_daemon, **self.config.options(cls, spec)}, spec.name)
+        return build(cls, {**of_a_daemon, **self._config.options(cls, spec)}, spec.name)
 
     @property
     def queue_bytes(self) -> int:
         """The bytes that each queue may hold: what the daemon may hold beyond its own need, divided among them."""
         queues = 1 + len(self._exporters)
         return max(_LEAST_QUEUE, (self.own.max_memory - _LEAST_MEMORY) // (2 * queues))
-
-
-def checked(config: Config, plugins: Plugins) -> Settings:
-    """The settings in these values.
-
-    Raises:
-        UsageError: a key, a table, a name or a value is not known.
-    """
-    classes = {**plugins.sources, **plugins.enrichers, **plugins.exporters}
-    config.check({**classes, _TABLE: Daemon}, top=tuple(_DEFAULTS))
-    own = build(Daemon, config.options(Daemon, Spec(_TABLE)), _TABLE)
-    settings = Settings(own, config, _specs("sources", config), _specs("exporters", config), plugins)
-    settings.make()  # so that wrong options are said now
-    return settings
 
 
 def _specs(key: str, config: Config) -> list[Spec]:

@@ -36,7 +36,7 @@ from wstrace.text import printable, size
 from wstrace_plugins.daemon import BETWEEN
 from wstrace_plugins.daemon.limits import Limits
 from wstrace_plugins.daemon.linux.health import State, listening, serve
-from wstrace_plugins.daemon.settings import checked
+from wstrace_plugins.daemon.settings import Settings
 from wstrace_plugins.os.linux import procfs
 
 #: Seconds between two readings of what was used, and past this part of `max_memory`: between readings half a second
@@ -146,10 +146,9 @@ class NodeDaemon:
         if descriptor:
             with os.fdopen(int(descriptor), "rb") as file:
                 self._kept: Kept = pickle.load(file)  # noqa: S301  which this process has written
-            self._settings = checked(self._kept.config, default_plugins())
-        else:
-            config = Config.load(path, project=False)
-            self._settings = checked(config, default_plugins())
+        config = self._kept.config if descriptor else Config.load(path, project=False)
+        self._settings = Settings(config, default_plugins())
+        if not descriptor:
             own = self._settings.own
             at = listening(own.health).detach() if own.health is not None else -1
             self._kept = Kept(config, Limits(own.max_cpu, own.max_memory), at)
