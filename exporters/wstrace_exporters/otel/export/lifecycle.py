@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,9 @@ class Lifecycle:
             if process.code:
                 made.set_attribute(names.ERROR_TYPE, str(process.code))
                 made.set_status(Status(StatusCode.ERROR, f"exit code {process.code}"))
-        made.end(self._clock.wall(process.ended_ns or now))
+        sampled = made.get_span_context().trace_flags.sampled
+        with own.counted("traces") if own is not None and sampled else nullcontext():
+            made.end(self._clock.wall(process.ended_ns or now))
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -242,13 +245,13 @@ class Lifecycle:
     def _emit(self, process: Process, event: str, time_ns: int, attributes: dict[str, Any],
               severity: SeverityNumber = SeverityNumber.INFO, span: SpanInterval | None = None) -> None:  # fmt: skip
         place = TraceParent(span.trace_id, span.span_id) if span is not None else None
-        process.logger.emit(
-            LogRecord(
-                timestamp=self._clock.wall(time_ns),
-                context=context_of(place),
-                severity_number=severity,
-                severity_text=severity.name,
-                attributes=attributes,
-                event_name=event,
-            )
+        record = LogRecord(
+            timestamp=self._clock.wall(time_ns),
+            context=context_of(place),
+            severity_number=severity,
+            severity_text=severity.name,
+            attributes=attributes,
+            event_name=event,
         )
+        with self._own.counted("logs") if self._own is not None else nullcontext():
+            process.logger.emit(record)

@@ -45,7 +45,7 @@ class Delivery:
         replaced: each export includes everything in the one before it, so only the last one can be lost.
 
     Attributes:
-        exporter: the SDK's.
+        exporter, processor: the SDK's.
         given: records that were handed to the processor. delivered, lost: of these.
         rejected, why: what it refused of the last export, and its error in words.
         error: of the last export that failed.
@@ -58,6 +58,7 @@ class Delivery:
     def __init__(self, signal: str, ledger: Ledger, *, replaced: bool = False) -> None:
         self.signal, self._ledger, self._replaced = signal, ledger, replaced
         self.exporter: Any = None
+        self.processor: Any = None
         self._pid, self._lock = os.getpid(), threading.Lock()
         self.given = self.delivered = self.lost = self.rejected = 0
         self.closing = self._closed = False
@@ -96,6 +97,12 @@ class Delivery:
                 self.given -= refused
             else:
                 self._lose(refused)
+
+    def end(self) -> None:
+        """Sends what the processor holds, as the last export."""
+        self.closing = True
+        with quiet():
+            self.processor.shutdown()
 
     def close(self) -> None:
         """Sends no more; what was given and did not arrive is counted as lost. Ends the exporter's retries."""

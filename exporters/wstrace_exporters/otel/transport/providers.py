@@ -11,15 +11,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, ConsoleLogRecordExporter
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from wstrace.errors import OutputError, UsageError, missing
@@ -36,39 +36,12 @@ if TYPE_CHECKING:
 #: The seconds that an exporter's close() may take when the collector is down, and what its user can do.
 _CLOSE_SECONDS = 3.0
 _REMEDY = "is a collector listening there? OTEL_EXPORTER_OTLP_ENDPOINT says where it is"
-#: signal -> the module of the SDK's console exporter, and its name
-_CONSOLES = {"traces": ("trace", "ConsoleSpanExporter"), "logs": ("_logs", "ConsoleLogRecordExporter"),
-             "metrics": ("metrics", "ConsoleMetricExporter")}  # fmt: skip
+_CONSOLES = {"traces": ConsoleSpanExporter, "logs": ConsoleLogRecordExporter, "metrics": ConsoleMetricExporter}
 
 
 def scope(provider: Any, kind: str) -> Any:
     """The tracer, meter or logger of a provider of the SDK or of the application."""
     return getattr(provider, f"get_{kind}")(names.SCOPE, version("wstrace"), schema_url=names.SCHEMA_URL)
-
-
-class _Spans(BatchSpanProcessor):
-    """Queues sampled spans that have ended; the SDK drops the oldest where the queue is full."""
-
-    delivery: Delivery
-
-    def on_end(self, span: Any) -> None:
-        """Queues the span."""
-        if span.context and span.context.trace_flags.sampled:
-            self.delivery.given += 1
-        with quiet():
-            super().on_end(span)
-
-
-class _Logs(BatchLogRecordProcessor):
-    """Queues log records; the SDK drops the oldest where the queue is full."""
-
-    delivery: Delivery
-
-    def on_emit(self, log_record: Any) -> None:
-        """Queues the record."""
-        self.delivery.given += 1
-        with quiet():
-            super().on_emit(log_record)
 
 
 class _Place(IdGenerator):
@@ -118,7 +91,7 @@ class OwnProviders:
     ) -> None:
         self._ledger, self._metrics, self._to, self._endpoint = context.ledger, metrics, to, endpoint
         self._interval, before = interval, set(threading.enumerate())
-        self._processors: dict[str, list[tuple[Any, Delivery]]] = {"traces": [], "logs": [], "metrics": []}
+        self._deliveries: list[Delivery] = []
         self._served: Any = None
         self.scraped = False
         for signal in signals:
@@ -153,10 +126,7 @@ class OwnProviders:
         cumulative = signal == "metrics" and preference != "DELTA"
         delivery = Delivery(signal, self._ledger, replaced=cumulative)
         if place == "console":  # stderr, because stdout belongs to the target
-            module, name = _CONSOLES[signal]
-            delivery.exporter = getattr(importlib.import_module(f"opentelemetry.sdk.{module}.export"), name)(
-                out=sys.stderr
-            )
+            delivery.exporter = _CONSOLES[signal](out=sys.stderr)
         else:
             delivery.exporter = otlp(delivery, self._to, self._endpoint)
         processor: Any
@@ -165,27 +135,39 @@ class OwnProviders:
                 processor = PeriodicExportingMetricReader(cast(Any, delivery), self._interval * 1000 or None)
                 processor._set_collect_callback(self._metrics(cumulative))
             else:
-                processor = (_Spans if signal == "traces" else _Logs)(cast(Any, delivery))  # it has its methods
-                processor.delivery = delivery
+                made: Any = BatchSpanProcessor if signal == "traces" else BatchLogRecordProcessor
+                processor = made(delivery)  # which has the methods of an exporter
         except ValueError as error:  # as of a batch that is larger than the queue
             raise UsageError(
                 f"{signal}: {error}", "see the OTEL_BSP_*, OTEL_BLRP_* and OTEL_METRIC_EXPORT_INTERVAL variables"
             ) from None
-        self._processors[signal].append((processor, delivery))
+        delivery.processor = processor
+        self._deliveries.append(delivery)
 
     def logger(self, resource: Resource) -> Logger:
         """A logger of a provider of its own."""
         provider = LoggerProvider(resource, shutdown_on_exit=False)
-        for processor, _ in self._processors["logs"]:
-            provider.add_log_record_processor(processor)
+        for delivery in self._of("logs"):
+            provider.add_log_record_processor(delivery.processor)
         return cast("Logger", scope(provider, "logger"))
 
     def tracer(self, resource: Resource, place: TraceParent) -> Tracer:
         """A tracer of a provider of its own, for one span that has these ids."""
         provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=_Place(place))
-        for processor, _ in self._processors["traces"]:
-            provider.add_span_processor(processor)
+        for delivery in self._of("traces"):
+            provider.add_span_processor(delivery.processor)
         return cast("Tracer", scope(provider, "tracer"))
+
+    @contextlib.contextmanager
+    def counted(self, signal: str) -> Iterator[None]:
+        """In it one record is handed to the signal's queues; where one is full, the SDK drops its oldest."""
+        for delivery in self._of(signal):
+            delivery.given += 1
+        with quiet():
+            yield
+
+    def _of(self, *signals: str) -> list[Delivery]:
+        return [one for one in self._deliveries if one.signal in signals]
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Delivers what is held, within that time; counts the rest as lost.
@@ -195,14 +177,14 @@ class OwnProviders:
         """
         until = time.monotonic() + seconds
         # Records end first, so that their losses are in the last export of the ledger's metrics.
-        records, readers = [*self._processors["traces"], *self._processors["logs"]], self._processors["metrics"]
+        records, readers = self._of("traces", "logs"), self._of("metrics")
         for group, end in ((records, until - seconds / 4 if readers else until), (readers, until)):
-            threads = [threading.Thread(target=_shut_down, args=one, daemon=True) for one in group]
+            threads = [threading.Thread(target=one.end, daemon=True) for one in group]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
-            for _, delivery in group:
+            for delivery in group:
                 delivery.close()
         if self._served is not None:
             server, thread = self._served
@@ -210,27 +192,19 @@ class OwnProviders:
                 server.shutdown()
                 server.server_close()
                 thread.join(1.0)
-        if self.lost and seconds:
-            raise OutputError(f"{self.lost} records did not arrive ({self.error or 'refused'})", _REMEDY)
+        if (lost := sum(one.lost for one in self._deliveries)) and seconds:
+            raise OutputError(f"{lost} records did not arrive ({self.error or 'refused'})", _REMEDY)
 
     def cancel(self) -> None:
         """Closes everything without sending anything."""
-        for delivery in self._deliveries():
+        for delivery in self._deliveries:
             delivery.close()
         self.close(0)
-
-    def _deliveries(self) -> list[Delivery]:
-        return [delivery for group in self._processors.values() for _, delivery in group]
 
     @property
     def error(self) -> str:
         """The last failure of any signal, or ""."""
-        return next((f"{one.signal}: {one.error}" for one in self._deliveries() if one.error), "")
-
-    @property
-    def lost(self) -> int:
-        """The number of records of all signals that were not delivered."""
-        return sum(one.lost for one in self._deliveries())
+        return next((f"{one.signal}: {one.error}" for one in self._deliveries if one.error), "")
 
     def _serve(self) -> None:
         """Opens the port that Prometheus scrapes. Raises Unavailable or OutputError."""
@@ -253,9 +227,3 @@ class OwnProviders:
                               "set OTEL_EXPORTER_PROMETHEUS_PORT to a free one") from None  # fmt: skip
 
         self._served = server, thread
-
-
-def _shut_down(processor: Any, delivery: Delivery) -> None:
-    delivery.closing = True
-    with quiet():
-        processor.shutdown()
