@@ -8,12 +8,9 @@ import platform
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from wstrace.errors import OutputError, UsageError
+from wstrace.errors import UsageError
 from wstrace.text import json_safe
 
 if TYPE_CHECKING:
@@ -212,13 +209,11 @@ class Baseline:
             UsageError: it cannot be read, or is no baseline.
         """
         try:
-            with _folder(path) as folder, open(path, "rb", opener=partial(_opened, folder=folder)) as file:
+            with open(path, "rb", opener=_opened) as file:
                 regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
                 text = file.read(_MOST_BYTES + 1) if regular else b""
         except FileNotFoundError:
             return cls(path)
-        except _Foreign as why:
-            raise UsageError(f"cannot read the baseline {path}: {why}", "remove it, or name another") from None
         except OSError as error:
             raise UsageError(f"cannot read the baseline {path}: {error.strerror}") from None
         if not regular:
@@ -244,17 +239,11 @@ class Baseline:
             whole_file,  # it imports much, and most runs write nothing
         )
 
-        try:
-            with refused(self.path):
-                if name := os.path.dirname(self.path):
-                    make_folders(name)
-                # Links above the folder itself are found by in_folder(), for root; _folder() looks at the last one.
-                with _folder(self.path) as folder, in_folder(self.path, None) as held:
-                    at = folder if held is None else held
-                    with whole_file(self.path, force=True, folder=at) as file:
-                        file.write(self._text().encode())
-        except _Foreign as why:
-            raise OutputError(f"cannot write the baseline {self.path}: {why}", "remove it, or name another") from None
+        with refused(self.path):
+            if name := os.path.dirname(self.path):
+                make_folders(name)
+            with in_folder(self.path, None) as folder, whole_file(self.path, force=True, folder=folder) as file:
+                file.write(self._text().encode())
 
     def _text(self) -> str:
         lines = []
@@ -293,37 +282,9 @@ class Baseline:
             one.tests[name] = earlier.learned(entry, page_size) if earlier else entry
 
 
-class _Foreign(Exception):  # noqa: N818 - whose it is
-    """The folder is not that of the name, or a link that another user has made; the argument says so."""
-
-
-@contextmanager
-def _folder(path: str) -> Iterator[int | None]:
-    """A descriptor of the folder of a file, which is held: who may write beside it may exchange it at any time.
-
-    None where the system has no such descriptors (Windows), and where the path has no folder. Raises _Foreign, OSError.
-    """
-    folder, flags = os.path.dirname(path), getattr(os, "O_DIRECTORY", None)
-    if not folder or flags is None:
-        yield None
-        return
-    fd = os.open(folder, flags | getattr(os, "O_PATH", os.O_RDONLY))
-    try:
-        held, named, there = os.fstat(fd), os.lstat(folder), os.stat(folder)  # noqa: PTH116
-        link = stat.S_ISLNK(named.st_mode)
-        if link and named.st_uid not in (0, getattr(os, "geteuid", int)()):
-            raise _Foreign(f"{folder} is a symbolic link of another user")
-        if not os.path.samestat(held, there if link else named):
-            raise _Foreign(f"{folder} was exchanged meanwhile")
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _opened(path: str, flags: int, folder: int | None) -> int:
+def _opened(path: str, flags: int) -> int:
     """Opens a file for reading; a FIFO that nobody writes to is not waited for."""
-    name = path if folder is None else os.path.basename(path)
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0), dir_fd=folder)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parsed(text: bytes) -> tuple[int, dict[str, Recorded]]:

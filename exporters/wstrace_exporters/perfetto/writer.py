@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
@@ -13,13 +14,13 @@ from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.analysis.losses import page_of
 from wstrace.analysis.report import Report, sentences
 from wstrace.analysis.report import report as report_of
+from wstrace.analysis.tally import combinations
 from wstrace.analysis.timeline import Span, places, spans_of
 from wstrace.formats import Rows
 from wstrace.protobuf import number as field
 from wstrace.schema import FAULT_MAJOR, MARK
 from wstrace.text import base_name, number
 from wstrace.trace import Trace
-from wstrace_exporters.perfetto.counters import counters
 from wstrace_exporters.perfetto.packets import FRAMES, FUNCTIONS, MAPPINGS, PATHS, Packets
 
 #: Frames of a stack, from the innermost one: what Perfetto draws of a deeper one is cut there.
@@ -90,10 +91,10 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
         name = of.program_of(space) + (f", {role}" if role else "")
         tracks[space] = packets.process(int(of.inputs.pids[space]), name)
     _spans(spans, packets, {int(of.inputs.pids[space]): track for space, track in tracks.items()})
-    for counter in counters(of):
-        track = packets.counter(counter.name, tracks.get(counter.space, 0))
+    for space, name, moments, values in counters(of):
+        track = packets.counter(name, tracks.get(space, 0))
         packets.count(begin, track, 0)
-        for time, value in zip(counter.times.tolist(), counter.values.tolist(), strict=True):
+        for time, value in zip(moments.tolist(), values.tolist(), strict=True):
             packets.count(time, track, value)
     _faults(of, packets, tracks, shown)
     faults = len(of.history.faults)
@@ -176,3 +177,60 @@ def _faults(of: Composition, packets: Packets, tracks: dict[int, int], shown: ND
         packets.instant(time, threads[space, tid], base_name(files[page_file][0].text), category, arguments)
         if frames is not None:
             packets.sample(time, pid, tid, frames.of(stacks[leaf][0]), count)
+
+
+#: The owners with counters of their own, over all processes, and the most steps of a counter.
+OWNERS, STEPS = 20, 1000
+
+
+def counters(of: Composition) -> Iterator[tuple[int, str, NDArray[np.uint64], NDArray[np.int64]]]:
+    """(space, name, times, bytes) of the largest owners, and of all others with the space -1.
+
+    A page of the counted snapshot counts from the fault that brought it; one without a known fault, from the snapshot:
+    the last values sum to what is resident. Without a snapshot it is what was brought.
+    """
+    faults = of.history.faults
+    each = None
+    cells = of.page_cells if of.rss else of.fault_cells
+    labels = of.past.labels("line")
+    label, rows = labels.of[cells], labels.labels
+    if of.rss:
+        verb = "resident"
+        space, first = of.column("space"), of.found.fault
+        time = np.where(first >= 0, faults.time[first] if len(faults) else np.uint64(0), of.column("time"))
+    else:
+        verb = "brought"
+        brought = faults.order[np.flatnonzero(faults.brings)]
+        label, space, time = (column[brought] for column in (label, of.inputs.faults["space"],
+                                                             of.inputs.faults["time_ns"]))  # fmt: skip
+        each = None if of.past.sampled == 1 else of.inputs.faults["sampled"][brought]
+    some, which = combinations(space, label)
+    largest = np.argsort(-np.bincount(which, minlength=len(some)), kind="stable")[:OWNERS]
+    number = np.full(len(some), len(largest))
+    number[largest] = np.arange(len(largest))
+    owner = number[which]
+    order = np.lexsort((time, owner))
+    bounds = owner[order].searchsorted(np.arange(len(largest) + 2))
+    for at, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        if begin == end:
+            continue
+        mine = order[begin:end]
+        times, values = steps(time[mine], of.page_size, None if each is None else each[mine])
+        if at < len(largest):
+            row = some[largest[at]]
+            yield int(space[row]), f"{verb}: {rows[label[row]][0].text}", times, values
+        else:
+            yield -1, f"{verb}: (all others)", times, values
+
+
+def steps(
+    times: NDArray[np.uint64], size: int, each: NDArray[np.uint32] | None = None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The times, ascending, at which a sum grows by `size` each, as at most STEPS times, and the sum at each.
+
+    each: by how many times the size it grows, where that is not one.
+    """
+    width = max(int(times[-1] - times[0]) // (STEPS - 1), 1)
+    bins = (times - times[0]) // np.uint64(width)
+    last = np.flatnonzero(np.append(bins[1:] != bins[:-1], np.True_))
+    return times[last], (last + 1 if each is None else np.cumsum(each, dtype=np.int64)[last]) * size
