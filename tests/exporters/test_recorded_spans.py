@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import wstrace
 from wstrace import Session, open_trace
-from wstrace.analysis.timeline import Span, places, spans_of
+from wstrace.analysis.timeline import Span, drawn, spans_of
 from wstrace.batch import Batch
 from wstrace.interfaces import Enricher
 from wstrace.schema import PAGE_FAULT, SPAN, SPAN_OPEN
@@ -103,9 +103,9 @@ def span(begin: int, end: int, tid: int = 7, name: str = "s") -> Span:
 
 
 def test_spans_that_overlap_have_rows_of_their_own_and_those_within_each_other_have_one():
-    spans = [span(0, 100), span(0, 50), span(10, 50), span(40, 60), span(50, 90), span(60, 70), span(0, 5, tid=8)]
-    expected = [(0, 0), (0, 1), (0, 2), (1, 0), (0, 1), (0, 2), (0, 0)]
-    assert places(spans) == expected
+    spans = [span(0, 100), span(0, 50), span(0, 5, tid=8), span(10, 50), span(40, 60), span(50, 90), span(60, 70)]
+    expected = [(0, 0), (0, 1), (0, 0), (0, 2), (1, 0), (0, 1), (0, 2)]
+    assert [(row, depth) for one, row, depth in drawn(spans, 9)] == expected
 
 
 def test_rows_of_spans_without_all_columns_are_left_out():

@@ -54,7 +54,7 @@ _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "m
 #: Losses of all that a process has: they say in which memory its faults are.
 _WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
 _SHARERS = 8  # processes in a row that run in each other's memory
-_NEVER = np.uint64((1 << 64) - 1)
+NEVER = np.uint64((1 << 64) - 1)
 
 
 @dataclass(slots=True)
@@ -69,6 +69,7 @@ class Inputs:
         faults: columns of the stream. `space` beside them; `key`, that of the page, `cell`, that of the cube, `chosen`,
             whether the filter lets it through, and sampled only where one of several was recorded.
         losses: of all processes. ends: of processes.
+        first_ns, end_ns: of each space the time of its first fault, and of its end; NEVER = there is none.
         began: spaces that began or executed their program in the trace.
         runs: resident runs at the moment, by space and address; `space` and `time` beside the columns.
         before: such runs of the first snapshot of each process that was there before the trace.
@@ -85,6 +86,8 @@ class Inputs:
     faults: Columns
     losses: LossRows
     ends: Ends
+    first_ns: NDArray[np.uint64]
+    end_ns: NDArray[np.uint64]
     began: NDArray[np.intp]
     runs: Columns
     before: Columns
@@ -157,7 +160,9 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
     whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)
-    ran, none = _ran(faults, ends, len(numbers)), np.zeros(0, np.intp)
+    first_ns, end_ns = (np.full(len(numbers), NEVER) for _ in range(2))
+    np.minimum.at(first_ns, faults["space"], faults["time_ns"])
+    np.minimum.at(end_ns, ends.space, ends.time)
     found = []
     for (_, pids), moment in zip(moments, wanted_at, strict=True):
         runs = _runs({one: parts[one] for one in moment.snapshots}, spaces)
@@ -170,6 +175,8 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
             faults,
             losses,
             ends,
+            first_ns,
+            end_ns,
             began,
             runs,
             before,
@@ -178,7 +185,7 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
             moment.words,
             moment.of_peak,
             any("shares" in part for one in moment.snapshots for part in parts[one]),
-            _unseen(moment, runs, ran) if not pids else none,
+            np.zeros(0, np.intp) if pids else _unseen(moment, runs, first_ns, end_ns),
         ))  # fmt: skip
     return found, sum(seen)
 
@@ -268,22 +275,13 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
         faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
 
 
-def _unseen(moment: Moment, runs: Columns, ran: tuple[NDArray[np.uint64], NDArray[np.uint64]]) -> NDArray[np.intp]:
+def _unseen(moment: Moment, runs: Columns, first: NDArray[np.uint64], end: NDArray[np.uint64]) -> NDArray[np.intp]:
     """The spaces of processes that ran at the moment, or at all of a last look, and of which it has no snapshot."""
-    first, end = ran
     there = first <= moment.until
     if moment.snapshots and moment.words not in LAST:
         there &= end > moment.until
     there[runs["space"]] = False
-    return np.flatnonzero(there & (first < _NEVER))
-
-
-def _ran(faults: Columns, ends: Ends, n: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Of each space the time of its first fault and of its end; the greatest number where there is none."""
-    first, end = np.full(n, _NEVER), np.full(n, _NEVER)
-    np.minimum.at(first, faults["space"], faults["time_ns"])
-    np.minimum.at(end, ends.space, ends.time)
-    return first, end
+    return np.flatnonzero(there & (first < NEVER))
 
 
 def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, int]) -> Columns:

@@ -129,16 +129,12 @@ class Snapshots:
     """The whole snapshots of a trace.
 
     Attributes:
-        taken: by time. ends: (host, pid) -> the time of its last end.
+        taken, marks: by time. ends: (host, pid) -> the time of its last end.
     """
 
     def __init__(self, trace: Recorded) -> None:
         self.info = trace.info
-        self._marks = [
-            (time, batch.strings[text])
-            for batch in trace.batches(MARK.name)
-            for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)
-        ]
+        self.marks = marks_of(trace)
         self.ends = _ends(trace)
         taken: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
         swapped: dict[tuple[int, tuple[int, int], int], int] = {}
@@ -215,7 +211,7 @@ class Snapshots:
             times = self._largest() if at == "peak" else self._begun()
             last = bool(times) and times[0] == self.taken[-1].time_ns and self._of_the_exit(self.taken[-1:])
             return (times[0] if times else _NEVER), "exit" if last else at
-        for time, text in self._marks:
+        for time, text in self.marks:
             if text == at:
                 after = [one.time_ns for one in self.taken if one.time_ns >= time]
                 return (after[0] if after else time), at
@@ -264,6 +260,15 @@ def _add_pages(pages: list[int], batch: Batch) -> None:
     """Adds the number of pages of a part."""
     if "pages" in batch:
         pages.append(int(batch["pages"].sum(dtype=np.int64)))
+
+
+def marks_of(trace: Recorded) -> list[tuple[int, str]]:
+    """The time and text of each mark, by time."""
+    return sorted(
+        (time, batch.strings[text])
+        for batch in trace.batches(MARK.name)
+        for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)
+    )
 
 
 def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:

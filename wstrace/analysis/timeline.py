@@ -104,18 +104,23 @@ def spans_of(trace: Recorded) -> list[Span]:
         columns = (batch[name].tolist() for name in names)
         found += [Span(begin, max(begin, end), pid, tid, batch.strings[name], bool(flags & SPAN_OPEN))
                   for begin, end, pid, tid, name, flags in zip(*columns, strict=True)]  # fmt: skip
-    return sorted(found, key=lambda one: (one.begin_ns, -one.end_ns))
+    return sorted(found, key=_from_begin)
 
 
-def places(spans: list[Span]) -> list[tuple[int, int]]:
-    """Where each span is drawn, of spans as spans_of() gives them: its row among those of its thread, and its depth.
+def _from_begin(one: Span) -> tuple[int, int]:
+    return one.begin_ns, -one.end_ns
+
+
+def drawn(spans: list[Span], most: int) -> list[tuple[Span, int, int]]:
+    """The longest spans, in the order of spans_of(), each with its row among those of its thread, and its depth there.
 
     The spans of a thread lie within each other, but for those of tasks that take turns on it: these need more rows.
     A span lies in the first row in which it fits.
     """
     threads: dict[tuple[int, int], list[list[int]]] = {}
     found = []
-    for one in spans:
+    longest = sorted(spans, key=lambda one: one.begin_ns - one.end_ns)[:most]
+    for one in sorted(longest, key=_from_begin):
         rows = threads.setdefault((one.pid, one.tid), [])  # of each row the ends of the spans that are open there
         for row, ends in enumerate(rows):  # noqa: B007
             while ends and ends[-1] <= one.begin_ns:
@@ -125,6 +130,6 @@ def places(spans: list[Span]) -> list[tuple[int, int]]:
         else:
             row, ends = len(rows), []
             rows.append(ends)
-        found.append((row, len(ends)))
+        found.append((one, row, len(ends)))
         ends.append(one.end_ns)
     return found

@@ -12,13 +12,14 @@ from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import Frame, to_the_root
 from wstrace.analysis.losses import page_of
+from wstrace.analysis.moments import marks_of
 from wstrace.analysis.report import Report, sentences
 from wstrace.analysis.report import report as report_of
 from wstrace.analysis.tally import combinations
-from wstrace.analysis.timeline import Span, places, spans_of
+from wstrace.analysis.timeline import Span, drawn, spans_of
 from wstrace.formats import Rows
 from wstrace.protobuf import number as field
-from wstrace.schema import FAULT_MAJOR, MARK
+from wstrace.schema import FAULT_MAJOR
 from wstrace.text import base_name, number
 from wstrace.trace import Trace
 from wstrace_exporters.perfetto.packets import FRAMES, FUNCTIONS, MAPPINGS, PATHS, Packets
@@ -129,9 +130,7 @@ def _shown(shown: int, of: Composition) -> str:
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
     """Each mark as a slice up to the next one."""
-    found = [(time, trace.strings[text]) for batch in trace.batches(MARK.name)
-             for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)]  # fmt: skip
-    found.sort()
+    found = marks_of(trace)
     track = packets.track("marks") if found else 0
     for at, (time, text) in enumerate(found[:MARKS]):
         until = found[at + 1][0] if at + 1 < len(found) else max(end_ns, time)
@@ -140,13 +139,11 @@ def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
 
 def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
     """The spans as slices: a track for each thread, and more where they overlap; tracks: by process."""
-    longest = sorted(every, key=lambda one: one.begin_ns - one.end_ns)[:SPANS]
-    spans = sorted(longest, key=lambda one: (one.begin_ns, -one.end_ns))
-    if len(spans) < len(every):
+    if len(every) > SPANS:
         packets.instant(every[0].begin_ns, packets.track("spans"),
-                        f"the longest {number(len(spans))} of {number(len(every))} spans are shown")  # fmt: skip
+                        f"the longest {number(SPANS)} of {number(len(every))} spans are shown")  # fmt: skip
     tracks_of: dict[tuple[int, int, int], int] = {}
-    for one, (row, _) in zip(spans, places(spans), strict=True):
+    for one, row, _ in drawn(every, SPANS):
         key = one.pid, one.tid, row
         if key not in tracks_of:
             tracks_of[key] = packets.track(f"spans of thread {one.tid}", parent=tracks.get(one.pid, 0))

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from wstrace.analysis.composition import Composition
+from wstrace.analysis.inputs import NEVER
 from wstrace.analysis.unshared import Unshared
-from wstrace.schema import KIND_ANON, KIND_FILE, KIND_HEAP, KIND_SHARED, KINDS, PROCESS, PROCESS_EXEC, PROCESS_FORK
+from wstrace.schema import KIND_ANON, KIND_FILE, KIND_HEAP, KIND_SHARED, KINDS
 from wstrace.text import number
 from wstrace_exporters.html.document import name, others
 from wstrace_exporters.html.pictures.timeline import Times
@@ -58,34 +59,23 @@ def workers(of: Composition, times: Times) -> dict[str, Any] | None:
     none = np.zeros(len(numbers))
     resident, private, faults = (sums.get(column, none) for column in ("resident", "private", "faults"))
     order = sorted(range(len(numbers)), key=lambda at: (-resident[at], -faults[at]))
-    begun, ended = _lives(of)
-    unshared = Unshared(of)
+    inputs, unshared = of.inputs, Unshared(of)
     copied = {fork["pid"]: fork["copied"] for fork in unshared.forks()}
     first, last = (times.seconds(int(times.edges[at])) if times.n else 0.0 for at in (0, -1))
-    moment = times.seconds(of.inputs.time_ns) if of.inputs.time_ns else last
+    moment = times.seconds(inputs.time_ns) if inputs.time_ns else last
     bars: list[dict[str, Any]] = []
     for at in order[:PROCESSES]:
         label = int(numbers[at])
-        space = int(of.inputs.processes.searchsorted(process[label]))
-        pid = int(of.inputs.pids[space])
+        space = int(inputs.processes.searchsorted(process[label]))
+        pid = int(inputs.pids[space])
+        begun, ended = int(inputs.first_ns[space]), int(inputs.end_ns[space])
         bars.append({"name": name(labels.labels[label][0].text), "resident": round(resident[at]),
                      "private": round(private[at]), "copied": copied.get(pid, 0),
-                     "begin": times.seconds(begun[pid]) if pid in begun else min(first, 0.0),
-                     "end": times.seconds(ended[space]) if space in ended else max(last, moment)})  # fmt: skip
+                     "begin": times.seconds(begun) if begun < NEVER else min(first, 0.0),
+                     "end": times.seconds(ended) if ended < NEVER else max(last, moment)})  # fmt: skip
     notes = [f"{number(len(bars))} of {number(len(order))} processes, those with the most."] * (len(order) > PROCESSES)
     if unshared.at_least:
         notes.append("Copied is a lower bound: what was in memory before the trace is not known.")
     copies = _most([(row.label, row["copied"]) for row in unshared.rows("line")])
     span = [min(bar["begin"] for bar in bars), max(bar["end"] for bar in bars)]
     return {"bars": bars, "span": span, "moment": moment, "notes": notes, "copies": copies}
-
-
-def _lives(of: Composition) -> tuple[dict[int, int], dict[int, int]]:
-    """The time at which each process began, by pid, and ended, by space, as far as the trace has it."""
-    begun: dict[int, int] = {}
-    for batch in of.trace.batches(PROCESS.name):
-        own = (batch["tid"] == batch["pid"]) & np.isin(batch["event"], (PROCESS_FORK, PROCESS_EXEC))
-        for pid, time in zip(batch["pid"][own].tolist(), batch["time_ns"][own].tolist(), strict=True):
-            begun.setdefault(pid, time)
-    ends = of.inputs.ends
-    return begun, dict(zip(ends.space.tolist(), ends.time.tolist(), strict=True))

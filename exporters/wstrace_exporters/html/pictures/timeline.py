@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.moments import Snapshots
-from wstrace.analysis.timeline import Over, Timeline, places, spans_of
-from wstrace.schema import MARK
+from wstrace.analysis.moments import Snapshots, marks_of
+from wstrace.analysis.timeline import Over, Timeline, drawn, spans_of
 from wstrace_exporters.html.document import name, varints
 
 #: The columns of the picture, to which the brush snaps.
@@ -89,9 +88,7 @@ def points(of: Composition, times: Times) -> list[list[int]]:
     if not times.n:
         return []
     snapshots, inputs = Snapshots(of.trace), of.inputs
-    begun = np.full(len(inputs.pids), np.iinfo(np.uint64).max, np.uint64)
-    np.minimum.at(begun, inputs.faults["space"], inputs.faults["time_ns"])
-    began = dict(zip(inputs.pids.tolist(), begun.tolist(), strict=True))
+    began = dict(zip(inputs.pids.tolist(), inputs.first_ns.tolist(), strict=True))
     sizes = snapshots.sizes()
     at = np.array([time for _, time in sizes], np.uint64)
     partial = np.zeros(len(at), np.bool_)
@@ -105,12 +102,8 @@ def points(of: Composition, times: Times) -> list[list[int]]:
 
 def marks(of: Composition, times: Times) -> dict[str, Any]:
     """The marks of the trace: seconds and text."""
-    found = [(time, batch.strings[text]) for batch in of.trace.batches(MARK.name)
-             for time, text in zip(batch["time_ns"].tolist(), batch["text"].tolist(), strict=True)]  # fmt: skip
-    return {
-        "marks": [[times.seconds(time), name(text)] for time, text in sorted(found)[:MARKS]],
-        "all_marks": len(found),
-    }
+    found = marks_of(of.trace)
+    return {"marks": [[times.seconds(time), name(text)] for time, text in found[:MARKS]], "all_marks": len(found)}
 
 
 def spans(of: Composition, times: Times) -> dict[str, Any]:
@@ -120,11 +113,9 @@ def spans(of: Composition, times: Times) -> dict[str, Any]:
         return {"spans": [], "all_spans": len(every), "seen_spans": 0}
     first, last = int(times.edges[0]), int(times.edges[-1])
     seen = [one for one in every if one.begin_ns < last and one.end_ns >= first]
-    longest = sorted(seen, key=lambda one: one.begin_ns - one.end_ns)[:SPANS]
-    drawn = sorted(longest, key=lambda one: (one.begin_ns, -one.end_ns))
     found, rows = [], dict[tuple[int, int, int, int], int]()
-    for one, place in zip(drawn, places(drawn), strict=True):
-        row = rows.setdefault((one.pid, one.tid, *place), len(rows))
+    for one, place, depth in drawn(seen, SPANS):
+        row = rows.setdefault((one.pid, one.tid, place, depth), len(rows))
         if row < ROWS:
             found.append(
                 [row, times.seconds(one.begin_ns), times.seconds(one.end_ns), name(one.name), one.tid, one.open]
