@@ -38,7 +38,7 @@ class Change(Row):
     __slots__ = ("was",)
 
     def __init__(self, label: Label, first: Sequence[Row], second: Sequence[Row], was: str = "") -> None:
-        one, other = (sum(map(held, rows)) for rows in (first, second))
+        one, other = (sum(row["resident"] for row in rows) for rows in (first, second))
         private = sum(row["private"] for row in second) - sum(row["private"] for row in first)
         super().__init__((label,), {"change": other - one, "first": one, "second": other, "private": private,
                                     "shared": other - one - private,
@@ -55,9 +55,17 @@ class Change(Row):
         return super().as_dict(by, names) | {"estimated": self["estimated"], "was": self.was}
 
 
-def held(row: Row) -> int:
-    """The resident bytes of a row, those of several processes counted for each."""
-    return row.values.get("rss", row["resident"])
+def _alike_measure(compared: Iterable[Composition]) -> str:
+    """`resident` where each page counts once in all of these; else `rss`: what processes share counts for each."""
+    return "resident" if all(of.divided or of.processes < 2 for of in compared) else "rss"
+
+
+def _rows_of(of: Composition, by: str, measure: str) -> list[Row]:
+    """The rows by a dimension, `resident` by that measure."""
+    rows = of.rows(by)
+    for row in rows:
+        row.values["resident"] = row.values.get(measure, row["resident"])
+    return rows
 
 
 def changes_between(first: Iterable[Row], second: Iterable[Row], by: str) -> list[Change]:
@@ -145,17 +153,22 @@ class Run:
                 "record one: wstrace report -o FILE -- COMMAND, wstrace snapshot PID -o FILE, or -s working_set",
             )
         self.of = self.report.of
-        #: resident bytes
-        self.total = self.of.rss
+        #: what its rows count as resident
+        self.measure = "resident"
         #: whether any fault has a Python stack
         self.stacked = bool(self.of.inputs.faults["stack"].any())
 
     def rows(self, by: str) -> list[Row]:
         """Its rows by a dimension; one that needs more than the usual keys of a cube has the trace read again."""
         if set(dimensions_of((by,))[by].keys) <= self.of.past.cube.keys.keys():
-            return self.of.rows(by)
+            return _rows_of(self.of, by, self.measure)
         again = report(self.trace, (by,), at=self._at).of
-        return [] if again is None else again.rows(by)
+        return [] if again is None else _rows_of(again, by, self.measure)
+
+    @property
+    def total(self) -> int:
+        """Resident bytes."""
+        return int(self.of.sums.get(self.measure, self.of.sums["resident"]).sum())
 
     @property
     def doubts(self) -> list[str]:
@@ -163,8 +176,10 @@ class Run:
         found = []
         if (state := self.trace.state) in ("cut", "damaged", "incomplete"):
             found.append(f"{self.name} is {state}: what it lacks is not known here")
-        if (peak := self.of.inputs.of_peak) and self.total < 0.95 * peak:
-            found.append(f"{self.name} shows {self.total / peak:.0%} of its peak, which was too short to be seen whole")
+        if (peak := self.of.inputs.of_peak) and self.of.rss < 0.95 * peak:
+            found.append(
+                f"{self.name} shows {self.of.rss / peak:.0%} of its peak, which was too short to be seen whole"
+            )
         if self.trace.rows.get(PAGE_FAULT.name) and not self.of.complete:
             found.append(f"{self.name}: {self.report.completeness}")
         return found
@@ -190,6 +205,7 @@ class Comparison:
         if at is None:
             at = "peak" if all("peak_snapshot" in trace.info.extra for trace in (first, second)) else "exit"
         self.first, self.second = Run(first, at), Run(second, at)
+        self.first.measure = self.second.measure = _alike_measure((self.first.of, self.second.of))
 
     @property
     def change(self) -> int:
@@ -239,7 +255,7 @@ class Comparison:
         by = by or ("file" if why else "package")
         rows = self.rows(by)
         lines = self.rows("line") if dimensions_of((by,))[by].owner else rows
-        total = Change(Label("Total"), self.first.of.rows("kind"), self.second.of.rows("kind"))
+        total = Change(Label("Total"), self.first.rows("kind"), self.second.rows("kind"))
         return Report(
             (by,),
             "change",
@@ -312,7 +328,9 @@ class OverTime:
         last = np.flatnonzero(np.append(number[1:] != number[:-1], np.ones(min(len(times), 1), np.bool_)))
         ends = [taken[at].time_ns for at in last.tolist()]
         past = Past(trace, [(time, pids) for time in ends], by=(by,), chosen=Filter(pids=pids)) if ends else None
-        self.moments = [_moment(Composition(trace, time, past=past, number=at), by) for at, time in enumerate(ends)]
+        parts = [Composition(trace, time, past=past, number=at) for at, time in enumerate(ends)]
+        measure = _alike_measure(parts)
+        self.moments = [_moment(of, _rows_of(of, by, measure)) for of in parts]
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:
         """What the rows of one moment have more at another, the largest change first; sizes in bytes."""
@@ -368,6 +386,6 @@ def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
     return [*taken[: at_exit[-1]], *taken[at_exit[-1] + 1 :]]
 
 
-def _moment(of: Composition, by: str) -> Moment:
-    rows = of.rows(by)
-    return Moment(of.inputs.time_ns, of.rss, sum(row["private"] for row in rows), rows, of.complete)
+def _moment(of: Composition, rows: list[Row]) -> Moment:
+    resident, private = (sum(row[name] for row in rows) for name in ("resident", "private"))
+    return Moment(of.inputs.time_ns, resident, private, rows, of.complete)

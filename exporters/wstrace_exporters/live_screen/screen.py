@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from wstrace.analysis.compare import held
 from wstrace.analysis.dimensions import Row
 from wstrace.terminal import Column, TextTable, start_of, width_of
 from wstrace.text import duration, estimate_mark, number, printable, signed, size
@@ -38,8 +37,8 @@ class Line(NamedTuple):
         """The line of an owner or a process; before: its row then. span: seconds in which its faults came."""
         package = row.of("package")
         name = row.label if not package or package in row.label else f"{row.label}  {package}"
-        return cls(name, held(row), row["private"], row["pss"], row["faults"] / span, row["from_disk"] / span,
-                   held(before) if before else 0, row["estimated"])  # fmt: skip
+        return cls(name, row["resident"], row["private"], row["pss"], row["faults"] / span, row["from_disk"] / span,
+                   before["resident"] if before else 0, row["estimated"])  # fmt: skip
 
 
 #: head -> the text of a cell

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.compare import Comparison, held
+from wstrace.analysis.compare import Comparison
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
 from wstrace.analysis.frames import to_the_root
@@ -83,7 +83,7 @@ def growth(found: Comparison) -> dict[str, Any]:
             frames = to_the_root(row.labels[0].frames)[::-1]
             names = [OTHERS] if at >= PATHS else [one.located + one.doubt for one in frames] or [row.label]
             path = tuple(codes.setdefault((printable(name, NAME_LIMIT), 0), len(codes)) for name in names)
-            amounts.setdefault(path, [0, 0])[run] += held(row)
+            amounts.setdefault(path, [0, 0])[run] += row["resident"]
     both = np.array(list(amounts.values()), np.float64).reshape(-1, 2)
     change = both[:, 1] - both[:, 0]
     weights = np.column_stack((change.clip(0), (-change).clip(0), both[:, ::-1]))
