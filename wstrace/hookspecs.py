@@ -47,7 +47,6 @@ class Format(NamedTuple):
         arguments. It opens no file itself, so that one that raises leaves nothing behind.
     takes: "trace" = all of it, a Trace; "rows" = the rows of one stream that the user selected (`--stream`,
         `--columns`, `--start`, `--end`), a Batches.
-    sql: the table function of DuckDB that reads such a file, for `query`; "" = there is none.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Format(NamedTuple):
     help: str
     write: str
     takes: Literal["rows", "trace"] = "trace"
-    sql: str = ""
 
 
 class Dimension(NamedTuple):

@@ -140,28 +140,6 @@ def test_merge_tells_what_its_traces_have_in_common_and_sums(tmp_path):
     assert first.startswith("peak 140.0 MiB resident; 200 faults")
 
 
-@pytest.mark.parametrize("hosts", ["one", "two"])
-def test_merge_invents_no_peak_and_no_account_of_the_system(tmp_path, monkeypatch, hosts):
-    paths = []
-    for name, (minor, peak) in {"a": (900, 140 << 20), "b": (70, 23 << 20)}.items():
-        paths.append(write(tmp_path / f"{name}.wst", 100, usage=Usage(minor, 1, peak), exit_code=3, final_snapshot=7,
-                           notes=[name, "both"]))  # fmt: skip
-        if hosts == "two":
-            monkeypatch.setattr(osfile, "boot_id", lambda: "another")
-            monkeypatch.setattr(osfile, "host", lambda: {"name": "other"})
-    assert wstrace("convert", *paths, "-o", tmp_path / "m.wst")[0] == 0
-    for opened in ([tmp_path / "m.wst"], paths) if hosts == "one" else ([tmp_path / "m.wst"],):
-        with open_trace([str(path) for path in opened]) as trace:
-            assert trace.info.usage == Usage(970, 2, 140 << 20)
-            assert trace.info.notes == ["a", "both", "b"]
-            assert (trace.info.exit_code, trace.info.final_snapshot) == (3, None)
-    data = paths[1].read_bytes()
-    paths[1].write_bytes(data[: len(data) // 2])  # cut: it tells no facts
-    assert wstrace("convert", *paths, "-o", tmp_path / "n.wst")[0] == 0
-    with open_trace(str(tmp_path / "n.wst")) as trace:
-        assert trace.info.usage == Usage()
-
-
 def snapshots_of(path, host, pages, monkeypatch, *, boot=""):
     """A trace of one host: a process 4242 with so many resident runs, in two parts."""
     monkeypatch.setattr(osfile, "boot_id", lambda: boot or f"boot of {host}")

@@ -53,9 +53,9 @@ def killed(path: Path, rng: random.Random, rows: int, how: str = "new", begin: i
 def check(path: Path, acknowledged: int, rows: int, begin: int = 2_000_000) -> int:
     """Every acknowledged row is there, as written; gives the rows read."""
     with open_trace(str(path)) as trace:
-        assert trace.state == "cut"
+        assert trace.state in ("cut", "damaged")
         assert trace.damage()["lost_frames"] == 0
-        read = list(trace.batches("page_fault", ["time_ns", "va"], start=begin, end=begin + 2_000_000_000))
+        read = list(trace.batches("page_fault", ["time_ns", "va"], start=begin, end=begin + 9_000_000_000))
         n = sum(map(len, read))
         assert n >= acknowledged
         written = synthetic.faults(trace.strings, n, rows=rows, seed=begin + 1, begin=begin)
@@ -80,8 +80,7 @@ def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
     with path.open("ab") as file:
         file.write(b"\x96\xd8\x57 half a frame")
     assert [name.name for name in sorted(tmp_path.iterdir())] == ["x.0001.wst", "x.0002.wst", "x.wst"]
-    read = [check_resumed(path, begin) for begin in begins]
-    assert all(n >= acknowledged for n, acknowledged in zip(read, counts, strict=True))
+    read = [check(path, n, 500, begin) for n, begin in zip(counts, begins, strict=True)]
     exporter, context = started(path, resume=True)
     exporter.export(synthetic.mappings(context.strings, first=5))
     exporter.close()
@@ -92,16 +91,6 @@ def test_a_killed_trace_is_gone_on_with_and_killed_again(tmp_path):
         assert trace.damage()["lost_names"] == 0
         assert len(trace.mappings) == 160
         assert sum(map(len, trace.batches("page_fault"))) == sum(read)
-
-
-def check_resumed(path: Path, begin: int) -> int:
-    with open_trace(str(path)) as trace:
-        read = list(trace.batches("page_fault", ["time_ns", "va"], start=begin, end=begin + 9_000_000_000))
-        n = sum(map(len, read))
-        written = synthetic.faults(trace.strings, n, rows=500, seed=begin + 1, begin=begin)
-        got = np.concatenate([batch["va"] for batch in read])
-        assert np.array_equal(got, np.concatenate([batch["va"] for batch in written]))
-        return n
 
 
 def finished(path: Path, n: int = 1000, **options: object) -> None:

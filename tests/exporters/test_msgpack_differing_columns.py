@@ -1,14 +1,11 @@
 """Batches of one stream with differing columns: every row counts and every column is known, in a file and in memory."""
 
-from pathlib import Path
-
 import pytest
 from kit.msgpack_scripted import started
 
 from wstrace.batch import Batch
 from wstrace.schema import RESIDENT_PAGES
 from wstrace.testing import batch_of
-from wstrace_exporters.msgpack.interchange.sql import connect
 from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
@@ -39,13 +36,6 @@ def test_rows_without_the_column_that_is_requested_are_rows(path):
         assert len(trace.batches("resident", ["shares"]).to_numpy()) == 940
 
 
-def test_sql_counts_them_and_has_nothing_for_what_they_lack(path):
-    pytest.importorskip("duckdb")
-    sql = "select count(*), count(shares), count(*) filter (where shares is null) from resident"
-    with connect(path, sql) as answer:
-        assert answer.rows == [(940, 860, 80)]
-
-
 def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_path):
     paths = [str(tmp_path / name) for name in ("a.wst", "b.wst")]
     for path, batch in zip(paths, reversed(residents(3, 2)), strict=True):
@@ -59,12 +49,3 @@ def test_the_columns_of_several_parts_and_of_their_copy_are_those_of_all(tmp_pat
     with open_trace(copied) as trace:
         assert "shares" in [column.name for column in trace.columns_of("resident")]
         assert len(trace.batches("resident", ["shares"]).to_numpy()) == 5
-
-
-def test_a_cut_file_tells_its_columns_too(path):
-    with Path(path).open("r+b") as file:
-        file.seek(-30, 2)
-        file.truncate()
-    with open_trace(path) as trace:
-        assert trace.state == "cut"
-        assert "shares" in [column.name for column in trace.columns_of("resident")]

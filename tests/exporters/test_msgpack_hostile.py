@@ -19,7 +19,6 @@ from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.columns import zstd
 from wstrace_exporters.msgpack.format.layout import END, EVENTS, HEADER, MAPPINGS, MARK, STRINGS, pack_frame
 from wstrace_exporters.msgpack.format.values import packb
-from wstrace_exporters.msgpack.read.trace import open_trace
 
 FILE_ID = b"ABCDEFGH"
 
@@ -151,16 +150,6 @@ FILES = {name: [(kind, {key.strip(): value for key, value in body.items()} if is
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_odd_frames_is_read_as_far_as_it_can_be(tmp_path, name):
     assert_held(write(tmp_path / "x.wst", FILES[name]), tmp_path)
-
-
-@pytest.mark.parametrize("by", ["file", "module", "kind"])
-def test_snapshots_that_tell_no_owner_are_compared(tmp_path, by):
-    columns = {"start": col.encode(np.array([4096], "<u8")), "pages": col.encode(np.array([3], "<u4"))}
-    part = {"s": "resident", "snap": 1, "part": 0, "last": True, "pid": 7, "t": 5, "pages": 3, "n": 1, "c": columns}
-    path = write(tmp_path / "x.wst", [header(), (4, part), faults()])
-    code, said = wstrace("diff", path, path, "--by", by)
-    assert (code, "Error" in said) == (0, False), said
-    assert "12.0 KiB" in said
 
 
 def test_ids_of_two_sessions_that_do_not_fit_behind_each_other_are_refused_in_a_line(tmp_path):
@@ -347,12 +336,6 @@ def test_a_small_file_is_answered_in_five_seconds_and_512_mib_by_every_command(t
         assert code == "0" or len(said) == 2, (words, "refused in one line", said)
         assert float(seconds) < 5, (words, seconds)
         assert int(mib) < 512, (words, mib)
-
-
-@pytest.mark.parametrize("size", [0, 4096, 65_536, 1 << 30])
-def test_pages_are_of_a_size_that_a_machine_has(tmp_path, size):
-    with open_trace(write(tmp_path / "x.wst", [header(page_size=size), faults()])) as trace:
-        assert trace.info.page_size == size
 
 
 @pytest.mark.parametrize("size", [1, 3, 2048, 1 << 31, 1 << 63])

@@ -67,21 +67,6 @@ def test_a_reader_of_fifty_lines_that_knows_the_format_alone_reads_every_row(tra
     assert read.indexed == read.frames - 1 - len(read.end["index"])
 
 
-def test_duckdb_counts_the_same_in_the_file_and_in_parquet(trace, tmp_path):
-    pytest.importorskip("duckdb")
-    path, batches = trace
-    expected = top(counts(batches))
-    with connect(str(path), TOP) as answer:
-        assert answer.rows == expected
-        assert answer.names == ["file", "n"]
-    from wstrace_exporters.msgpack.read.trace import open_trace
-
-    with open_trace(str(path)) as opened:
-        assert opened.save(str(tmp_path / "x.parquet")) == N
-    with connect(str(tmp_path / "x.parquet"), TOP) as answer:
-        assert answer.rows == expected
-
-
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -182,24 +167,3 @@ for suffix in ("csv", "jsonl", "parquet"):
     header, first = (tmp_path / "x.csv").read_text().splitlines()[:2]
     assert header.startswith('"time_ns","pid"')
     assert first.split(",")[0] == json.loads((tmp_path / "x.jsonl").read_text().split("\n", 1)[0])["time_ns"].__str__()
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_a_query_over_a_converted_file_reads_no_other_file(trace, tmp_path, suffix):
-    pytest.importorskip("duckdb")
-    from wstrace.errors import UsageError
-
-    out = tmp_path / f"x.{suffix}"
-    saved(trace[0], out, columns=["va", "file"])
-    with connect(str(out), "select count(*) from page_fault") as answer:
-        assert answer.rows == [(N,)]
-    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
-    for sql in (
-        f"select * from read_csv('{tmp_path}/secret.csv')",
-        f"select * from '{tmp_path}/secret.csv'",
-        "set enable_external_access = true",
-        f"copy (select 1) to '{tmp_path}/written.csv'",
-    ):
-        with pytest.raises(UsageError), connect(str(out), sql):
-            pass
-    assert not (tmp_path / "written.csv").exists()

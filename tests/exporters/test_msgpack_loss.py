@@ -1,7 +1,5 @@
 """A file that lacks records says so in every view, and so does every file that is made of it."""
 
-import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 import kit.synthetic_trace as synthetic
@@ -9,16 +7,10 @@ import pytest
 from kit.command_line import in_process as wstrace
 from kit.msgpack_scripted import recorded, started
 
-from wstrace.batch import Batch, Dictionary
-from wstrace.errors import PluginError
-from wstrace.interfaces import Enricher
-from wstrace.session import Session
-from wstrace.testing import ScriptedSource
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.layout import EVENTS
 from wstrace_exporters.msgpack.read.part import Part
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 WRITTEN, ROWS = 10_000, 1000
 
@@ -56,12 +48,6 @@ def second_line(path: Path) -> str:
     code, out, _ = wstrace("report", path)
     assert code == 0
     return out.splitlines()[1]
-
-
-def test_a_damaged_file_tells_how_many_of_its_records_cannot_be_read(damaged):
-    assert "1,000 page_fault records of it cannot be read" in second_line(damaged)
-    _, out, _ = wstrace("info", damaged)
-    assert "ledger file_lost_records:page_fault: 1,000\n" in out
 
 
 def test_a_damaged_file_is_called_so_before_it_is_read_and_after(damaged):
@@ -129,30 +115,3 @@ def test_pieces_of_one_trace_that_do_not_overlap_are_put_together(tmp_path, monk
         assert trace.rows["page_fault"] == 2 * ROWS
     assert wstrace("convert", *paths, "-o", tmp_path / "merged.wst")[0] == 0
     assert wstrace("info", paths[0], tmp_path / "merged.wst")[0] == 125
-
-
-def test_a_file_of_a_trace_without_its_enricher_names_the_enricher(tmp_path):
-    begun, never = threading.Event(), threading.Event()
-
-    class Hangs(Enricher):
-        name = "hangs"
-
-        def enrich(self, batch: Batch) -> Iterable[Batch]:
-            begun.set()
-            never.wait(60)
-            return [batch]
-
-    path = tmp_path / "x.wst"
-    exporter = MsgpackExporter(path=str(path))
-    exporter.close_seconds = 60.0
-    source = ScriptedSource(synthetic.faults(Dictionary(), 20, rows=10))
-    session = Session(sources=source, enrichers=[Hangs()], exporters=exporter, record=False, patience=0.5)
-    session.start().wait(60)
-    assert begun.wait(60)
-    with pytest.raises(PluginError, match="enricher hangs did not finish"):
-        session.stop()
-    assert "x.wst lacks 20 records: the ledger says why;" in session.exporter_queues[0].error
-    never.set()
-    assert "the file lacks 20 records" in second_line(path)
-    _, out, _ = wstrace("report", path)
-    assert "lost           20  records dropped: an enricher did not finish (hangs)\n" in out

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from kit.msgpack_scripted import column, recorded, started
 
-from wstrace.batch import Batch
-from wstrace.schema import PAGE_FAULT
 from wstrace_exporters.msgpack.format.layout import EVENTS, INDEX
 from wstrace_exporters.msgpack.read.trace import open_trace
 
@@ -50,23 +48,6 @@ def test_a_frame_that_is_not_where_the_index_says_costs_itself_alone(path, writt
         assert sum(map(len, trace.batches("page_fault", ["va"]))) == N - 1000
         assert trace.state == "damaged"
         assert trace.damage()["lost_frames"] == 1
-
-
-def test_ids_that_mean_something_else_in_another_file_are_distinguished(tmp_path):
-    for name, first in (("a", 1), ("b", 2)):  # mapping 2 of b is /usr/lib/lib2.so at another address
-        exporter, context = started(tmp_path / f"{name}.wst")
-        context.strings.code("shifts the codes" * first)
-        exporter.export(synthetic.mappings(context.strings, 5, first=first))
-        columns = {"va": np.arange(2, dtype="<u8"), "mapping": np.array([2, 2], "<u4")}
-        exporter.export(Batch(PAGE_FAULT, columns, window=(1, 2), strings=context.strings))
-        exporter.close()
-    with open_trace([str(tmp_path / "a.wst"), str(tmp_path / "b.wst")]) as trace:
-        first, second = trace.batches("page_fault")
-        assert first["mapping"][0] != second["mapping"][0]
-        rows = dict(zip(trace.mappings["id"].tolist(), trace.mappings["start"].tolist(), strict=True))
-        assert rows[int(first["mapping"][0])] == synthetic.FIRST_MAPPING + synthetic.MAPPING_BYTES
-        assert rows[int(second["mapping"][0])] == synthetic.FIRST_MAPPING
-        assert {trace.strings[int(b["file"][0])] for b in (first, second)} == {"/usr/lib/lib2.so"}
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):

@@ -35,20 +35,6 @@ def names(trace, batch, column) -> list[str]:
     return [trace.strings[code] for code in batch[column].tolist()]
 
 
-def test_a_third_partys_names_read_back_as_they_were_written(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    context.strings.code("a name that the file never uses")
-    exporter.export(synthetic.mappings(context.strings))
-    exporter.export(pauses(context.strings))
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        (batch,) = trace.batches("gc_pause")
-        assert names(trace, batch, "phase") == ["mark", "sweep"]
-        assert names(trace, batch, "thread_name") == ["gc", "gc"]
-        assert np.array_equal(batch["freed"], [7, 7])
-        assert trace.schema("gc_pause").columns == tuple(c for c in PAUSES.columns if not c.derived)
-
-
 STACKS = Schema("heap_page", (Column("start", "u64", "addr"), Column("name", "u32", "str")), snapshot=True)
 
 

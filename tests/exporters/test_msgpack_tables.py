@@ -5,14 +5,12 @@ import pytest
 from kit.msgpack_scripted import started
 
 from wstrace import schema
-from wstrace.batch import Batch
 from wstrace.errors import OutputError
 from wstrace.schema import Column, Schema
 from wstrace.table import Selection
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.format.layout import LIMITS
-from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
-from wstrace_exporters.msgpack.write.copy import copy
+from wstrace_exporters.msgpack.read.trace import open_trace
 
 PLACE = Schema(
     "place",
@@ -55,32 +53,6 @@ class Session:
         self.exporter.close()
 
 
-def checked(batches: list[Batch]) -> int:
-    """The visits, each of which was at the place that it expected; every place has one row, before its first visit."""
-    names = {}
-    visits = 0
-    for batch in batches:
-        if batch.schema.name == "place":
-            for own, within, code in zip(*(batch[name].tolist() for name in ("id", "within", "name")), strict=True):
-                assert own not in names, f"the row of {own} was given twice"
-                names[own] = name = batch.strings[code]
-                outer = f"{name[0]}{int(name[1:]) - 1}"
-                assert names[within] == outer if within else outer[1:] == "0", "it stands within another place"
-        elif batch.schema.name == "visit":
-            for at, code in zip(batch["at"].tolist(), batch["expected"].tolist(), strict=True):
-                assert names.get(at) == batch.strings[code]
-                visits += 1
-    return visits
-
-
-def visits_of(trace: TraceFile) -> int:
-    batches = list(trace.read(Selection()))
-    assert trace.damage()["lost_names"] == 0
-    ids = [i for batch in trace.batches("place") for i in batch["id"].tolist()]
-    assert len(ids) == len(set(ids)) == sum(map(len, trace.batches("place", ["name"])))
-    return checked(batches)
-
-
 def test_rows_stand_before_their_users_also_where_a_user_has_waited_for_longer(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
     exporter.export(batch_of(VISIT, context.strings, time_ns=[4], at=0, expected=""))
@@ -90,31 +62,6 @@ def test_rows_stand_before_their_users_also_where_a_user_has_waited_for_longer(t
     exporter.close()
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert [batch.schema.name for batch in trace.read(Selection())] == ["place", "visit"]
-
-
-def test_a_rotated_trace_that_is_gone_on_with_and_copied(tmp_path):
-    for prefix, options in (("a", {}), ("b", {"resume": True})):
-        session = Session(tmp_path / "x.wst", prefix, rotate_bytes=1, **options)
-        for n in range(1, 4):
-            session.visit(n, 1)
-            session.exporter.flush(1)
-        session.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert visits_of(trace) == 12
-        copy(trace, str(tmp_path / "copied.wst"))
-    with open_trace(str(tmp_path / "copied.wst")) as trace:
-        assert visits_of(trace) == 12
-
-
-def test_an_id_without_a_row_reads_0_and_is_counted(tmp_path):
-    exporter, context = started(tmp_path / "x.wst")
-    exporter.export(batch_of(PLACE, context.strings, id=[1], within=0, name="a1"))
-    exporter.export(batch_of(VISIT, context.strings, time_ns=[1, 2, 3], at=[1, 7, 9], expected="a1"))
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        (visits,) = trace.batches("visit")
-        assert visits["at"].tolist() == [1, 0, 0]
-        assert trace.damage()["lost_names"] == 2
 
 
 def test_rows_past_the_limit_are_counted_in_the_writer_and_in_the_reader(tmp_path, monkeypatch):

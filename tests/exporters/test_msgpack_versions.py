@@ -1,6 +1,5 @@
 """Versions of the format: what becomes of files of 1.1, and of files of versions to come."""
 
-import shutil
 from pathlib import Path
 
 import kit.synthetic_trace as synthetic
@@ -18,7 +17,7 @@ from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_se
 from wstrace_exporters.msgpack.format.layout import EVENTS, HEADER, STRINGS, FrameError, pack_frame
 from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_exporters.msgpack.format.values import packb
-from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
+from wstrace_exporters.msgpack.read.trace import open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -88,15 +87,6 @@ def test_a_selection_of_processes_holds_for_every_stream_and_column(several):
         begin, end = (int(t) for t in trace.span())
         half = list(trace.batches("page_fault", ["va"], begin, (begin + end) // 2, pids=[104]))
         assert 0 < len(column(half, "va")) < len(expected[104])
-
-
-def test_without_sets_of_processes_every_frame_is_looked_into(several, tmp_path):
-    path, expected = several
-    path = Path(shutil.copy(path, tmp_path / "cut.wst"))
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 50)
-    with TraceFile([str(path)]) as trace:
-        assert column(trace.batches("page_fault", pids=[104]), "va").tolist() == expected[104]
 
 
 def test_an_index_page_with_unknown_keys_is_read_and_one_of_other_widths_is_not():

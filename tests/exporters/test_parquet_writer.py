@@ -50,25 +50,12 @@ def test_no_number_is_unsigned_for_many_engines_have_none(written):
     assert not [field for field in parquet.read_schema(written) if str(field.type).startswith("uint")]
 
 
-def test_pyarrow_reads_what_was_recorded(recorded, written):
-    table = parquet.read_table(written)
-    for name in NUMBERS:
-        assert (table[name].to_numpy() == recorded[name]).all(), name
-
-
 def test_duckdb_reads_what_was_recorded(recorded, written):
     duckdb = pytest.importorskip("duckdb")
     with duckdb.connect() as connection:
         found = connection.sql(f"from read_parquet('{written}')").fetchnumpy()
     for name in NUMBERS:
         assert (found[name] == recorded[name]).all(), name
-
-
-def test_pandas_reads_what_was_recorded(recorded, written):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.read_parquet(written)
-    for name in NUMBERS:
-        assert (frame[name].to_numpy() == recorded[name]).all(), name
 
 
 def test_a_row_may_lack_a_column_and_a_group_may_begin_with_other_names(tmp_path):

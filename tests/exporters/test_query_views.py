@@ -84,11 +84,6 @@ def rows(path, sql):
         return answer.rows
 
 
-def test_faults_tell_the_control_group_of_their_thread(path):
-    with connect(path, "select cgroup, count(*) from faults group by 1 order by 1") as answer:
-        assert answer.rows == [("/", 2), ("/system.slice/app.service", 4)]
-
-
 def test_faults_have_the_names_of_their_process_and_thread_at_their_time(path):
     assert rows(path, "select time_ns, process, thread from faults order by 1") == [
         (6, "sh", "sh"), (12, "sh", "sh"), (30, "app", "app"), (35, "app", "pool-1"), (45, "app", "pool-1"),

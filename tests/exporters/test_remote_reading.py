@@ -78,20 +78,6 @@ def test_a_window_of_a_remote_trace_takes_few_requests(large, s3):
         assert (trace.state, trace.name) == ("clean", f"s3://{BUCKET}/a/x.wst")
 
 
-def test_the_commands_read_it(large, s3):
-    path, _ = large
-    put, _ = s3
-    put("x.wst", path.read_bytes())
-    url = f"s3://{BUCKET}/x.wst"
-    reported = command("info", "--quick", url)
-    assert (reported.returncode, f"{url}: clean" in reported.stdout) == (0, True), reported.stderr
-    wanted = command("query", url, "select count(*) as n from page_fault", "--format", "csv")
-    assert (wanted.returncode, wanted.stdout) == (0, "n\n800000\n"), wanted.stderr
-    here, there = command("report", path), command("report", url)
-    assert there.returncode == 0, there.stderr
-    assert there.stdout.replace(url, str(path)) == here.stdout
-
-
 @pytest.mark.parametrize("name", ["x.wst", "x*.wst", "[xy].*"])
 def test_parts_are_listed_once_and_opened_when_they_are_read(parts, s3, name):
     folder, faults = parts

@@ -16,13 +16,6 @@ def test_sixty_odd_files_are_read_or_refused_by_every_command():
     assert not wrong, wrong[:3]
 
 
-def test_the_same_seed_makes_the_same_files_and_they_are_odd():
-    one, two = fuzz_commands.Mutator(5), fuzz_commands.Mutator(5)
-    files = [one.file() for _ in range(20)]
-    assert files == [two.file() for _ in range(20)]
-    assert len(set(files)) == 20
-
-
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_new_odd_files_for_two_minutes():

@@ -107,12 +107,6 @@ def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder):
     assert arrow.total_allocated_bytes() - before >= batch.nbytes > 8 * batch.num_rows
 
 
-def test_partition_columns_come_from_the_path(folder):
-    found = rows(folder / "host=*" / "*.wst", columns="host,trace")
-    assert {Path(row["trace"]).parent.name for row in found if row["host"] == "a"} == {"host=a"}
-    assert {row["host"] for row in found} == {"a", "b"}
-
-
 def test_numbers_are_signed_and_names_are_texts(folder):
     types = {field.name: field.dataType.simpleString() for field in source(folder).schema().fields}
     assert (types["pid"], types["va"], types["flags"], types["file"], types["kind"], types["time"]) == (
@@ -160,14 +154,6 @@ def test_a_file_that_is_no_trace_is_one_line_or_a_row(tmp_path):
     assert "no wstrace trace file" in unread[0]["who"]
 
 
-def test_the_golden_file_is_read():
-    golden = Path(__file__).parents[1] / "golden"
-    for path in sorted(golden.glob("wstf-2*.wst")):
-        with open_trace(str(path)) as trace:
-            expected = trace.rows["page_fault"]
-        assert len(rows(path, columns="pid,file")) == expected
-
-
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
@@ -183,11 +169,6 @@ def test_a_wrong_option_is_one_line(folder, options, shown):
     with pytest.raises(UsageError, match=shown) as refused:
         source(folder, **options).schema()
     assert "\n" not in str(refused.value)
-
-
-def test_no_file_is_one_line(tmp_path):
-    with pytest.raises(TraceFileError, match="No such file"):
-        source(tmp_path / "host=*" / "*.wst").schema()
 
 
 def test_other_stores_are_refused_by_name():

@@ -29,20 +29,6 @@ for batch in faults(context.strings, 60_000, rows=2_000):
 print("written", flush=True)
 time.sleep(600)
 """
-OUTAGE = """
-import os, sys
-from kit.msgpack_scripted import started
-from kit.synthetic_trace import faults
-exporter, context = started(sys.argv[1], upload_seconds=0.1)
-print("started", flush=True)
-sys.stdin.readline()
-exporter.export(next(faults(context.strings, 1_000, rows=1_000)))
-try:
-    exporter.close()
-except Exception as error:
-    print(error, file=sys.stderr, flush=True)
-os._exit(0)  # as a program ends: no thread goes on sending
-"""
 
 
 @pytest.fixture
@@ -73,28 +59,6 @@ def test_a_rotated_trace_comes_back_whole(versity):
         with wstrace.open_trace(f"s3://{BUCKET}/host=*/x*.wst") as trace:
             assert np.array_equal(column(list(trace.batches("page_fault", ["va"])), "va"), column(written, "va"))
             assert trace.state == "clean"
-
-
-def test_an_outage_leaves_parts_that_are_sent_later(versity):
-    tests = Path(__file__).parent.parent
-    with versity:
-        tracer = subprocess.Popen(
-            [sys.executable, "-c", OUTAGE, URL],
-            env={**os.environ, "PYTHONPATH": str(tests)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert tracer.stdout.readline() == b"started\n"
-    said = tracer.communicate(b"the server is away\n", timeout=60)[1]
-    assert b"1 part of" in said
-    assert b"is still in x.wst.upload" in said
-    assert versity.keys() == []
-    with versity:
-        done = command("convert", "x.wst.upload", "-o", URL)
-        assert (done.returncode, done.stdout) == (0, f"x.wst.upload: 1 part sent to {URL}\n"), done.stderr
-        with wstrace.open_trace(URL) as trace:
-            assert (trace.state, trace.rows["page_fault"]) == ("clean", 1_000)
 
 
 def test_a_killed_trace_is_sent_under_the_same_keys(versity):

@@ -10,8 +10,4 @@ from wstrace.hookspecs import Format, hookimpl
 @hookimpl
 def wstrace_formats() -> Sequence[Format]:
     """Returns the format for comma-separated values."""
-    return [
-        Format(
-            "csv", (".csv",), "rows as comma-separated values", "wstrace_exporters.csv.writer:write", "rows", "read_csv"
-        )
-    ]
+    return [Format("csv", (".csv",), "rows as comma-separated values", "wstrace_exporters.csv.writer:write", "rows")]

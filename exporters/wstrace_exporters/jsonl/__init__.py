@@ -11,6 +11,4 @@ from wstrace.hookspecs import Format, hookimpl
 def wstrace_formats() -> Sequence[Format]:
     """Returns the format for JSON lines."""
     suffixes = (".jsonl", ".ndjson")
-    return [
-        Format("jsonl", suffixes, "rows as JSON lines", "wstrace_exporters.jsonl.writer:write", "rows", "read_json")
-    ]
+    return [Format("jsonl", suffixes, "rows as JSON lines", "wstrace_exporters.jsonl.writer:write", "rows")]

@@ -12,6 +12,6 @@ def wstrace_formats() -> Sequence[Format]:
     """Returns the formats for Parquet and for Arrow's own files."""
     parquet, arrow = (f"wstrace_exporters.pyarrow.writer:write_{name}" for name in ("parquet", "arrow"))
     return [
-        Format("parquet", (".parquet",), "rows as Parquet, compressed", parquet, "rows", "read_parquet"),
+        Format("parquet", (".parquet",), "rows as Parquet, compressed", parquet, "rows"),
         Format("arrow", (".arrow", ".feather"), "rows as an Arrow IPC file", arrow, "rows"),
     ]

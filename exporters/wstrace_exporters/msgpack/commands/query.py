@@ -36,7 +36,6 @@ def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
     wstrace query x.wst "select file, sum(pages) from still_resident group by file order by 2 desc"
     wstrace query --schema      every column with its unit and meaning
 
-    Also reads what `convert` wrote: wstrace query x.parquet "select count(*) from page_fault".
     Needs wstrace[sql].
     """
     if schema:

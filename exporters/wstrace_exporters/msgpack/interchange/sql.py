@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from wstrace.errors import LimitError, TraceFileError, UsageError, missing
-from wstrace.plugins import default_plugins, own_platform
+from wstrace.errors import LimitError, UsageError, missing
+from wstrace.plugins import own_platform
 from wstrace.text import printable
 from wstrace_exporters.msgpack.interchange.tables import Rows, tables_of
 from wstrace_exporters.msgpack.read.trace import open_trace
@@ -44,7 +44,7 @@ def duckdb() -> Any:
 
 @contextmanager
 def connect(path: str, sql: str) -> Iterator[Answer]:
-    """Yields the answer to one query over a trace file, or over a file that `convert` wrote (.parquet).
+    """Yields the answer to one query over a trace file.
 
     Raises:
         Unavailable: the package duckdb is not installed, or a limit of this process leaves no room for it.
@@ -59,16 +59,6 @@ def connect(path: str, sql: str) -> Iterator[Answer]:
     except module.Error as error:  # as in a working directory that was deleted
         raise UsageError(f"query: {str(error).splitlines()[0]}") from None
     try:
-        reader = _reader(path)
-        if reader:
-            _confine(connection, path)
-            quoted = path.replace("'", "''")
-            try:
-                connection.execute(f"create view page_fault as select * from {reader}('{quoted}')")  # noqa: S608
-            except module.Error as error:
-                raise TraceFileError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
-            yield _answer(module, connection, sql)
-            return
         _confine(connection)
         with open_trace(path) as trace:
             tables = tables_of(trace, sql)
@@ -97,16 +87,8 @@ def _within_our_limit() -> dict[str, str]:
     return {} if left is None else {"memory_limit": f"{(left - beside) // 4_000_000}MB"}
 
 
-def _reader(path: str) -> str:
-    """DuckDB's table function for the file format of a path; "" for a trace file."""
-    formats = default_plugins().formats
-    return next((found.sql for suffix, (_, found) in formats.items() if path.lower().endswith(suffix)), "")
-
-
-def _confine(connection: Any, *paths: str) -> None:
-    """Forbids queries to read other files and to load extensions, so that a query of unknown origin is harmless."""
-    if paths:
-        connection.execute("set allowed_paths = ?", [list(paths)])
+def _confine(connection: Any) -> None:
+    """Forbids queries to read files and to load extensions, so that a query of unknown origin is harmless."""
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
 
