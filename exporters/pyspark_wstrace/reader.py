@@ -89,7 +89,7 @@ class Request:
         found: list[str] = []
         for one in map(str.strip, self.path.split(",")):
             if not is_url(one) and re.match(r"[a-z][a-z0-9+.-]*:/", one):
-                raise UsageError(f"{one}: no such store is known", "write s3://, gs://, az:// or https://, or a path")
+                raise UsageError(f"{one}: no such store is known", "write s3://, gs:// or az://, or a path")
             path = one if is_url(one) else os.path.abspath(one)  # executors have working directories of their own
             path = os.path.join(glob.escape(path), "**", "*.wst") if os.path.isdir(path) else path  # noqa: PTH112
             local = glob.has_magic(path) and not is_url(path)

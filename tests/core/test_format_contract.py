@@ -31,11 +31,6 @@ class TestParquet(FormatContract):
         return format_of("x.parquet")[1]
 
 
-class TestArrow(FormatContract):
-    def make(self):
-        return format_of("x.arrow")[1]
-
-
 class TestFolded(FormatContract):
     def make(self):
         return format_of("x.folded")[1]
@@ -89,7 +84,7 @@ class TestAnOutsidersOfRows(FormatContract):
 
 
 def test_all_built_in_formats_are_checked_here():
-    ours = (TestCsv, TestJsonLines, TestParquet, TestArrow, TestFolded, TestPprof, TestPerfetto, TestHtml)
+    ours = (TestCsv, TestJsonLines, TestParquet, TestFolded, TestPprof, TestPerfetto, TestHtml)
     checked = {kind().make().name for kind in ours}
     assert checked == {found.name for _, found in default_plugins().formats.values()}
 

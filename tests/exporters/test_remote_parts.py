@@ -51,15 +51,6 @@ def one_part(tmp_path_factory):
     return folder / "x.0001.wst"
 
 
-@pytest.mark.parametrize("n", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_many_parts_are_one_listing_and_one_part(n, one_part, monkeypatch):
-    parts = ManyParts(one_part, n, APART)
-    with many(parts, monkeypatch) as requests, wstrace.open_trace("s3://bucket/x.wst") as trace:
-        assert len(trace.parts) == n
-        lists = [one for one in requests if "list-type" in one]
-        assert (len(lists), len(requests) - len(lists)) == (-(-n // 1000), 1)
-
-
 @pytest.mark.parametrize("n", [2_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_window_opens_only_the_parts_that_can_hold_it(n, one_part, monkeypatch):
     parts = ManyParts(one_part, n, APART)

@@ -176,7 +176,7 @@ def commands(path: Path, other: Path, folder: Path) -> list[list[str]]:
         ["report", path, "--format", "jsonl"], ["report", path, "--hard", "--start", "0.1", "--end", "5"],
         *(["report", path, "--by", one] for one in by),
         ["convert", path, "-e", f"msgpack:path={folder / 'r.wst'},force=true"],
-        ["convert", path, "-f", "-o", folder / "o.csv"], ["convert", path, "-f", "-o", folder / "o.arrow"],
+        ["convert", path, "-f", "-o", folder / "o.csv"], ["convert", path, "-f", "-o", folder / "p.jsonl"],
         ["convert", path, "-f", "-o", folder / "o.jsonl", "--stream", "process"],
         ["convert", path, "-f", "-o", folder / "o.parquet", "--start", "0.1"],
         ["convert", path, "-f", "-o", folder / "c.wst"], ["convert", path, other, "-f", "-o", folder / "m.wst"],

@@ -1,4 +1,4 @@
-"""Servers of objects for tests: moto (S3), and web servers with and without ranges, some of them hostile.
+"""Servers of objects for tests: moto (S3), and scripted ones, some of them hostile.
 
 Each counts the requests that reach it. The S3 server is what the environment of the test says: AWS_ENDPOINT_URL.
 """
@@ -78,20 +78,14 @@ def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer]) -> Iter
         thread.join(10)
 
 
-def one_file(data: bytes, *, ranges: bool = True) -> Callable[[str, str, dict[str, str], bytes], Answer]:
-    """The answers of a web server with one file, which sends parts of it or not."""
+def one_file(data: bytes) -> Callable[[str, str, dict[str, str], bytes], Answer]:
+    """The answers of a server with one object."""
 
     def answer(method, path, headers, body):
-        shown = {
-            "ETag": '"1"',
-            **CHANGED,
-            **({"Accept-Ranges": "bytes"} if ranges else {"Accept-Ranges": "none"}),
-        }
+        shown = {"ETag": '"1"', **CHANGED, "Accept-Ranges": "bytes"}
         found = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("range", ""))
-        if method == "HEAD":
-            return 200, {**shown, "Content-Length": str(len(data))}, b""
-        if not ranges or found is None:
-            return 200, shown, data
+        if found is None:
+            return 200, {**shown, "Content-Length": str(len(data))}, data
         start, end = int(found[1]), int(found[2]) + 1
         return 206, {**shown, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}, data[start:end]
 

@@ -416,7 +416,7 @@ def test_a_terminal_that_is_hung_up_ends_top_and_not_the_process():
 WRITES = """
 run -q -o O.wst -- true; run -q --html O.html -- true; report -o O.wst -- true; check --update --baseline O.json -- true
 report A --html O.html; diff A A --html O.html; convert A -o O.wst; convert A A -o O.wst; convert A -o O.csv
-convert A -o O.jsonl; convert A -o O.parquet; convert A -o O.arrow; convert A -o O.pb.gz; convert A -o O.pftrace
+convert A -o O.jsonl; convert A -o O.parquet; convert A -o O.pb.gz; convert A -o O.pftrace
 convert A -o O.folded; convert A -o O.html
 """
 

@@ -1,4 +1,4 @@
-"""Written by pyarrow (wstrace[convert]): the formats `.parquet` and `.arrow`."""
+"""Written by pyarrow (wstrace[convert]): the format `.parquet`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from wstrace.hookspecs import Format, hookimpl
 
 @hookimpl
 def wstrace_formats() -> Sequence[Format]:
-    """Returns the formats for Parquet and for Arrow's own files."""
-    parquet, arrow = (f"wstrace_exporters.pyarrow.writer:write_{name}" for name in ("parquet", "arrow"))
-    return [
-        Format("parquet", (".parquet",), "rows as Parquet, compressed", parquet, "rows"),
-        Format("arrow", (".arrow", ".feather"), "rows as an Arrow IPC file", arrow, "rows"),
-    ]
+    """Returns the format for Parquet."""
+    write = "wstrace_exporters.pyarrow.writer:write_parquet"
+    return [Format("parquet", (".parquet",), "rows as Parquet, compressed", write, "rows")]

@@ -1,4 +1,4 @@
-"""Writes rows as Parquet or Arrow IPC; names become dictionary columns."""
+"""Writes rows as Parquet; names become dictionary columns."""
 
 from __future__ import annotations
 
@@ -80,16 +80,3 @@ def _signed(arrow: Any, table: Any) -> Any:
             column = column.cast(signed)
         columns.append(column)
     return arrow.table(columns, names=table.column_names)
-
-
-def write_arrow(rows: Batches, file: IO[bytes]) -> int:
-    """Writes an Arrow IPC file, a batch at a time; returns the number of rows."""
-    arrow = pyarrow()
-    reader = arrow.RecordBatchReader.from_stream(rows)
-    options = arrow.ipc.IpcWriteOptions(unify_dictionaries=False)
-    n = 0
-    with arrow.ipc.new_file(file, reader.schema, options=options) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            n += batch.num_rows
-    return n

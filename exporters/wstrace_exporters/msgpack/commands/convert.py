@@ -11,10 +11,10 @@ import click
 
 from wstrace.cli.common import exit_on_exporter_error, is_administrator, time_window
 from wstrace.cli.tracing import warn
-from wstrace.errors import UsageError, pass_interrupt, quietly, why
+from wstrace.errors import UsageError, pass_interrupt, why
 from wstrace.formats import format_of, save
 from wstrace.hookspecs import Format
-from wstrace.options import Config, Option, Spec, converted, keyword_options
+from wstrace.options import Config, Spec, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.session import Session
 from wstrace.table import Selection
@@ -92,7 +92,7 @@ def convert(
     one machine keep their clock. Those of other hosts and boots are put on the first one's clock by their realtime,
     every process name gets its host (`name@host`), and equal pids of theirs stay apart.
 
-    .parquet and .arrow need wstrace[convert]. A folder of parts that a trace to an object store left is sent to
+    .parquet needs wstrace[convert]. A folder of parts that a trace to an object store left is sent to
     -o s3://BUCKET/NAME.wst, gs:// or az://.
     """
     if (output is None) == (not exporters):

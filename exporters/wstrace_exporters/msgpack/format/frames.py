@@ -83,19 +83,16 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
     version = found.get("v")
     if isinstance(version, list) and version and all(type(part) is int for part in version):
         header.version = version[0], version[1] if len(version) > 1 else 0
-    for name in ("id", "prev"):
-        if isinstance(value := found.get(name), bytes):
-            setattr(header, name, value[:8])
-    for name in ("part", "created_ns", "page_size"):
-        if type(value := found.get(name)) is int and 0 <= value <= MAX_TIME:
-            setattr(header, name, value)
-    for name in ("boot_id", "writer"):
-        setattr(header, name, _words([found.get(name)])[0])
-    for name in ("need", "command"):
-        if isinstance(value := found.get(name), list):
-            setattr(header, name, _words(value))
-    for name in ("clock", "host"):
-        if isinstance(value := found.get(name), dict):
+    for name in header.__slots__:
+        value: Any = found.get(name)
+        kind: type = type(getattr(header, name))
+        if name in ("boot_id", "writer"):
+            value = _words([value])[0]
+        elif isinstance(value, list):
+            value = _words(value)
+        elif name in ("id", "prev") and isinstance(value, bytes):
+            kind, value = bytes, value[:8]
+        if type(value) is kind and (kind is not int or 0 <= value <= MAX_TIME):
             setattr(header, name, value)
     return header
 

@@ -13,7 +13,7 @@ from wstrace.analysis.losses import page_of, space_of
 from wstrace.analysis.tally import begins
 from wstrace.analysis.unshared import Unshared
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import KINDS, PAGE_EXCLUSIVE, Column, Schema
+from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FAULT, Column, Schema
 
 _WHO = (
     Column("own_line", "u32", "str", "the line that brought it, or the reason why none is known"),
@@ -23,10 +23,7 @@ _WHO = (
 PAGES = Schema(
     "pages",
     (
-        Column("pid", "u32", "id", "the process"),
-        Column("va", "u64", "addr", "of the page"),
-        Column("file", "u32", "str", "what is mapped there: a path, or [heap], [stack], [anon] ..."),
-        Column("kind", "u8", "id", "of that memory", words=KINDS),
+        *(column for column in PAGE_FAULT.columns if column.name in ("pid", "va", "file", "kind")),
         Column("private", "u8", "count", "1 = no other process has it"),
         Column("brought_ns", "u64", "ns", "when it arrived, 0 = not known"),
         Column("estimated", "u8", "count", "1 = a rule and not a record says who brought it"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wstrace.clock import ClockAnchor
-from wstrace.trace_info import TraceInfo, Usage
+from wstrace.trace_info import TraceInfo
 from wstrace_exporters.msgpack.format.frames import Header
 
 #: A larger time or offset is not plausible and is ignored.
@@ -38,21 +38,6 @@ def trace_info(
     info.page_size = header.page_size
     info.host, info.boot_id, info.created_ns = header.host, header.boot_id, header.created_ns
     return info
-
-
-def combined(facts: Sequence[Mapping[str, Any]], sessions: int) -> dict[str, Any]:
-    """The facts of several sessions, combined by TraceInfo.of_several(); {} without any.
-
-    Args:
-        facts: the facts of those sessions that wrote them.
-        sessions: the number of sessions; if some wrote no facts, the resource usage of all is not known.
-    """
-    if not facts:
-        return {}
-    found = TraceInfo.of_several([TraceInfo.from_dict(each) for each in facts])
-    if len(facts) < sessions:
-        found.usage = Usage()
-    return found.to_dict()
 
 
 def hosts_of(marks: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

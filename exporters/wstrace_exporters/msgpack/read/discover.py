@@ -12,7 +12,6 @@ from wstrace_exporters.msgpack.read.part import OTHER_VERSION, first_header
 from wstrace_exporters.msgpack.storage.urls import (
     Place,
     StoredObject,
-    can_list,
     fixed_prefix,
     is_pattern,
     is_url,
@@ -24,8 +23,7 @@ def files_of(paths: Iterable[str]) -> list[Place]:
     """The paths of all parts of the named traces, each file once even if it is named twice.
 
     A URL of an object means its parts too, as a path does, and one with wildcards all objects that match, in the order
-    of their numbers; either costs one listing, and no object is opened. A URL of a web server, which lists nothing, is
-    one file.
+    of their numbers; either costs one listing, and no object is opened.
 
     Raises:
         TraceFileError: a part cannot be read, or a bucket cannot be listed, or has no such object.
@@ -33,6 +31,10 @@ def files_of(paths: Iterable[str]) -> list[Place]:
     """
     found: dict[object, Place] = {}
     for path in paths:
+        if path.startswith(("http://", "https://")):
+            raise TraceFileError(
+                "no trace is read from a web server", "download it, or pipe it: curl URL | wstrace ... -"
+            )
         if is_url(path):
             for stored in objects_of(path):
                 found.setdefault(stored.url, stored)
@@ -54,8 +56,6 @@ def objects_of(url: str) -> list[StoredObject]:
     """The objects that a URL stands for: see files_of()."""
     from wstrace_exporters.msgpack.storage.store import StoreError, store_of
 
-    if not can_list(url):
-        return [store_of(url).stat(url)]
     bucket = store_of(url)
     if is_pattern(url):
         found = bucket.listing(fixed_prefix(url), lambda name: _matches(name, url))

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wstrace.errors import TraceFileError, TraceFileNotFound
-from wstrace_exporters.msgpack.storage.urls import Place, is_url
+from wstrace_exporters.msgpack.storage.urls import Place
 
 if TYPE_CHECKING:
     from wstrace_exporters.msgpack.read.remote_input import RemoteInput
@@ -22,7 +22,7 @@ def open_input(place: Place) -> LocalInput | RemoteInput:
         TraceFileError: it cannot be opened, or is not a regular file.
         Unavailable: the package that the store needs is not installed.
     """
-    if isinstance(place, str) and not is_url(place):
+    if isinstance(place, str):
         return LocalInput(place)
     from wstrace_exporters.msgpack.read.remote_input import RemoteInput
 

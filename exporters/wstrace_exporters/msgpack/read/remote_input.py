@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.storage.store import StoreError, store_of
-from wstrace_exporters.msgpack.storage.urls import Place, StoredObject
+from wstrace_exporters.msgpack.storage.urls import StoredObject
 
 #: Blocks of this size are held, so many at most of all objects. Behind one that is held, so many are read at once.
 BLOCK_BYTES, _HELD, _AHEAD = 1 << 20, 64, 4
@@ -17,22 +17,17 @@ class RemoteInput:
     """An object in a store.
 
     Args:
-        place: the object of a listing; of a URL, the server says its size.
+        stored: the object of a listing.
 
     Attributes:
         path: its URL without credentials. size: bytes.
-
-    Raises:
-        TraceFileError: there is no such object.
     """
 
     _blocks: ClassVar[dict[tuple[StoredObject, int], bytes]] = {}  # the oldest first
     _lock = threading.Lock()
 
-    def __init__(self, place: Place) -> None:
-        url = place if isinstance(place, str) else place.url
-        self._store = store_of(url)
-        self._object = stored = self._store.stat(url) if isinstance(place, str) else place
+    def __init__(self, stored: StoredObject) -> None:
+        self._store, self._object = store_of(stored.url), stored
         self.path, self.size = stored.shown, stored.size
 
     def read(self, at: int, n: int) -> memoryview:

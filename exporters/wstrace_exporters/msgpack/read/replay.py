@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from wstrace.batch import Batch
 from wstrace.interfaces import Context, Source
 from wstrace.schema import MAPPING, MARK, PAGE_FAULT, PROCESS, RESIDENT_PAGES, WRITTEN_PAGES, Schema
-from wstrace_exporters.msgpack.format.layout import FRAME_ROWS
 
 if TYPE_CHECKING:  # every session imports this module, but few read a file: this saves 10 ms
     from wstrace_exporters.msgpack.read.trace import TraceFile
@@ -77,11 +76,8 @@ class Replay(Source):
                 continue
             if not found.schema.always <= set(found):
                 self._bad += 1
-            elif len(found) <= FRAME_ROWS or found.schema.snapshot:
+            else:
                 yield found
-            else:  # another writer's frame may have a million rows
-                yield Batch(found.schema, {}, window=found.window, lost=found.lost, strings=found.strings)
-                yield from (found.take(slice(at, at + FRAME_ROWS)) for at in range(0, len(found), FRAME_ROWS))
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """The next records, at most about _DRAIN_ROWS."""

@@ -7,7 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,48 +18,41 @@ from wstrace.plugins import default_plugins
 from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, STREAMS, Column, Schema
 from wstrace.table import Selection
 from wstrace.trace import Trace
-from wstrace.trace_info import TraceInfo
+from wstrace.trace_info import TraceInfo, Usage
 from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.frames import announced_rows
 from wstrace_exporters.msgpack.format.layout import END, LIMITS, VERSION, Limits
 from wstrace_exporters.msgpack.read.decoder import DERIVED_FROM, Decoder
-from wstrace_exporters.msgpack.read.description import combined, hosts_of, is_writers_loss, trace_info
+from wstrace_exporters.msgpack.read.description import hosts_of, is_writers_loss, trace_info
 from wstrace_exporters.msgpack.read.discover import files_of
 from wstrace_exporters.msgpack.read.input import StandardInput
 from wstrace_exporters.msgpack.read.open_parts import OpenParts
 from wstrace_exporters.msgpack.storage.urls import Place
 
 
-class Announced(NamedTuple):
-    """What the marks `schema` of a file say. It can add columns to a known stream, but not change a known column.
+def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> tuple[dict[str, Schema], dict[str, set[str]]]:
+    """What the marks `schema` among these say; the first announcement of a column counts.
 
-    Attributes:
-        streams: name -> schema, also of the streams known here.
-        present: stream -> the columns that its rows have.
-    """
-
-    streams: dict[str, Schema]
-    present: dict[str, set[str]]
-
-
-def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> Announced:
-    """What these marks announce; the first announcement of a column counts.
+    They can add columns to a known stream, but not change a known column.
 
     Args:
-        marks: any marks, of which those of other kinds are passed over.
+        marks: any marks.
         limits: bounds the announced streams by `free_items`, and the columns of each by `columns`.
+
+    Returns:
+        stream -> its schema, also of the streams known here; stream -> the columns that its rows have.
     """
-    found = Announced(dict(STREAMS), {})
+    streams, present = dict(STREAMS), dict[str, set[str]]()
     for mark in marks:
         if mark.get("m") != "schema":
             continue
-        present, essential, snapshot = (
+        here, essential, snapshot = (
             [one for one in (mark[key] if isinstance(mark.get(key), list) else []) if isinstance(one, str)]
             for key in ("present", "essential", "snapshot")
         )
         for name, rows in announced_rows(mark.get("schema")).items():
-            schema = found.streams.get(name, Schema(name, ()))
-            if name not in found.streams and len(found.streams) >= limits.free_items:
+            schema = streams.get(name, Schema(name, ()))
+            if name not in streams and len(streams) >= limits.free_items:
                 break
             columns = {column.name: column for column in schema.columns}
             for word, kind, semantic in (row[:3] for row in rows):
@@ -68,9 +61,9 @@ def announced(marks: Iterable[Mapping[str, Any]], limits: Limits) -> Announced:
             if name not in STREAMS:
                 schema = schema._replace(essential=schema.essential or name in essential,
                                          snapshot=schema.snapshot or name in snapshot)  # fmt: skip
-            found.streams[name] = schema._replace(columns=tuple(columns.values()))
-            found.present.setdefault(name, set()).update(columns.keys() & present)
-    return found
+            streams[name] = schema._replace(columns=tuple(columns.values()))
+            present.setdefault(name, set()).update(columns.keys() & here)
+    return streams, present
 
 
 def open_trace(
@@ -84,7 +77,7 @@ def open_trace(
 
     Args:
         path: one file, or several that are read as one trace; "-" is standard input, which is read to its end. Also
-            URLs: s3://, gs:// and az://, with wildcards for many parts, and https://.
+            URLs: s3://, gs:// and az://, with wildcards for many parts.
         limits: the limits past which a frame is bad.
         strings: the dictionary for names; None = a new one.
         several_boots: whether the files may come from several boots and hosts, with clocks of their own (`convert`).
@@ -241,7 +234,12 @@ class TraceFile(Trace):
                 if mark.get("m") == "facts" and isinstance(facts := mark.get("facts"), dict):
                     last[part.session] = facts
         found = [facts for facts in last.values() if facts]
-        return found[0] if len(last) == 1 and found else combined(found, len(last))
+        if len(last) == 1 or not found:
+            return found[0] if found else {}
+        together = TraceInfo.of_several([TraceInfo.from_dict(facts) for facts in found])
+        if len(found) < len(last):  # what the system accounted to all of them is not known
+            together.usage = Usage()
+        return together.to_dict()
 
     @property
     def info(self) -> TraceInfo:
@@ -349,18 +347,18 @@ class TraceFile(Trace):
 
     def present(self, stream: str) -> dict[str, str]:
         """column -> type, for the columns that the file announces as present, else that any batch has."""
-        present = self._announced.present.get(stream, set())
+        present = self._announced[1].get(stream, set())
         found = {column.name: column.type for column in self.schema(stream).columns
                  if present.issuperset(DERIVED_FROM[column.name] if column.derived else (column.name,))}  # fmt: skip
         return found if present else super().present(stream)
 
     @functools.cached_property
-    def _announced(self) -> Announced:
+    def _announced(self) -> tuple[dict[str, Schema], dict[str, set[str]]]:
         return announced((mark for part in self.parts for mark in part.marks("schema")), self.limits)
 
     def schema(self, name: str) -> Schema:
         """The schema of a stream: the known one with the columns that the file adds, or the one that it announces."""
-        return self._announced.streams.get(name, Schema(name, ()))
+        return self._announced[0].get(name, Schema(name, ()))
 
     def unknown(self) -> dict[str, object]:
         """What this version of wstrace does not know of the file, by kind; {} when it knows everything.

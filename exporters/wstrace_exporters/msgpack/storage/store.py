@@ -1,4 +1,4 @@
-"""Objects in stores and on web servers, by obstore; what they refuse is a StoreError."""
+"""Objects in stores, by obstore; what they refuse is a StoreError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import IO, Any
 
 from wstrace.errors import TraceFileError, missing
-from wstrace_exporters.msgpack.storage.urls import StoredObject, can_list, scheme_of, shown, without_secrets
+from wstrace_exporters.msgpack.storage.urls import StoredObject, scheme_of, shown, without_secrets
 
 #: Seconds after which a connection, and a request with its repetitions, have failed.
 CONNECT_SECONDS, REQUEST_SECONDS = 10, 60
@@ -33,18 +33,18 @@ class StoreError(TraceFileError):
 
 
 def store_of(url: str) -> Store:
-    """The bucket of a URL, or the file on a web server. Raises Unavailable when obstore is not installed."""
-    return store_at("/".join([*url.split("/")[:3], ""]) if can_list(url) else url)
+    """The bucket of a URL. Raises Unavailable when obstore is not installed."""
+    return store_at("/".join([*url.split("/")[:3], ""]))
 
 
 @functools.cache
 def store_at(root: str) -> Store:
-    """The bucket s3://NAME/, gs:// or az://, or the file on a web server."""
+    """The bucket s3://NAME/, gs:// or az://."""
     return Store(root)
 
 
 class Store:
-    """A bucket of S3, Google Cloud Storage or Azure, with credentials of the environment; or a file on a web server.
+    """A bucket of S3, Google Cloud Storage or Azure, with credentials of the environment.
 
     All methods may be called by several threads, and raise StoreError.
     """
@@ -56,18 +56,16 @@ class Store:
             from obstore import store as stores
         except ImportError as error:
             raise missing("obstore", error, "pip install 'wstrace[store]'", f"{scheme}://") from None
-        self._obstore, variables = obstore, _CREDENTIALS.get(scheme)
-        self._rights = f"check {variables}, and the rights to list, get and put" if variables else "check the URL"
+        self._obstore = obstore
+        self._rights = f"check {_CREDENTIALS[scheme]}, and the rights to list, get and put"
         plain = any(value.startswith("http://") for key, value in os.environ.items() if "ENDPOINT" in key)
         options: Any = {
             "client_options": {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s",
-                               "allow_http": plain or scheme == "http"},
+                               "allow_http": plain},
             "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=REQUEST_SECONDS)},
         }  # fmt: skip
         makers: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
-        self._store = self._requested(
-            lambda: makers[scheme](root.split("/")[2], **options) if can_list(root)
-            else stores.HTTPStore.from_url(root, **options), root, "open")  # fmt: skip
+        self._store = self._requested(lambda: makers[scheme](root.split("/")[2], **options), root, "open")
 
     def _key(self, url: str) -> str:
         return url.removeprefix(self._root)
@@ -78,9 +76,6 @@ class Store:
         where = f"cannot {doing} {shown(url)}"
         try:
             return work()
-        except errors.NotSupportedError:
-            why = f"{where}: the server sends no parts of it (no HTTP ranges)"
-            raise StoreError(why, "download it first", "missing") from None
         except (errors.BaseError, ValueError, OSError) as error:
             found = re.search(r"status code: (\d+)", str(error))  # a listing has no exceptions of its own for these
             status = found[1] if found else ""

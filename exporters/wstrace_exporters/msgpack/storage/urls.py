@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-_URL = r"(s3|gs|az|https?)://"
+_URL = r"(s3|gs|az)://"
 _GLOB = r"[*?\[]"
 #: What precedes the last `@` of a URL's host, and what follows `?`: a user with a password, a signature.
 _USER, _QUERY = r"(?<=://)[^/\s]*@", r"(?<=\S)\?[^\s'\"]+"
@@ -39,7 +39,7 @@ Place = str | StoredObject
 
 
 def is_url(path: str) -> bool:
-    """Whether a path names an object: it begins with s3://, gs://, az://, https:// or http://."""
+    """Whether a path names an object: it begins with s3://, gs:// or az://."""
     return re.match(_URL, path) is not None
 
 
@@ -48,14 +48,9 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0]
 
 
-def can_list(url: str) -> bool:
-    """Whether a store of that scheme has listings; a web server has none."""
-    return not scheme_of(url).startswith("http")
-
-
 def is_pattern(url: str) -> bool:
-    """Whether a URL stands for several objects; in that of a web server `?` begins the query."""
-    return can_list(url) and re.search(_GLOB, url) is not None
+    """Whether a URL stands for several objects."""
+    return re.search(_GLOB, url) is not None
 
 
 def fixed_prefix(url: str) -> str:
@@ -65,9 +60,8 @@ def fixed_prefix(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without what may be a credential: user, password and query."""
-    text = re.sub(_USER, "", url)
-    return text.partition("?")[0] if scheme_of(url).startswith("http") else text
+    """A URL without what may be a credential: a user with a password."""
+    return re.sub(_USER, "", url)
 
 
 def without_secrets(text: str) -> str:

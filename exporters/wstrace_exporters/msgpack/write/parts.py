@@ -294,7 +294,8 @@ class Parts:
         sink = Sink(out, self._session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self._sync)
         if not sink.append(HEADER, self._header(sink.file_id, number, prev).pack()):
             out.close()
-            remove(out.path)
+            if out.created:
+                remove(out.path)
             raise OutputError(f"cannot write {out.path}: {sink.error}")
         self.number, self.sink, self.began_ns = number, sink, now_ns()
 

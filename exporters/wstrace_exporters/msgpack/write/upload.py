@@ -16,7 +16,7 @@ from wstrace.text import plural, size
 from wstrace_exporters.msgpack.format import osfile
 from wstrace_exporters.msgpack.format.layout import name_and_number, part_path, parts_prefix, parts_there
 from wstrace_exporters.msgpack.storage.store import Store, StoreError, store_of
-from wstrace_exporters.msgpack.storage.urls import can_list, is_pattern, shown
+from wstrace_exporters.msgpack.storage.urls import is_pattern, is_url, shown
 
 
 class Uploads:
@@ -141,7 +141,7 @@ def check_url(url: str) -> None:
     name = url.rpartition("/")[2]
     numbers = name_and_number(url), name_and_number(part_path(url, 1)), name_and_number(part_path(name, 1))
     apart = numbers == ((url, 0), (url, 1), (name, 1))  # else parts would replace one another, or not be found again
-    if not can_list(url) or is_pattern(url) or url.count("/") < 3 or not name or not apart:
+    if not is_url(url) or is_pattern(url) or url.count("/") < 3 or not name or not apart:
         raise UsageError(f"-o {url}: no trace can be written there",
                          "write s3://BUCKET/NAME.wst, gs:// or az://, NAME without a number at its end")  # fmt: skip
 
