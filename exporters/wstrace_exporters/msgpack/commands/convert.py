@@ -11,10 +11,10 @@ import click
 
 from wstrace.cli.common import exit_on_exporter_error, is_administrator, time_window
 from wstrace.cli.tracing import warn
-from wstrace.errors import UsageError, pass_interrupt, why
+from wstrace.errors import UsageError, pass_interrupt, quietly, why
 from wstrace.formats import format_of, save
 from wstrace.hookspecs import Format
-from wstrace.options import Config, Spec, converted, keyword_options
+from wstrace.options import Config, Option, Spec, converted, keyword_options
 from wstrace.plugins import default_plugins, load
 from wstrace.session import Session
 from wstrace.table import Selection

@@ -85,7 +85,7 @@ def unpack_header(data: Any, limits: Limits = LIMITS) -> Header:
         header.version = version[0], version[1] if len(version) > 1 else 0
     for name in header.__slots__:
         value: Any = found.get(name)
-        kind: type = type(getattr(header, name))
+        kind: Any = type(getattr(header, name))
         if name in ("boot_id", "writer"):
             value = _words([value])[0]
         elif isinstance(value, list):
