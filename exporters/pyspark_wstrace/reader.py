@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,35 +22,10 @@ from wstrace.options import converted, keyword_options
 from wstrace.schema import STREAMS, Column
 from wstrace.table import Selection
 from wstrace.text import nearest
-from wstrace_exporters.msgpack.read.decoder import Decoder, columns_of
+from wstrace_exporters.msgpack.read.decoder import columns_of
 from wstrace_exporters.msgpack.read.discover import files_of
 from wstrace_exporters.msgpack.read.trace import TraceFile
 from wstrace_exporters.msgpack.storage.urls import is_url
-
-
-class Piece(NamedTuple):
-    """Some frames of a part: the byte offsets of the first and the last one, and the rows that all of them have."""
-
-    first: int
-    last: int
-    rows: int
-
-
-def cut(decoder: Decoder, rows: int) -> list[Piece]:
-    """The pieces of a part that hold a selection, of about so many rows each, by its index: no frame is read.
-
-    Args:
-        decoder: that of the part and the selection; frames that the index shows to hold none of it are left out.
-        rows: of a piece.
-    """
-    entries = decoder.part.chosen(decoder.kinds, decoder.selection)
-    numbers = (np.cumsum(entries["n"], dtype="i8") - entries["n"]) // rows
-    return [
-        Piece(int(some["offset"][0]), int(some["offset"][-1]), int(some["n"].sum()))
-        for some in np.split(entries, np.flatnonzero(np.diff(numbers)) + 1)
-        if len(some)
-    ]
-
 
 #: The stream that says what became of the records of each file.
 LEDGER = "ledger"
@@ -128,7 +103,7 @@ class WstraceReader(spark.DataSourceReader):
         with ThreadPoolExecutor(16, "wstrace-index") as pool:
             cuts = zip(places, pool.map(self._cut, places), strict=True)
             pieces = [(place, piece) for place, some in cuts for piece in some]
-        ends = np.cumsum([piece.rows for _, piece in pieces])
+        ends = np.cumsum([rows for _, (_, _, rows) in pieces])
         tasks: dict[int, list[tuple[Any, Any]]] = {}
         for end, piece in zip(ends.tolist(), pieces, strict=True):
             tasks.setdefault((end - 1) // limit, []).append(piece)
@@ -143,7 +118,7 @@ class WstraceReader(spark.DataSourceReader):
             with TraceFile([place]) as trace:
                 trace.trusting = True  # every byte that is read is checked, but no others are for its description
                 (decoder,) = trace.decoders(self.selection(trace))
-                for batch in decoder.batches(piece.first, piece.last):
+                for batch in decoder.batches(*piece[:2]):
                     if len(batch):
                         yield self._converted(trace, _path_of(place), batch)
 
@@ -158,11 +133,16 @@ class WstraceReader(spark.DataSourceReader):
                       for at in map(_wall_ns, (request.starttime, request.endtime)))  # fmt: skip
         return Selection(request.stream, columns, start, end, request.pid)
 
-    def _cut(self, place: Any) -> list[Piece]:
+    def _cut(self, place: Any) -> list[tuple[int, int, int]]:
+        """The pieces of a file with what is wanted, by its index: the offsets of the first and last frame, the rows."""
         try:
             with TraceFile([place]) as trace:
                 (decoder,) = trace.decoders(self.selection(trace))
-                return cut(decoder, max(1, self.request.rowsperpartition))
+                entries = decoder.part.chosen(decoder.kinds, decoder.selection)
+                numbers = (np.cumsum(entries["n"], dtype="i8") - entries["n"]) // max(1, self.request.rowsperpartition)
+                pieces = np.split(entries, np.flatnonzero(np.diff(numbers)) + 1)
+                return [(int(some["offset"][0]), int(some["offset"][-1]), int(some["n"].sum()))
+                        for some in pieces if len(some)]  # fmt: skip
         except TraceFileError:
             if self.request.ignorecorruptfiles:
                 return []
@@ -195,10 +175,7 @@ class WstraceReader(spark.DataSourceReader):
                 values = arrow.array(words, arrow.string()).take(arrow.array(values))
             else:
                 values = arrow.array(values.view("<i8") if values.dtype == np.dtype("<u8") else values)
-            try:
-                found[name] = values.cast(arrow.timestamp("us") if name == "time" else getattr(arrow, _ARROW[kind])())
-            except arrow.ArrowInvalid:
-                raise TraceFileError(f"{path}: the column {name!r} is {values.type} here", "leave it out") from None
+            found[name] = values.cast(arrow.timestamp("us") if name == "time" else getattr(arrow, _ARROW[kind])())
         rows = arrow.RecordBatch.from_pydict(found)
         return arrow.ipc.read_record_batch(rows.serialize(), rows.schema)
 

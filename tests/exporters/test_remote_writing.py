@@ -103,7 +103,6 @@ def test_after_a_crash_the_same_keys_are_sent(bucket, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "why"), [
-    ({"path": "https://host/x.wst"}, "no trace can be written there; write s3://"),
     ({"path": "s3://bucket"}, "no trace can be written"),
     ({"path": "s3://bucket/*.wst"}, "no trace can be written"),
     ({"path": "s3://me:word@bucket/x.wst"}, "-o s3://bucket/x.wst: the URL holds credentials"),

@@ -1,4 +1,4 @@
-"""Structure-aware fuzzing of every command that reads a trace: mutants whose frames are whole by their CRC.
+"""Structure-aware fuzzing of the reader and of every command on a trace: mutants with frames whole by their CRC.
 
     python tests/fuzz/fuzz_commands.py SEED SECONDS       # says what raised; keeps the inputs in the folder `found`
 
@@ -22,6 +22,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from fuzz_trace import read_all
 
 import wstrace.cli
 from wstrace.errors import WstraceError
@@ -200,7 +201,7 @@ def run(words: list[str]) -> str:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            wstrace.cli.main(words)
+            read_all(Path(words[1])) if words[0] == "library" else wstrace.cli.main(words)
     except WstraceError:
         pass
     except Exception as error:  # what main() lets through
@@ -225,7 +226,7 @@ def fuzz(seed: int, *, files: int = 0, seconds: float = 0.0, each: int = 3) -> I
             data = mutator.file()
             path.write_bytes(data)
             other.write_bytes(mutator.file() if rng.random() < 0.4 else rng.choice(SEEDS).read_bytes())
-            for words in rng.sample(commands(path, other, folder), each):
+            for words in [["library", str(path)], *rng.sample(commands(path, other, folder), each)]:
                 if wrong := run(words):
                     yield data, words, wrong
 

@@ -23,15 +23,6 @@ from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 #: Streams that are tables even when the trace has no row of them.
 ALWAYS = ("page_fault", "process", "mapping")
 STILL_RESIDENT = Schema("still_resident", (*COMMON, *RESIDENT_PAGES.columns))
-#: view -> what its rows are
-VIEWS = {
-    FAULTS: "every page fault, with names and words for ids, codes and flags",
-    PAGES: "every page that was resident at the end, with the fault that brought it",
-    STACKS: "the call sites that `stack` and `native_stack` name, with their frames in clear",
-    PROCESSES: "every process of the trace",
-    UNSHARED: "every copy of a page that processes had shared since a fork",
-    STILL_RESIDENT: "the rows of `resident` of the last whole snapshot of each process, as report and diff count them",
-}
 _UNITS = {"addr": "address", "id": "number", "map": "id of mapping", "stack": "id of stacks", "bits": "flags"}
 _FEW = 8  # names that fit in a line
 Make = Callable[[TraceFile, list[str]], Iterable[Batch]]
@@ -43,7 +34,7 @@ def known_tables(path: str = "") -> dict[str, tuple[str, Sequence[Column]]]:
     Args:
         path: a trace file, whose tables are given; "" = all that wstrace knows.
     """
-    abouts = {schema.name: about for schema, about in VIEWS.items()} | {name: s.about for name, s in STREAMS.items()}
+    abouts = {view.name: about for view, (about, _) in VIEWS.items()} | {name: s.about for name, s in STREAMS.items()}
     if path:
         with open_trace(path) as trace:
             return {name: (abouts.get(name, ""), rows.columns) for name, rows in tables_of(trace).items()}
@@ -73,15 +64,7 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
         if columns:
             common = COMMON if trace.schema(stream).snapshot else ()
             found[stream] = Rows(trace, (*common, *columns), sql, _stream(stream))
-    made: dict[Schema, Make] = {
-        FAULTS: fault_batches,
-        PAGES: lambda trace, _: [pages_batch(Composition(trace), trace.strings)],
-        STACKS: _stacks,
-        PROCESSES: lambda trace, _: [processes_batch(trace)],
-        UNSHARED: lambda trace, _: [unshared_batch(Composition(trace), trace.strings)],
-        STILL_RESIDENT: _still_resident,
-    }
-    return found | {schema.name: Rows(trace, schema.columns, sql, make) for schema, make in made.items()}
+    return found | {view.name: Rows(trace, view.columns, sql, make) for view, (_, make) in VIEWS.items()}
 
 
 class Rows:
@@ -132,6 +115,26 @@ def _stacks(trace: TraceFile, columns: list[str]) -> list[Batch]:
         tree.learn(batch)
     symbolizer = symbolizer_of(trace.info, [trace.mappings])
     return [stack_rows(tree, trace.strings, columns, symbolizer)]
+
+
+#: view -> what its rows are, and what makes them
+VIEWS: dict[Schema, tuple[str, Make]] = {
+    FAULTS: ("every page fault, with names and words for ids, codes and flags", fault_batches),
+    PAGES: (
+        "every page that was resident at the end, with the fault that brought it",
+        lambda trace, _: [pages_batch(Composition(trace), trace.strings)],
+    ),
+    STACKS: ("the call sites that `stack` and `native_stack` name, with their frames in clear", _stacks),
+    PROCESSES: ("every process of the trace", lambda trace, _: [processes_batch(trace)]),
+    UNSHARED: (
+        "every copy of a page that processes had shared since a fork",
+        lambda trace, _: [unshared_batch(Composition(trace), trace.strings)],
+    ),
+    STILL_RESIDENT: (
+        "the rows of `resident` of the last whole snapshot of each process, as report and diff count them",
+        _still_resident,
+    ),
+}
 
 
 def chosen(known: list[str], sql: str) -> list[str]:
