@@ -143,13 +143,6 @@ def test_weights_add_up_to_what_was_recorded(batches, rate):
     assert weighed == recorded
 
 
-def test_all_majors_become_events_without_tokens():
-    sampler = Sampler(0)
-    (chosen,) = sampler.choose(faults([(1, 1, 1, 1)] * 50 + [(1, 1, 1, 0)] * 50, Dictionary()))
-    assert len(chosen[0]) == 50
-    assert chosen[1].tolist() == [1] * 50
-
-
 def test_events_come_at_their_rate_and_no_more_after_a_pause():
     now = [0.0]
     sampler = Sampler(100, lambda: now[0])

@@ -224,15 +224,10 @@ class FakeWindows(FakeSystem):
         return self.build >= FIRST_FILTERED_BUILD and "SeDebugPrivilege" not in self.privileges
 
     def ReadProcessMemory(self, handle: int, address: int, buffer: int, size: int, read: int | None) -> int:
-        """An allocation's data, 0 and 299 where it has none. Its kernel code faults the buffer in."""
+        """An allocation's data, 0 and 299 where it has none."""
         process = self._of(handle, winapi.PROCESS_VM_READ)
-        if 1 in self.processes:
-            self.processes[1].fault(KERNEL_PC, buffer)
         if process is None:
             return 0
-        if process.pid == 1:
-            ctypes.memmove(buffer, address, size)
-            return 1
         for a in process.allocations:
             if a.start <= address and address + size <= a.start + len(a.data):
                 ctypes.memmove(buffer, a.data[address - a.start : address - a.start + size], size)

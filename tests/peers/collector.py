@@ -135,24 +135,16 @@ class Collector:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _config(self) -> str:
-        exporters = "".join(
-            f"  file/{name}:\n    path: {self.directory}/{name}.json\n    append: true\n" for name in SIGNALS
-        )
-        pipelines = "".join(
-            f"    {name}:\n      receivers: [otlp]\n      exporters: [file/{name}]\n" for name in SIGNALS
-        )
-        tls = ""
+        tls = {}
         if self.tls:
             files = {"cert_file": "server.pem", "key_file": "server.key", "client_ca_file": "ca.pem"}
-            tls = "        tls:\n" + "".join(f"          {key}: {self.tls / name}\n" for key, name in files.items())
-        return (
-            "receivers:\n  otlp:\n    protocols:\n"
-            f"      grpc:\n        endpoint: 127.0.0.1:{self.grpc_port}\n{tls}"
-            f"      http:\n        endpoint: 127.0.0.1:{self.http_port}\n{tls}"
-            f"exporters:\n{exporters}"
-            "service:\n  telemetry:\n    metrics:\n      level: none\n"
-            f"  pipelines:\n{pipelines}"
-        )
+            tls = {"tls": {key: str(self.tls / name) for key, name in files.items()}}
+        ports = {"grpc": self.grpc_port, "http": self.http_port}
+        protocols = {name: {"endpoint": f"127.0.0.1:{port}", **tls} for name, port in ports.items()}
+        exporters = {f"file/{one}": {"path": f"{self.directory}/{one}.json", "append": True} for one in SIGNALS}
+        pipelines = {one: {"receivers": ["otlp"], "exporters": [f"file/{one}"]} for one in SIGNALS}
+        service = {"telemetry": {"metrics": {"level": "none"}}, "pipelines": pipelines}
+        return json.dumps({"receivers": {"otlp": {"protocols": protocols}}, "exporters": exporters, "service": service})
 
 
 def attributes(holder: dict[str, Any]) -> dict[str, Any]:

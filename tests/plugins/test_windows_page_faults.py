@@ -8,7 +8,7 @@ from kit.windows_machine import DLL, EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace.schema import FAULT_MAJOR, FAULT_OBSERVER, KIND_SHIFT, KINDS
+from wstrace.schema import FAULT_MAJOR, KIND_SHIFT, KINDS
 from wstrace.testing import ScriptedTarget, SourceContract
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.page_faults.windows.backend import PageFaults
@@ -127,17 +127,6 @@ def test_kernel_instructions_are_hidden_on_request_and_reported():
     list(source.stop())
     assert "1 faults of instructions in the kernel" in " ".join(context.info.notes)
     assert context.ledger.get("unaccounted") == 0
-
-
-def test_records_of_our_own_threads_are_marked():
-    windows = machine()
-    context = Context(targets=(ScriptedTarget(),))
-    context.register_own_thread(99)
-    source, _ = traced(windows, context=context)
-    windows.processes[7].fault(EXE, HEAP, 99)
-    windows.processes[7].fault(EXE, HEAP, 3)
-    assert (faults(source.drain(0.0))["flags"] & FAULT_OBSERVER).astype(bool).tolist() == [True, False]
-    list(source.stop())
 
 
 def test_another_reader_of_the_same_buffer_shows_as_unaccounted():

@@ -4,7 +4,6 @@ import contextlib
 import threading
 import time
 
-import numpy as np
 import pytest
 from kit.fake_windows import KERNEL_PC, FakeWindows
 from kit.windows_machine import EXE, HEAP, faults, machine, traced
@@ -156,17 +155,6 @@ def test_an_error_of_the_drains_thread_is_raised_where_the_session_sees_it():
     assert not windows.handles
 
 
-def test_windows_of_a_batch_cover_its_drain():
-    windows = machine()
-    source, _ = traced(windows)
-    start = time.perf_counter_ns()
-    windows.processes[7].fault(EXE, HEAP)
-    batch = next(b for b in source.drain(0.0) if b.schema.name == "page_fault")
-    assert batch.window[0] <= start <= batch.window[1]
-    assert np.all(batch["pid"] == 7)
-    list(source.stop())
-
-
 @pytest.mark.parametrize("wanted", ["python", "native", "python+native"])
 def test_stacks_that_are_wanted_are_refused_with_the_reason(wanted):
     windows = machine()
@@ -176,9 +164,3 @@ def test_stacks_that_are_wanted_are_refused_with_the_reason(wanted):
         f"page_faults: stacks={wanted}: the working-set watch gives the address of the instruction and no stack"
     )
     assert not windows.handles
-
-
-@pytest.mark.parametrize("wanted", ["auto", "none", "AUTO"])
-def test_a_command_line_for_every_system_works_here_too(wanted):
-    source, _ = traced(machine(), stacks=wanted)
-    list(source.stop())

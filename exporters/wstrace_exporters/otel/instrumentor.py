@@ -39,7 +39,8 @@ class WstraceInstrumentor:
             kwargs: `tracer_provider` replaces the global one; others are ignored.
         """
         try:
-            if WstraceInstrumentor._processor is None and not _disabled():
+            off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+            if WstraceInstrumentor._processor is None and not off:
                 WstraceInstrumentor._processor = _instrument(kwargs.get("tracer_provider"))
         except Exception:
             log.warning("wstrace cannot instrument this application", exc_info=True)
@@ -49,12 +50,6 @@ class WstraceInstrumentor:
         processor, WstraceInstrumentor._processor = WstraceInstrumentor._processor, None
         if processor is not None:
             processor.shutdown()
-
-
-def _disabled() -> bool:
-    """The SDK's own switch. It must be checked here, because a loader calls us in any case."""
-    names = os.environ.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").replace(" ", "").split(",")
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "wstrace" in names or "*" in names
 
 
 def _instrument(provider: Any) -> FaultSpanProcessor:
