@@ -30,6 +30,18 @@ class MadeCgroup:
         files = " ".join(f"{folder}/cgroup.procs" for folder in {self.folder, self.memory} - {None})
         return ["sh", "-c", f'for f in {files}; do echo $$ > "$f"; done; exec "$@"', "sh"]
 
+    def limit(self, n_bytes: int) -> None:
+        """Its processes may have that much memory, and no swap; skips the test where none can be limited."""
+        folder = self.memory or self.folder
+        with contextlib.suppress(OSError):
+            (folder.parent / "cgroup.subtree_control").write_text("+memory")
+        limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists()]
+        if not limits:
+            pytest.skip("no cgroup here has a limit of memory")
+        limits[0].write_text(str(n_bytes))
+        with contextlib.suppress(OSError):
+            (folder / "memory.swap.max").write_text("0")
+
     def make(self, name: str) -> "MadeCgroup":
         """A new one below it."""
         made = self.at(name)

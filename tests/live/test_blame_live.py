@@ -3,13 +3,13 @@
 import json
 import mmap
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from kit.blame_scripted import composition
-from kit.stopped_process import stopped
+from kit.command_line import answer
+from kit.stopped_process import rollup, stopped
 
 import wstrace
 from wstrace.analysis.unshared import Unshared
@@ -25,19 +25,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def rollup(pid: int) -> dict[str, int]:
-    """Name -> bytes of the kernel's own sums."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-
-
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory, full_level, python_stacks):
     path = tmp_path_factory.mktemp("blame") / "truth.wst"
-    command = [sys.executable, "-m", "wstrace", "report", "--json", "--by", "function", "--at", "exit", "-o", str(path)]
-    done = subprocess.run([*command, "--", sys.executable, str(TRUTH)], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    words = ("--by", "function", "--at", "exit", "-o", path, "--", sys.executable, TRUTH)
+    report = json.loads(answer("report", "--json", *words))
     assert ", 0 lost" in report["completeness"]
     assert any(row["function"] == "load" for row in report["rows"]), "stacks are read from the program's first line on"
     return path

@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from kit.command_line import answer
 
 import wstrace
 from wstrace.batch import Dictionary
@@ -116,19 +116,14 @@ def test_a_process_that_is_gone_had_the_file_that_is_still_there(waiting, string
     assert ids([first._replace(file=strings.code(name)) for name in strange], strings) == [""] * len(strange)
 
 
-def wstrace_command(*words: str | Path) -> str:
-    command = [sys.executable, "-m", "wstrace", *map(str, words)]
-    return subprocess.run(command, input="\n", capture_output=True, text=True, timeout=60, check=True).stdout
-
-
 def functions_of_pages(file: Path) -> set[str | None]:
     """The functions that wrote anonymous memory from the program's own text."""
-    rows = map(json.loads, wstrace_command("report", file, "--format", "jsonl").splitlines())
+    rows = map(json.loads, answer("report", file, "--format", "jsonl").splitlines())
     return {row["via"].get("function") for row in rows if row["kind"] == "anon" and row["via"]["module"] == "program"}
 
 
 def most_by_function(file: Path) -> str:
-    report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
+    report = json.loads(answer("report", file, "--by", "function", "--json"))
     return str(report["rows"][0]["label"])
 
 
@@ -138,7 +133,7 @@ def test_a_report_names_no_function_of_another_build(tmp_path):
     program, file = tmp_path / "program", tmp_path / "t.wst"
     shutil.copy(compiled(tmp_path, "fill"), program)
     expected = build_id(program)
-    wstrace_command("run", "-q", "-o", file, "--", program)
+    answer("run", "-q", "-o", file, "--", program, input="\n")
     with wstrace.open_trace(str(file)) as trace:
         reported = {(batch.strings[f], batch.strings[b]) for batch in trace.batches("mapping")
                 for f, b in zip(batch["file"].tolist(), batch["build_id"].tolist(), strict=True)}  # fmt: skip
@@ -170,7 +165,7 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots, tmp_path):
     THEN no mapping has the build-id of the other file, and no function of the first is named for the second."""
     program, root, inside = two_roots
     file = tmp_path / "t.wst"
-    wstrace_command("run", "-q", "-o", file, "-s", "page_faults:stacks=native", "--", program, root)
+    answer("run", "-q", "-o", file, "-s", "page_faults:stacks=native", "--", program, root, input="\n")
     with wstrace.open_trace(str(file)) as trace:
         reported = {(batch.strings[b], ino) for batch in trace.batches("mapping")
                 for f, b, ino in zip(*(batch[k].tolist() for k in ("file", "build_id", "ino")), strict=True)
@@ -178,7 +173,7 @@ def test_in_another_root_a_name_is_that_of_another_file(two_roots, tmp_path):
     own = {(build_id(one), one.stat().st_ino) for one in (program, inside)}
     assert reported <= own, "the second one's is not known where it ended before it was looked for"
     assert (build_id(program), program.stat().st_ino) in reported
-    report = json.loads(wstrace_command("report", file, "--by", "function", "--json"))
+    report = json.loads(answer("report", file, "--by", "function", "--json"))
     faults = {row["label"]: row["faults"] for row in report["rows"]}
     second = faults.get("program", 0) + faults.get("program!inner", 0)  # by its name where its file was found in time
     assert second > 100 * faults["program!outer"] > 0

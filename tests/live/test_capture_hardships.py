@@ -1,20 +1,19 @@
 """A trace under hardship: a memory limit, a terminal that closes, a tracer that is stopped, a pid given out anew."""
 
-import contextlib
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.command_line import wstrace
+from kit.cgroups import made_cgroup
+from kit.command_line import WSTRACE, begun, until, wstrace
+from kit.recorded_run import compiled
 
 pytestmark = pytest.mark.usefixtures("full_level")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes a cgroup or a pid namespace: needs root")
@@ -41,48 +40,21 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def touches():
+def touches(tmp_path_factory):
     """The program TOUCHES."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc (tests/install-peers)")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "touches.c").write_text(TOUCHES)
-        subprocess.run(["gcc", "-O1", "-o", folder / "touches", folder / "touches.c"], check=True)
-        yield folder / "touches"
+    return compiled(tmp_path_factory.mktemp("touches"), TOUCHES)
 
 
 @pytest.fixture
 def limited():
-    """limited(mib): the file `cgroup.procs` of a group whose processes may have that much memory, and no swap."""
-    made = []
+    """limited(mib): a cgroup whose processes may have that much memory, and no swap."""
+    with made_cgroup("-little") as made:
 
-    def make(mib):
-        old = next((line.split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()
-                    if line.split(":")[1] == "memory"), None)  # fmt: skip
-        try:
-            if old is not None:
-                group, limits = Path(f"/sys/fs/cgroup/memory{old}"), ("memory.limit_in_bytes",)
-            else:  # below the root group only: a group that has processes gives its children no controllers
-                group, limits = Path("/sys/fs/cgroup"), ("memory.max", "memory.swap.max")
-                (group / "cgroup.subtree_control").write_text("+memory")
-            group = group / f"wstrace-{os.getpid()}-{len(made)}"
-            group.mkdir()
-            made.append(group)
-            (group / limits[0]).write_text(str(mib << 20))
-            with contextlib.suppress(OSError):
-                (group / limits[-1]).write_text("0" if len(limits) > 1 else str(mib << 20))
-        except OSError as error:
-            pytest.skip(f"no group with a memory limit can be made here: {error}")
-        return group / "cgroup.procs"
+        def limit(mib):
+            made.limit(mib << 20)
+            return made
 
-    yield make
-    for group in made:
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                break
-            time.sleep(0.05)
+        yield limit
 
 
 def figures(path: Path) -> dict[str, Any]:
@@ -101,8 +73,7 @@ def assert_nothing_is_lost_without_count(ledger: dict[str, int], rows: int) -> N
 
 @needs_root
 def test_a_target_that_the_kernel_kills_for_its_memory(touches, tmp_path, limited):
-    enter = f"echo $$ > {limited(24)}; exec {touches} 20000 1"
-    ran = wstrace("run", "-o", tmp_path / "x.wst", "--", "sh", "-c", enter)
+    ran = wstrace("run", "-o", tmp_path / "x.wst", "--", *limited(24).joining(), touches, 20_000, 1)
     assert ran.returncode == 128 + signal.SIGKILL, ran.stderr
     assert ran.stderr.splitlines()[0].endswith("; killed by SIGKILL")
     shown = figures(tmp_path / "x.wst")
@@ -116,16 +87,14 @@ def test_a_target_that_the_kernel_kills_for_its_memory(touches, tmp_path, limite
 def test_a_tracer_with_little_memory(touches, tmp_path, limited, mib):
     """It is killed, or it goes on: what the file holds can be read, and the target runs to its end."""
     group, said = limited(mib), tmp_path / "said"
-    outside = group.parent.parent / "cgroup.procs"
+    outside = (group.memory or group.folder).parent / "cgroup.procs"
     target = f"echo $$ > {outside}; exec {touches} 10000 30 > {said}"
-    enter = f"echo $$ > {group}; exec {sys.executable} -m wstrace run -o {tmp_path / 'x.wst'} -- sh -c '{target}'"
-    ran = subprocess.run(["sh", "-c", enter], capture_output=True, text=True, timeout=120)
-    until = time.monotonic() + 60
+    words = [*group.joining(), *WSTRACE, "run", "-o", tmp_path / "x.wst", "--", "sh", "-c", target]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=120)
     if ran.returncode == -signal.SIGKILL:
         if not said.exists():
             return  # before the target was started
-        while "300000" not in said.read_text() and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: "300000" in said.read_text())
     else:
         assert ran.returncode in (0, 122, 123), ran.stderr
         assert "internal error" not in ran.stderr
@@ -146,22 +115,13 @@ def test_a_terminal_that_closes(touches, tmp_path, ignored):
     """The kernel hangs up both: the trace is whole, and a target that ignores it is traced to its end."""
     path, said = tmp_path / "x.wst", tmp_path / "said"
     trap = "trap '' HUP; " * ignored
-    words = [
-        "run",
-        "-o",
-        path,
-        "--",
-        "sh",
-        "-c",
-        f"{trap}exec {touches} 2000 {300 if ignored else 10**9} > {said}",
-    ]
+    script = f"{trap}exec {touches} 2000 {300 if ignored else 10**9} > {said}"
+    words = ["run", "-o", path, "--", "sh", "-c", script]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(sys.executable, [sys.executable, "-m", "wstrace", *map(str, words)], buffered)
-    until = time.monotonic() + 60
-    while not (said.exists() and said.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+        os.execve(sys.executable, [*WSTRACE, *map(str, words)], buffered)
+    until(lambda: said.exists() and said.read_text())
     time.sleep(0.3)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
@@ -181,16 +141,11 @@ def test_a_terminal_that_closes(touches, tmp_path, ignored):
 @pytest.mark.parametrize("ring", [8192, 1 << 20])
 def test_a_tracer_that_is_stopped_and_goes_on(touches, tmp_path, ring):
     path, said = tmp_path / "x.wst", tmp_path / "said"
-    words = ["run", "--fail-on-loss", "-s", f"page_faults:ring_bytes={ring}", "-o", path, "--",
-             "sh", "-c", f"exec {touches} 2000 150 > {said}"]  # fmt: skip
-    command = [sys.executable, "-m", "wstrace", *map(str, words)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as tracer:
-        until = time.monotonic() + 60
-        while not (said.exists() and said.read_text()) and time.monotonic() < until:
-            time.sleep(0.01)
+    words = ("-s", f"page_faults:ring_bytes={ring}", "-o", path, "--", "sh", "-c", f"exec {touches} 2000 150 > {said}")
+    with begun("run", "--fail-on-loss", *words) as tracer:
+        until(lambda: said.exists() and said.read_text())
         tracer.send_signal(signal.SIGSTOP)
-        while "300000" not in said.read_text() and time.monotonic() < until:  # the target is not held up by it
-            time.sleep(0.05)
+        until(lambda: "300000" in said.read_text())  # the target is not held up by it
         tracer.send_signal(signal.SIGCONT)
         _, words_said = tracer.communicate(timeout=60)
     assert said.read_text().split() == ["up", "300000"]

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from kit.command_line import wstrace
 
 from wstrace import Session, open_trace
 from wstrace.trace_info import Usage
@@ -24,8 +25,7 @@ LARGE = (
 def traced(tmp_path, *arguments: str) -> Usage:
     """What a trace says of the memory of `wstrace run ARGUMENTS`."""
     path = tmp_path / "x.wst"
-    command = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", str(path), *arguments]
-    subprocess.run(command, timeout=60, check=False, stdin=subprocess.DEVNULL, start_new_session=True)
+    wstrace("run", "-q", "-f", "-o", path, *arguments, start_new_session=True)
     with open_trace(str(path)) as trace:
         return trace.info.usage
 
@@ -51,8 +51,7 @@ def test_a_descendant_that_nobody_has_waited_for_counts(tmp_path, options, scrip
 
 
 def test_line_1_names_the_child_that_had_the_peak_though_rusage_does_not():
-    words = ["run", "--", "sh", "-c", f"true; {LARGE.format(60, 3)}; true"]
-    shown = subprocess.run([sys.executable, "-m", "wstrace", *words], capture_output=True, text=True, timeout=100)
+    shown = wstrace("run", "--", "sh", "-c", f"true; {LARGE.format(60, 3)}; true")
     line = r"[67]\d\.\d MiB at the peak in \d processes, .*: [56]\d\.\d "
     assert re.match(line, shown.stderr), shown.stderr
 

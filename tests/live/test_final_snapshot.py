@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from kit import held_program
+from kit.command_line import answer, begun
+from kit.command_line import wstrace as command
+from kit.recorded_run import compiled
 
 import wstrace
 from wstrace.interfaces import Context
@@ -52,10 +55,7 @@ int main(int argc, char **argv) {
 
 @pytest.fixture(scope="module")
 def touches(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("touches")
-    (folder / "touches.c").write_text(TOUCHES)
-    subprocess.run(["gcc", "-O1", "-o", str(folder / "touches"), str(folder / "touches.c")], check=True)
-    return folder / "touches"
+    return compiled(tmp_path_factory.mktemp("touches"), TOUCHES)
 
 
 def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[str, Any], str]:
@@ -65,8 +65,7 @@ def run(*command: str | Path, tmp_path: Path, touches: Path) -> tuple[Any, dict[
     words = [*telling, "run", "-f", "-o", file, "--", *map(str, command)]
     environment = {**os.environ, "UNTIL": reported}
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    words = [sys.executable, "-m", "wstrace", "report", "--by", "file", "--json", file]
-    return done, json.loads(subprocess.run(words, capture_output=True, check=True).stdout), done.stderr
+    return done, json.loads(answer("report", "--by", "file", "--json", file)), done.stderr
 
 
 def pages(file: Path, start: int, size: int) -> set[int]:
@@ -95,7 +94,7 @@ def test_exactly_the_pages_that_the_target_had(end, code, touches, tmp_path):
 def test_a_command_that_ends_at_once_has_its_pages(words, tmp_path):
     for number in range(5):
         path = str(tmp_path / f"{number}.wst")
-        subprocess.run([sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "--", *words], timeout=60)
+        command("run", "-q", "-o", path, "--", *words)
         with wstrace.open_trace(path) as trace:
             assert trace.info.lacking == []
             assert " at the exit: " in trace.report().answer
@@ -104,17 +103,16 @@ def test_a_command_that_ends_at_once_has_its_pages(words, tmp_path):
 def test_a_target_that_outlives_the_trace(touches, tmp_path):
     """It goes on until it was read, however slow the tracer is."""
     file, reported = tmp_path / "t.wst", tmp_path / "reported"
-    options = ["-f", "-o", file, "--duration", "0.3s"]
-    words = [sys.executable, "-m", "wstrace", "run", *options, "--", touches, "exits"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(list(map(str, words)), env={**os.environ, "UNTIL": str(reported)}, **pipes) as tracer:
+    words = ("-f", "-o", file, "--duration", "0.3s", "--", touches, "exits")
+    environment = {**os.environ, "UNTIL": str(reported)}
+    with begun("run", *words, env=environment, stdout=subprocess.PIPE) as tracer:
         shown = ""
         while "trace ended" not in shown and (line := tracer.stderr.readline()):
             shown += line
         reported.touch()
         shown += tracer.communicate(timeout=60)[1]
     assert tracer.returncode == 7  # the trace waits for the command
-    assert re.search(r"wstrace: trace ended; touches \(\d+\) goes on", shown)
+    assert re.search(r"wstrace: trace ended; program \(\d+\) goes on", shown)
     assert pages(file, 0, 1 << 63)
 
 

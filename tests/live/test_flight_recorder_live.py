@@ -3,23 +3,16 @@
 import re
 import subprocess
 import sys
-import time
 
 import pytest
+from kit.command_line import begun, until, wstrace
 from kit.growing import grow, growing
 from kit.kept_minutes import wait_until_traced
 
-import wstrace
+from wstrace import open_trace
 from wstrace.firing import Recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
-
-
-def until(condition, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
 
 
 def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_level, python_stacks):
@@ -27,13 +20,12 @@ def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_lev
         [sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     grow(program, 1)
-    words = ["attach", str(program.pid), "--keep", "60s", "--on", "rss=100MiB", "--on", "end", "-o", "api.wst"]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *words], cwd=tmp_path, text=True,
-                              stderr=subprocess.PIPE)  # fmt: skip
+    words = ("--keep", "60s", "--on", "rss=100MiB", "--on", "end", "-o", "api.wst")
+    tracer = begun("attach", program.pid, *words, cwd=tmp_path)
     try:
         wait_until_traced(tmp_path / "api.ring.wst", tracer)
         grow(program, 100)
-        until(lambda: (tmp_path / "api-1.wst").exists())
+        until((tmp_path / "api-1.wst").exists)
         grow(program, 1)
         program.communicate(timeout=20)
         _, said = tracer.communicate(timeout=90)
@@ -53,20 +45,19 @@ def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_lev
     assert gained == pytest.approx(first + second, rel=0.1)
     assert any(": ended at " in line for line in said.splitlines()), said
     assert sorted({path.name.partition(".")[0] for path in tmp_path.glob("*.wst")}) == ["api-1", "api-2"], "no ring"
-    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
+    with open_trace(tmp_path / "api-1.wst") as trace:
         shown = Recording.of(trace.info.extra)
         assert shown.what == "rss=100MiB"
         assert shown.n_bytes / (1 << 20) == pytest.approx(size, abs=0.1)
         assert trace.state == "clean"
         assert not trace.info.incomplete
-    with wstrace.open_trace(tmp_path / "api-2.wst") as later:
+    with open_trace(tmp_path / "api-2.wst") as later:
         assert Recording.of(later.info.extra).how == "ended"
         assert later.rows["page_fault"] >= 101 * 320, "it has the minutes of the first one too"
 
 
 def test_a_wrong_trigger_is_reported_before_anything_is_traced(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "wstrace", "attach", "1", "--on", "rss=much"], cwd=tmp_path,
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    done = wstrace("attach", 1, "--on", "rss=much", cwd=tmp_path)
     assert done.returncode == 125
     assert done.stderr.startswith("wstrace: trigger rss=much")
     assert list(tmp_path.iterdir()) == []
@@ -81,9 +72,8 @@ def test_a_wrong_trigger_is_reported_before_anything_is_traced(tmp_path):
 )
 def test_options_of_both_parts_hold_beside_keep_and_on(tmp_path, words, refused):
     with subprocess.Popen(["sleep", "60"]) as process:
-        attach = ["attach", str(process.pid), "--keep", "60s", "--on", "end", "-o", "api.wst", *words]
-        done = subprocess.run([sys.executable, "-m", "wstrace", *attach, "--duration", "1ms"], cwd=tmp_path,
-                              capture_output=True, text=True, timeout=60)  # fmt: skip
+        keep = ("--keep", "60s", "--on", "end", "-o", "api.wst", "--duration", "1ms")
+        done = wstrace("attach", process.pid, *keep, *words, cwd=tmp_path)
         process.kill()
     assert done.returncode == 125, done.stderr
     assert refused in done.stderr

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from kit.cgroups import MadeCgroup, made_cgroup
+from kit.command_line import begun, until, wstrace
 from kit.growing import growing
 from kit.kept_minutes import wait_until_traced
 
-import wstrace
+from wstrace import open_trace
 from wstrace.firing import Recording
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
@@ -26,26 +27,23 @@ LIMIT = 64 << 20
 @pytest.fixture
 def cgroup():
     with made_cgroup("-oom") as made:
-        folder = made.memory or made.folder
-        limits = [folder / name for name in ("memory.max", "memory.limit_in_bytes") if (folder / name).exists()]
-        if not limits:
-            pytest.skip("no cgroup here has a limit of memory")
-        limits[0].write_text(str(LIMIT))
+        made.limit(LIMIT)
         yield made
 
 
-def recorded(
-    tmp_path: Path, cgroup: MadeCgroup, pause: float, processes: int = 1, on: tuple[str, ...] = ()
-) -> tuple[str, int, str]:
+def watching(folder: Path, *words: object) -> subprocess.Popen[str]:
+    """A flight recorder of what the words of `attach` say, once it traces."""
+    tracer = begun("attach", *words, "--keep", "60s", "-o", "api.wst", "--quiet", cwd=folder)
+    wait_until_traced(folder / "api.ring.wst", tracer)
+    return tracer
+
+
+def recorded(tmp_path: Path, cgroup: MadeCgroup, pause: float, processes: int = 1) -> tuple[str, int, str]:
     """Traces a program that grows in the cgroup. Returns what wstrace said, the program's exit code and words."""
     program = subprocess.Popen([*cgroup.joining(), sys.executable, growing(tmp_path)], text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    triggers = [word for one in (*on, "oom_kill") for word in ("--on", one)]
-    attach = ["attach", str(program.pid), "--keep", "60s", *triggers, "-o", "api.wst", "--quiet"]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
-                              stderr=subprocess.PIPE)  # fmt: skip
+    tracer = watching(tmp_path, program.pid, "--on", "oom_kill")
     try:
-        wait_until_traced(tmp_path / "api.ring.wst", tracer)
         printed, _ = program.communicate(f"400 {pause} {processes}\n", timeout=100)
         said = tracer.communicate(timeout=100)[1]
     finally:
@@ -83,7 +81,7 @@ def test_a_slow_grower_has_snapshots_before_its_kill(tmp_path, cgroup, full_leve
     # a look counts pages of libraries, too, which other groups are charged for
     assert 25 < float(amounts[1]) < float(amounts[3]) <= 64 + 16
     assert float(amounts[2]) == pytest.approx(float(amounts[1]) / 4, rel=0.15)
-    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
+    with open_trace(tmp_path / "api-1.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
         assert 0 < fact.last_look_ns < fact.time_ns
@@ -111,7 +109,7 @@ def test_each_kill_of_several_processes_is_reported_and_the_others_go_on(tmp_pat
     kills = int(re.search(r"^oom_kill (\d+)$", counted.read_text(), re.MULTILINE)[1])
     found = 0
     for number in range(1, len(lines) + 1):
-        with wstrace.open_trace(tmp_path / f"api-{number}.wst") as trace:
+        with open_trace(tmp_path / f"api-{number}.wst") as trace:
             several = re.search(r"\((\d+) kills\)", Recording.of(trace.info.extra).what)
             found += int(several[1]) if several else 1
     assert found == kills > 0, "as many as the kernel counted"
@@ -122,12 +120,9 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
     idle = subprocess.Popen([*cgroup.joining(), "sh", "-c", "while :; do sleep 0.1; done"])  # it is met when it forks
     program = subprocess.Popen([*cgroup.joining(), sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, text=True)
     # its size is read once a second
-    triggers = [word for one in ("rss=24MiB", "oom_kill", "end") for word in ("--on", one)]
-    attach = ["attach", "--cgroup", cgroup.path, "--keep", "60s", *triggers]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach, "-o", "api.wst", "--quiet"], cwd=tmp_path,
-                              text=True, stderr=subprocess.PIPE)  # fmt: skip
+    triggers = ("--on", "rss=24MiB", "--on", "oom_kill", "--on", "end")
+    tracer = watching(tmp_path, "--cgroup", cgroup.path, *triggers)
     try:
-        wait_until_traced(tmp_path / "api.ring.wst", tracer)
         program.communicate("400 0.05\n", timeout=100)
         time.sleep(3)  # a cgroup takes its count of kills along, which is read once a second
         cgroup.remove()
@@ -142,7 +137,7 @@ def test_a_cgroup_that_is_attached_to_is_watched_until_it_is_removed(tmp_path, c
     for how in ("at", "killed at 64.0 MiB charged;", "ended at"):
         assert f"{name}: {how} " in said
     assert shown(said)[1] == name
-    with wstrace.open_trace(tmp_path / "api-2.wst") as trace:
+    with open_trace(tmp_path / "api-2.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.cgroup) == ("killed", cgroup.path)
 
@@ -168,14 +163,13 @@ def test_a_group_that_is_killed_as_a_whole_is_one_recording(tmp_path, unified, f
     assert int(events["oom_kill"]) >= 3
     assert int(events["oom_group_kill"]) == 1
     shown(said)
-    with wstrace.open_trace(tmp_path / "api-1.wst") as trace:
+    with open_trace(tmp_path / "api-1.wst") as trace:
         fact = Recording.of(trace.info.extra)
         assert (fact.how, fact.what, fact.cgroup) == ("killed", "oom_kill (the whole group)", unified.path)
 
 
 def test_a_cgroup_without_a_kill_has_no_recording(tmp_path, cgroup, full_level):
-    (cgroup.memory or cgroup.folder).joinpath("memory.max" if cgroup.memory is None else "memory.limit_in_bytes"
-                                              ).write_text(str(1 << 30))  # fmt: skip
+    cgroup.limit(1 << 30)
     said, code, _ = recorded(tmp_path, cgroup, 0.0)
     assert code == 0
     assert "killed" not in said
@@ -195,7 +189,7 @@ while True:
 
 @pytest.fixture
 def waiting(tmp_path, cgroup):
-    """A program of the cgroup that waits for memory from its first line of input on; the files of the cgroup."""
+    """A program of the cgroup that waits for memory from its first line of input on."""
     from wstrace_plugins.os.linux.cgroups.tree import Cgroups
 
     cgroups = Cgroups.mounted()
@@ -209,35 +203,24 @@ def waiting(tmp_path, cgroup):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     with subprocess.Popen([*cgroup.joining(), sys.executable, "-S", "-c", READS, path],
                           stdin=subprocess.PIPE) as program:  # fmt: skip
-        yield program, files
+        yield program
         program.kill()
-
-
-def begin(program: subprocess.Popen[bytes]) -> None:
-    """Lets it read."""
-    program.stdin.write(b"\n")
-    program.stdin.flush()
 
 
 @pytest.mark.timeout(200)
 def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
-    program, files = waiting
-    attach = ["attach", str(program.pid), "--keep", "60s", "--on", "psi=50ms/2s", "-o", "api.wst", "--quiet"]
-    tracer = subprocess.Popen([sys.executable, "-m", "wstrace", *attach], cwd=tmp_path, text=True,
-                              stderr=subprocess.PIPE)  # fmt: skip
+    program = waiting
+    tracer = watching(tmp_path, program.pid, "--on", "psi=50ms/2s")
     try:
-        wait_until_traced(tmp_path / "api.ring.wst", tracer)
-        begin(program)
-        deadline = time.monotonic() + 100
-        while not (tmp_path / "api-1.wst").exists() and tracer.poll() is None:
-            assert time.monotonic() < deadline, f"{files.pressure_file}"
-            time.sleep(0.1)
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        until((tmp_path / "api-1.wst").exists, 100)
         program.kill()
         said = tracer.communicate(timeout=60)[1]
     finally:
         tracer.kill()
         tracer.communicate()
-    with wstrace.open_trace(str(tmp_path / "api-1.wst")) as trace:
+    with open_trace(str(tmp_path / "api-1.wst")) as trace:
         recording = Recording.of(trace.info.extra)
     assert recording is not None
     assert recording.what == "psi=50ms/2s", said
@@ -246,8 +229,7 @@ def test_waiting_for_memory_is_recorded(tmp_path, cgroup, full_level, waiting):
 
 def test_a_limit_that_is_not_there_is_reported_before_anything_is_traced(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as process:
-        done = subprocess.run([sys.executable, "-m", "wstrace", "attach", str(process.pid), "--on", "psi=300ms/2s"],
-                              cwd=tmp_path, capture_output=True, text=True, timeout=60)  # fmt: skip
+        done = wstrace("attach", process.pid, "--on", "psi=300ms/2s", cwd=tmp_path)
         process.kill()
     assert done.returncode == 122
     assert done.stderr.startswith("wstrace: ")

@@ -1,12 +1,11 @@
 """The own line of native code: that of the program's source, where the compiler inlined a library's headers."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.command_line import answer
 from kit.recorded_run import compiled, record
 
 pytestmark = pytest.mark.usefixtures("full_level")
@@ -29,8 +28,7 @@ int main() {
 
 
 def reported(trace: Path, *options: str) -> Any:
-    words = [sys.executable, "-m", "wstrace", "report", str(trace), *options]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+    return answer("report", trace, *options)
 
 
 def by_line(trace: Path, *options: str) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from kit.command_line import WSTRACE, answer
 from kit.recorded_run import compiled
 from kit.stack_truth import PAGES, SOURCE, StackNames, assert_right, of_region, regions
 
@@ -37,7 +38,7 @@ def recorded(tmp_path, program):
 
         def run(options, rounds=2, *command):
             trace = tmp_path / "trace.wst"
-            begin = [sys.executable, "-c", PATIENT] if command else [sys.executable, "-m", "wstrace"]
+            begin = [sys.executable, "-c", PATIENT] if command else WSTRACE
             words = [*begin, "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
                      "--", *(command or (program, rounds))]  # fmt: skip
             done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
@@ -98,11 +99,7 @@ def test_stack_bytes_reach_no_file(tmp_path, program, trace, recorded):
             names = "\n".join(batch.strings.names(0, len(batch.strings)))
             held += names.encode("utf-8", "surrogateescape")
     assert SECRET[:8] not in held
-    text = subprocess.run(
-        [sys.executable, "-m", "wstrace", "report", "--format", "jsonl", tmp_path / "trace.wst"],
-        capture_output=True, timeout=100, check=True,
-    ).stdout  # fmt: skip
-    assert SECRET[:8] not in text
+    assert SECRET[:8].decode() not in answer("report", "--format", "jsonl", tmp_path / "trace.wst")
 
 
 def test_a_small_ring_loses_stacks_and_counts_them(recorded):

@@ -6,11 +6,11 @@ config of our samples, `minor-faults` that of our rows.
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from kit.command_line import WSTRACE
 from kit.other_tracers import BPFTRACE, after, beside
 from kit.recorded_run import compiled
 from kit.stack_truth import SOURCE, StackNames, assert_right, regions
@@ -18,6 +18,7 @@ from kit.stack_truth import SOURCE, StackNames, assert_right, regions
 import wstrace
 
 pytestmark = pytest.mark.usefixtures("full_level")
+OURS = [*WSTRACE, "run", "-q", "-f", "-s", "page_faults:stacks=native,stack_period=5"]
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (tests/install-peers)")
@@ -28,8 +29,7 @@ def test_stacks_stay_right(tmp_path, event, first, options):
     program = compiled(tmp_path, SOURCE)
     trace = tmp_path / "trace.wst"
     perf = ["perf", "record", "-q", "-e", event, "-c", "7", *options, "-o", tmp_path / "perf.data", "--"]
-    ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
-            "page_faults:stacks=native,stack_period=5", "--"]  # fmt: skip
+    ours = [*OURS, "-o", trace, "--"]
     words = [*perf, *ours] if first == "perf" else [*ours, *perf]
     assert_stacks_right([*words, program, 2], trace)
 
@@ -39,8 +39,7 @@ def test_stacks_stay_right(tmp_path, event, first, options):
 def test_stacks_stay_right_beside_bpftrace(tmp_path, first):
     program = compiled(tmp_path, SOURCE)
     trace = tmp_path / "trace.wst"
-    ours = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "-s",
-            "page_faults:stacks=native,stack_period=5", "--"]  # fmt: skip
+    ours = [*OURS, "-o", trace, "--"]
     if first == "bpftrace":
         with beside(*BPFTRACE):
             assert_stacks_right([*ours, program, 2], trace)

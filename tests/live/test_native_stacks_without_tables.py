@@ -1,10 +1,9 @@
 """Native stacks of a program whose file has no unwinding information: the reason is that, and not the dump."""
 
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
+from kit.command_line import answer
 from kit.recorded_run import compiled, faults
 
 import wstrace
@@ -33,11 +32,8 @@ int main(void) {
 
 def test_a_static_program_has_stacks_that_are_cut_short(tmp_path):
     program = compiled(tmp_path, SOURCE, "-static", "-fno-optimize-sibling-calls", "-fomit-frame-pointer")
-    words = [sys.executable, "-m", "wstrace", "run", "-q", "-o", tmp_path / "trace.wst",
-             "-s", "page_faults:stacks=native,stack_period=1,kernel=no", "--", program]  # fmt: skip
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    begin = int(done.stdout, 16)
+    native = "page_faults:stacks=native,stack_period=1,kernel=no"
+    begin = int(answer("run", "-q", "-o", tmp_path / "trace.wst", "-s", native, "--", program), 16)
     with wstrace.open_trace(str(tmp_path / "trace.wst")) as opened:
         rows = faults(opened)
     mine = (rows["va"] >= begin) & (rows["va"] < begin + 64 * 4096) & (rows["native_how"] != HOW_NOT_SAMPLED)

@@ -1,9 +1,9 @@
 """`wstrace run --over-time` and `attach --over-time` on real programs."""
 
-import subprocess
 import sys
 
 import pytest
+from kit.command_line import wstrace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 
@@ -22,9 +22,8 @@ def test_run_over_time_tells_what_grew_first(tmp_path, full_level, python_stacks
     program = tmp_path / "grow.py"
     program.write_text(GROW)
     for seconds in (0.3, 1, 4):  # on a busy machine stacks and snapshots come late
-        words = ["run", "--over-time", f"{seconds}s", "--", sys.executable, str(program), str(seconds)]
-        command = [sys.executable, "-m", "wstrace", *words]
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr.splitlines()
+        done = wstrace("run", "--over-time", f"{seconds}s", "--", sys.executable, program, seconds)
+        lines = done.stderr.splitlines()
         if "keep grow.py:5" in lines[0]:
             break
     assert lines[0].startswith("+"), lines

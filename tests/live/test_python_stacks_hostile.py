@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.command_line import answer
 from kit.pythons import installed, named
 
 from wstrace.schema import STACK_HOW
@@ -60,10 +61,7 @@ def test_a_liar_harms_nobody(trace, python):
 
 
 def test_doctor_says_whether_they_can_be_had():
-    done = subprocess.run(
-        [sys.executable, "-m", "wstrace", "doctor", "--json"], capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout)["sources"]
+    found = json.loads(answer("doctor", "--json"))["sources"]
     assert found["page_faults:stacks=python"]["level"] == "exact"
     assert found["page_faults:stacks=native"]["level"] == "sampled"
 

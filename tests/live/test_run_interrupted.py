@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+from kit.command_line import wstrace as command
+
 import wstrace
 
 SLOW_DISK = """
@@ -43,8 +45,7 @@ def test_a_trace_of_no_time_ends_at_once():
     """0 s is a duration, and not none."""
     with subprocess.Popen(["sleep", "600"]) as target:
         try:
-            words = [sys.executable, "-m", "wstrace", "attach", str(target.pid), "--duration", "0s"]
-            done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+            done = command("attach", target.pid, "--duration", "0s")
         finally:
             target.kill()
     assert done.returncode == 0, done.stderr

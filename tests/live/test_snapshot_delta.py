@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.command_line import answer, begun
 from kit.command_line import wstrace as command
 from kit.fresh_process import ran_in_a_fresh_process
 
@@ -15,13 +16,6 @@ import wstrace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
-
-
-def cli(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "wstrace", *map(str, words)], capture_output=True, text=True,
-                          timeout=60)  # fmt: skip
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def test_delta_counts_faults_pages_and_writes_of_a_block(request):
@@ -88,8 +82,7 @@ sys.stdin.readline()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as target:
         target.stdout.readline()
-        delta = subprocess.Popen([sys.executable, "-m", "wstrace", "delta", str(target.pid), "--json"], **pipes,
-                                 stderr=subprocess.PIPE)  # fmt: skip
+        delta = begun("delta", target.pid, "--json", **pipes)
         delta.stderr.readline()  # it watches now
         target.stdin.write("\n")
         target.stdin.flush()
@@ -136,8 +129,8 @@ while True:
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
         target.stdout.readline()
-        grouped = cli("delta", target.pid, "--duration", "1s").stdout
-        lines = cli("delta", target.pid, "--duration", "1s", "--addresses", "--top", "30").stdout
+        grouped = answer("delta", target.pid, "--duration", "1s")
+        lines = answer("delta", target.pid, "--duration", "1s", "--addresses", "--top", 30)
         target.kill()
     if "its page faults are not shown" in grouped or "fault" not in grouped.splitlines()[-1]:
         pytest.skip("no page faults here")

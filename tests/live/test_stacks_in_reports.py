@@ -1,7 +1,5 @@
 """Real programs, traced and reported: line 1 names the user's own line, and every view holds all recorded faults."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -11,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from wstrace import cli
+from kit.command_line import answer, wstrace
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives stacks"),
@@ -50,22 +47,10 @@ Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1000);
 """
 
 
-def answer(*words: object) -> str:
-    """What a command writes to standard output."""
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8")  # folded stacks are written as bytes
-    with contextlib.redirect_stdout(out):
-        assert cli.main([str(word) for word in words]) == 0
-    out.seek(0)
-    return out.read()
-
-
 def traced(folder: Path, *command: str, options: tuple[str, ...] = ()) -> tuple[Path, str]:
     """The trace of a command, and what `run` printed."""
     path = folder / "x.wst"
-    done = subprocess.run(
-        [sys.executable, "-m", "wstrace", "run", "-o", str(path), *options, "--", *command],
-        capture_output=True, text=True, timeout=100, cwd=folder, check=False,
-    )  # fmt: skip
+    done = wstrace("run", "-o", path, *options, "--", *command, cwd=folder)
     assert done.returncode == 0, done.stderr
     if not options and "[level" in done.stderr.splitlines()[0]:
         pytest.skip(done.stderr)

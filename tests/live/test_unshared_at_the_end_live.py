@@ -1,10 +1,10 @@
 """What an interpreter copies as it ends, beside a child that reads the same and ends at once."""
 
-import subprocess
 import sys
 
 import pytest
 from kit.blame_scripted import composition
+from kit.command_line import answer
 
 import wstrace
 from wstrace.analysis.unshared import Unshared
@@ -28,9 +28,7 @@ os._exit(status)
 def test_the_end_of_an_interpreter_is_distinguished_from_what_it_read_before(tmp_path, end):
     path, program = tmp_path / "x.wst", tmp_path / "program.py"
     program.write_text(PROGRAM.format(end=end))
-    command = [sys.executable, "-m", "wstrace", "unshared", "-o", str(path), "--", sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    said = answer("unshared", "-o", path, "--", sys.executable, program)
     with wstrace.open_trace(path) as trace:
         shown = Unshared(composition(trace, at="exit"))
         rows = {
@@ -41,4 +39,4 @@ def test_the_end_of_an_interpreter_is_distinguished_from_what_it_read_before(tmp
     assert not shown.ended
     # what it did not read is freed at the end alone: three quarters of the table, of which some is shared by then
     assert (shown.at_the_end > 8 << 20) == (end == "sys.exit()")
-    assert " more as 1 process ended\n" in done.stdout or end != "sys.exit()"
+    assert " more as 1 process ended\n" in said or end != "sys.exit()"

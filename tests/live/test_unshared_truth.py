@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from kit.blame_scripted import composition
+from kit.command_line import answer
 from kit.recorded_run import compiled
 
 import wstrace
@@ -25,8 +25,7 @@ pytestmark = [
 def test_copies_of_pages_that_came_without_a_fault_are_reported(mode, tmp_path, full_level):
     program = compiled(tmp_path, (HERE / "unshared_truth.c").read_text(), "-I", str(HERE))
     trace, said = tmp_path / "x.wst", tmp_path / "truth"
-    run = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", trace, "--", program, said, tmp_path, mode]
-    subprocess.run(run, check=True, timeout=100)
+    answer("run", "-q", "-f", "-o", trace, "--", program, said, tmp_path, mode)
     truth = {key: int(value) for key, value in (line.split() for line in said.read_text().splitlines())}
     if not truth["huge"]:
         pytest.skip("this machine gives no transparent huge pages")
