@@ -12,11 +12,9 @@ from wstrace.schema import (
     FAULT_MAJOR,
     FAULT_WRITE,
     KIND_FILE,
-    LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
-    LOSS_UNMAPPED,
 )
 
 PIDS = 4
@@ -89,25 +87,6 @@ def test_a_page_of_a_huge_page_is_its_faults_and_after_a_fork_also_where_it_was_
     assert owned(history(fork), 1, [3, 9]) == {3: (0, False), 9: (0, True)}
     assert len(history(fork, seen=[pages_of(1, [9], 15)]).copies.faults) == 1
     assert history(fork).unproven == 1
-
-
-@pytest.mark.parametrize("children", [1, 4])
-def test_of_k_processes_k_minus_one_copy(children):
-    fork = [Event(LOSS_FORKED, 2 + child, other=1) for child in range(children)]
-    writes = [Event(0, 1 + number, 3, 4) for number in range(children + 1)]
-    of = history([Event(0, 1, 3, 4), *fork, *writes])
-    assert len(of.copies.faults) == children
-    last = children + 1
-    assert owned(of, last, [3])[3][0] == 0, "who was left alone copied nothing"
-
-
-def test_a_move_takes_pages_along_and_nothing_is_an_older_tenants():
-    move = [Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 3, 4, to=7)]
-    assert owned(history(move), 1, [3, 7]) == {7: (0, False)}
-    gone = [Event(0, 1, 3, 4), Event(LOSS_UNMAPPED, 1, 0, 8)]
-    assert owned(history(gone), 1, [3]) == {}
-    assert owned(history([*gone, Event(0, 1, 3, 4)]), 1, [3]) == {3: (2, False)}
-    assert owned(history([Event(0, 1, 3, 4), Event(LOSS_EXECUTED, 1)]), 1, [3]) == {}
 
 
 def test_lazily_freed_pages_stay_unless_they_are_written_again():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wstrace.analysis import dimensions as registry
-from wstrace.analysis.cube import Cube, shown
+from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, Labels, rows
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
@@ -126,8 +126,3 @@ def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch):
     cube = Cube(registry.dimensions_of(("cause",)).values())
     cube.add(faults([(7, 7, 0, 1, 1, 1)] * 3, dictionary(), cause=[0, 1, 1]))
     assert {row.label: row.values["faults"] for row in rows(cube, ("cause",))} == {"first touch": 1, "swap": 2}
-
-
-def test_amounts_have_the_unit_of_their_measure():
-    assert shown("resident", 1536) == "1.5 KiB"
-    assert shown("faults", 1234) == "1,234"

@@ -1,16 +1,15 @@
 """Exporters that may wait are given their batches in bulk, so that what is written slows down no burst."""
 
 import threading
-import time
 
 import pytest
+from kit.command_line import until
 
 from wstrace import bus
 from wstrace.batch import Batch
 from wstrace.bus import Queue
 from wstrace.schema import PAGE_FAULT
-from wstrace.session import Session
-from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace.testing import batch_of
 
 MUCH = 1 << 20
 
@@ -66,21 +65,7 @@ def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue():
     assert queue.put(small)
     assert not queue.put(large)  # nobody takes
     taker = Taker(queue, 2)
-    deadline = time.monotonic() + 60
-    while not (has_room := queue.put(large)) and time.monotonic() < deadline:
-        time.sleep(0.01)  # until the taker waits for more than the small one
+    until(lambda: queue.put(large))  # until the taker waits for more than the small one
     queue.close()
     taker.join(60)
-    assert has_room
     assert taker.waiting == [small.nbytes + large.nbytes, large.nbytes]
-
-
-@pytest.mark.parametrize("patient", [False, True])
-def test_a_source_that_waits_for_exporters_is_not_waited_for(monkeypatch, patient):
-    monkeypatch.setattr(ScriptedSource, "patient", patient)
-    exporter = RecordingExporter()
-    exporter.may_wait = True
-    session = Session(sources=[ScriptedSource([])], exporters=[exporter], enrichers=[], record=False)
-    assert session.exporter_queues[0].gathers is not patient
-    with session:
-        pass

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.command_line import WSTRACE
 
 from wstrace import open_trace
 from wstrace.cli import main
@@ -18,7 +19,7 @@ from wstrace_plugins.os.linux.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 START = {
-    "module": [sys.executable, "-m", "wstrace"],
+    "module": WSTRACE,
     "script": [sys.executable, "-c", "from wstrace.__main__ import main; main()"],
 }
 NUMBERS = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]

@@ -1,10 +1,9 @@
 """The ledger: which rows mean loss, and the words for them, those of plugins too."""
 
-import os
-import subprocess
 import sys
 
 import pytest
+from kit.command_line import wstrace
 
 from wstrace.ledger import STAGES, Ledger
 
@@ -59,10 +58,8 @@ def traced(folder, *words, source=LEAKY):
     about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[wstrace]\nleaky = leaky\n")
-    return subprocess.run(
-        [sys.executable, "-m", "wstrace", "run", "-s", "leaky", *words, "--", sys.executable, "-c", "pass"],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(folder)},
-    )  # fmt: skip
+    command = ["--", sys.executable, "-c", "pass"]
+    return wstrace("run", "-s", "leaky", *words, *command, environment={"PYTHONPATH": str(folder)})
 
 
 @pytest.mark.slow

@@ -39,13 +39,6 @@ def states(found: Plugins) -> dict[str, str]:
     return {p.name: p.state for p in found.found}
 
 
-def test_a_plugin_that_cannot_be_imported_costs_only_itself(monkeypatch):
-    found = plugins(monkeypatch, Entry("bad", ImportError("no module named x")), GOOD)
-    assert states(found) == {"good": "loaded", "bad": "failed"}
-    assert "no module named x" in next(p.error for p in found.found if p.name == "bad")
-    assert found.sources == {"scripted": ScriptedSource}
-
-
 def test_a_hook_that_raises_costs_only_its_plugin(monkeypatch):
     found = plugins(monkeypatch, Entry("bad", module(wstrace_sources=raising)), GOOD)
     assert found.sources == {"scripted": ScriptedSource}

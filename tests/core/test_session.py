@@ -10,8 +10,8 @@ from wstrace.batch import Batch
 from wstrace.bus import Queue
 from wstrace.cli import main
 from wstrace.clock import ClockAnchor
-from wstrace.errors import OutputError, PluginError, Unavailable, UsageError
-from wstrace.interfaces import Context, Enricher, Exporter, Source
+from wstrace.errors import OutputError, Unavailable, UsageError
+from wstrace.interfaces import Context, Exporter, Source
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
 from wstrace.session_trace import Recorder, SessionTrace
@@ -97,29 +97,6 @@ def test_an_exporter_that_hangs_costs_a_bounded_stop(where):
         assert session.ledger.get("dropped_lane", "hanging") == 8
 
 
-class Tagging(Enricher):
-    name = "tagging"
-
-    def enrich(self, batch):
-        yield batch.with_columns({"tag": batch["pid"]})
-
-
-class Broken(Enricher):
-    name = "broken"
-
-    def enrich(self, batch):
-        raise ValueError("broken enricher")
-
-
-def test_an_enricher_that_raises_is_detached_and_its_column_absent(caplog):
-    exporter = RecordingExporter()
-    session = run(faults(3), faults(3), exporters=[exporter], enrichers=[Broken(), Tagging()])
-    assert all("tag" in b for b in exporter.batches)
-    assert [len(b) for b in exporter.batches] == [3, 3]
-    assert session.ledger.get("failed_enricher", "broken") == 3
-    assert "broken enricher" in caplog.text
-
-
 class Refusing(Source):
     name = "refusing"
     streams = (PAGE_FAULT,)
@@ -142,29 +119,6 @@ def test_a_source_that_cannot_start_cancels_the_outputs():
         Session(sources=[Refusing()], exporters=[exporter], enrichers=[], record=False).start()
     assert cancelled == [True]
     assert "close" not in exporter.calls
-
-
-class Failing(ScriptedSource):
-    name = "failing"
-
-    def drain(self, timeout):
-        batches = super().drain(timeout)
-        if not batches:
-            raise OSError("the ring is gone")
-        return batches
-
-    @property
-    def finished(self):
-        return False
-
-
-def test_what_was_recorded_before_a_source_failed_is_kept():
-    exporter = RecordingExporter()
-    session = Session(sources=[Failing([faults(7)])], exporters=[exporter], enrichers=[], record=False).start()
-    session.wait(5)
-    with pytest.raises(PluginError, match="source failing failed: OSError: the ring is gone"):
-        session.stop()
-    assert sum(len(b) for b in exporter.batches) == 7
 
 
 @pytest.mark.parametrize("follows", [True, False])

@@ -95,13 +95,6 @@ def test_tables_are_pandas_frames(both):
         assert found == faults_by_file(trace)
 
 
-def test_a_session_is_saved_in_any_format(both, tmp_path):
-    live, opened = both
-    assert live.save(str(tmp_path / "a.csv"), columns=["va", "file"]) == N
-    assert opened.save(str(tmp_path / "b.csv"), columns=["va", "file"]) == N
-    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
-
-
 def test_what_is_shown_of_things_is_an_answer_in_a_line(both):
     live, opened = both
     assert repr(live).startswith("<SessionTrace made-up --flag (7): stopped; ")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from wstrace import clock
 from wstrace.clock import ClockAnchor, now_ns
-from wstrace.interfaces import Context
 from wstrace.trace_info import Level, TraceInfo, Usage
 
 FULL = TraceInfo(
@@ -85,16 +84,6 @@ def test_the_process_of_a_peak_is_that_of_the_larger_one():
     assert (large + Usage()).peak_pid == (Usage() + large).peak_pid == 7
     both = TraceInfo.of_several([TraceInfo(usage=large), TraceInfo(usage=small)]).usage
     assert (both.peak_resident_bytes, both.peak_pid) == (100, None)
-
-
-def test_a_context_cannot_be_changed_after_it_was_made():
-    context = Context()
-    for name in ("targets", "info", "wait_children", "own_threads"):
-        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
-            setattr(context, name, None)
-    context.register_own_thread(5)
-    context.register_own_thread(None)
-    assert context.own_threads() == {5}
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------

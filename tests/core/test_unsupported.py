@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from kit.command_line import answer
 
 AS_DARWIN = "import sys; sys.platform = 'darwin'\nimport wstrace\n"
 
@@ -17,13 +18,7 @@ def python(code, *words):
 @pytest.fixture
 def trace(tmp_path):
     path = tmp_path / "x.wst"
-    made = subprocess.run(
-        [sys.executable, "-m", "wstrace", "run", "-q", "-o", path, "-c", "pass"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert made.returncode == 0, made.stderr
+    answer("run", "-q", "-o", path, "-c", "pass", cwd=tmp_path)
     return path
 
 

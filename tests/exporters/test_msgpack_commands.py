@@ -3,11 +3,11 @@
 import itertools
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import kit.synthetic_trace as synthetic
 import pytest
+from kit.command_line import WSTRACE
 from kit.command_line import in_process as wstrace
 from kit.msgpack_scripted import everything, started
 
@@ -217,7 +217,7 @@ def test_query_reads_no_other_file_and_a_wrong_query_is_one_line(trace, tmp_path
 
 
 def piped(data: bytes, *words: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "wstrace", *map(str, words)]
+    command = [*WSTRACE, *map(str, words)]
     return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
 
 

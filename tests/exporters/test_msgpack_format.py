@@ -28,22 +28,6 @@ zstd = columns.zstd()
 FILE_ID = bytes(range(8))
 
 
-def test_a_frames_head_is_the_39_bytes_of_the_specification():
-    body = packb({"m": "user", "t": 7})
-    frame = pack_frame(FILE_ID, 5, 258, body)
-    expected = (
-        b"\x96"
-        + b"\xd8\x57\x89WSTF\r\n\x1a" + FILE_ID
-        + b"\x05"
-        + b"\xcf" + struct.pack(">Q", 258)
-        + b"\xce" + struct.pack(">I", len(body))
-        + b"\xce"
-    )  # fmt: skip
-    assert frame[:35] == expected
-    assert struct.unpack(">I", frame[35:39])[0] == zlib.crc32(frame[19:34] + body)
-    assert frame[39:] == body
-
-
 def test_a_head_with_any_fixed_byte_changed_is_none():
     frame = bytearray(pack_frame(FILE_ID, 1, 2, b"\x80"))
     assert unpack_head(frame) is not None
@@ -81,22 +65,6 @@ def test_every_type_chain_and_codec_comes_back(array, delta, shuffle, codec):
     back = through(array, delta=delta, shuffle=shuffle, codec=codec)
     assert back.dtype == array.dtype
     assert np.array_equal(back, array)
-
-
-def test_delta_is_stored_as_the_specification_says():
-    kind, chain, codec, raw_len, data = columns.encode(np.array([5, 3, 10], "<u4"), delta=True, codec="none")
-    assert (kind, chain, codec, raw_len) == ("u32", [["delta", 5]], "none", 12)
-    assert np.frombuffer(data, "<u4").tolist() == [0, 2**32 - 2, 7]
-
-
-def test_shuffled_bytes_are_stored_as_the_specification_says():
-    array = np.arange(0x0102030405060700, 0x0102030405060700 + 20, dtype="<u8")
-    kind, chain, codec, raw_len, data = columns.encode(array, shuffle=True, codec="none")
-    assert (kind, chain, codec, raw_len) == ("u64", [["shuffle"]], "none", 160)
-    assert data == bytes(range(20)) + b"".join(bytes([high]) * 20 for high in (7, 6, 5, 4, 3, 2, 1))
-    assert columns.encode(array, delta=True, shuffle=True)[1] == [["delta", 0x0102030405060700], ["shuffle"]]
-    few = columns.encode(array[:3], shuffle=True)
-    assert few[1] == [], "what no codec sees is not shuffled"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from kit.command_line import WSTRACE
 from kit.msgpack_scripted import everything, recorded, started
 
 from wstrace.errors import OutputError
@@ -74,7 +75,7 @@ def test_a_pipe_that_nobody_reads_any_more_is_one_error(tmp_path):
 def to_stdout(tmp_path):
     """A command that writes a trace of 10,000 faults to standard output."""
     recorded(tmp_path / "in.wst", 10_000)
-    return [sys.executable, "-m", "wstrace", "convert", str(tmp_path / "in.wst"), "-o", "-"]
+    return [*WSTRACE, "convert", str(tmp_path / "in.wst"), "-o", "-"]
 
 
 def test_standard_output_is_a_trace_but_not_on_a_terminal(tmp_path, to_stdout):

@@ -1,22 +1,16 @@
 """Stacks in a trace file: what went in comes out, through parts, merges, cut files and sessions that go on with one."""
 
 import kit.synthetic_trace as synthetic
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.msgpack_scripted import started
 from kit.stacks_scripted import Fault, Stacks, stacks_of
 
-from wstrace import Session
-from wstrace.batch import Batch
-from wstrace.schema import DTYPES, PAGE_FAULT, STACK_DUMP
 from wstrace.table import Selection
-from wstrace.testing import ScriptedSource, batch_of
 from wstrace_exporters.msgpack.format.layout import name_and_number
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write.copy import copy
-from wstrace_exporters.msgpack.write.exporter import MsgpackExporter
 
 PYTHON = st.tuples(
     st.sampled_from(["f", "C.g", "<module>", "h \udcff"]), st.sampled_from(["/a.py", "b.py"]), st.integers(0, 3)
@@ -108,20 +102,3 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
         assert list(alone) == whole
         texts = [trace.strings[value] for value in whole] if name == "file" else whole
         assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
-
-
-def test_no_byte_of_a_stack_dump_reaches_a_file(tmp_path):
-    secret, path = int.from_bytes(b"passwor", "little"), tmp_path / "x.wst"
-    dump = {c.name: np.zeros((3, c.width or 64) if c.width != 1 else 3, DTYPES[c.type]) for c in STACK_DUMP.columns}
-    dump["dump"][:] = dump["registers"][:] = dump["pc"][:] = secret
-    source = ScriptedSource(
-        [Batch(STACK_DUMP, dump), batch_of(PAGE_FAULT, time_ns=5, pid=7, tid=7, pc=1, va=2, flags=0)]
-    )
-    exporter = MsgpackExporter(path=str(path))
-    session = Session(sources=[source], exporters=[exporter], enrichers=[], record=False).start()
-    session.wait(5)
-    session.stop()
-    assert session.ledger.get("unconsumed") == 3
-    assert b"passwor" not in path.read_bytes()
-    with open_trace(str(path)) as trace:
-        assert trace.rows == {"page_fault": 1}

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.command_line import WSTRACE
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
@@ -101,7 +101,7 @@ class Running:
         (about / "entry_points.txt").write_text("[wstrace]\nfaulting = kit.daemon_scripted\n")
         found = os.pathsep.join([str(about.parent), str(Path(__file__).parent.parent)])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "wstrace", "daemon", "--config", path],
+            [*WSTRACE, "daemon", "--config", path],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": found, **environ},

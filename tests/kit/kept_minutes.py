@@ -1,20 +1,17 @@
 """What tests of the flight recorder wait for: that it has begun to trace."""
 
 import subprocess
-import time
 from pathlib import Path
 
 import wstrace
+from kit.command_line import until
 from wstrace.errors import TraceFileError
 
 
 def wait_until_traced(ring: Path, tracer: subprocess.Popen[str], seconds: float = 60.0) -> None:
     """Waits until a ring has rows of processes, which come when these are armed; fails when its tracer ends."""
-    end = time.monotonic() + seconds
-    while not _has_processes(ring):
-        assert tracer.poll() is None, tracer.communicate()
-        assert time.monotonic() < end, "nothing was traced"
-        time.sleep(0.05)
+    until(lambda: tracer.poll() is not None or _has_processes(ring), seconds)
+    assert tracer.poll() is None, tracer.communicate()
 
 
 def _has_processes(ring: Path) -> bool:

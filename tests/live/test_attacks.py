@@ -23,11 +23,10 @@ from pathlib import Path
 
 import pytest
 from kit.another_user import CALLER
-from kit.command_line import in_process, peak_bytes, wstrace
+from kit.command_line import WSTRACE, answer, begun, in_process, peak_bytes, wstrace
 from kit.hostile_images import section
 from kit.recorded_run import compiled
 
-WSTRACE = [sys.executable, "-m", "wstrace"]
 pytestmark = [
     pytest.mark.usefixtures("full_level"),
     pytest.mark.skipif(os.geteuid() != 0, reason="plays users, and traces all that it starts: needs root"),
@@ -36,7 +35,7 @@ pytestmark = [
 
 def of(path: Path) -> dict:
     """What `info` says of a file that holds whatever the kernel counted."""
-    found = json.loads(wstrace("info", "--json", path).stdout)
+    found = json.loads(answer("info", "--json", path))
     assert found["state"] == "clean"
     assert not [stage for stage in found["ledger"] if stage.startswith(("lost", "unaccounted"))], found["ledger"]
     return found
@@ -165,8 +164,7 @@ int main(int argc, char **argv) {
 def test_a_chain_of_living_processes_takes_memory_for_each_and_not_for_each_pair(tmp_path):
     program, most = compiled(tmp_path, CHAIN, "-static"), {}
     for n in (300, 1200):
-        words = [*WSTRACE, "run", "-q", "-f", "-o", tmp_path / "x.wst", "--", program, str(n)]
-        with subprocess.Popen(words, stderr=subprocess.DEVNULL) as tracer:
+        with begun("run", "-q", "-f", "-o", tmp_path / "x.wst", "--", program, n, stderr=subprocess.DEVNULL) as tracer:
             most[n] = peak_bytes(tracer)
         assert tracer.returncode == 128 + signal.SIGKILL
         assert of(tmp_path / "x.wst")["rows"]["process"] > 2 * n
@@ -230,9 +228,7 @@ ACTS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
     folder = tmp_path_factory.mktemp("named")
-    words = ("run", "-q", "-o", folder / "x.wst", "--", sys.executable, "-c", NAMED, folder, "0.5")
-    done = wstrace(*words)
-    assert done.returncode == 0, done.stderr
+    answer("run", "-q", "-o", folder / "x.wst", "--", sys.executable, "-c", NAMED, folder, "0.5")
     return folder / "x.wst"
 
 
@@ -329,8 +325,7 @@ def test_a_program_that_lies_about_itself_costs_a_bound(lie, tmp_path):
         program.write_bytes(lying(program, 1, b"\0libpython9.so\0", 1000))
     with subprocess.Popen(words, env={"LD_LIBRARY_PATH": ":" * 120_000}) as target:
         try:
-            traced = [*WSTRACE, "attach", str(target.pid), "--duration", "1s"]
-            with subprocess.Popen(traced, stderr=subprocess.PIPE, text=True) as tracer:
+            with begun("attach", target.pid, "--duration", "1s") as tracer:
                 most = peak_bytes(tracer)
                 said = tracer.stderr.read()
         finally:
@@ -565,9 +560,8 @@ def test_a_hostile_collector_costs_seconds_and_a_count(what, tmp_path):
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         address = f"otel:endpoint=http://127.0.0.1:{server.server_address[1]}"
         timed = "import time\nbegan = time.monotonic()\nbytearray(1 << 24)\nprint(time.monotonic() - began)"
-        words = [*WSTRACE, "run", "-q", "-e", address, "-c", timed]
         began = time.monotonic()
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=said) as process:
+        with begun("run", "-q", "-e", address, "-c", timed, stdout=subprocess.PIPE, stderr=said) as process:
             most = peak_bytes(process)
             delayed = float(process.stdout.read())
         took = time.monotonic() - began

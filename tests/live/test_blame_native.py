@@ -1,12 +1,11 @@
 """Blame of programs that are not Python, with native stacks: the own line of what memset and the runtime brought."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from kit.blame_scripted import composition
-from kit.recorded_run import record
+from kit.recorded_run import compiled, record
 
 from wstrace.analysis.dimensions import Row
 
@@ -50,11 +49,8 @@ def reported_right(row: Row, n_bytes: int) -> bool:
 
 
 def test_what_the_library_touched_is_its_callers_line_in_cpp(tmp_path):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++ (tests/install-peers)")
-    (tmp_path / "n.cpp").write_text(CPP)
-    subprocess.run(["g++", "-O1", "-g", "-o", "program", "n.cpp"], cwd=tmp_path, check=True)
-    rows = rows_of(tmp_path, [tmp_path / "program"], "exit")
+    program = compiled(tmp_path, CPP, "-g", "-lstdc++", name="n.cpp")
+    rows = rows_of(tmp_path, [program], "exit")
     at = {
         row.of("function").partition("(")[0]: row
         for row in rows

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from kit import recorded_run
 from kit.command_line import answer
 
 import wstrace
@@ -53,11 +54,8 @@ def build_id(file: Path | str) -> str:
 
 
 def compiled(folder: Path, function: str, *flags: str, source: str = PROGRAM) -> Path:
-    (folder / f"{function}.c").write_text(source % {"function": function})
-    program = folder / function
-    words = ["gcc", "-O1", "-Wl,--build-id", *flags, "-o", str(program), str(folder / f"{function}.c")]
-    subprocess.run(words, check=True)
-    return program
+    (folder / function).mkdir()
+    return recorded_run.compiled(folder / function, source % {"function": function}, "-Wl,--build-id", *flags)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.command_line import until
+from kit.recorded_run import compiled
 
 pytestmark = [
     pytest.mark.usefixtures("full_level"),
@@ -59,11 +61,7 @@ def perf_record(pid: int, folder: Path, options: list[str]) -> Iterator[None]:
     ]
     perf = subprocess.Popen([*command, "-o", str(data)], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 20
-        while not (data.exists() and _has_events(perf.pid)):
-            assert perf.poll() is None, "perf ended"
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: data.exists() and _has_events(perf.pid))
         time.sleep(0.1)
         yield
     finally:
@@ -85,9 +83,7 @@ def test_every_fault_has_its_row(attach, tmp_path, options, first):
     """GIVEN a program that touches known pages WHEN perf records the same faults, begun before or after us THEN each
     page has one row and nothing is unaccounted.
     """
-    program = tmp_path / "touch"
-    (tmp_path / "touch.c").write_text(TOUCH_ON_WORD)
-    subprocess.run(["gcc", "-O1", "-o", program, tmp_path / "touch.c"], check=True)
+    program = compiled(tmp_path, TOUCH_ON_WORD)
     with subprocess.Popen([program, str(PAGES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         trace = attach(process.pid) if first == "wstrace" else None
         with perf_record(process.pid, tmp_path, options):

@@ -11,7 +11,7 @@ import time
 import warnings
 
 import pytest
-from kit.command_line import wstrace
+from kit.command_line import WSTRACE, wstrace
 
 from wstrace import open_trace
 
@@ -110,7 +110,7 @@ signal.signal(signal.SIGINT, taken)
 os.write(1, b"ready\\n")
 time.sleep(60)
 """
-    command = [sys.executable, "-m", "wstrace", "run", "-P", "no:console", "--", sys.executable, "-S", "-c", code]
+    command = [*WSTRACE, "run", "-P", "no:console", "--", sys.executable, "-S", "-c", code]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork() beside numpy's threads: the child only executes
         pid, terminal = pty.fork()

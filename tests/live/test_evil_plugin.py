@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 from kit import evil_plugin
+from kit.command_line import begun, until, wstrace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sends signals to a command line: on Linux")
 
@@ -20,27 +20,23 @@ def plug(tmp_path_factory):
     return folder
 
 
-def start(plug: Path, evil: str, *words: object) -> subprocess.Popen[str]:
-    env = {**os.environ, "EVIL": evil, "PYTHONPATH": str(plug)}
-    command = [sys.executable, "-m", "wstrace", *map(str, words)]
-    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def evil(plug: Path, what: str) -> dict[str, str]:
+    return {"EVIL": what, "PYTHONPATH": str(plug)}
 
 
-def run(plug: Path, evil: str, *words: object) -> tuple[int, str, str]:
-    process = start(plug, evil, *words)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+def run(plug: Path, what: str, *words: object) -> tuple[int, str, str]:
+    done = wstrace(*words, environment=evil(plug, what))
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("where", ["exporter:start", "enricher:start", "source:start", "source:open"])
 def test_a_start_that_hangs_can_be_interrupted(plug, where, number, tmp_path):
     role = {"exporter": ("-e", "bad"), "source": ("-s", "bad"), "enricher": ()}[where.partition(":")[0]]
-    process = start(plug, f"{where}:hang", "run", *role, "--", "touch", tmp_path / "ran")
+    environment = {**os.environ, **evil(plug, f"{where}:hang")}
+    process = begun("run", *role, "--", "touch", tmp_path / "ran", env=environment)
     # it waits in the plugin's sleep: nothing of it can be seen from outside but that
-    until = time.monotonic() + 30
-    while "nanosleep" not in Path(f"/proc/{process.pid}/wchan").read_text("ascii") and time.monotonic() < until:
-        time.sleep(0.1)
+    until(lambda: "nanosleep" in Path(f"/proc/{process.pid}/wchan").read_text("ascii"))
     time.sleep(0.3)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
@@ -50,7 +46,7 @@ def test_a_start_that_hangs_can_be_interrupted(plug, where, number, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("evil", "shown"),
+    ("what", "shown"),
     [
         ("exporter:export:exit", "exporter bad: SystemExit: 3"),
         ("exporter:close:hang", "exporter bad: did not finish in 5 s"),
@@ -58,8 +54,8 @@ def test_a_start_that_hangs_can_be_interrupted(plug, where, number, tmp_path):
         ("exporter:export:hang", "exporter bad: did not finish in 5 s"),
     ],
 )
-def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug, evil, shown):
-    code, _, err = run(plug, evil, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
+def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug, what, shown):
+    code, _, err = run(plug, what, "run", "-q", "-e", "bad", "--fail-on-loss", "--", "true")
     assert code == 123
     assert shown in err
 
@@ -104,6 +100,7 @@ def test_a_command_that_outlives_its_trace_is_waited_for_and_named(tmp_path):
 @pytest.mark.parametrize("words", [("plugins",), ("ps",), ("--help",)])
 def test_a_full_standard_output_is_one_line(plug, words):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 123
-    assert done.stderr == "wstrace: cannot write to stdout: No space left on device\n"
+        process = begun(*words, stdout=full)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 123
+    assert said == "wstrace: cannot write to stdout: No space left on device\n"

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from kit.cgroups import MadeCgroup
+from kit.command_line import until
 
 from wstrace.session import Session
 from wstrace_plugins.os.linux.backend import platform
@@ -89,10 +89,7 @@ def test_what_moves_without_being_known_is_not_called_anonymous(program, traced)
     """mremap() of a mapping in which no fault lay before."""
     session = traced()
     program.do("touch(memory, 0, 5)")
-    deadline = time.monotonic() + 30
-    while not session.ledger.get("recorded", "process"):  # calls of a process that is not known yet are nobody's
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: session.ledger.get("recorded", "process"))  # calls of a process that is not known yet are nobody's
     program.do("mapped.resize(2000 * 4096); touch(mapped, 16, 2000)")
     session.stop()
     assert of_file(session, program.file) >= 1000

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.command_line import until
 
 import wstrace
 from wstrace.batch import Dictionary
@@ -105,7 +106,7 @@ ctypes.CDLL(None).syscall({60 if os.uname().machine == "x86_64" else 93}, 0)  # 
 """)
     one.target.stdin.write(b"\n")
     one.target.stdin.flush()
-    assert waited(lambda: not procfs.stat(one.target.pid).mapped_bytes)
+    until(lambda: not procfs.stat(one.target.pid).mapped_bytes)
     assert one.space.is_same()
     one.end()
     assert one.space.is_same()
@@ -133,21 +134,14 @@ def tracer(one: Held) -> Iterator[tuple[Any, int]]:
         process.kill()
 
 
-def waited(done: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 10
-    while not done() and time.monotonic() < until:
-        time.sleep(0.01)
-    return done()
-
-
 def test_it_is_freed_too_when_the_tracer_is_killed(held):
     one = held(HOLDS)
     with tracer(one) as (process, keeper):
         one.end()
         assert one.kernels()
         process.kill()
-    assert waited(lambda: one.kernels() == {})
-    assert waited(lambda: not Path(f"/proc/{keeper}/fd").exists() or procfs.stat(keeper).gone)
+    until(lambda: one.kernels() == {})
+    until(lambda: not Path(f"/proc/{keeper}/fd").exists() or procfs.stat(keeper).gone)
 
 
 def test_a_tracer_that_is_stopped_stops_and_holds_on(held):
@@ -174,10 +168,7 @@ def test_another_program_under_the_same_pid_is_found_out(held):
     assert one.space.is_same()
     one.target.stdin.write(b"\n")
     one.target.stdin.flush()
-    until = time.monotonic() + 10
-    while one.space.is_same() and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not one.space.is_same()
+    until(lambda: not one.space.is_same())
     one.end()
     assert not one.space.is_same()
 

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from kit.command_line import wstrace
+from kit.command_line import begun, wstrace
 from kit.object_stores import free_port
 
 pytestmark = [
@@ -64,9 +64,8 @@ def service(tmp_path):
 
 def test_a_service_that_keeps_in_one_request_and_churns_in_another(service, tmp_path):
     pid, port = service
-    words = [sys.executable, "-m", "wstrace", "attach", pid, "-o", tmp_path / "x.wst"]
     with (
-        subprocess.Popen([*map(str, words)], stderr=subprocess.PIPE, text=True) as tracer,
+        begun("attach", pid, "-o", tmp_path / "x.wst") as tracer,
         contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection,
     ):
         end, rounds = time.monotonic() + 6, 0

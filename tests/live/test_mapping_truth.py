@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from kit.recorded_run import faults, record
+from kit.recorded_run import compiled, faults, record
 
 from wstrace.schema import KINDS, PROCESS_EXEC
 
@@ -54,16 +54,9 @@ def mapping_rows(trace: Any) -> dict[int, tuple[int, int, int]]:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """The traced program: its trace, what it said, and its path."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc (tests/install-peers)")
-    folder = tmp_path_factory.mktemp("truth")
-    (folder / "library.c").write_text(LIBRARY)
-    program, library = folder / "truth", folder / "liblibrary.so"
-    subprocess.run(
-        ["gcc", "-O1", "-fno-stack-clash-protection", f"-DPAGE_BYTES={mmap.PAGESIZE}", "-o", program, PROGRAM, "-ldl"],
-        check=True,
-    )
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "library.c"], check=True)
+    folder, other = (tmp_path_factory.mktemp(name) for name in ("truth", "library"))
+    program = compiled(folder, PROGRAM.read_text(), "-fno-stack-clash-protection", "-ldl")
+    library = compiled(other, LIBRARY, "-shared", "-fPIC")
     files = [folder / "a file", folder / "b\nfile"]
     for file in files:
         file.write_bytes(os.urandom(256 * mmap.PAGESIZE))

@@ -1,11 +1,10 @@
 """What a program does without end takes no memory of the tracer without end: what finds no room is counted."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kit.command_line import peak_bytes
+from kit.command_line import begun, peak_bytes
 from kit.new_functions import new_functions
 
 from wstrace import bus, open_trace
@@ -45,8 +44,7 @@ STORMS = {
 
 def traced(program: str, kept: Path) -> int:
     """The most resident bytes of the tracer of that program."""
-    words = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", kept, "-c", program]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as tracer:
+    with begun("run", "-q", "-f", "-o", kept, "-c", program) as tracer:
         most = peak_bytes(tracer)
     assert tracer.returncode in (0, 123)
     return most

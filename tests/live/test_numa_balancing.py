@@ -1,13 +1,11 @@
 """Balancing between memory nodes takes access to resident pages away; the trace tells of its hint faults."""
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from kit.blame_scripted import composition
-from kit.recorded_run import record
+from kit.recorded_run import compiled, record
 
 pytestmark = pytest.mark.usefixtures("full_level")
 _SETTING = Path("/proc/sys/kernel/numa_balancing")
@@ -51,11 +49,8 @@ int main(int argc, char **argv) {
 )
 @pytest.mark.parametrize("kind", ["private", "shared"])
 def test_pages_belong_to_who_touched_them_first(tmp_path, kind):
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc (tests/install-peers)")
     assert _SETTING.read_text().strip() != "0", "sysctl kernel.numa_balancing=1"
-    (tmp_path / "n.c").write_text(PROGRAM)
-    subprocess.run(["gcc", "-O1", "-g", "-o", "program", "n.c"], cwd=tmp_path, check=True)
+    compiled(tmp_path, PROGRAM, "-g")
     sources = ("-s", "page_faults:stacks=none", "-s", "working_set")
     with record(tmp_path, [tmp_path / "program", kind, tmp_path / "shown"], *sources) as trace:
         hints = int((tmp_path / "shown").read_text())

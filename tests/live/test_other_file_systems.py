@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kit.command_line import wstrace
+from kit.command_line import answer, wstrace
+from kit.recorded_run import compiled
 
 pytestmark = [
     pytest.mark.usefixtures("full_level"),
@@ -48,24 +49,20 @@ def mounted_btrfs(folder: Path) -> Path:
 @pytest.fixture(params=[mounted_overlay, mounted_btrfs], ids=["overlay", "btrfs"])
 def program(request, tmp_path):
     """PROGRAM on such a file system."""
-    if shutil.which("gcc") is None:
-        pytest.skip("needs gcc (tests/install-peers)")
-    (tmp_path / "p.c").write_text(PROGRAM)
-    run("gcc", "-O1", "-Wl,--build-id=none", "-o", tmp_path / "p", tmp_path / "p.c")
+    made = compiled(tmp_path, PROGRAM, "-Wl,--build-id=none")
     try:
         to = request.param(tmp_path)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"this file system cannot be made here: {error}")
     try:
-        shutil.copy(tmp_path / "p", to / "program")
+        shutil.copy(made, to / "program")
         yield tmp_path / "mounted" / "program"
     finally:
         run("umount", "-l", tmp_path / "mounted")
 
 
 def test_names_are_given_where_maps_and_stat_differ(program, tmp_path):
-    ran = wstrace("run", "-q", "-o", tmp_path / "x.wst", "--", program)
-    assert ran.returncode == 0, ran.stderr
+    answer("run", "-q", "-o", tmp_path / "x.wst", "--", program)
 
     def functions():
         shown = json.loads(wstrace("report", tmp_path / "x.wst", "--by", "function", "--json").stdout)

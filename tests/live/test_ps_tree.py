@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from kit.command_line import until
 from kit.stopped_process import rollup
 
 from wstrace.cli import main
@@ -46,11 +47,7 @@ def family(words: list[object], ready: Callable[[list[psutil.Process]], bool], *
                               start_new_session=True, **options)  # fmt: skip
     root = psutil.Process(target.pid)
     try:
-        deadline = time.monotonic() + 40
-        while not ready(root.children(recursive=True)):
-            assert target.poll() is None, "it ended"
-            assert time.monotonic() < deadline, "it is not ready"
-            time.sleep(0.1)
+        until(lambda: ready(root.children(recursive=True)))
         time.sleep(0.3)
         every = [root, *root.children(recursive=True)]
         for process in every:

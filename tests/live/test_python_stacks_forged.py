@@ -1,7 +1,6 @@
 """A program that passes for a CPython and lies: no tracer, no kernel and no row of another process comes to harm."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from kit.forged import PLACES, offsets
 from kit.pythons import frames, judged, named
+from kit.recorded_run import compiled
 
 from wstrace.schema import FRAME_CUT, STACK_HOW
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH
@@ -22,10 +22,7 @@ FLOOD = 3000
 def forged(folder: Path, *, free_threaded: int = 0) -> Path:
     defined = f"#define FREE_THREADED {free_threaded}\n#define FLOOD {FLOOD}\n"
     (folder / "offsets.h").write_text(offsets(PLACES) + defined)
-    program = folder / "forged"
-    words = ["gcc", "-O1", "-I", folder, "-o", program, HERE / "forged_python.c", "-pthread"]
-    subprocess.run(words, check=True)
-    return program
+    return compiled(folder, (HERE / "forged_python.c").read_text(), "-I", str(folder))
 
 
 def test_lies_harm_nobody(trace, tmp_path):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.command_line import WSTRACE
 from kit.held_memory import holding
 
 import wstrace
@@ -105,15 +106,6 @@ def test_snapshot_of_nobody(cli):
     assert "no process" in cli("snapshot", 4_000_000, code=122)[1]
 
 
-def test_ps_lists_this_process(cli):
-    rows = {row["pid"]: row for row in json.loads(cli("ps", "--json")[0])}
-    mine = rows[os.getpid()]
-    assert mine["resident"] > 1 << 20
-    assert 0 < mine["private"] <= mine["resident"] == mine["private"] + mine["shared"]
-    first = cli("ps", "--top", "3")[0].splitlines()
-    assert len(first) == 4
-
-
 def test_empty_takes_out_a_file_and_no_data_is_lost(tmp_path, cli):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(8 << 20))
@@ -159,7 +151,7 @@ def on_a_terminal(*words: str, answer: bytes = b"", columns: int = 80) -> tuple[
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
-        os.execv(sys.executable, [sys.executable, "-m", "wstrace", *words])
+        os.execv(sys.executable, [*WSTRACE, *words])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     shown = b""
     with contextlib.suppress(OSError):  # EIO: it has ended

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from kit.blame_scripted import composition
+from kit.command_line import until
 from kit.held_memory import holder, holding
 
 import wstrace
@@ -97,10 +98,8 @@ def test_a_mark_has_a_snapshot_soon_after_it():
         for text in ("warm", "hot"):
             session.mark(f"before {text}")
             session.mark(text)
-            until = time.monotonic() + 30
-            while not (after := _taken(session, text)) and time.monotonic() < until:
-                time.sleep(0.02)
-            assert composition(session.trace, at=text).inputs.time_ns == after[0]
+            until(lambda text=text: _taken(session, text))
+            assert composition(session.trace, at=text).inputs.time_ns == _taken(session, text)[0]
     assert len(_taken(session)) <= 6, "at the start and the end, one or two for marks that follow each other at once"
 
 

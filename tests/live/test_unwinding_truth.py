@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kit import perf_data
 from kit.perf_data import Mapping, Sample
+from kit.recorded_run import compiled
 from kit.unwound import Stack, code_of, stacks
 
 pytestmark = [
@@ -109,10 +110,8 @@ def test_python_of_the_distribution(tmp_path):
 
 
 def test_cxx_with_exceptions_signals_and_realigned_frames(tmp_path):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++ (tests/install-peers)")
-    program, source = tmp_path / "program", Path(__file__).parent / "unwinding_truth.cpp"
-    subprocess.run(["g++", "-O2", "-pthread", "-o", program, source], check=True)
+    source = (Path(__file__).parent / "unwinding_truth.cpp").read_text()
+    program = compiled(tmp_path, source, "-O2", "-lstdc++", name="program.cpp")
     shares, examples = compared(perf_data.record([str(program)], tmp_path, event="page-faults", period=8))
     assert shares["equal"] >= 0.994, (shares, examples.most_common(5))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.command_line import answer
 
 if sys.platform != "win32":
     pytest.skip("only on Windows: assumptions of the kernel's own behaviour", allow_module_level=True)
@@ -138,9 +139,7 @@ def test_grandchildren_of_a_child_that_ended_at_once_are_traced(tmp_path):
     start = f"['cmd', '/c', 'start', '/b', sys.executable, '-c', {last!r}]"
     parent = f"import subprocess, sys, time; subprocess.run({start}); time.sleep(4)"
     path = tmp_path / "x.wst"
-    command = [sys.executable, "-m", "wstrace", "run", "-o", str(path), "--", sys.executable, "-c", parent]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    answer("run", "-o", path, "--", sys.executable, "-c", parent)
     with wstrace.open_trace(str(path)) as trace:
         faults = {}
         for batch in trace.batches("page_fault"):
@@ -240,10 +239,7 @@ threads = [threading.Thread(target=work) for _ in range(8)]
 def test_a_fault_storm_of_eight_threads_loses_less_than_a_tenth(tmp_path):
     """1,024 records fill in 1 to 2 ms: reported, and bounded loosely; the machine's load decides the rest."""
     path = tmp_path / "x.wst"
-    subprocess.run(
-        [sys.executable, "-m", "wstrace", "run", "-o", str(path), "--", sys.executable, "-c", STORM],
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=True,
-    )  # fmt: skip
+    answer("run", "-o", path, "--", sys.executable, "-c", STORM)
     with wstrace.open_trace(str(path)) as trace:
         lost, counted = trace.ledger.get("lost_kernel"), trace.ledger.get("counted")
     print(f"{lost} of {counted} faults lost")

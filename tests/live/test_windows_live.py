@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 import pytest
+from kit.command_line import answer, begun
+from kit.command_line import wstrace as wstrace_of
 
 if sys.platform != "win32":
     pytest.skip("only on Windows: the kernel's own watch", allow_module_level=True)
@@ -66,12 +68,7 @@ def child():
 
 def run(tmp_path, script, *options):
     path = tmp_path / "x.wst"
-    command = [sys.executable, "-m", "wstrace", "run", *options, "-o", str(path), "--"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", textwrap.dedent(script)],
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=120,
-    )  # fmt: skip
-    return done, path
+    return answer("run", *options, "-o", path, "--", sys.executable, "-c", textwrap.dedent(script)), path
 
 
 def addresses(path):
@@ -82,9 +79,8 @@ def addresses(path):
 def test_n_pages_touched_are_n_addresses(tmp_path):
     pages = 3000
     script = ALLOCATE + f"\n    at = region({pages})\n    print(f'{{at:x}}')\n    touch(at, {pages}, pause=200)\n"
-    done, path = run(tmp_path, script)
-    assert done.returncode == 0, done.stderr
-    start = int(done.stdout, 16)
+    printed, path = run(tmp_path, script)
+    start = int(printed, 16)
     found = addresses(path)
     ours = found[(found >= start) & (found < start + pages * PAGE)]
     assert sorted(set((ours // PAGE).tolist())) == [start // PAGE + n for n in range(pages)]
@@ -171,8 +167,7 @@ def test_children_are_followed(tmp_path):
         child = "import time; time.sleep(1); b = bytearray(8 << 20); time.sleep(0.2)"
         subprocess.run([sys.executable, "-c", child])
     """
-    done, path = run(tmp_path, script)
-    assert done.returncode == 0, done.stderr
+    _, path = run(tmp_path, script)
     with wstrace.open_trace(str(path)) as trace:
         pids = {pid for batch in trace.batches("page_fault") for pid in np.unique(batch["pid"]).tolist()}
     assert len(pids) >= 2
@@ -181,19 +176,13 @@ def test_children_are_followed(tmp_path):
 def test_the_commands_work(child):
     for words in (["ps"], ["snapshot", str(child.pid)], ["delta", str(child.pid), "--duration", "1s"],
                   ["empty", str(child.pid), "--yes"], ["doctor"]):  # fmt: skip
-        done = subprocess.run([sys.executable, "-m", "wstrace", *words], stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=60)  # fmt: skip
-        assert done.returncode == 0, (words, done.stderr)
+        answer(*words)
 
 
 def test_ctrl_break_ends_an_attach_with_a_whole_file(child, tmp_path):
     """The console event that one process can send to another one's group alone."""
     path = tmp_path / "x.wst"
-    tracer = subprocess.Popen(
-        [sys.executable, "-m", "wstrace", "attach", str(child.pid), "-o", str(path)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        creationflags=subprocess.CREATE_NEW_PROCESS_GROUP,
-    )  # fmt: skip
+    tracer = begun("attach", child.pid, "-o", path, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
     time.sleep(3)
     child("start = region(100); touch(start, 100)")
     tracer.send_signal(signal.CTRL_BREAK_EVENT)
@@ -205,7 +194,6 @@ def test_ctrl_break_ends_an_attach_with_a_whole_file(child, tmp_path):
 
 
 def test_a_process_of_the_system_is_refused_with_what_to_do():
-    command = [sys.executable, "-m", "wstrace", "attach", "4"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    done = wstrace_of("attach", 4)
     assert done.returncode == 122
-    assert done.stderr.count(b"\n") == 1
+    assert done.stderr.count("\n") == 1

@@ -1,7 +1,5 @@
 """What the OpenTelemetry Collector received is what the trace file of the same run holds; every signal, by value."""
 
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 from collector import Collector, attributes, records
+from kit.command_line import wstrace as run_wstrace
 
 import wstrace
 from wstrace.batch import Batch
@@ -40,10 +39,8 @@ def run(tmp_path: Path, collector: Collector, protocol: str, *options: str, **en
     file = tmp_path / "run.wst"
     endpoint = collector.http if protocol == "http" else collector.grpc
     spec = f"otel:to={protocol},endpoint={endpoint}" + "".join(f",{option}" for option in options)
-    done = subprocess.run(
-        [sys.executable, "-m", "wstrace", "run", "-q", "-o", str(file), "-e", spec, "--", sys.executable, "-c", TARGET],
-        capture_output=True, text=True, timeout=60, env={**os.environ, **environ},
-    )  # fmt: skip
+    words = ["run", "-q", "-o", file, "-e", spec, "--", sys.executable, "-c", TARGET]
+    done = run_wstrace(*words, environment=environ)
     if done.returncode == 122:
         pytest.skip(f"page faults cannot be traced here: {done.stderr.strip()[-300:]}")
     assert done.returncode == 5, done.stderr

@@ -1,14 +1,11 @@
 """Prometheus scrapes the exporter, and answers through its API with what was recorded."""
 
-import os
 import socket
-import subprocess
-import sys
-import time
 import urllib.request
 
 import pytest
 from collector import free_port
+from kit.command_line import until, wstrace
 from prometheus import Prometheus
 
 from wstrace.errors import OutputError
@@ -44,10 +41,7 @@ def test_what_prometheus_answers_is_what_was_recorded(prometheus_binary, tmp_pat
         lost = prometheus.query('wstrace_records_total{wstrace_stage="lost_kernel"}')
         assert [value for _, value in lost] == [12]
         exporter.export(batch)
-        until = time.monotonic() + 10
-        while sum(v for _, v in prometheus.query("wstrace_page_faults_total")) != 400:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        until(lambda: sum(v for _, v in prometheus.query("wstrace_page_faults_total")) == 400, 10)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     # a registry of its own: python_info and process_* of the tracer's interpreter would look like the target's
@@ -67,10 +61,7 @@ def test_a_busy_port_is_reported_before_the_target_runs(monkeypatch, tmp_path):
         with pytest.raises(OutputError, match=rf"127.0.0.1:{port}.*OTEL_EXPORTER_PROMETHEUS_PORT"):
             OtelExporter(to="prometheus", providers="own").start(Context())
         ran = tmp_path / "ran"
-        done = subprocess.run(
-            [sys.executable, "-m", "wstrace", "run", "-e", "otel:to=prometheus", "--", "touch", str(ran)],
-            capture_output=True, text=True, timeout=30, env=dict(os.environ),
-        )  # fmt: skip
+        done = wstrace("run", "-e", "otel:to=prometheus", "--", "touch", ran)
     assert done.returncode == OutputError.exit_code
     assert port in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,7 +1,5 @@
 """The data source of Spark: the rows that DuckDB counts, from every engine that knows Spark's Python API."""
 
-import ast
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -69,16 +67,6 @@ def rows(path: Path | str, **options: object) -> list[dict[str, Any]]:
     made = source(path, **options)
     reader = made.reader(made.schema())
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
-
-
-def test_it_registers_itself_and_imports_nothing_until_it_is_used():
-    found = importlib.util.find_spec("pyspark_wstrace")
-    assert found is not None
-    assert found.origin is not None
-    module = ast.parse(Path(found.origin).read_text("utf-8"))
-    imported = {node.module for node in module.body if isinstance(node, ast.ImportFrom)}
-    assert imported == {"__future__", "typing", "pyspark.sql.datasource"}
-    assert not [node for node in module.body if isinstance(node, ast.Import)]
 
 
 def test_its_rows_are_those_of_the_files_whatever_the_size_of_a_task(folder):

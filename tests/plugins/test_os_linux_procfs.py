@@ -1,15 +1,12 @@
 """/proc as columns: golden text anywhere, and the running kernel with psutil's answers as the oracle."""
 
-import mmap
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
+from kit.command_line import until
 from kit.titles import TITLE
 
 from wstrace.batch import Dictionary
@@ -75,18 +72,6 @@ def test_nothing_to_read():
 pytestmark = pytest.mark.skipif(not procfs.exists(os.getpid()), reason="no /proc on this system")
 
 
-def test_maps_of_ourselves():
-    with mmap.mmap(-1, 5 * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as ours:
-        address = np.frombuffer(ours, np.uint8).__array_interface__["data"][0]
-        columns, files = procfs.read_maps(os.getpid())
-        i = np.searchsorted(columns["start"], address, side="right") - 1
-        assert address < columns["end"][i]
-        assert files[columns["file"][i]] == "[anon]"
-    binary = os.path.realpath(sys.executable)
-    row = [files[i] for i in columns["file"]].index(binary)
-    assert (columns["dev"][row], columns["ino"][row]) == (Path(binary).stat().st_dev, Path(binary).stat().st_ino)
-
-
 def test_processes_and_counters():
     psutil = pytest.importorskip("psutil")
     code = (
@@ -108,10 +93,7 @@ def test_processes_and_counters():
         assert stat.name == procfs.name(child.pid) == procfs.status(child.pid)["Name"]
         assert stat.minor > 100
         child.stdin.close()
-        deadline = time.monotonic() + 20
-        while not procfs.stat(child.pid).gone and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert procfs.stat(child.pid).gone
+        until(lambda: procfs.stat(child.pid).gone)
         assert procfs.stat(child.pid).minor_children > 100
     with pytest.raises(TargetExited):
         procfs.stat(child.pid)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -75,18 +74,6 @@ def test_never_run_is_ended(tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(target.pid, 0)
     assert not (tmp_path / "ran").exists()
-
-
-def test_inherits_what_is_its_own(tmp_path):
-    script = "ulimit -n; grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd"
-    with Path(os.devnull).open() as ours:
-        assert ours.fileno() > 2
-        bare = subprocess.run(["/bin/sh", "-c", f"({script}) >{tmp_path}/bare"], close_fds=False, cwd=".")
-        run("/bin/sh", "-c", f"({script}) >{tmp_path}/traced")
-    assert bare.returncode == 0
-    assert (tmp_path / "traced").read_text() == (tmp_path / "bare").read_text()
-    group = shell("ps -o pgid= -p $$ || cut -d' ' -f5 /proc/$$/stat", tmp_path / "group")
-    assert int(group) == os.getpgrp()
 
 
 def test_blocked_and_ignored_signals_are_handed_on(tmp_path):
@@ -167,29 +154,6 @@ def test_the_process_of_a_peak_is_named_only_where_the_system_names_it(request):
     own = platform().attach(os.getpid())
     assert own.usage().peak_pid == os.getpid()
     own.close()
-
-
-def test_usage_is_the_targets_own():
-    import numpy as np
-
-    ballast = np.ones(200 << 20, np.uint8)  # our own peak is no target's
-    busy = "import sys; b = bytearray(64 << 20); sys.stdin.read(0)"
-    target = run(sys.executable, "-S", "-c", busy)
-    usage = target.usage()
-    assert usage.minor is not None
-    assert usage.minor >= (64 << 20) // 4096 // 512
-    assert usage.cpu_seconds is not None
-    assert 0 < usage.cpu_seconds < 10
-    slow = platform().launch([sys.executable, "-S", "-c", "import time; b = bytearray(64 << 20); time.sleep(1)"])
-    slow.resume()
-    deadline = time.monotonic() + 20
-    while slow.wait(0.05) is None and time.monotonic() < deadline:
-        slow.usage()
-    peak = slow.usage().peak_resident_bytes
-    assert peak is not None
-    assert 64 << 20 <= peak < 100 << 20
-    slow.close()
-    assert len(ballast) > 0
 
 
 def test_a_target_that_lives_until_the_interpreters_end_raises_nothing_there():

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from kit.budgeted import properties, run, text_of
+from kit.command_line import until
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
@@ -134,12 +134,12 @@ def test_a_child_ends_with_a_pytest_that_is_killed(pytester, how):
     words = [sys.executable, "-m", "pytest", "--wstrace", "-p", "no:cacheprovider"]
     pytest_ = subprocess.Popen(words, cwd=pytester.path, stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: (pytester.path / "pid").exists() or pytest_.poll() is not None)
+        until(lambda: (pytester.path / "pid").exists() or pytest_.poll() is not None)
         child = int((pytester.path / "pid").read_text())
     finally:
         pytest_.kill()
         pytest_.wait()
-    wait_for(lambda: not _runs(child))
+    until(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:
@@ -148,13 +148,6 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become so"
-        time.sleep(0.02)
 
 
 def test_a_child_with_a_cut_answer_is_reported(pytester):

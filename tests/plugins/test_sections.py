@@ -118,21 +118,6 @@ def test_functions_agree_with_addr2line_inside_of_them(built):
         assert same > 0.8 * len(pairs)  # of several names for one address each takes one
 
 
-def test_a_data_symbol_a_local_function_and_a_template(built):
-    for flavour in ("pie", "fixed", "old_layout"):
-        file = built / flavour
-        lines = [line.split(" ", 2) for line in run("nm", "-C", file).splitlines() if line[0] != " "]
-        names = {name: int(address, 16) for address, _, name in lines}
-        wanted = ["table", "local(int)", "shop::Basket<double>::add(double)", "main"]
-        addresses = np.array([names[name] for name in wanted], "u8") + np.uint64(3)
-        places = ImageResolver().resolve(MappedFile(str(file)), offset_of(addresses, file))
-        assert [p.function for p in places] == wanted
-        assert [p.displacement for p in places] == [3] * 4
-        assert places[0].section == ".data"
-        assert places[1].section == ".text"
-        assert places[3].symbol == f"{flavour}!main+0x3"
-
-
 def test_the_last_page_of_data_holds_the_beginning_of_bss(built):
     file = built / "old_layout"
     data = max(sections_by_readelf(file), key=lambda row: row[2])

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from wstrace.interfaces import MappedFile
 from wstrace.schema import OFFSET_UNKNOWN
@@ -235,35 +233,6 @@ def test_a_dll_of_mingw(tmp_path):
     first, second = found.symbols[0], found.symbols[1]
     assert first["end"] <= second["start"] - 16  # hidden lies between
     assert found.build_id
-
-
-@given(st.lists(st.tuples(st.integers(0, 0x400), st.binary(min_size=1, max_size=8)), min_size=1, max_size=12))
-@settings(max_examples=150, deadline=None)
-def test_random_damage_is_an_error_or_an_image_never_something_else(tmp_path_factory, damage):
-    content = bytearray(pe(export=[(b"Alpha", 0x2000), (b"Beta", 0x1800)]))
-    for at, new in damage:
-        content[at : at + len(new)] = new
-    path = tmp_path_factory.mktemp("pe") / "x.dll"
-    path.write_bytes(content)
-    with ImageFile(str(path)) as file:
-        try:
-            found = read_image(file)
-        except ImageError:
-            return
-    found.places("x.dll", np.arange(0, 0x100000, 0x777, dtype="<u8"))
-
-
-def test_every_length_of_a_cut_file(tmp_path):
-    whole = pe(sections=[(b".text", 0x100, 0x1000, 0x200, TEXT), (b".rdata", 0x200, 0x2000, 0x200, RDATA)],
-               export=[(b"Alpha", 0x1010)], size=0x3000, raw_at=0x400)  # fmt: skip
-    path = tmp_path / "x.dll"
-    for length in range(0, len(whole), 3):
-        path.write_bytes(whole[:length])
-        with ImageFile(str(path)) as file:
-            try:
-                read_image(file).places("x.dll", np.arange(0, 0x3000, 0x100, dtype="<u8"))
-            except ImageError:
-                continue
 
 
 OBJDUMP = shutil.which("x86_64-w64-mingw32-objdump")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit.command_line import WSTRACE
 
 HERE = Path(__file__).parent
 ON_WINDOWS = sys.platform == "win32"
@@ -31,7 +32,7 @@ def command():
 
     def run(*arguments, text=None, timeout=60, **environment):
         done = subprocess.run(
-            [sys.executable, "-m", "wstrace", *map(str, arguments)], input=text, capture_output=True, timeout=timeout,
+            [*WSTRACE, *map(str, arguments)], input=text, capture_output=True, timeout=timeout,
             env={**os.environ, **environment}, stdin=None if text is not None else subprocess.DEVNULL,
         )  # fmt: skip
         printed = [stream.decode("utf-8").replace("\r\n", "\n") for stream in (done.stdout, done.stderr)]

@@ -4,9 +4,9 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
+from kit.command_line import until
 
 import wstrace
 from wstrace_plugins.os.windows import api as winapi
@@ -30,20 +30,13 @@ def run_with(setup, path, *command):
     return subprocess.run(words, capture_output=True, timeout=60)
 
 
-def wait_for_news(job):
-    until = time.monotonic() + 20
-    while not job.news():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def test_a_job_tells_each_birth_once():
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'])"
     target = platform().launch([sys.executable, "-c", code])
     job = target.job
     assert not job.news()  # the target itself is no news
     target.resume()
-    wait_for_news(job)
+    until(job.news)
     assert not job.news()
     target.job = None
     job.close()
@@ -112,10 +105,7 @@ def test_a_job_lists_its_members_and_knows_a_stranger():
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
     target = platform().launch([sys.executable, "-c", code])
     target.resume()
-    until = time.monotonic() + 20
-    while len(target.job.members()) < 2:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: len(target.job.members()) == 2)
     assert target.pid in target.job.members()
     with processes.opened(winapi, os.getpid(), winapi.QUERY_RIGHTS) as us:
         assert not target.job.has(us)

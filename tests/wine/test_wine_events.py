@@ -11,6 +11,7 @@ import sys
 from ctypes import c_size_t, c_uint32, c_void_p
 
 import pytest
+from kit.command_line import WSTRACE
 
 import wstrace
 from wstrace_plugins.os.windows import api as winapi
@@ -57,7 +58,7 @@ def tracer():
     def start(*words):
         attach = words[0] == "attach"
         process = subprocess.Popen(
-            [sys.executable, *(["-c", NOTED] if attach else ["-m", "wstrace"]), *map(str, words)],
+            [*([sys.executable, "-c", NOTED] if attach else WSTRACE), *map(str, words)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)

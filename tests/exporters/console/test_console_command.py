@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from kit.command_line import wstrace
+from kit.command_line import begun, wstrace
 
 from wstrace import open_trace
 
@@ -69,11 +69,10 @@ def test_json_counts_every_touched_page(traced):
 
 def test_a_reader_that_stops_reading_ends_report_quietly(traced):
     for form in ("summary", "lines", "jsonl"):
-        command = [sys.executable, "-m", "wstrace", "report", str(traced[1]), "--format", form]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as report:
+        with begun("report", traced[1], "--format", form, stdout=subprocess.PIPE) as report:
             report.stdout.read(1)
             report.stdout.close()
-            assert report.stderr.read() == b""
+            assert report.stderr.read() == ""
             assert report.wait(60) == 0
 
 

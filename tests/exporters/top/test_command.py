@@ -8,7 +8,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
-from kit.command_line import wstrace
+from kit.command_line import WSTRACE, wstrace
 
 from wstrace.errors import UsageError
 from wstrace_exporters.live_screen import command
@@ -38,9 +38,7 @@ def test_it_needs_a_terminal():
 )
 def test_without_textual_one_line_says_what_to_do(content, reported, tmp_path):
     (tmp_path / "textual.py").write_text(content)
-    words = [sys.executable, "-m", "wstrace", "top", "1"]
-    surroundings = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=surroundings)
+    done = wstrace("top", 1, environment={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 122
     assert done.stderr == f"wstrace: wstrace top needs the package textual, which {reported}\n"
 
@@ -95,7 +93,7 @@ def test_on_a_terminal_it_shows_a_process_that_grows_and_q_ends_it():
     seen, until = b"", time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", grows]) as target:
         shown = subprocess.Popen(
-            [sys.executable, "-m", "wstrace", "top", str(target.pid)], stdin=theirs, stdout=theirs,
+            [*WSTRACE, "top", str(target.pid)], stdin=theirs, stdout=theirs,
             stderr=theirs, start_new_session=True, env={**os.environ, "NO_COLOR": "1", "TERM": "xterm"},
         )  # fmt: skip
         try:
