@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,6 @@ OTHER_FILE, UNREADABLE = "is not the file that was traced", "cannot be read"
 CHANGED = "has no build-id and was changed after the trace"
 NO_IMAGE = "is no ELF or PE file that can be believed"
 
-MAX_BOOTS = 16
 MAX_IMAGES = 4096
 
 
@@ -54,7 +53,7 @@ class ImageResolver(Resolver):
         self._max_bytes = max_bytes
         #: by device, inode, size and time of change; the latest used last; None = no image, which is not read again
         self._images: OrderedDict[tuple[int, int, int, int], Image | None] = OrderedDict()
-        self._of_boot: dict[tuple[str, str], Image | None] = {}
+        self._own_kernel = lru_cache(maxsize=16)(own_kernel_image)
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
     def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
@@ -121,14 +120,6 @@ class ImageResolver(Resolver):
         if image is not None and file.build_id and image.build_id != file.build_id:
             return OTHER_FILE
         return image or NO_IMAGE
-
-    def _own_kernel(self, file: str, boot_id: str) -> Image | None:
-        """The running kernel's functions or the vdso's, if they are of that boot."""
-        if (file, boot_id) not in self._of_boot:
-            if len(self._of_boot) >= MAX_BOOTS:
-                self._of_boot.clear()
-            self._of_boot[file, boot_id] = own_kernel_image(file, boot_id)
-        return self._of_boot[file, boot_id]
 
     def _read(self, file: ImageFile, root: str) -> Image | None:
         if file.identity in self._images:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 from wstrace.errors import TargetExited, Unavailable, WstraceError
@@ -44,7 +43,7 @@ class LinuxTarget(Target):
         self.pid, self.name, self.launched = pid, name, launcher is not None
         self.exit_code: int | None = None
         self._launcher = launcher
-        self._rusage: Any = None
+        self._rusage: tuple[float, int, int, int] | None = None
         self._peak: int | None = None
         self._sampled = False
         self._pidfd = _pidfd(pid)
@@ -119,7 +118,7 @@ class LinuxTarget(Target):
         The peak of a launched process is that of rusage, unless that is its launcher's own (the kernel carries
         ru_maxrss across execve, exec_mmap() in fs/exec.c). In that case it is the largest VmHWM seen while it ran.
         """
-        now = self._proc() if self.exit_code is None or self._rusage is None else self._from_rusage()
+        now = self._proc() if self.exit_code is None or self._rusage is None else self._from_rusage(*self._rusage)
         before = self._before
 
         def since(new: Any, old: Any) -> Any:
@@ -139,15 +138,13 @@ class LinuxTarget(Target):
         minor, major = stat.minor - self._alone[0], stat.major - self._alone[1]
         return Usage(minor, major, self._peak, stat.cpu_seconds, True, self.pid if self._peak else None)
 
-    def _from_rusage(self) -> Usage:
+    def _from_rusage(self, seconds: float, peak: int, minor: int, major: int) -> Usage:
         """The usage of a target that has ended, by its struct rusage."""
-        r = self._rusage
-        peak = r.ru_maxrss * 1024
         if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
-            return Usage(r.ru_minflt, r.ru_majflt, self._peak, r.ru_utime + r.ru_stime, True, self.pid)
+            return Usage(minor, major, self._peak, seconds, True, self.pid)
         # The largest value of it and of the children that it has waited for; rusage does not say which.
         owner = self.pid if (self._peak or 0) >= peak else None
-        return Usage(r.ru_minflt, r.ru_majflt, max(peak, self._peak or 0), r.ru_utime + r.ru_stime, peak_pid=owner)
+        return Usage(minor, major, max(peak, self._peak or 0), seconds, peak_pid=owner)
 
     def _stat(self) -> procfs.Stat:
         """What the system accounts to the process; raises Unavailable when its pid is another process's by now."""
@@ -377,16 +374,17 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _rusage(pid: int) -> Any:
-    """The resources of a zombie; None if it is reaped. wait4() would reap it, waitid() with WNOWAIT does not."""
+def _rusage(pid: int) -> tuple[float, int, int, int] | None:
+    """CPU seconds, peak bytes, minor and major faults of a zombie; None if it is reaped.
+
+    wait4() would reap it, waitid() with WNOWAIT does not.
+    """
     raw = (ctypes.c_long * 18)()  # struct rusage: two struct timeval, 14 long.
     waitid, how = libc.number_of(95, x86_64=247, ppc64le=272, s390x=281), os.WEXITED | os.WNOHANG | os.WNOWAIT
     if libc.syscall(waitid, os.P_PID, pid, 0, how, ctypes.addressof(raw)) < 0:
         return None
-    user, user_us, system, system_us, *rest = raw
-    # Not resource.struct_rusage: one that lives until the interpreter's end raises there, as its type is emptied first.
-    return SimpleNamespace(ru_utime=user + user_us / 1e6, ru_stime=system + system_us / 1e6,
-                           ru_maxrss=rest[0], ru_minflt=rest[4], ru_majflt=rest[5])  # fmt: skip
+    user, user_us, system, system_us, peak, _, _, _, minor, major, *_ = raw
+    return user + system + (user_us + system_us) / 1e6, peak * 1024, minor, major
 
 
 def _pidfd(pid: int) -> int | None:
