@@ -5,7 +5,6 @@ WSTRACE_STORM_MINUTES says how long each lasts, 1 by default: of 21, the limit o
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,13 +13,13 @@ from pathlib import Path
 import pytest
 from kit.daemon_scripted import daemon
 from kit.new_functions import new_functions
+from kit.recorded_run import compiled
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux"),
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="needs a C compiler"),
 ]
 
 MAX_CPU, MAX_MEMORY = 0.05, 160 << 20
@@ -60,8 +59,7 @@ def test_a_storm_takes_no_more_than_the_limits_and_passes(storm, tmp_path):
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents[:2]:
         folder.chmod(0o755)
-    made = tmp_path / "storms"
-    subprocess.run(["gcc", "-O1", "-static", "-o", made, Path(__file__).with_name("storms.c")], check=True)
+    made = compiled(tmp_path, Path(__file__).with_name("storms.c").read_text(), "-static")
     if storm in IN_PYTHON and not Path(PYTHON).exists():
         pytest.skip(f"needs {PYTHON}")
     raging = [PYTHON, "-c", IN_PYTHON[storm]] if storm in IN_PYTHON else [made, storm, str(SECONDS)]

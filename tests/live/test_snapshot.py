@@ -142,13 +142,13 @@ def test_attributes_of_pages_one_by_one():
 def test_guard_pages_and_write_protection_are_nothing_swapped_out(privileged, monkeypatch):
     """MADV_GUARD_INSTALL (Linux 6.13) and a userfaultfd leave marks where no page is; they look like swap entries."""
     script = """
-        import wstrace
+        import numpy, wstrace
         guarded = anon(256 * PAGE)
         touch(guarded)
         code = ctypes.CDLL(None).madvise(ctypes.c_void_p(at(guarded) + 128 * PAGE), ctypes.c_size_t(64 * PAGE), 102)
         watch = wstrace.WriteWatch(1024 * PAGE)
         memoryview(watch).cast("B")[5 * PAGE] = 1
-        ready(at(guarded), watch._start, code)
+        ready(at(guarded), numpy.frombuffer(watch, "u1").ctypes.data, code)
     """
     if write_watch.probe().name != "full":
         pytest.skip("write protection: only on Linux 6.7 and later, where userfaultfd is allowed")

@@ -95,28 +95,6 @@ def test_the_kernel_has_a_mapping_of_its_own(drive):
     assert shown.context.ledger.get("unresolved", "pc") == 0
 
 
-def test_runs_of_pages_belong_to_the_process_of_their_header(drive):
-    shown = drive()
-    shown.listing(10, (0x1000, 0x3000, "/a"))
-    columns = {
-        "start": np.array([0x1000, 0x9000], "u8"),
-        "pages": np.array([2, 1], "u4"),
-        "flags": np.array([1, 1], "u2"),
-    }
-    (out,) = shown.give(
-        Batch(
-            RESIDENT_PAGES,
-            columns,
-            window=(10, 10),
-            strings=shown.context.strings,
-            snapshot=SnapshotPart.from_dict({"pid": 7, "t": 10}),
-        )
-    )
-    assert out["mapping"].tolist() == [2, 0]
-    assert out["kind"].tolist() == [KIND_FILE, 0]
-    assert shown.context.ledger.get("unresolved", "resident") == 1
-
-
 def test_a_replay_knows_better(drive):
     shown = drive()
     batch = batch_of(PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kit.side_band_records import lost
 
 from wstrace.errors import Unavailable
-from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux import samples as records
 from wstrace_plugins.page_faults.linux.events import Settings
@@ -85,24 +84,6 @@ def test_what_a_refusal_means(monkeypatch, number, answer, paranoid, capabilitie
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
-
-
-def test_rows_become_columns():
-    minor, major = RingSamples(major=False), RingSamples(major=True)
-    take(minor, sample(10, va=1 << 63, pid=2**32 - 1, tid=3), sample(30, misc=1))
-    take(major, sample(20, va=5, pc=(1 << 64) - 1))
-    columns = merge([minor, major], 99)
-    expected = {
-        "time_ns": [10, 20, 30],
-        "pid": [2**32 - 1, 7, 7],
-        "tid": [3, 8, 8],
-        "pc": [0x400, (1 << 64) - 1, 0x400],
-        "va": [1 << 63, 5, 0x7000],
-        "flags": [0, 1, 2],
-    }
-    assert {name: columns[name].tolist() for name in expected} == expected
-    types = {column.name: DTYPES[column.type] for column in PAGE_FAULT.columns}
-    assert {name: column.dtype.str for name, column in columns.items()} == {name: types[name] for name in columns}
 
 
 def test_loss_is_counted_and_taken_out():

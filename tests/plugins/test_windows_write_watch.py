@@ -26,19 +26,6 @@ def numbers(start, runs):
     return [((int(low) - start) // PAGE, int(high - low) // PAGE) for low, high in zip(*runs, strict=True)]
 
 
-def test_exactly_the_pages_written(windows):
-    memory, start = region(windows, 100)
-    watcher = Watcher(api=windows)
-    watcher.add(start, start + 100 * PAGE)
-    for page in (0, 3, 4, 5, 99):
-        memory[page * PAGE + 17] = 1
-    assert numbers(start, watcher.ranges(reset=False)) == [(0, 1), (3, 3), (99, 1)]
-    assert numbers(start, watcher.ranges()) == [(0, 1), (3, 3), (99, 1)]
-    assert numbers(start, watcher.ranges()) == []
-    memory[4 * PAGE] = 9
-    assert numbers(start, watcher.ranges()) == [(4, 1)]
-
-
 def test_what_was_written_before_does_not_count(windows):
     memory, start = region(windows, 4)
     memory[PAGE] = 1
