@@ -187,7 +187,7 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Recorded:
+class Environment:
     """What is recorded of one kind of environment."""
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class Baseline:
     """A file of baselines; `environments` is empty where there is none yet."""
 
     path: str
-    environments: dict[str, Recorded] = field(default_factory=dict)
+    environments: dict[str, Environment] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str) -> Self:
@@ -274,7 +274,7 @@ class Baseline:
     def record(self, machine: Machine, entries: Mapping[str, Entry], page_size: int) -> None:
         """Takes measurements in; what was recorded with other versions is not kept, nor compared with them."""
         if self.why_not(machine):
-            self.environments[machine.key] = Recorded()
+            self.environments[machine.key] = Environment()
         one = self.environments[machine.key]
         one.versions = dict(machine.versions)
         for name, entry in entries.items():
@@ -287,14 +287,14 @@ def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _parsed(text: bytes) -> tuple[int, dict[str, Recorded]]:
+def _parsed(text: bytes) -> tuple[int, dict[str, Environment]]:
     """The version and, if it is ours, the environments of a file. Raises what a wrong value raises."""
     if len(text) > _MOST_BYTES:
         raise ValueError("it is too large")
     data = json.loads(text)
     version = int(data["version"])
     return version, {
-        str(key): Recorded(
+        str(key): Environment(
             {str(name): str(value) for name, value in one["versions"].items()},
             {str(name): Entry.from_dict(entry) for name, entry in one["tests"].items()},
         )

@@ -1,4 +1,4 @@
-"""Names the frames of stacks: function, source line, module and whose code it is; for tables, JSON and SQL."""
+"""Names the frames of stacks: function, source line, module and origin; for tables, JSON and SQL."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Frames:
         self._shared = ""  # the deepest folder that holds all own files
 
     def origins(self) -> NDArray[np.uint8]:
-        """Whose code each call site is (Origin), by id; NONE where that is not known."""
+        """The Origin of each call site's code, by id; NONE where that is not known."""
         self._classify()
         tree = self.tree
         kinds, found = tree.column("kind"), np.zeros(len(tree.column("kind")), np.uint8)
@@ -228,7 +228,7 @@ class Frames:
         self._origins = np.zeros(0, np.uint8)
 
     def _modules(self, mappings: NDArray[Any]) -> dict[int, tuple[Origin, str]]:
-        """mapping -> whose code its file is, and the package."""
+        """mapping -> the origin of its file, and the package."""
         if self._symbolizer is None or not len(mappings):
             return {}
         known, rows = self._symbolizer.mappings.find(mappings)

@@ -211,7 +211,7 @@ def _imports(tree: CallTree, leaves: NDArray[np.intp]) -> tuple[list[_Import], N
 
 
 def _extensions(cube: Cube, imports: NDArray[np.intp]) -> dict[int, set[str]]:
-    """Import -> the files of extension modules whose pages were touched in it."""
+    """Import -> the files of extension modules of which pages were touched in it."""
     found: dict[int, set[str]] = defaultdict(set)
     for pair in np.unique(imports << 32 | cube.key("file")).tolist():
         if re.match(_EXTENSION, base_name(slashed(file := cube.names.text(pair & 0xFFFFFFFF)))):

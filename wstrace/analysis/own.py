@@ -41,7 +41,7 @@ _SCRIPTS = ("bin", "sbin")
 
 
 class Origin(IntEnum):
-    """Whose code a source file is. A stack is attributed to its innermost frame of the highest origin."""
+    """Where code comes from. A stack is attributed to its innermost frame of the highest origin."""
 
     #: no source file is known
     NONE = 0
@@ -70,7 +70,7 @@ class SourceFile(NamedTuple):
 
 
 class OwnRule:
-    """Decides by its path whose code a source file is.
+    """Decides by its path where the code of a source file comes from.
 
     A file is the program's own if it lies outside of `lib/pythonX.Y`, `site-packages` and `dist-packages` and is not
     `<frozen ...>`.
@@ -93,7 +93,7 @@ class OwnRule:
         return any(_is_below(path, folder) for folder, _ in self._named)
 
     def origins(self, files: Iterable[SourceFile]) -> list[tuple[Origin, str]]:
-        """For each file whose code it is, and the package that it belongs to ("" = none)."""
+        """For each file its origin, and the package that it belongs to ("" = none)."""
         files = [file._replace(path=_plain(file.path)) for file in files]
         prefixes = {match[1] or "" for file in files if (match := re.match(_LIBRARY, file.path))}
         return [self._origin(file, prefixes) for file in files]
@@ -165,7 +165,7 @@ def _plain(path: str) -> str:
 
 
 class JitFunction(NamedTuple):
-    """A function that a runtime compiled: its name, its source file ("" = not known), and whose code it is."""
+    """A function that a runtime compiled: its name, its source file ("" = not known), and its origin."""
 
     function: str
     file: str
@@ -200,7 +200,7 @@ def is_own(path: str, rule: OwnRule) -> bool:
 
 
 def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:
-    """Whose code a mapped file is, and its package; NONE of the system, of a runtime, and of what has no path."""
+    """The origin of a mapped file, and its package; NONE of the system, of a runtime, and of what has no path."""
     ((origin, package),) = rule.origins([SourceFile(path)])
     if origin == Origin.PACKAGE or rule.names(path):
         return origin, package

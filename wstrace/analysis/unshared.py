@@ -194,8 +194,8 @@ def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
     No frame of Python is on its main thread then, but for those that begin anew: destructors, and functions of atexit.
     Until then the thread has the frames that it had at the fork, down to the outermost one.
 
-    Known are processes that forked, or began by that, and ended in the trace, and whose main thread had Python frames
-    behind the fork, but for those where it has stacks behind these that were not read, or not whole.
+    Known are processes that forked, or began by that, and ended in the trace, and of which the main thread had Python
+    frames behind the fork, but for those where it has stacks behind these that were not read, or not whole.
 
     Source: CPython Python/pylifecycle.c Py_FinalizeEx(); measured on 3.11 with gunicorn's workers.
     """

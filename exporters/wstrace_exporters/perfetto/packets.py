@@ -52,7 +52,7 @@ class Packets:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def row(self, table: int, key: object, content: Callable[[], bytes]) -> int:
-        """The id of a row of a table; its content is asked for only when it is new."""
+        """The id of a row of a table; its content is made only when it is new."""
         known = self._ids[table]
         if key not in known:
             body = content()  # may make rows of other tables, which stand before it

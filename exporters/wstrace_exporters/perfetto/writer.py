@@ -68,7 +68,7 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
     Args:
         trace: the trace.
         file: the output.
-        at: the moment whose resident pages the counters show: peak, exit, start or the text of a mark.
+        at: the moment of the resident pages that the counters show: peak, exit, start or the text of a mark.
         most: the faults that are shown at most; of more, all from disk and a sample of the others.
 
     Raises:
