@@ -93,8 +93,7 @@ def refusal(error: OSError) -> Unavailable:
     if not capabilities & _SYS_ADMIN and capabilities & _NEEDED != _NEEDED:
         return Unavailable(
             "they need CAP_BPF and CAP_PERFMON, or root",
-            f"sudo wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}; or take samples of native stacks, "
-            "which need neither: -s page_faults:stacks=native",
+            f"sudo {sys.executable} -m wstrace ..., or sudo setcap cap_bpf,cap_perfmon+ep {python}",
         )
     if _in_user_namespace():
         return Unavailable(
