@@ -35,11 +35,11 @@ class Rate:
 
     def __init__(self, every: int = 1) -> None:
         self._since, self._every = [0], [every]
-        self._told = every != 1
+        self._varied = every != 1
 
     def now_is(self, every: int, time_ns: int) -> None:
         """Since that time one out of so many faults is recorded."""
-        self._told = True
+        self._varied = True
         self._since, self._every = [*self._since, time_ns][-_CHANGES:], [*self._every, every][-_CHANGES:]
 
     def with_rates(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -47,7 +47,7 @@ class Rate:
 
         So a row without it is never one of a trace whose other rows stand for several faults.
         """
-        if not self._told:
+        if not self._varied:
             return columns
         at = np.maximum(np.searchsorted(np.array(self._since, np.uint64), columns["time_ns"], side="right") - 1, 0)
         return columns | {"sampled": np.array(self._every, np.uint32)[at]}

@@ -479,12 +479,12 @@ class FaultCounters:
     """Counts minor and major faults by rusage or /proc/PID/stat: a fault has no thread, instruction or address."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._looks = context, 0
+        self._context, self._reads = context, 0
         context.info.note("addresses, instructions and threads of faults (level counters)")
 
     def drain(self, timeout: float) -> None:
         """Waits at most `timeout` seconds, and reads the counts: each target remembers its own, and its peak."""
-        self._looks += 1
+        self._reads += 1
         for target in self._context.targets:
             target.usage()
         time.sleep(min(timeout, _PAUSE_SECONDS))
@@ -502,4 +502,4 @@ class FaultCounters:
         """Whether no process is left, if the trace waits for all; else False."""
         pids = [target.pid for target in self._context.targets if procfs.exists(target.pid)]
         children = procfs.descendants(*pids) if self._context.children and pids else ()
-        return self._context.wait_children and self._looks > 0 and not pids and not children
+        return self._context.wait_children and self._reads > 0 and not pids and not children

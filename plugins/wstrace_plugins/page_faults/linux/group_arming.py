@@ -183,7 +183,7 @@ class GroupArming(Arming):
 
 
 def _lives(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - asked of many
+    return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - it is one of many
 
 
 _ID = struct.Struct("<Q")

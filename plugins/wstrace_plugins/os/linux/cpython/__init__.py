@@ -1,1 +1,1 @@
-"""What two plugins know of CPython: its version and layout, from its file; its line tables and strings, from memory."""
+"""What is known of CPython: the layouts of its structures by version; its line tables and strings, from memory."""
