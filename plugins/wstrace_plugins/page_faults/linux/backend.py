@@ -160,14 +160,14 @@ class PageFaults(Source):
         if context.groups:
             from wstrace_plugins.page_faults.linux.group_arming import GroupArming  # with all that reads cgroups
 
-            arming, self._settings = GroupArming, self._settings._replace(everywhere=True, cgroups=True)
+            arming, self._settings = GroupArming, self._settings._replace(everywhere=True)
         descriptors.room((5 + 17 * len(births)) * len(cpus))
         try:
             self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
         except OSError as error:
             raise perf.refusal(error) from None
         self._python = PythonStacks(self._stacks, context, self.name, cpus)
-        samples_of = functools.partial(RingSamples, cgroups=self._settings.cgroups)
+        samples_of = functools.partial(RingSamples, cgroups=self._settings.everywhere)
         self._samples = [
             samples_of(ring.kind == MAJOR, self._python.join(ring))
             for ring in self._rings

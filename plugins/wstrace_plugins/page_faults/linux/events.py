@@ -77,8 +77,8 @@ class Settings(NamedTuple):
         on_exec: whether counting starts at the thread's next execve().
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
-        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
-        cgroups: whether each fault's record has the id of the cgroup of its thread.
+        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then, and
+            each fault's record has the id of the cgroup of its thread.
     """
 
     kernel: bool = True
@@ -88,7 +88,6 @@ class Settings(NamedTuple):
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
     everywhere: bool = False
-    cgroups: bool = False
 
     @property
     def events(self) -> int:
@@ -121,7 +120,7 @@ class Settings(NamedTuple):
         else:
             config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
             fields["sample_period"] = self.period
-            fields["sample_type"] = perf.SAMPLE_TYPE | perf.PERF_SAMPLE_CGROUP * self.cgroups
+            fields["sample_type"] = perf.SAMPLE_TYPE | perf.PERF_SAMPLE_CGROUP * self.everywhere
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
@@ -406,7 +405,7 @@ def settled_level(context: Context, kernel: bool) -> Level:
     level = Level("full") if kernel else _WITHOUT_KERNEL
     if context.groups:
         try:
-            _try(Settings(everywhere=True, cgroups=True), -1, perf.online_cpus()[0])
+            _try(Settings(everywhere=True), -1, perf.online_cpus()[0])
         except OSError as error:
             raise no_groups(error) from None
     for target in context.targets:
