@@ -59,8 +59,7 @@ class Python(NamedTuple):
     """A CPython in a file: its layout, or why it cannot be read (`refused`); the link-time address of _PyRuntime.
 
     movable: the address is relative to where the file's first segment (`first`, its link-time address) is mapped.
-    code: the link-time address where its code begins, mm_struct.start_code of a process whose program it is.
-    code_offset: where that stands in the file.
+    from_begin: where _PyRuntime is from where the begin of the file is mapped, as the mapping of its code tells that.
     static: where what is mapped of the file begins, from _PyRuntime on, and its bytes.
     """
 
@@ -69,8 +68,7 @@ class Python(NamedTuple):
     runtime: int
     movable: bool
     first: int
-    code: int
-    code_offset: int
+    from_begin: int
     static: tuple[int, int]
 
 
@@ -99,11 +97,11 @@ def python_in(fd: int) -> Python | None:
     else:
         refused = f"a CPython before 3.11 (it has no Py_Version): {READ}"
     first = next((one.address - one.offset & ~0xFFF for one in elf.loads), 0)
-    code = min(((one.address, one.offset) for one in elf.loads if one.flags & EXECUTABLE), default=(0, 0))
+    code, offset = min(((one.address, one.offset) for one in elf.loads if one.flags & EXECUTABLE), default=(0, 0))
     begin = min((one.address for one in elf.loads), default=0)
     size = max((one.address + one.size - begin for one in elf.loads), default=0)
     static = (begin - runtime[0], size) if size < _MOST_BYTES else (0, 0)
-    return Python(found, refused, runtime[0], elf.kind == MOVABLE, first, *code, static)
+    return Python(found, refused, runtime[0], elf.kind == MOVABLE, first, runtime[0] - code + offset, static)
 
 
 def _data(elf: Elf, address: int, most: int) -> bytes:

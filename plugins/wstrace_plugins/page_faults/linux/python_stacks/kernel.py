@@ -196,9 +196,8 @@ class Programs:
     def tell_file(self, file: tuple[int, int], python: Python, walker: int) -> None:
         """Tells of a file with a CPython: its bytes, its time of change in ns. Raises OSError."""
         size, changed_ns = file
-        from_begin = python.runtime - (python.code - python.code_offset) & _ALL_BITS
         key = _FILE_KEY.pack(size, changed_ns // 10**9 & _ALL_BITS, changed_ns % 10**9)
-        self.maps.files.set(key, _IN_FILE.pack(from_begin, walker))
+        self.maps.files.set(key, _IN_FILE.pack(python.from_begin & _ALL_BITS, walker))
 
     def tell_process(self, pid: int, executed: int, at: int = 0, walker: int = NONE) -> None:
         """Tells which CPython a process runs: the address of its _PyRuntime, and its walker. Raises OSError.
