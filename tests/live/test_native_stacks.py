@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from kit.command_line import WSTRACE, answer
+from kit.command_line import answer
 from kit.recorded_run import compiled
 from kit.stack_truth import PAGES, SOURCE, StackNames, assert_right, of_region, regions
 
@@ -33,13 +33,12 @@ def program(tmp_path):
 
 @pytest.fixture
 def recorded(tmp_path, program):
-    """recorded(option, rounds): the trace, and the regions that the program printed; or another command, patiently."""
+    """recorded(option, rounds): the trace, and the regions that the program printed; or another command."""
     with contextlib.ExitStack() as opened:
 
         def run(options, rounds=2, *command):
             trace = tmp_path / "trace.wst"
-            begin = [sys.executable, "-c", PATIENT] if command else WSTRACE
-            words = [*begin, "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
+            words = [sys.executable, "-c", PATIENT, "run", "-q", "-f", "-o", trace, "-s", f"page_faults:{options}",
                      "--", *(command or (program, rounds))]  # fmt: skip
             done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=100)
             assert done.returncode == 0, done.stderr
