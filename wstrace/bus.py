@@ -259,16 +259,16 @@ class ExporterQueue(Worker):
         if self.exporter.streams is not None and batch.schema.name not in self.exporter.streams:
             return
         if self.detached or not self.queue.put(batch):
-            self._ledger.add("dropped_lane", len(batch), self.name)
+            self._ledger.add("dropped_exporter", len(batch), self.name)
 
     def take(self, batch: Batch) -> None:
         """Exports one batch under guard."""
         if self.detached:
-            self._ledger.add("dropped_lane", len(batch), self.name)
+            self._ledger.add("dropped_exporter", len(batch), self.name)
             return
         self._in_flight = len(batch)
         if not self._guard(lambda: self.exporter.export(batch)):
-            self._ledger.add("failed_lane", len(batch), self.name)
+            self._ledger.add("failed_exporter", len(batch), self.name)
         self._in_flight = 0
 
     def tick(self) -> None:
@@ -278,7 +278,7 @@ class ExporterQueue(Worker):
 
     def end(self) -> None:
         """Counts what is left when the time is over as dropped, then flushes and closes."""
-        self._ledger.add("dropped_lane", self.queue.clear(), self.name)
+        self._ledger.add("dropped_exporter", self.queue.clear(), self.name)
         if not self.detached and not self.cancelled:
             rest = self.limit.rest() if self.limit is not None else 0.0
             self._guard(lambda: self.exporter.flush(max(0.1, rest)))
@@ -288,7 +288,7 @@ class ExporterQueue(Worker):
         """Waits for the thread's end within a limit, then counts what is left and abandons the daemon thread."""
         if not limit.join():
             self.detached = f"did not finish in {limit.seconds:g} s"
-            self._ledger.add("dropped_lane", self.queue.clear() + self._in_flight, self.name)
+            self._ledger.add("dropped_exporter", self.queue.clear() + self._in_flight, self.name)
 
     def _guard(self, call: Callable[[], None]) -> bool:
         """Returns False when the call raised; after ERROR_BUDGET raises in a row the exporter is detached."""

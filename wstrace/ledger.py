@@ -23,8 +23,8 @@ STAGES: dict[str, tuple[bool, str]] = {
     "sampled": (False, "one in this many faults was recorded"),
     "dropped_bus": (True, "records dropped: the bus's queue was full"),
     "dropped_enricher": (True, "records dropped: an enricher did not finish"),
-    "dropped_lane": (True, "records dropped: the exporter's queue was full or it was detached"),
-    "failed_lane": (True, "records that the exporter failed to take"),
+    "dropped_exporter": (True, "records dropped: the exporter's queue was full or it was detached"),
+    "failed_exporter": (True, "records that the exporter failed to take"),
     "failed_enricher": (False, "records that an enricher failed on: its columns are absent"),
     "unresolved": (False, "records whose address has no known mapping"),
     "without_stack": (False, "recorded faults without a Python stack, by reason"),
@@ -81,7 +81,9 @@ class Ledger:
         """The number of records that came from the kernel and did not reach that exporter's output."""
         rows = self.rows()
         bus = sum(n for stage, _, n in rows if stage in ("dropped_bus", "dropped_enricher"))
-        return bus + sum(n for stage, who, n in rows if stage in ("dropped_lane", "failed_lane") and who == exporter)
+        return bus + sum(
+            n for stage, who, n in rows if stage in ("dropped_exporter", "failed_exporter") and who == exporter
+        )
 
     def losses(self) -> list[tuple[str, str, int]]:
         """The rows that mean a loss; `--fail-on-loss` acts on them."""

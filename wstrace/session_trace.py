@@ -39,7 +39,7 @@ class Recorder(Exporter):
         """Keeps the batch; one past the limit is counted as dropped in the ledger."""
         kind = int(batch.schema.name == PAGE_FAULT.name)
         if self._bytes[kind] + batch.nbytes > self._room[kind]:
-            self._ledger.add("dropped_lane", len(batch), self.name)
+            self._ledger.add("dropped_exporter", len(batch), self.name)
             return
         self._bytes[kind] += batch.nbytes
         self._kept[kind].append(batch)

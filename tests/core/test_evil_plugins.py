@@ -53,7 +53,7 @@ def test_an_exporter_costs_only_itself(method, how):
     if method in ("export", "close", "flush") and how != "garbage":
         assert queue.error or queue.detached, "seen by the exit code"
     if method == "export" and how != "garbage":
-        assert session.ledger.get("failed_lane", "bad") == 8
+        assert session.ledger.get("failed_exporter", "bad") == 8
 
 
 @pytest.mark.parametrize("how", ["raise", "exit", "memory", "base", "generator"])

@@ -70,8 +70,8 @@ def test_an_exporter_that_raises_costs_only_itself():
     good = RecordingExporter()
     session = run(*[faults(4) for _ in range(6)], exporters=[Raising(), good])
     assert sum(len(b) for b in good.batches) == 24
-    assert session.ledger.get("failed_lane", "raising") == 12, "detached after three in a row"
-    assert session.ledger.get("dropped_lane", "raising") == 12
+    assert session.ledger.get("failed_exporter", "raising") == 12, "detached after three in a row"
+    assert session.ledger.get("dropped_exporter", "raising") == 12
     assert "RuntimeError: no" in session.exporter_queues[0].detached
 
 
@@ -94,7 +94,7 @@ def test_an_exporter_that_hangs_costs_a_bounded_stop(where):
     assert sum(len(b) for b in good.batches) == 8
     assert good.calls[-1] == "close"
     if where == "export":
-        assert session.ledger.get("dropped_lane", "hanging") == 8
+        assert session.ledger.get("dropped_exporter", "hanging") == 8
 
 
 class Refusing(Source):
@@ -173,11 +173,11 @@ def test_the_queue_is_bounded_whatever_comes_and_counts_what_it_drops():
     queue = session.exporter_queues[0]
     time.sleep(0.3)
     assert 16 << 20 < queue.queue.bytes <= 48 << 20
-    dropped = session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus")
+    dropped = session.ledger.get("dropped_exporter") + session.ledger.get("dropped_bus")
     assert dropped > 0
     gate.set()
     session.stop()
-    assert sum(taken) + session.ledger.get("dropped_lane") + session.ledger.get("dropped_bus") == 3_000_000
+    assert sum(taken) + session.ledger.get("dropped_exporter") + session.ledger.get("dropped_bus") == 3_000_000
 
 
 def test_the_memory_outlives_the_block():

@@ -166,7 +166,7 @@ def test_a_full_disk_never_leaves_half_a_frame_and_what_it_loses_is_counted(tmp_
     with open_trace(str(path)) as trace:
         assert trace.damage()["lost_bytes"] == 0
         assert trace.rows["page_fault"] == 5000
-    dropped = context.ledger.get("failed_lane", "msgpack")
+    dropped = context.ledger.get("failed_exporter", "msgpack")
     assert dropped >= 5000
     disk.left = 1 << 60
     everything(exporter, context, 5000)
@@ -176,7 +176,7 @@ def test_a_full_disk_never_leaves_half_a_frame_and_what_it_loses_is_counted(tmp_
         assert (trace.clean, trace.state, trace.missing) == (True, "incomplete", dropped)
         assert trace.damage()["lost_names"] == 0
         lost = sum(sum(mark["lost"].values()) for mark in trace.marks if mark["m"] == "lost")
-        assert lost == trace.ledger.get("failed_lane") == dropped
+        assert lost == trace.ledger.get("failed_exporter") == dropped
         assert trace.rows["page_fault"] == 10_000
 
 
@@ -192,9 +192,9 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end_and_the_file_reads(tmp_pa
     with pytest.raises(OutputError, match=r"No space left on device"):
         exporter.close()
     assert context.info.saved == ""
-    assert context.ledger.get("failed_lane") >= 30_000
+    assert context.ledger.get("failed_exporter") >= 30_000
     with open_trace(str(path)) as trace:
         assert trace.state == state
         assert trace.damage()["lost_bytes"] == 0
         assert trace.rows["page_fault"] == 5000
-        assert state == "cut" or trace.missing == context.ledger.get("failed_lane")
+        assert state == "cut" or trace.missing == context.ledger.get("failed_exporter")

@@ -64,11 +64,11 @@ def test_a_large_ledger_still_leaves_an_end_that_is_found(tmp_path):
     exporter, context = started(tmp_path / "x.wst")
     exporter.export(synthetic.mappings(context.strings))
     for i in range(500):
-        context.ledger.set("failed_lane", i, f"exporter_{i}")
+        context.ledger.set("failed_exporter", i, f"exporter_{i}")
     exporter.close()
     with open_trace(str(tmp_path / "x.wst")) as trace:
         assert not trace.parts[0].scanned
-        assert trace.ledger.get("failed_lane") == sum(range(500))
+        assert trace.ledger.get("failed_exporter") == sum(range(500))
 
 
 def test_memory_of_reading_is_bounded(tmp_path):

@@ -10,7 +10,7 @@ from wstrace.terminal import Column, TextTable, start_of, width_of
 from wstrace.text import duration, estimate_mark, number, printable, signed, size
 from wstrace_exporters.live_screen.look import OWNERS, Look
 
-_LONGEST, _LONGEST_FILTER = 300, 60
+_LONGEST = 300
 #: Lines that are not rows: title, state, heads, sum, keys.
 _AROUND = 5
 
@@ -64,22 +64,20 @@ class Screen:
         name: what is traced.
 
     Attributes:
-        view: the name of the view. by: what the owners are. frozen, diff: whether these are on. done: after `q`.
-        typing: whether keys are letters of the filter.
+        view: the name of the view. by: what the owners are. diff: whether it is on. done: after `q`.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.view, self.by = "now", OWNERS[0]
-        self.frozen = self.diff = self.done = self.typing = self._marked = False
-        self.filter = ""
+        self.diff = self.done = self._marked = False
         self._look = self._base = Look()  # the latest one, and the one that changes are counted from
         self._offset = 0
         self._shown = 1
 
     def take(self, look: Look) -> None:
-        """Takes the latest look, unless the screen is frozen."""
-        if self.frozen or look is self._look or not look.time_ns:
+        """Takes the latest look."""
+        if look is self._look or not look.time_ns:
             return
         self._look = look
         # Nothing can have grown since before a look at pages, and owners of another kind are others.
@@ -90,38 +88,19 @@ class Screen:
 
     def press(self, key: str, character: str | None = None) -> None:
         """Answers a key: its name (`space`, `down`, `q`), and the character that it writes."""
-        if self.typing:
-            self._type(key, character)
-        elif character in VIEWS:
+        if character in VIEWS:
             self.view, self._offset = VIEWS[character], 0
         elif character == "o":
             self.by = OWNERS[(OWNERS.index(self.by) + 1) % len(OWNERS)]
-            self.frozen, self._offset = False, 0
-        elif character == " " or key == "space":
-            self.frozen = not self.frozen
+            self._offset = 0
         elif character == "m":
             self._base, self._marked = self._look, True
         elif character == "d":
             self.diff, self._offset = not self.diff, 0
-        elif character == "/":
-            self.typing, self.filter, self._offset = True, "", 0
-        elif key == "escape":
-            self.filter = ""
         elif character == "q" or key == "ctrl+c":
             self.done = True
         else:
             self._scroll(key)
-
-    def _type(self, key: str, character: str | None) -> None:
-        if key == "ctrl+c":
-            self.done = True
-        elif key in ("enter", "escape"):
-            self.typing = False
-            self.filter = "" if key == "escape" else self.filter
-        elif key in ("backspace", "ctrl+h"):
-            self.filter = self.filter[:-1]
-        elif character and character.isprintable() and len(self.filter) < _LONGEST_FILTER:
-            self.filter += character
 
     def _scroll(self, key: str) -> None:
         step = {"down": 1, "up": -1, "pagedown": self._shown, "pageup": -self._shown, "home": -(1 << 30),
@@ -131,14 +110,13 @@ class Screen:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Line]:
-        """The rows of the view, in order, without those that the filter leaves out."""
+        """The rows of the view, in order."""
         now, then = (one.workers if self.view == "workers" else one.owners for one in (self._look, self._base))
         before = {row.whole: row for row in then}
         rows = [Line.of(row, before.pop(row.whole, None), max(self._look.span, 1e-9)) for row in now]
         rows += [Line.of(Row(row.labels, {}), row, 1.0) for row in before.values()]
         quiet = self.view != "now" or self._look.counted  # rows are shown that neither fault nor change
-        rows = [row for row in rows if (row.faults or row.change or (quiet and row.resident))
-                and self.filter.lower() in row.name.lower()]  # fmt: skip
+        rows = [row for row in rows if row.faults or row.change or (quiet and row.resident)]
         if self.diff:
             return sorted((row for row in rows if row.change), key=lambda row: (-abs(row.change), row.name))
         if self.view == "now":
@@ -162,9 +140,8 @@ class Screen:
         heads = [head for head in _COLUMNS[self.view] if head != "PSS" or any(row.pss for row in rows)]
         heads.sort(key=lambda head: self.diff and head != "SINCE")
         owners = "PROCESS" if self.view == "workers" else self._look.by.upper()
-        title = f"{owners}  (filter: {self.filter})" if self.filter or self.typing else owners
         since = {"SINCE": f"SINCE {'MARK' if self._marked else 'START'}"}
-        columns = [*(Column(since.get(head, head)) for head in heads), Column(title, "name")]
+        columns = [*(Column(since.get(head, head)) for head in heads), Column(owners, "name")]
         cells = [[*(_CELLS[head](row) for head in heads), row.name] for row in (*part, sums)]
         head, *table, last = TextTable(columns, cells).lines(width=width, unicode=True)
         if not rows:
@@ -178,7 +155,7 @@ class Screen:
         rate = f"{number(round(look.recent / max(look.span, 1e-9)))} faults/s"
         words = ["faults not recorded" if look.counted else rate, f"{size(look.resident)} resident",
                  f"{number(look.major)} from disk", f"{number(look.lost)} lost"]  # fmt: skip
-        state = "ENDED" if look.ended else "FROZEN" if self.frozen else self.view
+        state = "ENDED" if look.ended else self.view
         return f"{state}  {'  '.join(words)}  {printable(self.name, 60)}"
 
     def _state(self) -> str:
@@ -187,14 +164,10 @@ class Screen:
         return printable(look.level or f"{look.completeness}{every}", _LONGEST)
 
     def _nothing(self) -> str:
-        if not self._look.time_ns:
-            return "waiting for the first look"
-        return "no row has the filter's text; Esc clears it" if self.filter else "nothing to show"
+        return "nothing to show" if self._look.time_ns else "waiting for the first look"
 
     def _keys(self, width: int) -> str:
-        if self.typing:
-            return f"filter: {printable(self.filter)}_   Enter keeps it, Esc clears it"
-        long = "n now  b big  w workers  o owners  space freeze  m mark  d diff  / filter  q quit"
+        long = "n now  b big  w workers  o owners  m mark  d diff  q quit"
         return long if width >= len(long) else long.replace("  ", " ").replace(" owners", "wner")
 
 

@@ -19,7 +19,7 @@ def screen(*looks: Look) -> Screen:
 
 def press(shown: Screen, *keys: str) -> list[str]:
     for key in keys:
-        shown.press({" ": "space", "/": "slash"}.get(key, key), key if len(key) == 1 else None)
+        shown.press(key, key if len(key) == 1 else None)
     return shown.lines(80, 24)
 
 
@@ -53,17 +53,6 @@ def test_workers_shows_the_shared_part_of_each_process():
     assert lines[3].endswith("app (7)")
 
 
-def test_space_freezes_and_a_second_one_goes_on():
-    shown = screen(first())
-    before = press(shown, " ")
-    shown.take(second())
-    assert shown.lines(80, 24) == before
-    assert before[0].startswith("FROZEN")
-    press(shown, " ")
-    shown.take(second())
-    assert "73.0 MiB" in shown.lines(80, 24)[0]
-
-
 def test_m_marks_and_d_shows_only_what_has_changed_since():
     shown = screen(first())
     press(shown, "b", "m", "d")
@@ -75,18 +64,6 @@ def test_m_marks_and_d_shows_only_what_has_changed_since():
     assert "before the trace" not in "\n".join(lines)
     shown.take(replace(second(), owners=[owner("load_model app.py:31", 58 * MIB)], time_ns=3_000_000_000))
     assert any("-12.0 MiB" in line and "before the trace" in line for line in shown.lines(80, 24)), "what is gone"
-
-
-def test_a_filter_is_typed_kept_and_cleared():
-    shown = screen()
-    lines = press(shown, "b", "/", "P", "A", "n", "q")
-    assert not shown.done
-    assert "filter: PAnq_" in lines[-1]
-    lines = press(shown, "backspace", "enter")
-    assert lines[3].endswith("import pandas app.py:3")
-    assert lines[-2].endswith("total of 1")
-    lines = press(shown, "escape")
-    assert lines[-2].endswith("total of 3")
 
 
 def test_o_goes_through_the_owners_and_what_has_grown_is_counted_from_the_first_look_at_them():

@@ -75,7 +75,7 @@ def copy(trace: TraceFile, output: str, *, force: bool = False) -> int:
     ledger, facts, missing = trace.ledger, trace.facts, ""
     if writer.dropped:
         missing = f"{output} lacks {writer.dropped:,} records: {writer.why_dropped}"
-        ledger.add("failed_lane", writer.dropped, "msgpack")
+        ledger.add("failed_exporter", writer.dropped, "msgpack")
         facts = {**facts, "incomplete": missing}
     writer.close(ledger.as_dict(), facts)
     if missing:

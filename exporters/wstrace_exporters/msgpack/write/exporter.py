@@ -60,7 +60,7 @@ class FileExporter(Exporter):
         if self._writer is None:
             return
         if (dropped := self._writer.dropped) > self._counted:
-            self._context.ledger.add("failed_lane", dropped - self._counted, self.name)
+            self._context.ledger.add("failed_exporter", dropped - self._counted, self.name)
             self._counted = dropped
         for column, n in self._writer.left_out.items():
             self._context.ledger.set("without_column", n, column)

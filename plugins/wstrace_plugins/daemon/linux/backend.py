@@ -47,7 +47,7 @@ _WITHOUT_SECONDS, _END_SECONDS, _END_MEMORY = 5.0, 15.0, 1.15
 #: Paths of cgroups in the state: a machine may have very many.
 _MOST_NAMES = 1000
 #: the stages at which a record is lost because those behind it are late
-_LATE = ("lost_kernel", "dropped_bus", "dropped_lane")
+_LATE = ("lost_kernel", "dropped_bus", "dropped_exporter")
 #: the descriptor of what is kept, for the process that goes on
 _KEPT = "_WSTRACE_DAEMON"
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
