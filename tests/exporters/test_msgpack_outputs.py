@@ -15,16 +15,6 @@ from wstrace.errors import OutputError
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 
-def test_an_existing_file_is_overwritten_with_force_only(tmp_path):
-    path = tmp_path / "x.wst"
-    path.write_bytes(b"precious")
-    with pytest.raises(OutputError, match="-f"):
-        started(path)
-    assert path.read_bytes() == b"precious"
-    started(path, force=True)[0].close()
-    assert path.read_bytes() != b"precious"
-
-
 def test_two_writers_on_one_file(tmp_path):
     path = tmp_path / "x.wst"
     exporter, context = started(path)

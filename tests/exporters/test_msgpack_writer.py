@@ -115,13 +115,3 @@ def test_a_process_comes_before_its_faults_though_these_fill_a_frame_first(tmp_p
     with open_trace(str(tmp_path / "x.wst")) as trace:
         read = [(batch.schema.name, set(batch["pid"].tolist())) for batch in trace.read(Selection())]
     assert read == [("process", {7}), ("page_fault", {7}), ("process", {8}), ("page_fault", {8})]
-
-
-def test_a_trace_of_nothing_is_a_whole_trace(tmp_path):
-    exporter, _ = started(tmp_path / "x.wst")
-    exporter.tick()
-    exporter.flush(1)
-    exporter.close()
-    with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.clean
-        assert trace.rows == {}

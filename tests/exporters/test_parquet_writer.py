@@ -50,14 +50,6 @@ def test_no_number_is_unsigned_for_many_engines_have_none(written):
     assert not [field for field in parquet.read_schema(written) if str(field.type).startswith("uint")]
 
 
-def test_duckdb_reads_what_was_recorded(recorded, written):
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect() as connection:
-        found = connection.sql(f"from read_parquet('{written}')").fetchnumpy()
-    for name in NUMBERS:
-        assert (found[name] == recorded[name]).all(), name
-
-
 def test_a_row_may_lack_a_column_and_a_group_may_begin_with_other_names(tmp_path):
     """Batches differ in their columns, and names come in as the trace goes on; the largest numbers keep their bits."""
     strings, most = Dictionary(), (1 << 64) - 1

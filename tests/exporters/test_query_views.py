@@ -33,7 +33,6 @@ from wstrace.session import Session
 from wstrace.testing import ScriptedSource, batch_of
 from wstrace_exporters.msgpack.commands.query import query
 from wstrace_exporters.msgpack.interchange.sql import connect
-from wstrace_exporters.msgpack.interchange.tables import known_tables, meaning, unit
 
 pytest.importorskip("duckdb")
 PAGE, LIB = 4096, 0x7E0000000000
@@ -120,14 +119,6 @@ def test_snapshots_can_be_distinguished(path):
         (59, 8, 5),
     ]
     assert rows(path, "select time_ns, pid, sum(pages) from still_resident group by all") == [(59, 8, 3)]
-
-
-def test_every_column_says_what_it_is():
-    for name, (about, columns) in known_tables().items():
-        assert about, name
-        for column in columns:
-            assert unit(column), f"{name}.{column.name}"
-            assert meaning(column), f"{name}.{column.name}"
 
 
 def test_the_schema_of_a_file_is_that_of_the_query(path):

@@ -9,7 +9,7 @@ from kit.msgpack_scripted import column, recorded
 from kit.object_stores import BUCKET, SECRET, listing, moto, one_file, s3_environment, serving
 
 import wstrace
-from wstrace.errors import TraceFileError, Unavailable
+from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.storage import store as store_module
 from wstrace_exporters.msgpack.storage.urls import shown, without_secrets
 
@@ -135,16 +135,6 @@ def test_a_bucket_without_rights_is_one_line_without_the_secret(status, code, wh
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert SECRET not in done.stderr
-
-
-def test_a_missing_extra_is_one_line_that_names_it(monkeypatch):
-    import sys
-
-    store_module.store_at.cache_clear()
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(Unavailable) as caught:
-        wstrace.open_trace("gs://bucket/x.wst")
-    assert str(caught.value) == "gs:// needs the package obstore, which is not installed; pip install 'wstrace[store]'"
 
 
 def test_an_object_that_is_replaced_by_equal_bytes_is_one_line(large, monkeypatch):

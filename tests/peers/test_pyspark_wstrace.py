@@ -95,12 +95,6 @@ def test_batches_are_in_memory_that_is_freed_without_pythons_lock(folder):
     assert arrow.total_allocated_bytes() - before >= batch.nbytes > 8 * batch.num_rows
 
 
-def test_numbers_are_signed_and_names_are_texts(folder):
-    types = {field.name: field.dataType.simpleString() for field in source(folder).schema().fields}
-    assert (types["pid"], types["va"], types["flags"], types["file"], types["kind"], types["time"]) == (
-        "bigint", "bigint", "smallint", "string", "string", "timestamp_ntz")  # fmt: skip
-
-
 def test_a_window_of_wall_time_and_processes(folder):
     path = folder / "host=b" / "2.wst"
     every = sorted(rows(path, columns="time,time_ns,pid"), key=lambda row: row["time_ns"])
