@@ -1,7 +1,6 @@
 """Parquet as other programs read it: the same rows, few bytes a row, large groups, no unsigned numbers."""
 
 import kit.synthetic_trace as synthetic
-import numpy as np
 import pytest
 
 from wstrace.batch import Dictionary
@@ -26,13 +25,6 @@ def written(trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("parquet") / "x.parquet"
     assert trace.save(str(path)) == ROWS
     return path
-
-
-@pytest.fixture(scope="module")
-def recorded(trace):
-    """The columns as they were recorded, with the bits of signed numbers."""
-    rows = trace.batches(PAGE_FAULT.name, NUMBERS).to_numpy()
-    return {name: rows[name].astype(np.uint64).view(np.int64) for name in NUMBERS}
 
 
 def test_its_groups_are_large_and_its_rows_small(written):
