@@ -81,4 +81,5 @@ def test_a_storm_takes_no_more_than_the_limits_and_passes(storm, tmp_path):
                           "sampled": facts["sampled"], "sessions": facts["sessions"]}))  # fmt: skip
         assert most <= 1.2 * MAX_MEMORY
         assert (after - before) / SECONDS <= 1.5 * MAX_CPU
+        assert later <= 1.2 * start
         assert facts["lost"] or facts["sampled"] > 1

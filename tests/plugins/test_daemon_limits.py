@@ -178,3 +178,19 @@ def test_the_kernel_s_buffers_are_read_every_two_seconds_unless_the_file_says_ot
     path.write_text(f'sources = ["{named}"]\n')
     (source,), _ = Settings(Config.load(str(path), project=False), plugins()).make()
     assert source._pace.seconds == seconds
+
+
+def test_a_session_goes_over_its_memory_and_when_it_has_grown_and_there_is_little_to_do():
+    limits = Limits(0.05, 200)
+    limits.begin(0.0)
+    assert limits.let_go(1.0, 201)
+    assert not limits.let_go(20.0, 100)  # that is what it needs
+    limits.rests(21.0, 0.0)
+    assert not limits.let_go(30.0, 114)
+    assert limits.rests(31.0, 3.0)
+    assert not limits.let_go(31.0, 130), "it is busy"
+    assert not limits.rests(200.0, 3.0)
+    assert limits.let_go(200.0, 130)
+    limits.begin(210.0)
+    assert not limits.let_go(230.0, 130)  # that is what it needs now
+    assert not limits.let_go(231.0, 140)

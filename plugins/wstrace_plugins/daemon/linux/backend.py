@@ -240,6 +240,7 @@ class NodeDaemon:
             OutputError: it has failed.
         """
         kept, limits = self._kept, self._kept.limits
+        limits.begin(time.monotonic())
         while not ended.is_set():
             now = time.monotonic()
             still = limits.rests(now, used())
@@ -248,21 +249,23 @@ class NodeDaemon:
                 source.every, source.still = limits.every, still
             kept.faults = procfs.node_faults().faults
             _check(session)
-            if (taken := resident()) > limits.max_memory:
-                return "max_memory is reached"
+            taken = resident()
+            if reason := limits.let_go(now, taken):
+                return reason
             await _wait(ended, _READ_SECONDS if taken < _NEAR * limits.max_memory else _NEAR_SECONDS)
         return ""
 
     async def _let_go(self, session: Session) -> None:
-        """Ends the session as far as time and memory allow, and executes this process anew."""
+        """Ends the session as far as time, memory and CPU time allow, and executes this process anew."""
         kept = self._kept
+        most_bytes, most_cpu = _END_MEMORY * kept.limits.max_memory, used() + kept.limits.for_the_end
         self._session = None
         kept.after = time.monotonic() + _WITHOUT_SECONDS
         ending, until = asyncio.ensure_future(asyncio.to_thread(session.stop)), time.monotonic() + _END_SECONDS
-        while not ending.done() and time.monotonic() < until and resident() <= _END_MEMORY * kept.limits.max_memory:
+        while not ending.done() and time.monotonic() < until and resident() <= most_bytes and used() <= most_cpu:
             await asyncio.wait([ending], timeout=0.02)
         if not ending.done():
-            self._say("the session could not end in time: what it held back is counted as not recorded")
+            self._say("the session could not end within its limits: what it held back is counted as not recorded")
         elif failed := ending.exception():
             self._say(str(failed))
         else:  # else what it held back is counted as not recorded
