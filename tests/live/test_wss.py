@@ -14,7 +14,7 @@ from kit.command_line import wstrace
 from kit.recorded_run import compiled
 
 from wstrace.errors import TargetExited
-from wstrace_plugins.working_set.commands.wss import Use, referenced
+from wstrace_plugins.working_set.commands.wss import Use, after_emptying, referenced
 
 PAGE, PAGES = mmap.PAGESIZE, 6000
 
@@ -142,6 +142,23 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
     reported_of = {"name": target.file, "kind": "file", "used": uses[target.file]["used"], "resident": PAGES * PAGE}
     assert uses[target.file] == reported_of
     assert shown["used"] == sum(use["used"] for use in shown["uses"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes pages out of another process: needs CAP_SYS_NICE")
+def test_emptying_brings_back_what_is_used_and_says_what_it_cost(program, file):
+    with Target(program, file) as unlocked:
+        assert "add --yes" in wstrace("wss", unlocked.pid, "--for", "200ms", "--by-emptying").stderr
+        unlocked.use(0, 0)
+        timer = threading.Timer(0.7, unlocked.use, (100, 300))
+        timer.start()
+        _, uses, stayed, faults = after_emptying(unlocked.pid, 1.5)
+        timer.join()
+    used = {use.name: use.used // PAGE for use in uses}
+    # a fault maps the pages around that are in the page cache, too
+    assert 300 <= used[unlocked.file] <= 300 + 2 * 512
+    assert faults
+    if len(Path("/proc/swaps").read_text().splitlines()) < 2:
+        assert stayed >= PAGES * PAGE, "private pages stay where there is no swap"
 
 
 def test_no_time_is_refused():

@@ -23,7 +23,7 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     No data is lost: pages come back when they are used, which costs the process time.
     """
     if not yes:
-        _confirm(pid)
+        confirm(pid, "empty")
     done = empty_working_set(pid, others=True)
     if as_json:
         print_json({"pid": done.pid, "name": done.name, "before": done.before, "after": done.after,
@@ -37,12 +37,12 @@ def empty(pid: int, yes: bool, as_json: bool) -> None:
     Output.standard("stdout").show(line, table)
 
 
-def _confirm(pid: int) -> None:
-    """Asks for confirmation on the terminal. Raises UsageError without a terminal."""
+def confirm(pid: int, command: str) -> None:
+    """Asks on the terminal before a command takes pages out. Raises UsageError without a terminal."""
     import sys
 
     if not sys.stdin.isatty():
-        raise UsageError("empty asks before it acts, and nobody is there to answer", "add --yes")
+        raise UsageError(f"{command} asks before it acts, and nobody is there to answer", "add --yes")
     with backend().Space(pid) as space:
         name, owned = printable(space.name), space.owned()
     other = "" if owned else " of another user"

@@ -86,7 +86,7 @@ def clear_referenced(pid: int) -> Callable[[], list[Use]]:
     """
     before = procfs.stat_with_memory(pid)
     if not _works():
-        raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)")
+        raise Unavailable("this kernel does not clear referenced bits (/proc/PID/clear_refs)", "use --by-emptying")
 
     def used() -> list[Use]:
         maps, found = procfs.read_maps(pid), read(pid)

@@ -75,10 +75,7 @@ def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
 
 
 make_keeper = _refusing("Windows frees the memory of a process at its end")
-clear_referenced = _refusing(
-    "Windows does not report which pages were used",
-    "wstrace empty PID takes all out; wstrace delta PID then shows which come back",
-)
+clear_referenced = _refusing("Windows does not report which pages were used", "use --by-emptying")
 file_heat = _refusing("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
 distinct = _refusing("Windows does not say which pages of two processes are one")
 watched_cgroups = _refusing("Windows has no control groups", "use rss=, growth= or end")
