@@ -43,9 +43,8 @@ class Firing(NamedTuple):
     def to_facts(self, begin_ns: int, let_go: Mapping[str, int], asked_seconds: float) -> dict[str, object]:
         """The fact `recording` of a trace file.
 
-        Args:
-            begin_ns: since when records are kept. let_go: stream -> rows that were let go before that.
-            asked_seconds: for how long records were to be kept.
+        begin_ns: since when records are kept. let_go: stream -> rows that were let go before that. asked_seconds: for
+        how long records were to be kept.
         """
         from_ns, from_bytes = self.since(begin_ns)
         return {"time_ns": self.time_ns, "what": self.what, "who": self.who, "how": self.how, "bytes": self.n_bytes,

@@ -87,16 +87,9 @@ class ForeignLinkError(PermissionError):
 def in_folder(path: str, folder: int | None) -> Iterator[int | None]:
     """Yields a descriptor of the folder that holds a path, so that all that is done there is done in the same one.
 
-    Args:
-        path: the path of an output.
-        folder: the descriptor, where the caller has one.
-
-    Yields:
-        None where the path can be left to the system: for a user who is not root, who reaches no more than is his.
-
-    Raises:
-        ForeignLinkError: it is not root who decides where a link on the way leads.
-        OSError: there is no such folder.
+    path: the path of an output. folder: the descriptor, where the caller has one. Yields none where the path can be
+    left to the system: for a user who is not root, who reaches no more than is his. Raises ForeignLinkError: it is not
+    root who decides where a link on the way leads; OSError: there is no such folder.
     """
     held = _held(path) if folder is None else None
     try:
@@ -110,10 +103,7 @@ def make_folders(path: str) -> None:
     """Makes a folder for outputs, and those above it that are missing; a folder that exists already is no error.
 
     As root, none is made where a link leads that is in the hands of another user: os.makedirs() follows all links.
-
-    Raises:
-        ForeignLinkError: as in_folder().
-        OSError: the system refuses, or there is something else under that name.
+    Raises ForeignLinkError: as in_folder(); OSError: the system refuses, or there is something else under that name.
     """
     folder = path.rstrip("/")
     try:
@@ -244,10 +234,8 @@ _FIFO_SECONDS = 0.02
 class Opened(NamedTuple):
     """A descriptor open for writing.
 
-    Attributes:
-        fd: the descriptor, which the caller closes.
-        created: whether this call created the file.
-        regular: whether it is a regular file, which can be truncated and synced.
+    fd: the descriptor, which the caller closes. created: whether this call created the file. regular: whether it is a
+    regular file, which can be truncated and synced.
     """
 
     fd: int
@@ -312,14 +300,9 @@ def whole_file(path: str, *, force: bool = False, folder: int | None = None) -> 
 
     Until then it has a random name in the same folder, which a process that is killed leaves behind. A FIFO, a
     character device and an inherited descriptor are written directly.
-
-    Args:
-        path: the file. force: whether an existing file may be overwritten.
-        folder: a descriptor of the folder that holds the file, where somebody else may exchange that meanwhile; None =
-            the folder is found by its name, each time.
-
-    Raises:
-        OutputError: the file exists and `force` is false, or it cannot be written.
+    force: whether an existing file may be overwritten. folder: a descriptor of the folder that holds the file, where
+    somebody else may exchange that meanwhile; None = the folder is found by its name, each time. Raises OutputError:
+    the file exists and `force` is false, or it cannot be written.
     """
     refuse_url(path)
     with contextlib.ExitStack() as stack:
@@ -358,8 +341,7 @@ def _whole_file(path: str, force: bool, folder: int | None) -> Iterator[IO[bytes
 def link(existing: str, path: str) -> None:
     """Gives a file that wstrace has written one more name; where the file system has no hard links, a copy has it.
 
-    Raises:
-        OutputError: the name is taken, or the system refuses.
+    Raises OutputError: the name is taken, or the system refuses.
     """
     try:
         with callers_rights(), in_folder(existing, None) as here, in_folder(path, None) as there:
@@ -392,8 +374,7 @@ def sync(path: str) -> None:
 def own_folder(path: str) -> None:
     """Makes a folder that only its owner may enter, or accepts an existing one of root, us or the caller of sudo.
 
-    Raises:
-        OutputError: it is a link or no folder, or belongs to another user; or the system refuses.
+    Raises OutputError: it is a link or no folder, or belongs to another user; or the system refuses.
     """
     try:
         plain = path.rstrip("/")  # "link/" is what the link leads to
@@ -412,9 +393,8 @@ def own_folder(path: str) -> None:
 def open_own(path: str) -> int:
     """A descriptor for reading a file that wstrace wrote, opened with the writer's rights; the caller closes it.
 
-    Raises:
-        OutputError: it is no regular file, is a symbolic link, has another hard link or belongs to another user; or the
-            system refuses.
+    Raises OutputError: it is no regular file, is a symbolic link, has another hard link or belongs to another user; or
+    the system refuses.
     """
     try:
         with callers_rights():
@@ -436,9 +416,7 @@ def remove(path: str, folder: int | None = None) -> None:
     """Removes a file with the rights that it was opened with. A missing file is no error.
 
     On Windows another program may have the file open for a moment, so removal is retried for half a second.
-
-    Raises:
-        OSError: the system refuses.
+    Raises OSError: the system refuses.
     """
     for _ in range(10):
         try:

@@ -61,10 +61,8 @@ class _Manager(pluggy.PluginManager):
 class Plugins:
     """The plugins that were found, and the classes that they offer.
 
-    Args:
-        disabled: names of plugins, sources, enrichers or exporters to switch off.
-        allowed: names of the only plugins to load; None = all.
-        third_party: False loads built-in plugins only.
+    disabled: names of plugins, sources, enrichers or exporters to switch off. allowed: names of the only plugins to
+    load; None = all. third_party: False loads built-in plugins only.
     """
 
     def __init__(
@@ -289,10 +287,8 @@ class Plugins:
     def class_of(self, role: str, name: str) -> type[Any]:
         """The class of a source, exporter or enricher.
 
-        Raises:
-            UsageError: the name is unknown (the error suggests the nearest), or its plugin is not loaded.
-            PluginError: it cannot be imported.
-            Unavailable: its plugin does not serve this system.
+        Raises UsageError: the name is unknown (the error suggests the nearest), or its plugin is not loaded;
+        PluginError: it cannot be imported; Unavailable: its plugin does not serve this system.
         """
         known = self._offered(role)
         if name in known:

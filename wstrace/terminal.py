@@ -45,11 +45,8 @@ def elide(names: Sequence[str], room: int, *, unicode: bool = True) -> list[str]
 
     A name that is too wide loses the parameters and return types of C++ functions first, then tags such as
     `.cpython-311-x86_64-linux-gnu`, then its middle. Names that would look the same are numbered.
-
-    Args:
-        names: printable names; equal names get equal results.
-        room: cells; less than 8 counts as 8.
-        unicode: whether to mark what is left out by an ellipsis, instead of `...`.
+    names: printable names; equal names get equal results. room: cells; less than 8 counts as 8. unicode: whether to
+    mark what is left out by an ellipsis, instead of `...`.
     """
     mark, room = "…" if unicode else "...", max(room, 8)
     labels = {name: name for name in dict.fromkeys(names) if width_of(name) <= room}
@@ -196,11 +193,9 @@ Kind = Literal["number", "text", "bar", "name"]
 class Column(NamedTuple):
     """A column of a table.
 
-    Attributes:
-        head: the heading; "" for none.
-        kind: number (right-aligned), text (left-aligned), bar (each cell is a Bar) or name (left-aligned; the only kind
-            that is cut, allowed in the last column only).
-        spare: whether the column may be left out on a narrow terminal, the last such column first.
+    head: the heading; "" for none. kind: number (right-aligned), text (left-aligned), bar (each cell is a Bar) or name
+    (left-aligned; the only kind that is cut, allowed in the last column only). spare: whether the column may be left
+    out on a narrow terminal, the last such column first.
     """
 
     head: str
@@ -211,12 +206,9 @@ class Column(NamedTuple):
 class TextTable(NamedTuple):
     """A table to show.
 
-    Attributes:
-        columns: from left to right; a line of headings is shown if any column has one.
-        rows: one cell per column for each row.
-        total: the number of rows including those not shown; 0 = the number of `rows`.
-        strong: the indexes of the rows to emphasize.
-        whole: whether to keep all columns and never cut, however narrow the terminal is.
+    columns: from left to right; a line of headings is shown if any column has one. rows: one cell per column for each
+    row. total: the number of rows including those not shown; 0 = the number of `rows`. strong: the indexes of the rows
+    to emphasize. whole: whether to keep all columns and never cut, however narrow the terminal is.
     """
 
     columns: Sequence[Column]
@@ -234,10 +226,9 @@ class TextTable(NamedTuple):
     def lines(self, *, width: int | None, unicode: bool, colors: bool = False) -> Iterator[str]:
         """Yields the lines: the headings, the rows, and how many rows are not shown.
 
-        Args:
-            width: the width of the terminal in cells; None = no terminal: nothing is cut or left out.
-            unicode: whether the output's encoding has block characters.
-            colors: whether to mark headings, strong rows and bars as a terminal shows them.
+        width: the width of the terminal in cells; None = no terminal: nothing is cut or left out. unicode: whether the
+        output's encoding has block characters. colors: whether to mark headings, strong rows and bars as a terminal
+        shows them.
         """
         columns = self.columns
         texts = [[printable(column.head)] for column in columns]
@@ -292,10 +283,9 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tu
 class Output:
     """A text stream for reports.
 
-    Attributes:
-        terminal: whether it is a terminal, so that lines are cut to its width and styles are used.
-        unicode: whether its encoding has block characters and an ellipsis.
-        broken: whether its reader closed the pipe (`| head`) or it was closed; later text is discarded.
+    terminal: whether it is a terminal, so that lines are cut to its width and styles are used. unicode: whether its
+    encoding has block characters and an ellipsis. broken: whether its reader closed the pipe (`| head`) or it was
+    closed; later text is discarded.
     """
 
     def __init__(self, stream: TextIO, *, name: str = "the terminal", width: int | None = None) -> None:
@@ -313,8 +303,7 @@ class Output:
     def standard(cls, name: str, *, width: int | None = None) -> Output:
         """The present stdout or stderr of this process; nowhere when it has none, as under pythonw.
 
-        Args:
-            width: the cells of a line where it is no terminal; None = as many as it takes.
+        width: the cells of a line where it is no terminal; None = as many as it takes.
         """
         return cls(getattr(sys, name) or io.StringIO(), name=name, width=width)
 
@@ -380,10 +369,7 @@ class Output:
 def progress_bar(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
     """Yields a function that advances the bar by a number of steps out of `total`.
 
-    Args:
-        what: the label of the bar.
-        total: the number of steps when the work is done.
-        shown: False draws no bar.
+    what: the label of the bar. total: the number of steps when the work is done. shown: False draws no bar.
     """
     if not shown:
         yield lambda _: None

@@ -27,10 +27,8 @@ def paired(
 ) -> list[tuple[T | None, T | None]]:
     """Pairs of what is the same in both, and what only one of them has, beside None.
 
-    Args:
-        first, second: what the two runs have.
-        names: what two things have in common that are the same, the surest first. A thing is paired by the first name
-            which it alone has in its run, and one alone in the other run.
+    first, second: what the two runs have. names: what two things have in common that are the same, the surest first. A
+    thing is paired by the first name which it alone has in its run, and one alone in the other run.
     """
     pairs: list[tuple[T | None, T | None]] = []
     left, right = list(first), list(second)
@@ -54,8 +52,7 @@ def _alone(things: Sequence[T], name: Callable[[T], Hashable]) -> dict[Hashable,
 def shift_between(first: Sequence[int], second: Sequence[int]) -> int | None:
     """By how many lines a function has moved; None where its lines do not tell.
 
-    Args:
-        first, second: lines of the function that hold memory in either run, those that hold the most first.
+    first, second: lines of the function that hold memory in either run, those that hold the most first.
     """
     one, other = set(first[:_LINES]), set(second[:_LINES])
     fits = Counter(b - a for a in one for b in other)

@@ -203,11 +203,7 @@ class Baseline:
 
     @classmethod
     def load(cls, path: str) -> Self:
-        """Reads it.
-
-        Raises:
-            UsageError: it cannot be read, or is no baseline.
-        """
+        """Reads it. Raises UsageError: it cannot be read, or is no baseline."""
         try:
             with open(path, "rb", opener=_opened) as file:
                 regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)

@@ -18,9 +18,7 @@ class CallTree:
 
     A row's parent must have come before it, so that a walk to the root ends whatever a file contains. A row with any
     other parent is kept as one of which the callers were cut.
-
-    Attributes:
-        strings: the dictionary that `function` and `file` are codes of: that of the first batch.
+    strings: the dictionary that `function` and `file` are codes of: that of the first batch.
     """
 
     LIMIT = 1 << 22
@@ -94,11 +92,7 @@ class CallTree:
     def stacks(self, leaves: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The ids of several stacks' frames, innermost first, one stack behind the other; and where each begins.
 
-        Args:
-            leaves: ids as known() returns them, shape (n,).
-
-        Returns:
-            The ids; n + 1 places in these.
+        leaves: ids as known() returns them, shape (n,). Returns the ids; n + 1 places in these.
         """
         at, parent = leaves.astype(np.intp), self._columns["parent"]
         rows, depth = np.flatnonzero(at), np.zeros(len(at) + 1, np.intp)
@@ -118,9 +112,7 @@ class CallTree:
     def first_above(self, leaves: NDArray[np.intp], wanted: NDArray[np.bool_]) -> NDArray[np.intp]:
         """For each stack its innermost frame of a set; 0 where it has none.
 
-        Args:
-            leaves: ids as known() returns them, shape (n,).
-            wanted: by id, whether the frame is in the set.
+        leaves: ids as known() returns them, shape (n,). wanted: by id, whether the frame is in the set.
         """
         at, parent = leaves.copy(), self._columns["parent"]
         going = np.flatnonzero((at != 0) & ~wanted[at])

@@ -31,8 +31,7 @@ MOST = 30
 class Change(Row):
     """A row of two runs: `first` and `second`, and what the second run has more: `change`, of that `private`, `shared`.
 
-    Attributes:
-        was: its file, package or label in the first run, where that is another one.
+    was: its file, package or label in the first run, where that is another one.
     """
 
     __slots__ = ("was",)
@@ -136,11 +135,7 @@ def _change(first: Sequence[Row], second: Sequence[Row]) -> Change:
 class Run:
     """One of the two runs: its resident pages at a moment.
 
-    Args:
-        trace: its trace. at: see Snapshots.at().
-
-    Raises:
-        TraceFileError: it has no whole snapshot.
+    at: see Snapshots.at(). Raises TraceFileError: it has no whole snapshot.
     """
 
     def __init__(self, trace: Recorded, at: str | int) -> None:
@@ -188,17 +183,9 @@ class Run:
 class Comparison:
     """What the second of two runs has more or less in memory.
 
-    Args:
-        first, second: their traces.
-        at: the moment, as of Snapshots.at(); None = the peak if both have looked for it (`-s peak_snapshot`), else the
-            last snapshot of each process.
-
-    Attributes:
-        first, second: the runs.
-
-    Raises:
-        TraceFileError: a trace has no whole snapshot.
-        UsageError: there is no such mark.
+    at: the moment, as of Snapshots.at(); None = the peak if both have looked for it (`-s peak_snapshot`), else the last
+    snapshot of each process. first, second: the runs. Raises TraceFileError: a trace has no whole snapshot; UsageError:
+    there is no such mark.
     """
 
     def __init__(self, first: Recorded, second: Recorded, at: str | int | None = None) -> None:
@@ -238,8 +225,7 @@ class Comparison:
     def rows(self, by: str) -> list[Change]:
         """All rows by a dimension, the largest change first. Each column sums to that of the totals.
 
-        Raises:
-            UsageError: the runs cannot be compared so.
+        Raises UsageError: the runs cannot be compared so.
         """
         if why := self.why_not(by):
             raise UsageError(f"not compared by {by}: {why}", "use --by file")
@@ -248,8 +234,7 @@ class Comparison:
     def report(self, by: str = "", *, everything: bool = False) -> Report:
         """The comparison as a report by a dimension; "" = package, or file where owners cannot be compared.
 
-        Args:
-            everything: also the rows that did not change: these sum to the totals.
+        everything: also the rows that did not change: these sum to the totals.
         """
         why = self.why_not("package")
         by = by or ("file" if why else "package")

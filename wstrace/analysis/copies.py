@@ -75,10 +75,8 @@ class _Events(NamedTuple):
 def sharing(faults: Faults, losses: Losses, copyable: NDArray[np.bool_], held: Held, ends: Ends) -> Copies:
     """Counts the holders of every page that was faulted on after a fork; not in families past _MOST_STEPS.
 
-    Args:
-        faults: all faults. losses: all losses.
-        copyable: of each fault, whether a write to its page by one process leaves it as it was for the others.
-        held: pages that were there without a fault. ends: of processes.
+    copyable: of each fault, whether a write to its page by one process leaves it as it was for the others. held: pages
+    that were there without a fault. ends: of processes.
     """
     ranges = np.arange(len(losses) + 1)
     forks = np.flatnonzero(np.isin(losses.event(ranges), FORKS))

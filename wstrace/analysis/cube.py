@@ -176,12 +176,8 @@ class Cube:
     def count(self, keys: Columns, sums: Columns) -> NDArray[np.uint32]:
         """Adds rows; keys and measures that they lack are 0.
 
-        Args:
-            keys: name -> the key of each row, shape (n,).
-            sums: measure -> the amount of each row, shape (n,); bools count 1.
-
-        Returns:
-            The cell of each row, shape (n,).
+        keys: name -> the key of each row, shape (n,). sums: measure -> the amount of each row, shape (n,); bools count
+        1. Returns the cell of each row, shape (n,).
         """
         of = self._cells(keys)
         for name, values in sums.items():

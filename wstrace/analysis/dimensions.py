@@ -55,9 +55,8 @@ class Labels(NamedTuple):
 class Row:
     """A row of a table.
 
-    Attributes:
-        labels: one for each dimension that rows are by. values: measure -> its sum.
-        label: the texts of its labels. whole: what tells it from all other rows.
+    labels: one for each dimension that rows are by. values: measure -> its sum. label: the texts of its labels. whole:
+    what tells it from all other rows.
     """
 
     __slots__ = ("label", "labels", "values", "whole")
@@ -113,9 +112,8 @@ def most_of(
 ) -> str:
     """`92.8 import pandas app.py:2, ~61.3 load app.py:4, ...`: up to three of these that have a share of the whole.
 
-    Args:
-        parts: name, amount and what of that is estimated, those with the most first.
-        whole: of all. written: an amount in words. share: the least one that is named.
+    parts: name, amount and what of that is estimated, those with the most first. whole: of all. written: an amount in
+    words. share: the least one that is named.
     """
     some = [part for part in parts if abs(part[1]) >= max(share * abs(whole), 1)][:3]
     words = [f"{estimate_mark(n, doubtful, written)}{written(n)} {name}" for name, n, doubtful in some]
@@ -125,8 +123,7 @@ def most_of(
 def rows_of(labels: Labels, sums: Mapping[str, NDArray[Any]], sort: str = "faults") -> list[Row]:
     """The rows of cells by their labels, those with most of a measure first, equal ones by label.
 
-    Args:
-        labels: those of the rows. sums: measure -> its sum of each cell. sort: the measure.
+    labels: those of the rows. sums: measure -> its sum of each cell. sort: the measure.
     """
     totals = {name: np.bincount(labels.of[: len(one)], one, len(labels.labels)) for name, one in sums.items()}
     found = []

@@ -144,10 +144,8 @@ def _representative(frames: Iterable[Frame]) -> Frame:
 class Frames:
     """Names the frames of a tree. Native ones are resolved in bulk, so that each file is opened once.
 
-    Args:
-        tree: the call sites.
-        rule: decides which source files are the program's own.
-        symbolizer: names native frames; None = they have the name `[unknown]`.
+    rule: decides which source files are the program's own. symbolizer: names native frames; None = they have the name
+    `[unknown]`.
     """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None = None) -> None:

@@ -45,9 +45,8 @@ _NAMED, _SHARE = 3, 0.03
 class ImportRow(Row):
     """A module within those that imported it; its values are what came while it was the innermost one being imported.
 
-    Attributes:
-        path: the names of those and its own, the outermost first; a name in parentheses is that of no module.
-        all: its values and those of what it imported.
+    path: the names of those and its own, the outermost first; a name in parentheses is that of no module. all: its
+    values and those of what it imported.
     """
 
     __slots__ = ("all", "path")
@@ -71,11 +70,8 @@ class ImportRow(Row):
 def imports(trace: Recorded, at: str | int = "peak", pids: Sequence[int] = ()) -> Report:
     """What each imported module brought of the resident pages at a moment; rows stand before those that they imported.
 
-    Args:
-        trace: the trace. at: see report(). pids: the processes; () = all.
-
-    Raises:
-        UsageError: there are no Python stacks in the trace, or there is no such mark.
+    at: see report(). pids: the processes; () = all. Raises UsageError: there are no Python stacks in the trace, or
+    there is no such mark.
     """
     found = report(trace, ("import",), at, chosen=Filter(pids=pids))
     cube = found.cube

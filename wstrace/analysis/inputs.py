@@ -112,16 +112,9 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
     """What compositions at several moments need, and how many faults there are; its faults are counted in a cube.
 
     All have the same columns but those of the resident pages.
-
-    Args:
-        trace: the trace.
-        moments: at least one.
-        cube: counts the faults, and learns the names.
-        chosen: which faults it counts.
-
-    Raises:
-        UsageError: there is no such mark, or no snapshot up to that time.
-        TraceFileError: the snapshots of a moment claim more pages than are held in memory here.
+    moments: at least one. cube: counts the faults, and learns the names. chosen: which faults it counts. Raises
+    UsageError: there is no such mark, or no snapshot up to that time; TraceFileError: the snapshots of a moment claim
+    more pages than are held in memory here.
     """
     processes = cube.names.processes
     for stream in (CALL_SITE, MAPPING, PROCESS):

@@ -58,12 +58,8 @@ class Losses:
 
     What happened are ranges, numbered from 1 in order of time; 0 = nothing. A move has two: the one that it left, and
     the one where its content arrived. A query takes O(log n): the ranges are the nodes of a segment tree.
-
-    Attributes:
-        row: of each range, the row of `rows`; -1 of 0.
-        arrived: of each range, whether the content of a move arrived there.
-        time: of each range, ns; 0 of 0.
-        rows: the losses.
+    row: of each range, the row of `rows`; -1 of 0. arrived: of each range, whether the content of a move arrived there.
+    time: of each range, ns; 0 of 0. rows: the losses.
     """
 
     def __init__(self, rows: LossRows) -> None:
@@ -121,9 +117,7 @@ class Losses:
     def latest(self, keys: NDArray[np.uint64], limits: NDArray[np.intp]) -> NDArray[np.intp]:
         """The last range that covers each page, of those up to its limit; 0 = none. Shape (n,).
 
-        Args:
-            keys: pages, u64; ascending ones are found fastest.
-            limits: see upto().
+        keys: pages, u64; ascending ones are found fastest. limits: see upto().
         """
         if not len(self) or not len(keys):
             return np.zeros(len(keys), np.intp)

@@ -32,9 +32,7 @@ class Processes:
     The column `host` of a merged trace distinguishes its hosts. Processes of the further hosts are numbered downwards
     from 2**32 - 2, where no system has pids: Linux ends at 2**22 (PID_MAX_LIMIT), and Windows gives out the smallest
     free ones.
-
-    Args:
-        limit: processes of further hosts that get a number; those past it share UNNUMBERED.
+    limit: processes of further hosts that get a number; those past it share UNNUMBERED.
     """
 
     def __init__(self, limit: int) -> None:
@@ -83,9 +81,7 @@ class ProcessNames:
     """The last names, titles and parents of processes, by number (see Processes), from rows of PROCESS in time order.
 
     A title (`postgres: checkpointer`) holds until its process executes another program, and goes before its name.
-
-    Args:
-        limit: the most names, titles and parents that are kept; past it the older half of them is forgotten.
+    limit: the most names, titles and parents that are kept; past it the older half of them is forgotten.
     """
 
     def __init__(self, limit: int) -> None:
@@ -108,8 +104,7 @@ class ProcessNames:
     ) -> None:
         """Takes rows of PROCESS, with the numbers of their processes.
 
-        Args:
-            own: whether a row is of the process, not of one of its further threads.
+        own: whether a row is of the process, not of one of its further threads.
         """
         # An exit row has the name that the thread was born with, not the one that it has given itself since.
         named = (names != 0) & (events != PROCESS_EXIT) & (events != PROCESS_TITLE)
@@ -138,8 +133,7 @@ class ProcessNames:
     def code(self, process: int, tid: int = 0) -> int:
         """The code of the last name of a thread, else of its process, else of what that was forked from; 0 = none.
 
-        Args:
-            tid: the thread; 0, or the process itself = its first one.
+        tid: the thread; 0, or the process itself = its first one.
         """
         if tid and tid != process and (found := self._names.get(process << 32 | tid)):
             return found
@@ -153,9 +147,7 @@ class ProcessNames:
         """process -> `worker 2 of 4711`, the second fork that executes the program of its parent, or `main`, that one.
 
         Of a pid that was given out again it says with how many earlier processes this one shares its row.
-
-        Args:
-            pid_of: gives the pid of a number.
+        pid_of: gives the pid of a number.
         """
         counts: dict[int, int] = {}
         found = {}
@@ -186,13 +178,9 @@ _LIMIT = 1 << 16
 class Names:
     """The call sites, mappings, instructions and processes of a trace, so far as its batches have named them.
 
-    Args:
-        context: has what resolves addresses; None = these have no names.
-        rule: decides which source files are the program's own.
-
-    Attributes:
-        strings: the dictionary that codes point into: that of the first batch.
-        seen: the numbers of all that the trace names.
+    context: has what resolves addresses; None = these have no names. rule: decides which source files are the program's
+    own. strings: the dictionary that codes point into: that of the first batch. seen: the numbers of all that the trace
+    names.
     """
 
     def __init__(self, context: Context | None = None, rule: OwnRule | None = None) -> None:

@@ -74,10 +74,8 @@ class OwnRule:
 
     A file is the program's own if it lies outside of `lib/pythonX.Y`, `site-packages` and `dist-packages` and is not
     `<frozen ...>`.
-
-    Args:
-        own: files and folders that are the program's own wherever they lie.
-        not_own: files and folders that are not. The deepest folder of both lists that holds a file decides.
+    own: files and folders that are the program's own wherever they lie. not_own: files and folders that are not. The
+    deepest folder of both lists that holds a file decides.
     """
 
     def __init__(self, own: Sequence[str] = (), not_own: Sequence[str] = ()) -> None:

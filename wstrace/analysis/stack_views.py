@@ -51,12 +51,9 @@ STACKS = Schema(
 class Label(NamedTuple):
     """The name of a row in one dimension.
 
-    Attributes:
-        text: as tables show it, as it came from the target (print it through wstrace.text.printable).
-        whole: the same, of which no two are equal; "" = text.
-        file, line, function, package: of its place, "" and 0 = not known.
-        frames: those of a stack, innermost first.
-        reason: why the owner is not known.
+    text: as tables show it, as it came from the target (print it through wstrace.text.printable). whole: the same, of
+    which no two are equal; "" = text. file, line, function, package: of its place, "" and 0 = not known. frames: those
+    of a stack, innermost first. reason: why the owner is not known.
     """
 
     text: str
@@ -94,10 +91,7 @@ def _of_frame(frame: Frame, text: str) -> Label:
 class StackViews:
     """Labels the stacks of a tree.
 
-    Args:
-        tree: the call sites.
-        rule: decides which source files are the program's own.
-        symbolizer: names native frames.
+    rule: decides which source files are the program's own. symbolizer: names native frames.
     """
 
     def __init__(self, tree: CallTree, rule: OwnRule, symbolizer: Symbolizer | None) -> None:
@@ -204,9 +198,7 @@ def whole(frames: Sequence[Frame]) -> str:
 def imported(tree: CallTree, leaves: NDArray[np.intp], nodes: NDArray[np.intp]) -> list[str]:
     """For each stack the package or module that one of its frames was importing; "" = none.
 
-    Args:
-        leaves: innermost call sites, shape (n,).
-        nodes: a frame of each stack, shape (n,).
+    leaves: innermost call sites, shape (n,). nodes: a frame of each stack, shape (n,).
     """
     first, below = _outermost_module(tree, leaves, nodes)
     files = np.where(any_that_begins(tree, "file", IMPORT_SYSTEM)[below] & (nodes != 0), tree.column("file")[first], 0)
@@ -256,11 +248,7 @@ def stack_rows(
 ) -> Batch:
     """All call sites of a tree, with some of the columns of STACKS.
 
-    Args:
-        tree: the call sites.
-        strings: the dictionary that the texts go into.
-        wanted: the names of these columns.
-        symbolizer: names native frames.
+    strings: the dictionary that the texts go into. wanted: the names of these columns. symbolizer: names native frames.
     """
     ids, names, code = tree.ids(), set(wanted), strings.code
     columns = {}

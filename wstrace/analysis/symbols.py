@@ -95,12 +95,8 @@ class MappingTable:
 class Symbolizer:
     """Names the addresses of batches. The distinct offsets in each file are resolved once per batch.
 
-    Args:
-        context: provides the resolver `sections`.
-        live: the processes are alive, so files are read as they see them; None = live if the context says so.
-
-    Attributes:
-        mappings: the mappings of the trace so far.
+    context: provides the resolver `sections`. live: the processes are alive, so files are read as they see them; None =
+    live if the context says so. mappings: the mappings of the trace so far.
     """
 
     def __init__(self, context: Context, *, live: bool | None = None) -> None:
@@ -135,13 +131,9 @@ class Symbolizer:
     ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
         """The places of the addresses in a batch's column.
 
-        Args:
-            batch: rows with mapping ids.
-            address, mapping, file: the columns: "va", "mapping", "file", or "pc", "pc_mapping", "pc_file".
-
-        Returns:
-            For each row an index into the places. A place is a Place in an image or other file, or the name (`[heap]`,
-            `[kernel]`, `[unknown]`) where there is no file offset.
+        batch: rows with mapping ids. address, mapping, file: the columns: "va", "mapping", "file", or "pc",
+        "pc_mapping", "pc_file". Returns for each row an index into the places. A place is a Place in an image or other
+        file, or the name (`[heap]`, `[kernel]`, `[unknown]`) where there is no file offset.
         """
         columns, unknown = batch.columns, np.zeros(len(batch), np.uint32)
         known, rows = self.mappings.find(columns.get(mapping, unknown))
@@ -160,14 +152,9 @@ class Symbolizer:
     ) -> tuple[NDArray[np.intp], Sequence[Place | str]]:
         """The places at offsets in the files of mappings, as call sites give them.
 
-        Args:
-            mappings: ids, shape (n,).
-            offsets: in the file of each, u64, shape (n,).
-            strings: the dictionary that the mappings' names are codes of.
-            lines: find their source lines, too.
-
-        Returns:
-            As coded() does; an unknown mapping has the name `[unknown]`.
+        mappings: ids, shape (n,). offsets: in the file of each, u64, shape (n,). strings: the dictionary that the
+        mappings' names are codes of. lines: find their source lines, too. Returns as coded() does; an unknown mapping
+        has the name `[unknown]`.
         """
         known, rows = self.mappings.find(mappings)
         index, places = np.zeros(len(mappings), np.intp), list[Place | str]([UNKNOWN])
@@ -252,9 +239,7 @@ class Instructions:
 
     Processes have a file at different addresses, of which only the place in a page is the same, and a program has many
     instructions at each place of a page: of a postgres, 4,077 faults of `fork` were counted as 8,914.
-
-    Args:
-        limit: how many mappings are known. Of further ones the place in a page is all that tells instructions apart.
+    limit: how many mappings are known. Of further ones the place in a page is all that tells instructions apart.
     """
 
     LIMIT = 1 << 22

@@ -66,12 +66,9 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[list[NDArray[np.intp]], NDArray[Any]]:
     """The distinct combinations of the columns' rows and how often each occurs; 10 to 20 ns per row.
 
-    Args:
-        columns: integers (as wide as i64 holds), each shape (n,).
-        weights: the count of each row instead of 1, shape (n,); sums are exact up to 2**53.
-
-    Returns:
-        One array of values per column, each shape (k,), in ascending order of the combination; the counts, i64 (k,).
+    columns: integers (as wide as i64 holds), each shape (n,). weights: the count of each row instead of 1, shape (n,);
+    sums are exact up to 2**53. Returns one array of values per column, each shape (k,), in ascending order of the
+    combination; the counts, i64 (k,).
     """
     n, cells = len(columns[0]), 1
     values_of: list[NDArray[np.intp]] = []
@@ -169,8 +166,7 @@ def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
 class Numbers:
     """Gives each distinct value of 64 bits a number from 1 on, in the order in which they come; 0 is 0.
 
-    Args:
-        most: how many numbers there are; further values have the number 0.
+    most: how many numbers there are; further values have the number 0.
     """
 
     def __init__(self, most: int = 1 << 32) -> None:

@@ -38,11 +38,8 @@ class Timeline:
 
     Its figures are those of the rows, cut by the time of the fault that made a page arrive: over all times they sum to
     these, with what has no known fault at no time.
-
-    Args:
-        of: the composition.
-        edges: n + 1 times in ns on the records' clock, ascending; time i is from edges[i] up to before edges[i + 1].
-        pids: the processes of which the faults count; () = all.
+    edges: n + 1 times in ns on the records' clock, ascending; time i is from edges[i] up to before edges[i + 1]. pids:
+    the processes of which the faults count; () = all.
     """
 
     def __init__(self, of: Composition, edges: NDArray[np.uint64], pids: Collection[int] = ()) -> None:

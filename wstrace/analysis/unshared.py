@@ -28,11 +28,7 @@ _CUT = np.int64(-1)
 def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
     """The copies of pages that processes shared since a fork, as a report: `copied`, and of these `at_the_end`.
 
-    Args:
-        trace: the trace. by: names of dimensions.
-
-    Raises:
-        UsageError: there is no such dimension.
+    Raises UsageError: there is no such dimension.
     """
     found = Unshared(Composition(trace, by=by))
     if found.earlier and (report := _of_earlier_forks(trace, by)) is not None:
@@ -54,14 +50,9 @@ class Unshared:
 
     A copy is a fault that made one more page: of k processes that hold a page at most k - 1 copy it, because the last
     one takes it over. So the sum is what the copies cost in memory, and not the number of writes.
-
-    Args:
-        of: the trace's composition; the snapshots that it read show pages that no fault was on.
-
-    Attributes:
-        copies: faults, as places in the history's faults.
-        total: bytes that were copied. at_the_end: those of them that ending interpreters copied.
-        pages: of each how many copies it stands for; more than itself where one of several faults was recorded.
+    of: the trace's composition; the snapshots that it read show pages that no fault was on. copies: faults, as places
+    in the history's faults. total: bytes that were copied. at_the_end: those of them that ending interpreters copied.
+    pages: of each how many copies it stands for; more than itself where one of several faults was recorded.
     """
 
     def __init__(self, of: Composition) -> None:

@@ -26,11 +26,7 @@ _ENDING = ("SIGTERM", "SIGHUP")
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal other than Ctrl-C that ends the command.
-
-    Args:
-        number: the number of the signal.
-    """
+    """A signal other than Ctrl-C that ends the command. number: the number of the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

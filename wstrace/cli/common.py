@@ -84,8 +84,7 @@ def print_json(value: Any) -> None:
 def exit_on_exporter_error(session: Session) -> None:
     """Raises OutputError (exit code 123) when an exporter of a stopped session failed.
 
-    Raises:
-        OutputError: why each of the exporters failed that did, and which one it was if there were several.
+    Raises OutputError: why each of the exporters failed that did, and which one it was if there were several.
     """
     queues = session.exporter_queues
     if failed := [(queue.name, why) for queue in queues if (why := queue.error or queue.detached)]:

@@ -32,8 +32,7 @@ def doctor(as_json: bool, config: str | None, every_option: bool) -> None:
 def examine(plugins: Plugins, config: Config) -> dict[str, Any]:
     """Probes every source and returns the findings as plain values for print_json().
 
-    Returns:
-        `system`, `sources` (level, why, remedy), `remedies`, `options` (value, origin) and `failed` plugins.
+    Returns `system`, `sources` (level, why, remedy), `remedies`, `options` (value, origin) and `failed` plugins.
     """
     try:
         platform = plugins.platform

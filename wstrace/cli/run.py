@@ -127,12 +127,8 @@ def with_sources_by_the_way(recording: Recording) -> Tracing:
 def command_of(words: Sequence[str], *, literal: bool) -> Sequence[str]:
     """The command line that the words after the options mean.
 
-    Args:
-        words: what the user wrote.
-        literal: whether `--` stood before the words, which are then the command itself.
-
-    Raises:
-        UsageError: there is no command; or -m or -c has no value.
+    words: what the user wrote. literal: whether `--` stood before the words, which are then the command itself. Raises
+    UsageError: there is no command; or -m or -c has no value.
     """
     if not words:
         raise UsageError("no command to trace", "write: wstrace run -- COMMAND ...")

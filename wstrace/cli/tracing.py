@@ -159,11 +159,9 @@ class Recording:
     def record(self, targets: Sequence[Target], command: Sequence[str] = (), *, groups: Sequence[Group] = ()) -> int:
         """Traces what is given as the options ask, to the end; returns the exit code. For the arguments, see Session.
 
-        Raises:
-            UsageError: a name, an option or a configuration key is unknown.
-            PluginError: a source or enricher failed, and no command was launched.
-            OutputError: an exporter failed.
-            LossError: records were lost under --fail-on-loss.
+        Raises UsageError: a name, an option or a configuration key is unknown; PluginError: a source or enricher
+        failed, and no command was launched; OutputError: an exporter failed; LossError: records were lost under
+        --fail-on-loss.
         """
         with ExitStack() as opened:
             with before_the_trace():

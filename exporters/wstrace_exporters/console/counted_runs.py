@@ -50,12 +50,8 @@ def _to_the_end(target: Target) -> tuple[int, Usage]:
 class Runs:
     """The runs of a command.
 
-    Args:
-        platform: launches it. command: its words. to_stderr: whether what it prints
-            goes there.
-
-    Attributes:
-        figures: of each run that counts: `peak`, `faults` and `major`, as far as the system says them.
+    platform: launches it. command: its words. to_stderr: whether what it prints goes there. figures: of each run that
+    counts: `peak`, `faults` and `major`, as far as the system says them.
     """
 
     def __init__(self, platform: Platform, command: Sequence[str], *, to_stderr: bool) -> None:

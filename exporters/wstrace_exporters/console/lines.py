@@ -38,8 +38,7 @@ _CACHED = 1 << 14  # stacks whose text is cached
 class Stacks:
     """The keys `stack`, `stack_reason` and `stack_truncated` as text, made once for each distinct stack.
 
-    Args:
-        frames: names the frames.
+    frames: names the frames.
     """
 
     def __init__(self, frames: Frames) -> None:

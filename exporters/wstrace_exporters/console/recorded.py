@@ -51,12 +51,9 @@ def recording_options(command: Callable[..., int]) -> Callable[..., int]:
 def trace_of(target: tuple[str, ...], options: dict[str, Any], *, literal: bool) -> Iterator[tuple[Trace, int]]:
     """The trace to tell of, and the exit code to pass on: a recorded one, or one that is recorded now.
 
-    Args:
-        target: what the user named. literal: whether `--` stood before it, so that it is a command.
-        options: of the command: output, force, duration, sources.
-
-    Raises:
-        OutputError: the trace lacks records; after the report of what is there, if there is any.
+    target: what the user named. literal: whether `--` stood before it, so that it is a command. options: of the
+    command: output, force, duration, sources. Raises OutputError: the trace lacks records; after the report of what is
+    there, if there is any.
     """
     import wstrace
 

@@ -34,8 +34,7 @@ def parts(report: Report, *, top: int, names: Sequence[str] = ()) -> list[str | 
 def table(report: Report, top: int, only: Sequence[str] = ()) -> TextTable:
     """The rows with the most, and the total of all; shares and bars are of the measure that leads.
 
-    Args:
-        only: the columns beside that measure; () = all.
+    only: the columns beside that measure; () = all.
     """
     names = report.measures
     lead, change = report.lead, report.lead in ("change", "grown")

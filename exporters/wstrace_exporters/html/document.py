@@ -27,12 +27,7 @@ _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def document(title: str, data: dict[str, Any]) -> bytes:
-    """The page as UTF-8.
-
-    Args:
-        title: of the window.
-        data: plain values for JSON; names in it are text, never markup.
-    """
+    """The page as UTF-8. title: of the window. data: plain values for JSON; names in it are text, never markup."""
     script, style = _script(), _style()
     hashes = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     policy = f"default-src 'none'; {hashes}; img-src data:"

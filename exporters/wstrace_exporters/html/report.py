@@ -27,10 +27,9 @@ _STATES = {"cut": "the file is cut: what came behind its end is not known",
 def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "", by: str = "") -> int:
     """Writes the report; returns the number of faults, of two runs that of the rows that differ.
 
-    Args:
-        trace: the trace. file: an open binary file.
-        at: the moment of which the resident pages count: `peak`, `exit`, `start` or the text of a mark; "" = the peak.
-        before: the trace file of an earlier run, with which this one is compared. by: the dimension of that.
+    file: an open binary file. at: the moment of which the resident pages count: `peak`, `exit`, `start` or the text of
+    a mark; "" = the peak. before: the trace file of an earlier run, with which this one is compared. by: the dimension
+    of that.
     """
     if before:
         with open_trace(before) as first:

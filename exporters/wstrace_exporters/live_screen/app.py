@@ -47,11 +47,7 @@ class Lines(Widget, can_focus=True):
 
 
 class Top(App[None]):
-    """The application.
-
-    Args:
-        live: where looks come from. screen: what is shown of them.
-    """
+    """The application. live: where looks come from. screen: what is shown of them."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = []

@@ -51,8 +51,7 @@ def top(more: tuple[int, ...], names: tuple[str, ...], sources: tuple[str, ...],
 def own_terminal() -> str:
     """The path of the terminal that the screen takes, which is that of stderr; "" = the system has no names for them.
 
-    Raises:
-        UsageError: there is none.
+    Raises UsageError: there is none.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("wstrace top needs a terminal for its screen", _ONE_SCREEN)
@@ -63,8 +62,7 @@ def own_terminal() -> str:
 def refuse_shared_terminal(pids: Iterable[int], mine: str) -> None:
     """Raises UsageError where a process writes on the terminal that the screen would take.
 
-    Args:
-        pids: the processes. mine: the path of the terminal; "" = the system has no names for them.
+    mine: the path of the terminal; "" = the system has no names for them.
     """
     from wstrace.plugins import own_platform
 

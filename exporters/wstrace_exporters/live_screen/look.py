@@ -68,10 +68,9 @@ class Look:
 def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[Look, Callable[[Batch], Batch | None]]:
     """The look at what is kept of a trace, and what chooses the rows of a batch that the next one needs.
 
-    Args:
-        trace: the records. by: one of OWNERS. before: the look before.
-        until_ns: the time of the last fault that has come. What has been resident since then may be of faults that have
-            not come yet: of the pages, the last snapshot before it is shown, or before LATE_NS ago.
+    by: one of OWNERS. before: the look before. until_ns: the time of the last fault that has come. What has been
+    resident since then may be of faults that have not come yet: of the pages, the last snapshot before it is shown, or
+    before LATE_NS ago.
     """
     now = now_ns()
     moment = max(until_ns, now - LATE_NS)

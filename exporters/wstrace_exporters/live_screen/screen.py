@@ -60,11 +60,7 @@ _COLUMNS = {"now": ("FAULTS/S", "DISK/S", "SINCE", "RESIDENT"), "big": ("RESIDEN
 class Screen:
     """What is shown, and how keys change that.
 
-    Args:
-        name: what is traced.
-
-    Attributes:
-        view: the name of the view. by: what the owners are. diff: whether it is on. done: after `q`.
+    name: what is traced. view: the name of the view. by: what the owners are. diff: whether it is on. done: after `q`.
     """
 
     def __init__(self, name: str) -> None:

@@ -205,8 +205,7 @@ class OtelExporter(Exporter):
     def close(self) -> None:
         """Ends all spans and sends the last counts, within 3 s; what is not delivered by then is counted as lost.
 
-        Raises:
-            OutputError: at any time of the trace something was not delivered.
+        Raises OutputError: at any time of the trace something was not delivered.
         """
         life = self._life
         if life is None:

@@ -35,8 +35,7 @@ class WstraceInstrumentor:
     def instrument(self, **kwargs: Any) -> None:
         """Counts the faults of every span and of the process from now on. Idempotent; never raises.
 
-        Args:
-            kwargs: `tracer_provider` replaces the global one; others are ignored.
+        kwargs: `tracer_provider` replaces the global one; others are ignored.
         """
         try:
             off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"

@@ -28,12 +28,7 @@ LONGEST = 1024
 
 
 class Packets:
-    """Writes packets to a file.
-
-    Args:
-        file: the output.
-        begin_ns: when the trace began. wall_ns: the wall time then.
-    """
+    """Writes packets to a file. file: the output. begin_ns: when the trace began. wall_ns: the wall time then."""
 
     def __init__(self, file: IO[bytes], begin_ns: int, wall_ns: int) -> None:
         self._file, self._begin_ns = file, begin_ns

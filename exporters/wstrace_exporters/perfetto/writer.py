@@ -29,11 +29,7 @@ DEEPEST = 512
 
 
 class Stacks:
-    """Gives the frames of stacks out as rows.
-
-    Args:
-        packets: has their tables.
-    """
+    """Gives the frames of stacks out as rows. packets: has their tables."""
 
     def __init__(self, packets: Packets) -> None:
         self._packets = packets
@@ -65,14 +61,9 @@ SPANS = 20_000
 def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000) -> Rows:
     """Writes a trace for Perfetto; returns the number of faults that it shows.
 
-    Args:
-        trace: the trace.
-        file: the output.
-        at: the moment of the resident pages that the counters show: peak, exit, start or the text of a mark.
-        most: the faults that are shown at most; of more, all from disk and a sample of the others.
-
-    Raises:
-        UsageError: there is no such mark.
+    file: the output. at: the moment of the resident pages that the counters show: peak, exit, start or the text of a
+    mark. most: the faults that are shown at most; of more, all from disk and a sample of the others. Raises UsageError:
+    there is no such mark.
     """
     report = report_of(trace, at=at)
     of = report.of or Composition(trace, at)  # without pages: the faults alone

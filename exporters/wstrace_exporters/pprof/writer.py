@@ -33,13 +33,8 @@ LABELS = ("file", "process", "thread", "kind")
 def write(trace: Trace, file: IO[bytes], *, at: str = "peak") -> Rows:
     """Writes a profile; returns the number of its samples.
 
-    Args:
-        trace: the trace.
-        file: the output.
-        at: the moment of `resident`: peak, exit, start or the text of a mark.
-
-    Raises:
-        UsageError: there is no such mark.
+    file: the output. at: the moment of `resident`: peak, exit, start or the text of a mark. Raises UsageError: there is
+    no such mark.
     """
     report = report_of(trace, at=at)
     of = report.of or Composition(trace, at)  # without pages: the faults alone

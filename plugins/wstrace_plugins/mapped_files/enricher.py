@@ -192,9 +192,7 @@ class MappedFiles(Enricher):
     def _look_up(self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """What lay at each address at its time: id, file and kind, u4, shape (3, n).
 
-        Args:
-            groups: the rows of each pid, as _by_pid() gives them.
-            addresses: u64, shape (n,). times: ns, shape (n,).
+        groups: the rows of each pid, as _by_pid() gives them. addresses: u64, shape (n,). times: ns, shape (n,).
         """
         if len(groups) == 1:
             return self._spaces.process(groups[0][0]).find(addresses, times)

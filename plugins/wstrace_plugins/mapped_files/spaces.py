@@ -99,14 +99,10 @@ class Space:
     Every change stands in the log at its own time. Rows may arrive late, because two sources report one process: a late
     one is put where it belongs, and what is newer lies above it. An image begins with a change that clears the
     addresses up to NEVER; other changes end below the kernel.
-
-    Args:
-        kernel: the mapping of the kernel's addresses, which every process has.
-
-    Attributes:
-        ended: when it ended. reported: a row has named the process (records alone do not count).
-        blind: rows were lost, or the source asks itself: until the next listing nobody queries what is missing.
-        listing_due: the earliest time, in ns, at which its mappings may be listed again.
+    kernel: the mapping of the kernel's addresses, which every process has. ended: when it ended. reported: a row has
+    named the process (records alone do not count). blind: rows were lost, or the source asks itself: until the next
+    listing nobody queries what is missing. listing_due: the earliest time, in ns, at which its mappings may be listed
+    again.
     """
 
     MOST, LEAST = 16_384, 1024
@@ -356,10 +352,7 @@ class AddressSpaces:
 
     What has ended is kept for keep_ns after the newest record so that late records still resolve; nothing else is
     retained.
-
-    Args:
-        strings: the session's names.
-        keep_ns: how late, in ns, a record may arrive and still resolve.
+    keep_ns: how late, in ns, a record may arrive and still resolve.
     """
 
     MAX_PROCESSES = 8192

@@ -19,8 +19,7 @@ _SYSTEMS = {"linux": "linux", "win32": "windows"}
 def system(platform: str = sys.platform) -> str:
     """The folder name of an operating system: `linux` or `windows`. Nothing else queries the system's name.
 
-    Raises:
-        Unavailable: wstrace cannot capture on this system.
+    Raises Unavailable: wstrace cannot capture on this system.
     """
     name = _SYSTEMS.get(platform)
     if name is None:
@@ -36,8 +35,7 @@ def system(platform: str = sys.platform) -> str:
 def backend(package: str, platform: str = sys.platform) -> ModuleType:
     """The module `backend` in a plugin's folder for an operating system, by default the running one.
 
-    Raises:
-        Unavailable: wstrace cannot capture on this system, or the plugin has no folder for it.
+    Raises Unavailable: wstrace cannot capture on this system, or the plugin has no folder for it.
     """
     name = f"{package}.{system(platform)}"
     if importlib.util.find_spec(name) is None:

@@ -110,11 +110,8 @@ def read_of(fd: int) -> Read:
 class Elf:
     """A little-endian ELF file of 64 bits, of any machine. Addresses are the file's own (p_vaddr).
 
-    Args:
-        read: gives bytes of the file; it must stay readable.
-
-    Raises:
-        ValueError: it is none, is cut off, or contradicts itself. All methods may raise it.
+    read: gives bytes of the file; it must stay readable. Raises ValueError: it is none, is cut off, or contradicts
+    itself. All methods may raise it.
     """
 
     def __init__(self, read: Read) -> None:

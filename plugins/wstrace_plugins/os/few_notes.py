@@ -19,9 +19,7 @@ class FewNotes:
     def add(self, kind: str, text: str) -> None:
         """A note of its own, while there are few.
 
-        Args:
-            kind: what the others are called behind their number: `children are not traced`.
-            text: the note.
+        kind: what the others are called behind their number: `children are not traced`. text: the note.
         """
         self._counts[kind] += 1
         if self._counts[kind] <= MOST:

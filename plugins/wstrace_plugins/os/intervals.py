@@ -57,9 +57,7 @@ def without(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The parts of the ranges that the others (sorted, disjoint) do not cover: starts, ends, index of the range.
 
-    Args:
-        start, end: the ranges. other_start, other_end: the others.
-        covered: those that they do cover.
+    start, end: the ranges. covered: those that they do cover.
     """
     borders = np.column_stack(
         (other_start, other_end)
@@ -79,8 +77,7 @@ def within(
 class Pieces(Generic[T]):
     """What lies where: pieces in order of address, none over another; what is put later covers what was there.
 
-    Attributes:
-        starts, ends, values: of the pieces, each sorted by address.
+    starts, ends, values: of the pieces, each sorted by address.
     """
 
     def __init__(self) -> None:

@@ -36,16 +36,9 @@ assert SECTION_HEADER.itemsize == 40  # IMAGE_SECTION_HEADER
 class Pe:
     """What the headers say.
 
-    Args:
-        read: gives bytes of the file, or of the image in memory.
-
-    Attributes:
-        machine, stamp: of the COFF file header.
-        base, size: ImageBase and SizeOfImage.
-        directories: (RVA, bytes) of each.
-
-    Raises:
-        ValueError: they are cut off, or say what cannot be.
+    read: gives bytes of the file, or of the image in memory. machine, stamp: of the COFF file header. base, size:
+    ImageBase and SizeOfImage. directories: (RVA, bytes) of each. Raises ValueError: they are cut off, or say what
+    cannot be.
     """
 
     def __init__(self, read: Read) -> None:

@@ -21,12 +21,9 @@ def address_space(
 ) -> Batch:
     """A batch of all mappings of a process: its first row has the event `replace`, the others have `map`.
 
-    Args:
-        pid: the process.
-        time_ns: the time of the listing on the records' clock.
-        mappings: the columns of schema.ADDRESS_SPACE that the system gives, without time_ns, pid and event.
-        strings: the dictionary of the codes in `file`.
-        source: the name of the source.
+    time_ns: the time of the listing on the records' clock. mappings: the columns of schema.ADDRESS_SPACE that the
+    system gives, without time_ns, pid and event. strings: the dictionary of the codes in `file`. source: the name of
+    the source.
     """
     n = len(mappings["start"])
     event = np.full(n, SPACE_MAP, "u1")

@@ -55,8 +55,7 @@ class Stacks(NamedTuple):
 def parse_stacks(text: str) -> Stacks:
     """The stacks that `python` and `native`, joined by `+`, or `auto` or `none` alone, ask for.
 
-    Raises:
-        UsageError: another word, or `auto` or `none` beside one.
+    Raises UsageError: another word, or `auto` or `none` beside one.
     """
     words = text.strip().lower().split("+")
     for word in words:

@@ -19,14 +19,8 @@ _GREW = 5
 class Baselines:
     """The file of the project, what is judged by it, and what of this run goes into it.
 
-    Args:
-        config: of the run.
-
-    Attributes:
-        updating: whether this run is recorded. notes: sentences for the end of the run.
-
-    Raises:
-        pytest.UsageError: the file is no baseline.
+    config: of the run. updating: whether this run is recorded. notes: sentences for the end of the run. Raises
+    pytest.UsageError: the file is no baseline.
     """
 
     def __init__(self, config: pytest.Config) -> None:

@@ -86,12 +86,7 @@ def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent:
 
 
 def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
-    """Runs a test, with its fixtures.
-
-    Args:
-        item: the test.
-        traced: whether it is to see who brings memory.
-    """
+    """Runs a test, with its fixtures. item: the test. traced: whether it is to see who brings memory."""
     with tempfile.TemporaryDirectory(prefix="wstrace-") as folder:
         answer = Path(folder, "reports.json")
         environment = {name: value for name, value in os.environ.items()
@@ -141,11 +136,7 @@ def _command(item: pytest.Item, folder: str) -> list[str]:
 
 
 class Child:
-    """In a pytest that runs one test for another one: writes its reports to a file.
-
-    Args:
-        config: of this pytest. path: the file.
-    """
+    """In a pytest that runs one test for another one: writes its reports to a file. config: of this pytest."""
 
     def __init__(self, config: pytest.Config, path: str) -> None:
         self._config, self._path = config, path

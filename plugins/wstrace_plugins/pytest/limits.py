@@ -31,8 +31,7 @@ class Limits(NamedTuple):
 def limits_of(item: pytest.Item) -> Limits | None:
     """The limits that the markers of a test say, the nearest first; None without a marker.
 
-    Raises:
-        UsageError: a keyword is unknown, or a value cannot be.
+    Raises UsageError: a keyword is unknown, or a value cannot be.
     """
     marks = list(item.iter_markers("wstrace"))
     if not marks:

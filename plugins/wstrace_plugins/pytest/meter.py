@@ -33,14 +33,9 @@ def clean_heap(system: Any) -> Iterator[None]:
 class Meter:
     """Counts from start() to stop() in the calling process, all of its threads included.
 
-    Args:
-        system: what counts. wanted: the names of figures that are judged.
-
-    Attributes:
-        figures: after stop(), name -> bytes or faults: those that can be had here.
-
-    Raises:
-        Unavailable: one of those wanted cannot be had; its text says which and why: an error of the test, never a pass.
+    system: what counts. wanted: the names of figures that are judged. figures: after stop(), name -> bytes or faults:
+    those that can be had here. Raises Unavailable: one of those wanted cannot be had; its text says which and why: an
+    error of the test, never a pass.
     """
 
     def __init__(self, system: Any, wanted: Collection[str]) -> None:

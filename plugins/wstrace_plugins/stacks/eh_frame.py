@@ -255,11 +255,7 @@ def common_of(data: bytes) -> Common:
 class UnwindFile:
     """The unwinding information of one ELF file. Addresses are the file's own (p_vaddr).
 
-    Args:
-        read: gives bytes of the file.
-
-    Raises:
-        ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
+    read: gives bytes of the file. Raises ValueError: it is no 64-bit ELF file for x86-64, or contradicts itself.
     """
 
     def __init__(self, read: Read) -> None:

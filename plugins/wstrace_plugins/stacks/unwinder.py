@@ -76,10 +76,7 @@ class _Frames(NamedTuple):
 def unwind(samples: Samples, code: KnownCode, most: int = MOST_FRAMES) -> Unwound:
     """The stacks of samples.
 
-    Args:
-        samples: registers and dumps.
-        code: what is known of the processes' code.
-        most: frames of one stack.
+    samples: registers and dumps. code: what is known of the processes' code. most: frames of one stack.
     """
     n = len(samples.size)
     whole, depth = np.zeros(n, bool), np.zeros(n, np.int32)
@@ -116,9 +113,7 @@ def _taken(frames: _Frames, wanted: NDArray[np.bool_]) -> _Frames:
 class _Dumps:
     """The copies of the samples' stacks, one behind the other.
 
-    Args:
-        samples: registers and dumps.
-        start: the addresses at which the dumps begin, (n,).
+    samples: registers and dumps. start: the addresses at which the dumps begin, (n,).
     """
 
     def __init__(self, samples: Samples, start: NDArray[np.uint64]) -> None:
@@ -142,10 +137,7 @@ class _Dumps:
 def _step(rule: NDArray[np.int64], memory: _Dumps, frames: _Frames) -> tuple[_Frames, NDArray[np.int8]]:
     """The callers of frames, nonsense where there is none; and why there is none, RUNNING = there is one.
 
-    Args:
-        rule: of each frame, shape (numbers of a rule, n).
-        memory: the dumps.
-        frames: where the samples are.
+    rule: of each frame, shape (numbers of a rule, n). memory: the dumps. frames: where the samples are.
     """
     row, _, values, known, guessed = frames
     kind, register, flags = rule[rules.CFA_KIND], rule[rules.CFA_REGISTER], rule[rules.FLAGS]

@@ -82,14 +82,9 @@ def undecorated(name: str) -> str:
 def functions(path: str, identity: Hashable, build_id: str, addresses: Sequence[int]) -> dict[int, tuple[str, int]]:
     """The functions at link-time addresses of an image: address -> (name, bytes into it), where one is known.
 
-    Args:
-        path: the image file.
-        identity: what tells this content of the file from another.
-        build_id: its id, see wstrace_plugins.os.pe; a PDB of another build is not used.
-        addresses: ImageBase + RVA.
-
-    Raises:
-        Unavailable: dbghelp crashed, now or before.
+    path: the image file. identity: what tells this content of the file from another. build_id: its id, see
+    wstrace_plugins.os.pe; a PDB of another build is not used. addresses: ImageBase + RVA. Raises Unavailable: dbghelp
+    crashed, now or before.
     """
     try:
         with _alone(), _our_options():

@@ -22,11 +22,7 @@ def opened(file: ImageFile) -> Elf:
 
 
 def read_image(file: ImageFile) -> Image:
-    """The Image of an ELF file.
-
-    Raises:
-        ImageError: it is cut off, or its headers contradict themselves.
-    """
+    """The Image of an ELF file. Raises ImageError: it is cut off, or its headers contradict themselves."""
     try:
         return image_of(opened(file))
     except (ValueError, OverflowError) as error:
@@ -86,12 +82,8 @@ def symbol_table(raw: NDArray[Any], strings: bytes, sections: NDArray[Any], in_c
 
     Of several names for one address the best known is kept: function before object before label, global before weak
     before local, without leading underscores before with.
-
-    Args:
-        raw: rows (elf.SYMBOL) of symbols that have a place in memory.
-        strings: the string table.
-        sections: SECTION rows.
-        in_code: whether each row lies in a code section, shape (n,).
+    raw: rows (elf.SYMBOL) of symbols that have a place in memory. strings: the string table. sections: SECTION rows.
+    in_code: whether each row lies in a code section, shape (n,).
     """
     text = np.frombuffer(strings or b"\0", "u1")
     kind = raw["info"] & 15

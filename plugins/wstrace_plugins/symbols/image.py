@@ -54,14 +54,9 @@ class ImageError(ValueError):
 class ImageFile(Closing):
     """A regular file, read in bounded pieces and never mapped: one that shrinks would end us by SIGBUS.
 
-    Args:
-        path: the path as seen from root.
-        root: the folder that is `/` for the path; "" = ours.
-        inode: the number that it must have; 0 = any.
-
-    Raises:
-        OSError: it is no regular file, or cannot be opened.
-        ValueError: the path has a null byte.
+    path: the path as seen from root. root: the folder that is `/` for the path; "" = ours. inode: the number that it
+    must have; 0 = any. Raises OSError: it is no regular file, or cannot be opened; ValueError: the path has a null
+    byte.
     """
 
     MAX_READ = 64 << 20

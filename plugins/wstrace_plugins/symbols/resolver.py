@@ -226,9 +226,7 @@ _NEWLINE, _SPACE = b"\n "
 def own_kernel_image(file: str, boot_id: str) -> Image | None:
     """The Image of `[kernel]` or `[vdso]`; None where it is not this boot's, or cannot be read.
 
-    Args:
-        file: one of OWN_KERNEL.
-        boot_id: the boot that it belongs to; "" = this one.
+    file: one of OWN_KERNEL. boot_id: the boot that it belongs to; "" = this one.
     """
     try:
         if boot_id:

@@ -73,12 +73,8 @@ def _parsed(text: str) -> Condition:
 class Watched(abc.ABC):
     """What triggers are about.
 
-    Args:
-        name: what tells it from others. who: its name in a line. conditions: what is waited for.
-        pause: seconds for which a condition that has fired does not fire again.
-
-    Attributes:
-        ending: set before the last reading. gone: it will never come back.
+    name: what tells it from others. who: its name in a line. conditions: what is waited for. pause: seconds for which a
+    condition that has fired does not fire again. ending: set before the last reading. gone: it will never come back.
     """
 
     def __init__(self, name: str, who: str, conditions: Sequence[Condition], pause: float) -> None:

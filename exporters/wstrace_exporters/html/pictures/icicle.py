@@ -94,10 +94,9 @@ def packed(steps: Sequence[Step], paths: Sequence[Sequence[int]], weights: NDArr
            units: Sequence[float]) -> dict[str, Any]:  # fmt: skip
     """The tree for the page: varints of the distance to the parent, name, line and weights of each node.
 
-    Args:
-        steps: those of the nodes, the root's first. paths: of each the numbers of its steps below the root.
-        weights: of each path, (paths, weights); they count at each of its nodes. units: of each weight; the page has
-            multiples of these.
+    steps: those of the nodes, the root's first. paths: of each the numbers of its steps below the root. weights: of
+    each path, (paths, weights); they count at each of its nodes. units: of each weight; the page has multiples of
+    these.
     """
     numbers: dict[tuple[int, int], int] = {}  # (parent, step) -> node; a parent has a lower number
     parent, step_of = [0], [0]

@@ -25,9 +25,8 @@ _FIGURES = ("faults", "from_disk", "brought", "resident")
 class Times:
     """The columns of the picture: times of equal length, whole microseconds, so that seconds in decimals are exact.
 
-    Attributes:
-        first: of the first one, in microseconds since the time that reports count from. width: of each, likewise.
-        n: how many there are; 0 = no fault has a time.
+    first: of the first one, in microseconds since the time that reports count from. width: of each, likewise. n: how
+    many there are; 0 = no fault has a time.
     """
 
     def __init__(self, of: Composition) -> None:

@@ -48,9 +48,8 @@ def _about(chosen: Format) -> str:
 def given_options(plugin: str, chosen: Format, texts: Sequence[str]) -> dict[str, Any]:
     """The values of `--option NAME=VALUE`, converted by the annotations of the format's function.
 
-    Raises:
-        UsageError: an option has no `=`, is unknown or has a value of another type; or the format's options cannot be
-            read.
+    Raises UsageError: an option has no `=`, is unknown or has a value of another type; or the format's options cannot
+    be read.
     """
     named = f"the format {chosen.name!r}"
     for text in texts:

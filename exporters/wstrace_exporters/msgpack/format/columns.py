@@ -41,12 +41,8 @@ def encode(
 ) -> list[Any]:
     """Encodes an array of u8, u16, u32, u64 or i64 as a COL.
 
-    Args:
-        array: shape (n,).
-        delta: store differences of neighbours, wrapping.
-        shuffle: store the first bytes of all values, then the second ones, and so on.
-        level: the level of the codec.
-        codec: "zstd", "zlib" or "none".
+    array: shape (n,). delta: store differences of neighbours, wrapping. shuffle: store the first bytes of all values,
+    then the second ones, and so on. level: the level of the codec. codec: "zstd", "zlib" or "none".
     """
     kind = TYPES[array.dtype.newbyteorder("<").str]
     array = np.ascontiguousarray(array, dtype=DTYPES[kind])
@@ -83,11 +79,8 @@ def _zstd_frame(array: NDArray[Any], planes: int, level: int) -> bytes:
 
     A shuffled column is given plane by plane, each in a block of its own: a block has one Huffman table, which does not
     suit the noise of the lowest bytes and the few values of the next ones at once. Times become 7 to 9 % smaller.
-
-    Args:
-        array: shape (n,), or (width, n) if it is shuffled.
-        planes: how many of a shuffled column's planes are not zeros; 0 = it is not shuffled.
-        level: the level, 1 to 19.
+    array: shape (n,), or (width, n) if it is shuffled. planes: how many of a shuffled column's planes are not zeros; 0
+    = it is not shuffled. level: the level, 1 to 19.
     """
     made, key = _of_thread.__dict__, (level, planes > 0, array.itemsize)
     # Out of there while it is used: after an exception it may be in the middle of a frame.
@@ -152,8 +145,7 @@ def encode_all(columns: Mapping[str, NDArray[Any]], level: int = 1) -> dict[str,
 def decode(body: Body, n: int) -> NDArray[Any] | None:
     """Decodes the column at the cursor, n values; None when its type, chain or codec is unknown.
 
-    Raises:
-        FrameError: the length is not n x width, the codec fails or returns another length, or a limit is exceeded.
+    Raises FrameError: the length is not n x width, the codec fails or returns another length, or a limit is exceeded.
     """
     parts = body.array(64)
     if parts < 5:

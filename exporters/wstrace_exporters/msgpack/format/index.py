@@ -31,8 +31,7 @@ _SPREAD = 0x9E3779B1
 def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
     """The pids as a set of 64 bits, one bit per pid; 0 for no pids.
 
-    Args:
-        pids: u32, shape (n,), where runs of equal pids cost little; or integers; those that are no pids are left out.
+    pids: u32, shape (n,), where runs of equal pids cost little; or integers; those that are no pids are left out.
     """
     if not isinstance(pids, np.ndarray):
         pids = np.array([pid for pid in pids if 0 <= pid < 1 << 32], "<u4")
@@ -46,11 +45,9 @@ def pid_set(pids: NDArray[Any] | Iterable[int]) -> int:
 class IndexPage(NamedTuple):
     """A page of the index.
 
-    Attributes:
-        entries: (kind, offset, frame_len, n, t0, t1) of each frame, u64, shape (n, 6).
-        streams: the names of streams.
-        stream: 1 + the index in `streams` of each frame's stream, 0 = not given; u64, shape (n,).
-        pids: the pid_set of each frame's rows, 0 = not given; u64, shape (n,).
+    entries: (kind, offset, frame_len, n, t0, t1) of each frame, u64, shape (n, 6). streams: the names of streams.
+    stream: 1 + the index in `streams` of each frame's stream, 0 = not given; u64, shape (n,). pids: the pid_set of each
+    frame's rows, 0 = not given; u64, shape (n,).
     """
 
     entries: NDArray[Any]

@@ -74,13 +74,8 @@ def host() -> dict[str, str | int]:
 class OutputFile:
     """One file open for writing, exclusively by this process.
 
-    Args:
-        path: "-" is standard output.
-        force: an existing file may be overwritten.
-
-    Raises:
-        OutputError: another writer has it, standard output is closed or a terminal, or as
-            wstrace.output_file.open_output().
+    path: "-" is standard output. force: an existing file may be overwritten. Raises OutputError: another writer has it,
+    standard output is closed or a terminal, or as wstrace.output_file.open_output().
     """
 
     def __init__(self, path: str, *, force: bool = False) -> None:

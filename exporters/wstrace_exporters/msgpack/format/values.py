@@ -51,10 +51,7 @@ def text(name: str) -> str | bytes:
 class Body:
     """A cursor over one body.
 
-    Args:
-        data: the body's bytes.
-        limits: the limits to enforce.
-
+    data: the body's bytes. limits: the limits to enforce.
     Every method raises FrameError for malformed bytes.
     """
 

@@ -22,10 +22,8 @@ _BESIDE, _OF_THREAD, _DATABASE = 448 << 20, 10 << 20, 128 << 20
 class Answer(NamedTuple):
     """The result of a query.
 
-    Attributes:
-        names: the column names.
-        rows: the rows, each a tuple of values.
-        incomplete: what the trace file lacks, in words; "" for nothing.
+    names: the column names. rows: the rows, each a tuple of values. incomplete: what the trace file lacks, in words; ""
+    for nothing.
     """
 
     names: list[str]
@@ -46,11 +44,9 @@ def duckdb() -> Any:
 def connect(path: str, sql: str) -> Iterator[Answer]:
     """Yields the answer to one query over a trace file.
 
-    Raises:
-        Unavailable: the package duckdb is not installed, or a limit of this process leaves no room for it.
-        LimitError: there is no memory for the answer.
-        UsageError: DuckDB refuses the query.
-        TraceFileError: the file cannot be read, or is no trace.
+    Raises Unavailable: the package duckdb is not installed, or a limit of this process leaves no room for it;
+    LimitError: there is no memory for the answer; UsageError: DuckDB refuses the query; TraceFileError: the file cannot
+    be read, or is no trace.
     """
     within = _within_our_limit()
     module = duckdb()
@@ -78,9 +74,7 @@ def _within_our_limit() -> dict[str, str]:
     """The settings with which DuckDB stays below a limit of this process; {} = there is none.
 
     Where the system gives it nothing, DuckDB 2.0 ends the process (SIGSEGV) as often as it says so.
-
-    Raises:
-        Unavailable: the limit leaves no room for any query.
+    Raises Unavailable: the limit leaves no room for any query.
     """
     platform, beside = own_platform(), _BESIDE + _OF_THREAD * (os.cpu_count() or 1)
     left = platform.room(beside + _DATABASE, "a query") if platform is not None else None

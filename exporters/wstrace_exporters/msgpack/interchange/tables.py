@@ -31,8 +31,7 @@ Make = Callable[[TraceFile, list[str]], Iterable[Batch]]
 def known_tables(path: str = "") -> dict[str, tuple[str, Sequence[Column]]]:
     """The tables and views of a query: name -> what its rows are, and its columns.
 
-    Args:
-        path: a trace file, whose tables are given; "" = all that wstrace knows.
+    path: a trace file, whose tables are given; "" = all that wstrace knows.
     """
     abouts = {view.name: about for view, (about, _) in VIEWS.items()} | {name: s.about for name, s in STREAMS.items()}
     if path:
@@ -70,8 +69,7 @@ def tables_of(trace: TraceFile, sql: str = "") -> Mapping[str, Rows]:
 class Rows:
     """A table as an Arrow stream with the columns that a query names. DuckDB may read it several times, or never.
 
-    Attributes:
-        refused: why its rows could not be made.
+    refused: why its rows could not be made.
     """
 
     def __init__(self, trace: TraceFile, columns: tuple[Column, ...], sql: str, make: Make) -> None:

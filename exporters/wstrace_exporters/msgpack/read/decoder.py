@@ -45,11 +45,8 @@ def _keep_memory() -> None:
 class Decoder:
     """Makes batches of one part's frames. A malformed body is counted in the part's damage.
 
-    Args:
-        part: the part. ids: what its ids are in the whole trace.
-        selection: which rows and columns to decode.
-        schema: gives the schema of a stream by its name.
-        strings: the dictionary of the resulting batches.
+    ids: what its ids are in the whole trace. selection: which rows and columns to decode. schema: gives the schema of a
+    stream by its name. strings: the dictionary of the resulting batches.
     """
 
     def __init__(
@@ -78,8 +75,7 @@ class Decoder:
     def batches(self, first: int = 0, last: int = 1 << 63) -> Iterator[Batch]:
         """Yields the batches that have rows or counted a loss, one per frame, in the order of the file.
 
-        Args:
-            first, last: the byte offsets of the first and the last frame to read.
+        first, last: the byte offsets of the first and the last frame to read.
         """
         for frame in self.part.read(self.kinds, self.selection, first, last):
             try:

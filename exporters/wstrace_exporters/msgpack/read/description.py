@@ -18,11 +18,9 @@ def trace_info(
 ) -> TraceInfo:
     """The TraceInfo of a recorded trace.
 
-    Args:
-        header: the header of its first part.
-        facts: the content of its last facts mark; {} when the file was cut.
-        marks: all of its marks, of which the clock marks are used.
-        first_ns: the time of its first row, 0 = none: it began then, unless a clock mark says when.
+    header: the header of its first part. facts: the content of its last facts mark; {} when the file was cut. marks:
+    all of its marks, of which the clock marks are used. first_ns: the time of its first row, 0 = none: it began then,
+    unless a clock mark says when.
     """
     info = TraceInfo.from_dict(facts)
     clocks = [mark for mark in marks if mark.get("m") == "clock" and _is_time(mark.get("monotonic"))]

@@ -24,10 +24,8 @@ def files_of(paths: Iterable[str]) -> list[Place]:
 
     A URL of an object means its parts too, as a path does, and one with wildcards all objects that match, in the order
     of their numbers; either costs one listing, and no object is opened.
-
-    Raises:
-        TraceFileError: a part cannot be read, or a bucket cannot be listed, or has no such object.
-        Unavailable: the package that a store needs is not installed.
+    Raises TraceFileError: a part cannot be read, or a bucket cannot be listed, or has no such object; Unavailable: the
+    package that a store needs is not installed.
     """
     found: dict[object, Place] = {}
     for path in paths:
@@ -79,8 +77,7 @@ def _matches(name: str, pattern: str) -> bool:
 def parts_of(path: str) -> list[str]:
     """The paths of a file and of the parts that follow it; rotation with `keep` may have removed the first ones.
 
-    Raises:
-        TraceFileError: a part cannot be read.
+    Raises TraceFileError: a part cannot be read.
     """
     beside = [part for part in parts_there(path) if part != path]
     if not beside:
@@ -103,8 +100,7 @@ def _chain(paths: list[str]) -> list[str]:
 def id_of(path: str) -> bytes | None:
     """The file id of a part; None when its header is damaged.
 
-    Raises:
-        TraceFileError: the part cannot be read, or is of another version.
+    Raises TraceFileError: the part cannot be read, or is of another version.
     """
     header = first_header(path)
     if header is not None and (why := header.refused()):

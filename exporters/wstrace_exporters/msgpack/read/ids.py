@@ -42,10 +42,8 @@ _NONE: NDArray[Any] = np.empty(0, "<u4")
 class Lookup:
     """A function from u32 ids to u32 values, with 0 -> 0, and `unknown` for an id without a value.
 
-    Args:
-        ids: shape (n,); of equal ones the first counts. values: of these.
-        unknown: the value of other ids.
-        missing: gets the ids without a value that were looked up; None = they are not noted.
+    ids: shape (n,); of equal ones the first counts. values: of these. unknown: the value of other ids. missing: gets
+    the ids without a value that were looked up; None = they are not noted.
     """
 
     def __init__(self, ids: NDArray[Any], values: NDArray[Any], unknown: int, missing: set[int] | None = None) -> None:
@@ -189,8 +187,7 @@ def by_id(rows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]
 def _row_ids(part: Part, table: str) -> NDArray[Any]:
     """The distinct ids of a part's rows of a table, u32, ascending, up to the limit.
 
-    Raises:
-        TraceFileError: a stack is deeper than any that is recorded, or has no end.
+    Raises TraceFileError: a stack is deeper than any that is recorded, or has no end.
     """
     found, most, key = [np.empty((2, 0), "<u4")], part.limits.table_rows, own_id(table)
     for frame in part.read((EVENTS,), Selection(table)):

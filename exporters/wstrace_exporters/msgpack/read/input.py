@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def open_input(place: Place) -> LocalInput | RemoteInput:
     """Opens a part of a trace.
 
-    Raises:
-        TraceFileError: it cannot be opened, or is not a regular file.
-        Unavailable: the package that the store needs is not installed.
+    Raises TraceFileError: it cannot be opened, or is not a regular file; Unavailable: the package that the store needs
+    is not installed.
     """
     if isinstance(place, str):
         return LocalInput(place)
@@ -37,11 +36,7 @@ def _without_waiting(path: str, flags: int) -> int:
 class LocalInput:
     """A regular file, which several threads may read.
 
-    Attributes:
-        path: its path. size: bytes.
-
-    Raises:
-        TraceFileError: the file cannot be opened, or is not a regular file.
+    path: its path. size: bytes. Raises TraceFileError: the file cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,11 +74,7 @@ class LocalInput:
 class StandardInput:
     """A copy of standard input, up to its end, in a temporary file that close() removes: reading needs random access.
 
-    Attributes:
-        path: the path of the copy.
-
-    Raises:
-        TraceFileError: standard input is a terminal, or cannot be copied.
+    path: the path of the copy. Raises TraceFileError: standard input is a terminal, or cannot be copied.
     """
 
     def __init__(self) -> None:

@@ -200,13 +200,10 @@ class Part:
     ) -> Iterator[Frame]:
         """Yields the frames of some kinds that can hold rows of the selection, in the order of the file.
 
-        When a frame is not where the index says, the whole file is scanned, and reading continues behind the last
-        frame that was yielded.
-
-        Args:
-            kinds: the kinds of frames; None = all.
-            selection: frames that the index shows to have another stream, no time or no process of it are skipped.
-            first, last: the byte offsets of the first and the last frame to read.
+        When a frame is not where the index says, the whole file is scanned, and reading continues behind the last frame
+        that was yielded.
+        kinds: the kinds of frames; None = all. selection: frames that the index shows to have another stream, no time
+        or no process of it are skipped. first, last: the byte offsets of the first and the last frame to read.
         """
         for entry in self.chosen(kinds, selection, first, last):
             frame = frame_at(self.input, int(entry["offset"]), self.file_id, self.limits)

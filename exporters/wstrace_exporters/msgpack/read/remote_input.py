@@ -14,14 +14,7 @@ BLOCK_BYTES, _HELD, _AHEAD = 1 << 20, 64, 4
 
 
 class RemoteInput:
-    """An object in a store.
-
-    Args:
-        stored: the object of a listing.
-
-    Attributes:
-        path: its URL without credentials. size: bytes.
-    """
+    """An object in a store. stored: the object of a listing. path: its URL without credentials. size: bytes."""
 
     _blocks: ClassVar[dict[tuple[StoredObject, int], bytes]] = {}  # the oldest first
     _lock = threading.Lock()

@@ -21,11 +21,7 @@ _CREDENTIALS = {"s3": "AWS_*", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZ
 
 
 class StoreError(TraceFileError):
-    """A store refused a request.
-
-    Attributes:
-        kind: `missing`, `denied` or `other`.
-    """
+    """A store refused a request. kind: `missing`, `denied` or `other`."""
 
     def __init__(self, why: str, remedy: str = "", kind: str = "other") -> None:
         super().__init__(why, remedy)
@@ -97,8 +93,7 @@ class Store:
     def listing(self, prefix: str, wanted: Callable[[str], bool]) -> list[StoredObject]:
         """The objects of a bucket of which the URL begins with `prefix` and is wanted, in the order of their names.
 
-        Raises:
-            StoreError: the bucket cannot be listed, or the listing is longer than MOST_KEYS.
+        Raises StoreError: the bucket cannot be listed, or the listing is longer than MOST_KEYS.
         """
         key = self._key(prefix)
         folder, slash, name = key.rpartition("/")

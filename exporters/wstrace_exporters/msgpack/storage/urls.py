@@ -18,10 +18,8 @@ _SECRET_CHARS = 6
 class StoredObject(NamedTuple):
     """An object as a listing or a HEAD request describes it.
 
-    Attributes:
-        url: its URL, which may hold credentials: it is never printed.
-        size: bytes.
-        etag: its ETag, which differs once it is overwritten; "" = not known.
+    url: its URL, which may hold credentials: it is never printed. size: bytes. etag: its ETag, which differs once it is
+    overwritten; "" = not known.
     """
 
     url: str

@@ -34,16 +34,9 @@ _OWN_MARKS = frozenset(("facts", "ledger", "schema", "user", "hosts"))
 def copy(trace: TraceFile, output: str, *, force: bool = False) -> int:
     """Writes all that can be read of a trace to one new file, in the order of time, on the clock of its first part.
 
-    Args:
-        trace: the trace, whose parts may be of several boots and hosts.
-        output: the path of the new file.
-        force: whether an existing file may be overwritten.
-
-    Returns:
-        The number of rows of the new file.
-
-    Raises:
-        OutputError: the file cannot be created, or lacks records; such a file can be read, and says what it lacks.
+    trace: the trace, whose parts may be of several boots and hosts. output: the path of the new file. force: whether an
+    existing file may be overwritten. Returns the number of rows of the new file. Raises OutputError: the file cannot be
+    created, or lacks records; such a file can be read, and says what it lacks.
     """
     writer = TraceWriter(Parts(output, like=trace.header, force=force), trace.strings, mappings=_ALL_MAPPINGS)
     boots: dict[str, list[tuple[Part, PartIds]]] = {}
@@ -86,12 +79,9 @@ def copy(trace: TraceFile, output: str, *, force: bool = False) -> int:
 class Moved:
     """Moves batches of one boot to the clock and the hosts of the new file.
 
-    Args:
-        trace: their trace. Of several sessions, columns of an unknown semantic are left out, because they may be ids
-            that mean something else in each session.
-        shift: nanoseconds to add to times.
-        host: the number of the boot's first host in the new file; None = the new file has one host only.
-        suffix: text to append to the names of processes.
+    trace: their trace. Of several sessions, columns of an unknown semantic are left out, because they may be ids that
+    mean something else in each session. shift: nanoseconds to add to times. host: the number of the boot's first host
+    in the new file; None = the new file has one host only. suffix: text to append to the names of processes.
     """
 
     def __init__(self, trace: TraceFile, shift: int, host: int | None, suffix: str) -> None:

@@ -172,8 +172,7 @@ class MsgpackExporter(FileExporter):
     def close(self) -> None:
         """Ends the file with the ledger and the description of the trace.
 
-        Raises:
-            OutputError: the end could not be written, or the file lacks records.
+        Raises OutputError: the end could not be written, or the file lacks records.
         """
         writer, info = self._writer, self._context.info
         if writer is None:

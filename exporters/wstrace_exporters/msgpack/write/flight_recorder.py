@@ -110,8 +110,7 @@ class FlightRecorder(FileExporter):
     def close(self) -> None:
         """Makes the recordings that are due, removes what is kept, and waits for the answers.
 
-        Raises:
-            OutputError: a recording could not be written whole.
+        Raises OutputError: a recording could not be written whole.
         """
         if self._writer is None:
             return

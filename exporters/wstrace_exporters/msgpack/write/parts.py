@@ -53,10 +53,8 @@ _TRIES = 3
 class Sink:
     """Appends frames to one part of a trace.
 
-    Args:
-        out: the open file.
-        file_id: the 8 bytes that identify the file in each of its frames.
-        sync: when to call fsync(): "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
+    out: the open file. file_id: the 8 bytes that identify the file in each of its frames. sync: when to call fsync():
+    "none" (only at the end), "interval" (at most once a second) or "frame"; "never".
     """
 
     def __init__(self, out: osfile.OutputFile, file_id: bytes, *, sync: str = "interval") -> None:
@@ -82,13 +80,9 @@ class Sink:
     ) -> bool:
         """Writes a frame; returns False when the system refuses, and then nothing of it is in the file.
 
-        Args:
-            kind, body: the frame.
-            stream, n, t, pids: its stream, rows, times and set of processes in the index; for a mark that is no row,
-                `stream` is the kind of the mark.
-
-        Raises:
-            OutputError: the output can take no more, as a pipe without a reader.
+        kind, body: the frame. stream, n, t, pids: its stream, rows, times and set of processes in the index; for a mark
+        that is no row, `stream` is the kind of the mark. Raises OutputError: the output can take no more, as a pipe
+        without a reader.
         """
         if self.dead:
             raise OutputError(self.dead)
@@ -188,9 +182,8 @@ class Sink:
     def end(self, ledger: dict[str, int]) -> None:
         """Writes INDEX and END, then syncs the file and its directory, but for sync="never".
 
-        Raises:
-            OutputError: the end cannot be written, and the file ends with its last whole frame; or the file is
-                complete, but the system does not confirm that it is on the disk.
+        Raises OutputError: the end cannot be written, and the file ends with its last whole frame; or the file is
+        complete, but the system does not confirm that it is on the disk.
         """
         self.settle()
         self._index_page()

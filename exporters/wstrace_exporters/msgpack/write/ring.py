@@ -39,15 +39,9 @@ class Ring(TraceWriter):
     A recording is the parts of that time as hard links, so that the ring goes on with them for the next one; the facts
     in its last part describe it. Only a recording is synced to the disk: a machine that loses its power loses the ring,
     in which nothing was recorded so far.
-
-    Args:
-        stem: of the paths of recordings, which are STEM-1.wst, STEM-2.wst ...; names that exist are passed over.
-        context: the session's.
-        seconds: for how long records are kept. n_bytes: how much of the disk they may take at most.
-        level: the compression level of zstd.
-
-    Raises:
-        OutputError: the first part cannot be created.
+    stem: of the paths of recordings, which are STEM-1.wst, STEM-2.wst ...; names that exist are passed over. context:
+    the session's. seconds: for how long records are kept. n_bytes: how much of the disk they may take at most. level:
+    the compression level of zstd. Raises OutputError: the first part cannot be created.
     """
 
     def __init__(self, stem: str, context: Context, *, seconds: float, n_bytes: int, level: int = 1) -> None:
@@ -94,8 +88,7 @@ class Ring(TraceWriter):
     def record(self, firing: Firing) -> list[str]:
         """Makes a trace file of what is kept. Returns its parts; the first one's path opens it.
 
-        Raises:
-            OutputError: it cannot be written; nothing of it is left then.
+        Raises OutputError: it cannot be written; nothing of it is left then.
         """
         self.flush()  # which may itself end a part
         begin_ns = next((part.began_ns for part in self._parts.before), self._parts.began_ns)
@@ -148,8 +141,7 @@ class Ring(TraceWriter):
 class _NamesOf:
     """The names and titles of processes and their threads that live, or have ended since the present part began.
 
-    Args:
-        strings: what the codes of names are of.
+    strings: what the codes of names are of.
     """
 
     def __init__(self, strings: Dictionary) -> None:
@@ -200,9 +192,7 @@ def _own_path(stem: str) -> str:
 
     A recorder locks the part that it writes, and opens the next one before it ends the one before; the system frees the
     lock of a process that is gone.
-
-    Raises:
-        OutputError: another recorder writes it, or it belongs to another user.
+    Raises OutputError: another recorder writes it, or it belongs to another user.
     """
     path = f"{stem}.ring.wst"
     there = parts_there(path)

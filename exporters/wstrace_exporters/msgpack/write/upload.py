@@ -76,8 +76,7 @@ class Uploads:
     def finish(self, seconds: float) -> None:
         """Waits for the parts that are left, tries once more what failed, and removes the folder.
 
-        Raises:
-            OutputError: some parts are still in the folder; it says which, why, and how to send them.
+        Raises OutputError: some parts are still in the folder; it says which, why, and how to send them.
         """
         until = time.monotonic() + seconds
         wait(self._sent, seconds)
@@ -102,8 +101,7 @@ class Uploads:
 def send(bucket: Store, path: str, url: str) -> None:
     """Uploads a part of the trace of a URL and removes it.
 
-    Raises:
-        StoreError: the store does not take it. OutputError: the part cannot be read safely.
+    Raises StoreError: the store does not take it. OutputError: the part cannot be read safely.
     """
     with os.fdopen(open_own(path), "rb") as file:
         bucket.put(part_path(url, name_and_number(path)[1]), file)
@@ -113,9 +111,8 @@ def send(bucket: Store, path: str, url: str) -> None:
 def send_folder(folder: str, url: str) -> int:
     """Sends the parts that a trace left in a folder, and removes it; returns how many were sent.
 
-    Raises:
-        UsageError: it holds no part of that trace, or one is being written.
-        OutputError: a part cannot be sent; those before it are.
+    Raises UsageError: it holds no part of that trace, or one is being written. OutputError: a part cannot be sent;
+    those before it are.
     """
     check_url(url)
     name = url.rpartition("/")[2]

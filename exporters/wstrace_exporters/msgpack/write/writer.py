@@ -76,11 +76,8 @@ class Names:
 class Rows:
     """The rows of one table that the session has given, by id.
 
-    Args:
-        schema: the table.
-        semantic: that of its ids.
-        most: the rows that are held.
-        forget: whether those are forgotten past it that were named least recently; else no more are taken.
+    schema: the table. semantic: that of its ids. most: the rows that are held. forget: whether those are forgotten past
+    it that were named least recently; else no more are taken.
     """
 
     def __init__(self, schema: Schema, semantic: str, most: int, *, forget: bool) -> None:
@@ -197,11 +194,9 @@ def of_tables() -> dict[str, str]:
 class TraceWriter:
     """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
 
-    Args:
-        parts: the first part, and what opens each further one.
-        strings: the session's dictionary, for the codes in `str` columns.
-        level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller.
-        mappings: how many mappings are held, so that later parts repeat those that they need.
+    parts: the first part, and what opens each further one. strings: the session's dictionary, for the codes in `str`
+    columns. level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller. mappings:
+    how many mappings are held, so that later parts repeat those that they need.
     """
 
     def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, mappings: int = HELD_MAPPINGS) -> None:
@@ -376,9 +371,7 @@ class TraceWriter:
     def _precede(self, schema: Schema, columns: Mapping[str, NDArray[Any]], *, for_ever: bool = False) -> None:
         """Writes the names and the rows of tables that these rows name, where the part lacks them.
 
-        Args:
-            schema, columns: the rows.
-            for_ever: whether they are rows of a table, which other parts repeat.
+        for_ever: whether they are rows of a table, which other parts repeat.
         """
         own = self._tables.get(of_tables().get(schema.name, ""))
         for name in of_tables():

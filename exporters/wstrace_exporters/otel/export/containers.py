@@ -32,8 +32,7 @@ _OTHER: Key = ("", "", "")
 class Container(Counts):
     """A container, a pod's own cgroup, any other cgroup, or `other`: all that found no room.
 
-    Attributes:
-        key: all "" for `other`. began_ns: wall time from which it counts. seen: when it faulted last, seconds.
+    key: all "" for `other`. began_ns: wall time from which it counts. seen: when it faulted last, seconds.
     """
 
     def __init__(self, key: Key, strings: Dictionary, modules: int) -> None:
@@ -59,10 +58,7 @@ class Container(Counts):
 class Containers:
     """The table of containers. One thread adds, others collect.
 
-    Args:
-        strings: the session's names.
-        limit: containers with a Resource of their own.
-        modules: files with a series of their own, per container.
+    limit: containers with a Resource of their own. modules: files with a series of their own, per container.
     """
 
     def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:

@@ -85,12 +85,8 @@ def _fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
 class Lifecycle:
     """Follows the processes of a trace.
 
-    Args:
-        context: the session's.
-        processes: their table.
-        own: makes loggers and tracers; None = the application's are used.
-        events, spans: whether to send them.
-        arguments: whether resources contain the command's arguments.
+    context: the session's. processes: their table. own: makes loggers and tracers; None = the application's are used.
+    events, spans: whether to send them. arguments: whether resources contain the command's arguments.
     """
 
     def __init__(self, context: Context, processes: Processes, own: OwnProviders | None, *, events: bool, spans: bool,

@@ -81,9 +81,7 @@ def tracer_row(ledger: Ledger) -> Callable[[], Row]:
 class Collection:
     """What one of the SDK's readers collects: all values, or of those that only grow what came since its last call.
 
-    Args:
-        rows: returns the resources with their values.
-        cumulative: whether it is all.
+    rows: returns the resources with their values. cumulative: whether it is all.
     """
 
     def __init__(self, rows: Callable[[], Iterable[Row]], cumulative: bool) -> None:

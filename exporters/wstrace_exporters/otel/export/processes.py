@@ -36,12 +36,8 @@ TYPES = (names.FAULT_TYPE, names.MINOR), (names.FAULT_TYPE, names.MAJOR)
 class Counts:
     """Page faults by place.
 
-    Args:
-        strings: the session's names.
-        modules: files with a series of their own. places: how many places are counted separately.
-
-    Attributes:
-        faults: place -> faults recorded.
+    modules: files with a series of their own. places: how many places are counted separately. faults: place -> faults
+    recorded.
     """
 
     def __init__(self, strings: Dictionary, modules: int, places: int = MAX_PLACES) -> None:
@@ -98,11 +94,9 @@ class Counts:
 class Process(Counts):
     """A traced process, or `other`: all processes past the bound, together.
 
-    Attributes:
-        started_ns, ended_ns: on the records' clock, 0 = not known. code: its exit code, None = not known.
-        written: kind -> pages written, in all intervals together.
-        kernel: (minor, major) as the system counts them; never decreases.
-        resource, logger: of OpenTelemetry; None until its exec has named it.
+    started_ns, ended_ns: on the records' clock, 0 = not known. code: its exit code, None = not known. written: kind ->
+    pages written, in all intervals together. kernel: (minor, major) as the system counts them; never decreases.
+    resource, logger: of OpenTelemetry; None until its exec has named it.
     """
 
     def __init__(self, pid: int, strings: Dictionary, modules: int) -> None:
@@ -174,10 +168,8 @@ def _count_pages(pages: Counter[tuple[int, int]], batch: Batch) -> None:
 class Processes:
     """All traced processes; at most `limit` have a row of their own, the rest is `other` (pid 0). One thread adds.
 
-    Args:
-        strings: the session's names.
-        limit: processes with a row of their own; 0 = all in one row, as a service's own telemetry needs it.
-        modules: files with a series of their own, per process.
+    limit: processes with a row of their own; 0 = all in one row, as a service's own telemetry needs it. modules: files
+    with a series of their own, per process.
     """
 
     def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 def of_process(process: Process, realtime_ns: int, command: list[str], *, arguments: bool) -> Resource:
     """The resource of a traced process, or of all past the bound.
 
-    Args:
-        process: it.
-        realtime_ns: wall time of its start, ns since the epoch; 0 = not known.
-        command: of the launched target; its base name is the service's where OTEL_SERVICE_NAME names none.
-        arguments: whether the command's arguments are sent: they may hold secrets.
+    realtime_ns: wall time of its start, ns since the epoch; 0 = not known. command: of the launched target; its base
+    name is the service's where OTEL_SERVICE_NAME names none. arguments: whether the command's arguments are sent: they
+    may hold secrets.
     """
     service = command[0] if command else process.name
     found: dict[str, Any] = {names.SERVICE_NAME: clean(base_name(service)) or "unknown_service", names.ROLE: "target"}
@@ -48,9 +46,7 @@ def of_container(container: str, pod: str, path: str) -> Resource:
     """The resource of a container, of a pod, of another cgroup, or of all that found no room.
 
     It names no service: that is for the Collector, which knows more of a container than its cgroup tells.
-
-    Args:
-        container: its id. pod: its uid. path: of the cgroup. Each is "" where there is none.
+    container: its id. pod: its uid. path: of the cgroup. Each is "" where there is none.
     """
     found = {names.CONTAINER_ID: container, names.POD_UID: pod, names.CGROUP: clean(path)}
     attributes: dict[str, Any] = {key: text for key, text in found.items() if text}

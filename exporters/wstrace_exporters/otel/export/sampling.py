@@ -20,9 +20,7 @@ from wstrace.schema import FAULT_MAJOR
 class Sampler:
     """Selects rows of page_fault batches and gives each its weight. Bounded by the number of processes.
 
-    Args:
-        rate: minor faults that become events, per second on average and at once.
-        clock: returns seconds; replaced in tests.
+    rate: minor faults that become events, per second on average and at once. clock: returns seconds; replaced in tests.
     """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:

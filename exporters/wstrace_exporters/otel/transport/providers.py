@@ -172,8 +172,7 @@ class OwnProviders:
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """Delivers what is held, within that time; counts the rest as lost.
 
-        Raises:
-            OutputError: at any time something was not delivered.
+        Raises OutputError: at any time something was not delivered.
         """
         until = time.monotonic() + seconds
         # Records end first, so that their losses are in the last export of the ledger's metrics.

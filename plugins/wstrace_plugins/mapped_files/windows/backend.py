@@ -86,9 +86,7 @@ def _read_file(file: BinaryIO, offset: int, size: int) -> bytes:
 def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) -> str | None:
     r"""The path of the file mapped at an address, with its drive letter or as `\\server\share\file`; None without one.
 
-    Raises:
-        TargetExited: the process has ended.
-        Unavailable: access is denied.
+    Raises TargetExited: the process has ended; Unavailable: access is denied.
     """
     pid = os.getpid() if pid is None else pid
     handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)

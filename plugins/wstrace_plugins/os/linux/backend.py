@@ -59,8 +59,7 @@ class LinuxTarget(Target):
     def resume(self) -> None:
         """Lets a launched target execute its command; returns once the system has accepted or refused it.
 
-        Raises:
-            CommandNotFound, CannotExecute: the system refused the command; the child has ended and is reaped.
+        Raises CommandNotFound, CannotExecute: the system refused the command; the child has ended and is reaped.
         """
         if self._launcher is None:
             return
@@ -269,12 +268,8 @@ class LinuxPlatform(Platform):
 
         Without that, glibc reserves 64 MiB for each thread; and when a new thread of CPython 3.11 finds no memory
         before it has said that it runs, Thread.start() waits for ever.
-
-        Args:
-            least: bytes that are needed. what: for what.
-
-        Raises:
-            Unavailable: the limit leaves too little; the error names it, and the least one that suffices.
+        least: bytes that are needed. what: for what. Raises Unavailable: the limit leaves too little; the error names
+        it, and the least one that suffices.
         """
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:

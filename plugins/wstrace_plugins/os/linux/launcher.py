@@ -89,8 +89,7 @@ def _sudo_user(uid: str, gid: int | None) -> User:
 def file_rights(user: User) -> Iterator[None]:
     """Inside, the calling thread has a user's rights on files, and root's rights on everything else.
 
-    Raises:
-        OutputError: the kernel refuses the change (no CAP_SETUID or CAP_SETGID, as in some containers).
+    Raises OutputError: the kernel refuses the change (no CAP_SETUID or CAP_SETGID, as in some containers).
     """
     groups, gid, uid = os.getgroups(), _setfsgid(_ASK), _setfsuid(_ASK)
     try:

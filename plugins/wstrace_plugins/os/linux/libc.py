@@ -32,12 +32,8 @@ _syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 def syscall(number: int, *arguments: int) -> int:
     """Makes a system call and returns its result: -1 when refused, and last_error() has the errno.
 
-    Args:
-        number: see number_of().
-        arguments: up to six, addresses as numbers.
-
-    Raises:
-        Unavailable: there is no C library with syscall(2).
+    number: see number_of(). arguments: up to six, addresses as numbers. Raises Unavailable: there is no C library with
+    syscall(2).
     """
     result: int = _syscall(number, *arguments, *[0] * (6 - len(arguments)))
     return result
@@ -46,9 +42,8 @@ def syscall(number: int, *arguments: int) -> int:
 def number_of(common: int, **others: int) -> int:
     """The number of a system call on this machine.
 
-    Args:
-        common: the number where the kernel uses the common table (aarch64, riscv64, loongarch64).
-        others: the numbers of x86_64, ppc64le and s390x where they differ from it.
+    common: the number where the kernel uses the common table (aarch64, riscv64, loongarch64). others: the numbers of
+    x86_64, ppc64le and s390x where they differ from it.
     """
     return others.get(platform.machine(), common)
 

@@ -115,8 +115,7 @@ def is_mapped(fd: int, dev: int, ino: int) -> bool:
 def identity_in_maps(fd: int) -> tuple[int, int]:
     """The (device, inode) that the kernel reports for a mapping of this file; btrfs and overlayfs differ from stat(2).
 
-    Raises:
-        OSError, ValueError: it cannot be mapped.
+    Raises OSError, ValueError: it cannot be mapped.
     """
     import numpy as np
 

@@ -52,12 +52,8 @@ _ioctl = libc.ioctl
 class Pagemap:
     """An open pagemap. It belongs to the address space that it was opened on: after an exec or exit it reads empty.
 
-    Args:
-        pid: the process, 0 = the calling process.
-
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: it belongs to another user.
+    pid: the process, 0 = the calling process. Raises TargetExited: there is no such process; Unavailable: it belongs to
+    another user.
     """
 
     def __init__(self, pid: int = 0) -> None:
@@ -107,11 +103,8 @@ class Pagemap:
     def entries(self, start: ArrayLike, pages: ArrayLike) -> NDArray[Any]:
         """The entries (u64) of the pages of several ranges, concatenated; fewer when the address space is gone.
 
-        Args:
-            start: addresses where the ranges begin, shape (n,); pages: the number of pages of each.
-
-        Raises:
-            Unavailable: the kernel refuses to read them.
+        start: addresses where the ranges begin, shape (n,); pages: the number of pages of each. Raises Unavailable: the
+        kernel refuses to read them.
         """
         # map() runs over the call itself: a Python frame would cost a fifth of the time to read a single page.
         sizes, offsets = np.multiply(pages, 8), np.floor_divide(start, PAGE) * 8

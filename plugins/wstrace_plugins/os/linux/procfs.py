@@ -144,9 +144,7 @@ def device(major: Any, minor: Any) -> Any:
 def read_maps(pid: int) -> Maps:
     """The current mappings of a process (a listing of a running process is not atomic: it may overlap or have gaps).
 
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: it belongs to another user.
+    Raises TargetExited: there is no such process; Unavailable: it belongs to another user.
     """
     path = f"/proc/{pid}/maps"
     try:
@@ -159,12 +157,8 @@ def read_maps(pid: int) -> Maps:
 def pieces(fd: int, *, lines: int = 1) -> Iterator[bytes]:
     """The whole lines of an open maps or smaps file, in pieces: the path of each mapping may have 4 KiB.
 
-    Args:
-        fd: the open file. lines: the most lines that a mapping has in it.
-
-    Raises:
-        OSError: the process has ended.
-        Unavailable: it lists more mappings than a process may have, as one that maps while it is listed can.
+    fd: the open file. lines: the most lines that a mapping has in it. Raises OSError: the process has ended;
+    Unavailable: it lists more mappings than a process may have, as one that maps while it is listed can.
     """
     most = max(setting("vm/max_map_count") or 0, _MAPPINGS) + _OWN_MAPPINGS
     rest, found = b"", 0
@@ -230,9 +224,7 @@ def stat(pid: int) -> Stat:
 def stat_with_memory(pid: int) -> Stat:
     """The counters of a process that has memory.
 
-    Raises:
-        TargetExited: there is no such process, or it has ended.
-        Unavailable: it is a kernel thread.
+    Raises TargetExited: there is no such process, or it has ended; Unavailable: it is a kernel thread.
     """
     found = stat(pid)
     if found.kernel_thread:
@@ -286,8 +278,7 @@ def _field(text: bytes, name: bytes) -> bytes:
 def resident(pid: int) -> tuple[int, int]:
     """Its resident bytes: the peak since its program began (VmHWM), and now (VmRSS); 0 for a process without memory.
 
-    Raises:
-        TargetExited: there is none.
+    Raises TargetExited: there is none.
     """
     text = read(pid, "status")
     peak, now = (int(_field(text, key).removesuffix(b"kB") or 0) * 1024 for key in (b"VmHWM", b"VmRSS"))

@@ -49,8 +49,7 @@ class Userfaultfd:
     def register(self, start: int, end: int) -> None:
         """Registers pages with this userfaultfd; registering again is no error.
 
-        Raises:
-            OSError: EBUSY = another userfaultfd has them, EINVAL or ENOMEM = not mapped, EPERM = may not be written.
+        Raises OSError: EBUSY = another userfaultfd has them, EINVAL or ENOMEM = not mapped, EPERM = may not be written.
         """
         self._call(_UFFDIO_REGISTER, np.array([(start, end - start, _MODE_WP, 0)], _REGISTER))
 
@@ -80,8 +79,7 @@ def system_call() -> int:
 def create(flag: int = 0) -> int:
     """Creates a userfaultfd of the calling process; with flag 0, one at which the kernel itself waits too.
 
-    Raises:
-        Unavailable: the system refuses; the error says what to do.
+    Raises Unavailable: the system refuses; the error says what to do.
     """
     flags = os.O_CLOEXEC | os.O_NONBLOCK | flag
     fd = _syscall(system_call(), flags)

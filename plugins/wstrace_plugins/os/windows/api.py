@@ -154,10 +154,8 @@ def meaning(code: int) -> str:
 def failed(call: str, code: int, what: str = "") -> Unavailable:
     """The error to raise for a failed call, which names the call, the code, its meaning and what to do.
 
-    Args:
-        call: the name of the function.
-        code: the error code, from GetLastError().
-        what: the subject of the call, such as `of pid 12`.
+    call: the name of the function. code: the error code, from GetLastError(). what: the subject of the call, such as
+    `of pid 12`.
     """
     why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
     return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
@@ -166,9 +164,7 @@ def failed(call: str, code: int, what: str = "") -> Unavailable:
 def open_process(api: WindowsApi, pid: int, rights: int) -> int:
     """A handle on a process; the caller closes it with CloseHandle.
 
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: access is refused.
+    Raises TargetExited: there is no such process; Unavailable: access is refused.
     """
     handle = api.OpenProcess(rights, 0, pid)
     if not handle:

@@ -115,11 +115,8 @@ class WindowsPlatform(Platform):
         """Creates a process, suspended, and puts it into a job that reports its children; `resolve` finds the program.
 
         A tracer that is killed between these two leaves the process suspended.
-
-        Raises:
-            CommandNotFound: there is no such program.
-            CannotExecute: Windows refuses to execute it.
-            Unavailable: `user` is given, which Windows does not support here.
+        Raises CommandNotFound: there is no such program; CannotExecute: Windows refuses to execute it; Unavailable:
+        `user` is given, which Windows does not support here.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
@@ -203,8 +200,7 @@ def platform() -> Platform:
 def _created(command: str, program: Program) -> tuple[int, int]:
     """The pid of a suspended process without inherited handles, and a handle with all rights on it.
 
-    Raises:
-        CommandNotFound, CannotExecute: Windows refuses the program.
+    Raises CommandNotFound, CannotExecute: Windows refuses the program.
     """
     calls: Any = importlib.import_module("_winapi")  # as subprocess does it, which closes the handle on its own
     startup: Any = subprocess

@@ -29,12 +29,7 @@ class Job:
     """The job of a suspended process that has not run yet, so that its descendants are in it too.
 
     Until release(), the end of this tracer terminates the process. Afterwards the job has no limits.
-
-    Args:
-        pid, process: the process, and a handle with all rights on it.
-
-    Raises:
-        Unavailable: Windows refuses the job.
+    pid, process: the process, and a handle with all rights on it. Raises Unavailable: Windows refuses the job.
     """
 
     def __init__(self, api: WindowsApi, pid: int, process: int) -> None:

@@ -69,13 +69,9 @@ class Region(NamedTuple):
 class Allocation(NamedTuple):
     """The memory [start, end) of one VirtualAlloc, MapViewOfFile or loaded image.
 
-    Attributes:
-        start, end: addresses.
-        type: MEM_PRIVATE, MEM_MAPPED or MEM_IMAGE.
-        protect: the protection (PAGE_*) that it was made with.
-        file: the path of the file behind it, "" for none.
-        stack: whether it is the stack of a thread.
-        committed: the present protections of its committed pages, or-ed; 0 without such pages.
+    start, end: addresses. type: MEM_PRIVATE, MEM_MAPPED or MEM_IMAGE. protect: the protection (PAGE_*) that it was made
+    with. file: the path of the file behind it, "" for none. stack: whether it is the stack of a thread. committed: the
+    present protections of its committed pages, or-ed; 0 without such pages.
     """
 
     start: int
@@ -124,8 +120,7 @@ class Allocation(NamedTuple):
 class Memory:
     """Queries the memory of one process.
 
-    Args:
-        handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ, which the caller closes.
+    handle: a handle with PROCESS_QUERY_INFORMATION and PROCESS_VM_READ, which the caller closes.
     """
 
     def __init__(self, api: WindowsApi, handle: int) -> None:
@@ -196,10 +191,7 @@ class Memory:
 class AddressSpace:
     """The known memory of a process; returns rows for what is new. For one thread.
 
-    Args:
-        memory: queries the process.
-        pid: the process, for the rows.
-        strings: the dictionary for paths.
+    memory: queries the process. pid: the process, for the rows. strings: the dictionary for paths.
     """
 
     def __init__(self, memory: Memory, pid: int, strings: Dictionary) -> None:

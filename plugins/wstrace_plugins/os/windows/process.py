@@ -134,11 +134,8 @@ def descendants(
     """(pid, parent's pid, creation time, 0 = not known) of all present descendants of processes, parents first.
 
     A pid may be reused, so a process that was created outside of its parent's life is the child of another one.
-
-    Args:
-        present: the listing of all processes.
-        lives: (pid, created, ended) of the processes, in units of 100 ns since 1601.
-        known: pids that are left out.
+    present: the listing of all processes. lives: (pid, created, ended) of the processes, in units of 100 ns since 1601.
+    known: pids that are left out.
     """
     children: dict[int, list[int]] = {}
     for pid, parent, *_ in present:

@@ -31,14 +31,9 @@ class Program(NamedTuple):
 def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
     """The program of a command; for a script's launcher and a venv's python.exe, the interpreter that they would start.
 
-    Args:
-        command: the words of the command.
-        elevated: whether to leave out the current folder, where anyone may have put a program, for a name without a
-            path.
-
-    Raises:
-        CommandNotFound: there is no such program.
-        CannotExecute: the command is a script, not a program; the error says what to write instead.
+    command: the words of the command. elevated: whether to leave out the current folder, where anyone may have put a
+    program, for a name without a path. Raises CommandNotFound: there is no such program. CannotExecute: the command is
+    a script, not a program; the error says what to write instead.
     """
     path = next(_candidates(command[0], elevated=elevated), None)
     if path is None:

@@ -66,8 +66,7 @@ def has_debug_privilege(api: WindowsApi) -> bool:
 def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
     """Enables SeDebugPrivilege, which permits this process to open those of other users, or disables it.
 
-    Raises:
-        Unavailable: the account does not hold the privilege, or the terminal is not elevated.
+    Raises Unavailable: the account does not hold the privilege, or the terminal is not elevated.
     """
     wanted = np.zeros(1, LUID_AND_ATTRIBUTES)  # TOKEN_PRIVILEGES with one entry
     wanted["Count"], wanted["Attributes"] = 1, _SE_PRIVILEGE_ENABLED if on else 0

@@ -28,9 +28,7 @@ class Rate:
 
     PERF_SAMPLE_PERIOD would, but where a software event has it, each of its events is a record, whatever the period is
     (perf_swevent_event() in kernel/events/core.c, Linux 6.18).
-
-    Args:
-        every: one out of so many is recorded at first.
+    every: one out of so many is recorded at first.
     """
 
     def __init__(self, every: int = 1) -> None:
@@ -56,12 +54,7 @@ class Rate:
 class Arming:
     """The processes of a trace, as its events are opened on them.
 
-    Args:
-        context: the session's context.
-        settings: how the events are opened.
-        events: the perf events.
-        side: the side band, which learns of processes that are already running.
-        python: the Python stacks.
+    side: the side band, which learns of processes that are already running. python: the Python stacks.
     """
 
     def __init__(
@@ -77,9 +70,8 @@ class Arming:
     def arm(self, since: int) -> None:
         """Opens the events of all targets; the mappings of a running one hold from the time `since` on.
 
-        Raises:
-            Unavailable: one belongs to another user, or there are no more descriptors.
-            TargetExited: one ended meanwhile.
+        Raises Unavailable: one belongs to another user, or there are no more descriptors; TargetExited: one ended
+        meanwhile.
         """
         for target in self._context.targets:
             if target.launched:

@@ -127,8 +127,7 @@ class PageFaults(Source):
     def start(self, context: Context) -> None:
         """Opens events on every thread of the targets, or on groups; a launched target counts from its execve() on.
 
-        Raises:
-            Unavailable, TargetExited: from settled_level().
+        Raises Unavailable, TargetExited: from settled_level().
         """
         self._context = context
         level = settled_level(context, self._wanted.kernel)

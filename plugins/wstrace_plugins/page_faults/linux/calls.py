@@ -101,8 +101,7 @@ class Call(NamedTuple):
 class Calls:
     """Calls from the records of their entries and returns.
 
-    Args:
-        numbers: the ids of the tracepoints, by the name of the call, or that and RETURNED.
+    numbers: the ids of the tracepoints, by the name of the call, or that and RETURNED.
     """
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
@@ -258,8 +257,7 @@ def _effects(call: Call) -> Iterator[tuple[int, int, int, int]]:
 class ContentLosses:
     """Collects the rows of all processes; of those that share one address space each gets a row.
 
-    Args:
-        new_task: the id of the tracepoint task_newtask, None where it is not permitted.
+    new_task: the id of the tracepoint task_newtask, None where it is not permitted.
     """
 
     def __init__(self, new_task: int | None = None) -> None:
@@ -523,12 +521,7 @@ _AT_ONCE, MOST_A_SECOND = 100_000, 5_000
 class RareCalls:
     """The events and rings of all CPUs; none where that is not permitted.
 
-    Args:
-        cpus: the CPUs.
-        wanted: whether to open them at all.
-
-    Attributes:
-        complete: whether none was left out or switched off.
+    wanted: whether to open them at all. complete: whether none was left out or switched off.
     """
 
     def __init__(self, cpus: Sequence[int], *, wanted: bool) -> None:

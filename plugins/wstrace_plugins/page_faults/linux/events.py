@@ -46,8 +46,7 @@ class StackRate(NamedTuple):
 def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str, int]) -> NDArray[Any]:
     """Its perf_event_attr: minor and major faults alike, with these further bits and fields.
 
-    Raises:
-        Unavailable: the machine is not x86-64, so that neither these registers nor the unwinder fit it.
+    Raises Unavailable: the machine is not x86-64, so that neither these registers nor the unwinder fit it.
     """
     if platform.machine() != _MACHINE:
         raise Unavailable(f"native stacks are unwound on {_MACHINE} only, this machine is {platform.machine()}")
@@ -127,11 +126,8 @@ class Settings(NamedTuple):
 class PerfEvents:
     """All perf events of a source.
 
-    Args:
-        rings: where they write to.
-        cpus: the CPUs that they are opened on.
-        descriptors: our limit.
-        opened: called with the descriptor of each event of faults and its kind (minor, major), before it counts.
+    rings: where they write to. cpus: the CPUs that they are opened on. descriptors: our limit. opened: called with the
+    descriptor of each event of faults and its kind (minor, major), before it counts.
     """
 
     def __init__(
@@ -161,8 +157,7 @@ class PerfEvents:
     def watch_cgroups(self) -> None:
         """Opens what tells of new cgroups, whoever makes them: PERF_RECORD_CGROUP, into the side band's ring.
 
-        Raises:
-            OSError: before Linux 5.7, or without the right to events of all processes.
+        Raises OSError: before Linux 5.7, or without the right to events of all processes.
         """
         kinds = perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME
         # `cgroup` alone does not make an event one of the side band, and then nothing is recorded (is_sb_event() in
@@ -186,8 +181,7 @@ class PerfEvents:
     def arm_everywhere(self, settings: Settings, cgroup: int | None = None) -> None:
         """Opens the events of all processes, or of those of a cgroup; the descriptor of its folder is ours from now on.
 
-        Raises:
-            OSError: from perf_event_open. Unavailable: there are no more descriptors.
+        Raises OSError: from perf_event_open. Unavailable: there are no more descriptors.
         """
         place = (-1, 0) if cgroup is None else (cgroup, perf.PERF_FLAG_PID_CGROUP)
         self._places.append(place)
@@ -197,14 +191,8 @@ class PerfEvents:
     def arm(self, tid: int, settings: Settings, *, flags: int = 0) -> bool:
         """Opens the events of one thread, the side band first. Returns False when the thread has ended.
 
-        Args:
-            tid: the thread, or what `flags` make of it.
-            settings: how.
-            flags: of perf_event_open().
-
-        Raises:
-            OSError: from perf_event_open, unless the thread has ended.
-            Unavailable: there are no more descriptors.
+        tid: the thread, or what `flags` make of it. settings: how. flags: of perf_event_open(). Raises OSError: from
+        perf_event_open, unless the thread has ended; Unavailable: there are no more descriptors.
         """
         if self._attributes is None or self._attributes[0] is not settings:  # as long to make as the events to open
             made_of = {kind: settings.attributes(kind, self.counts_lost) for kind in self._fds}
@@ -243,10 +231,7 @@ class PerfEvents:
 
         A thread started by a traced one has inherited its events and gets a second set here. Its rows then appear
         twice, next to each other in one ring, and are kept once.
-
-        Raises:
-            TargetExited: the process ended meanwhile.
-            OSError, Unavailable: from arm().
+        Raises TargetExited: the process ended meanwhile; OSError, Unavailable: from arm().
         """
         gone: set[int] = set()
         while fresh := [t for t in procfs.threads(pid) if t not in self.threads | gone | leave_out()]:
@@ -266,8 +251,7 @@ class PerfEvents:
     def make_room(self, threads: int, settings: Settings) -> Settings:
         """Makes room for that many more threads, without the tracepoints where they are too many. Returns the settings.
 
-        Raises:
-            Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
+        Raises Unavailable: the hard limit of descriptors is too low; the message shows the arithmetic.
         """
         for wanted in (settings, settings._replace(tracepoints=())):
             if self._descriptors.room(threads * len(self.cpus) * wanted.events):
@@ -397,10 +381,8 @@ def own_level() -> Level:
 def settled_level(context: Context, kernel: bool) -> Level:
     """The lowest level on all that is traced, tried on each itself; it is noted in the trace's description.
 
-    Raises:
-        Unavailable: a target belongs to another user; `require` is "full" and the kernel permits less; or groups, for
-            which there are no lesser levels, may not be traced.
-        TargetExited: a target ended meanwhile.
+    Raises Unavailable: a target belongs to another user; `require` is "full" and the kernel permits less; or groups,
+    for which there are no lesser levels, may not be traced. TargetExited: a target ended meanwhile.
     """
     level = Level("full") if kernel else _WITHOUT_KERNEL
     if context.groups:

@@ -58,9 +58,8 @@ class GroupArming(Arming):
     def arm(self, since: int) -> None:
         """Opens the events of all groups.
 
-        Raises:
-            Unavailable: the kernel refuses them, or there are no more descriptors.
-            TargetExited: all of them have been removed.
+        Raises Unavailable: the kernel refuses them, or there are no more descriptors; TargetExited: all of them have
+        been removed.
         """
         self._python.foresee()
         processes = itertools.chain.from_iterable(group.processes() for group in (*self._chosen, *self._all))
@@ -117,8 +116,7 @@ class GroupArming(Arming):
     def _join(self, group: ChosenCgroups, one: Cgroup) -> bool:
         """Traces a cgroup that was just made. What was faulted in it until now is lost, and counted.
 
-        Returns:
-            False when it has gone already.
+        Returns false when it has gone already.
         """
         if any(other.holds(one) for other in self._chosen):
             return True
@@ -194,12 +192,7 @@ _MOST, _WALKS_APART_SECONDS = 1 << 16, 1.0
 
 
 class CgroupIds:
-    """Names the cgroups of faults.
-
-    Args:
-        context: the session's context.
-        cgroups: those of the machine.
-    """
+    """Names the cgroups of faults. cgroups: those of the machine."""
 
     def __init__(self, context: Context, cgroups: Cgroups) -> None:
         self._context, self._cgroups = context, cgroups

@@ -116,11 +116,8 @@ def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:
 def perf_event_open(attributes: NDArray[Any], pid: int, cpu: int, flags: int = 0) -> int:
     """Opens an event on one CPU: returns a close-on-exec descriptor. Raises OSError.
 
-    Args:
-        attributes: perf_event_attr, shape (1,).
-        pid: a thread; -1 = all that run on the CPU; with PERF_FLAG_PID_CGROUP the descriptor of a cgroup's folder.
-        cpu: the CPU; -1 = all, for a thread.
-        flags: PERF_FLAG_*.
+    attributes: perf_event_attr, shape (1,). pid: a thread; -1 = all that run on the CPU; with PERF_FLAG_PID_CGROUP the
+    descriptor of a cgroup's folder. cpu: the CPU; -1 = all, for a thread. flags: PERF_FLAG_*.
     """
     address = attributes.ctypes.data
     while (fd := libc.syscall(_OPEN, address, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC | flags)) < 0:
@@ -240,10 +237,8 @@ def filtered() -> OSError | None:
 def refusal(error: OSError, *, kernel: bool = False, everywhere: bool = False) -> Unavailable:
     """What a refused perf_event_open on a process of our own, or on all, means, and what lifts the refusal.
 
-    Args:
-        error: the error of the call.
-        kernel: whether the event was to count in the kernel too, which perf_event_paranoid = 2 forbids.
-        everywhere: whether it was to count all processes of a CPU or of a cgroup, which 1 forbids.
+    error: the error of the call. kernel: whether the event was to count in the kernel too, which perf_event_paranoid =
+    2 forbids. everywhere: whether it was to count all processes of a CPU or of a cgroup, which 1 forbids.
     """
     paranoid = procfs.setting("kernel/perf_event_paranoid")
     if paranoid is None:

@@ -36,12 +36,7 @@ _KEPT = 1 << 16
 
 
 class CatchUp:
-    """Brings a side band up to date.
-
-    Args:
-        side: the side band.
-        look: what looks at a process that is met.
-    """
+    """Brings a side band up to date. look: what looks at a process that is met."""
 
     def __init__(self, side: SideBand, look: Callable[[int], object]) -> None:
         self._side, self._look = side, look
@@ -61,12 +56,8 @@ class CatchUp:
         """Reads processes that fault but that no record has named: they ran before, or those of their start were lost.
 
         What they have mapped now holds from their first fault on.
-
-        Args:
-            columns: the faults in order of time, with pid, time_ns, va and pc.
-
-        Returns:
-            Whether the side band has anything new to give.
+        columns: the faults in order of time, with pid, time_ns, va and pc. Returns whether the side band has anything
+        new to give.
         """
         pids, times = columns["pid"], columns["time_ns"]
         new = {*distinct(pids).tolist()} - self._met - self._side.live.keys() - self._side.ended
@@ -92,8 +83,7 @@ _MOST = 4096
 class Titles:
     """Reads the titles of live processes: those of the newest, of all in turn, and of all at the end of the trace.
 
-    Args:
-        side: the side band, which knows the live processes and takes their titles.
+    side: the side band, which knows the live processes and takes their titles.
     """
 
     def __init__(self, side: SideBand) -> None:
@@ -131,9 +121,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.25
 class Peaks:
     """The peaks of the processes that the targets started, or had when they were attached.
 
-    Args:
-        context: the session's context; its targets remember their own peaks.
-        children: whether processes that the targets start are traced.
+    context: the session's context; its targets remember their own peaks. children: whether processes that the targets
+    start are traced.
     """
 
     def __init__(self, context: Context, *, children: bool = True) -> None:
@@ -186,9 +175,8 @@ class Peaks:
     def usage(self, ended: Collection[int], *, orphaned: bool) -> Usage:
         """The largest peak so far, in bytes, with its process.
 
-        Args:
-            ended: the pids of traced processes that have ended.
-            orphaned: whether a process outlived its parent, so that no traced process waits for it.
+        ended: the pids of traced processes that have ended. orphaned: whether a process outlived its parent, so that no
+        traced process waits for it.
         """
         waited_for = all(target.launched and target.exit_code is not None for target in self._targets)
         unseen = orphaned if waited_for else bool(set(ended) - self._own)
@@ -209,14 +197,8 @@ _OF_RINGS = (("duplicates", "duplicates"), ("foreign_clock", "foreign"))
 class Account:
     """Writes the ledger and the notes of a trace.
 
-    Args:
-        context: the session's context.
-        source: the name of the source in the ledger.
-        settings: how the events were opened.
-        rings: the samples of each ring of faults.
-        events: the perf events.
-        side: the side band.
-        python: the Python stacks.
+    source: the name of the source in the ledger. settings: how the events were opened. rings: the samples of each ring
+    of faults. python: the Python stacks.
     """
 
     def __init__(
@@ -283,9 +265,8 @@ class Account:
     def close(self, given: int, *, failed: bool) -> None:
         """Writes the final ledger: what was recorded, all losses and unaccounted are what was counted.
 
-        Args:
-            given: the number of faults that were emitted; the tracer lost the others that it took from the rings.
-            failed: whether the rings could not be emptied, so that what they hold is lost too.
+        given: the number of faults that were emitted; the tracer lost the others that it took from the rings. failed:
+        whether the rings could not be emptied, so that what they hold is lost too.
         """
         ledger, every = self._context.ledger, self._settings.period == 1 and not self._events.thinned
         counted_in_all = 0

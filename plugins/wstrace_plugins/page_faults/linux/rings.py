@@ -105,13 +105,9 @@ _NOTHING = np.zeros(0, np.uint8)
 class Rings:
     """The rings of all CPUs.
 
-    Args:
-        size: bytes of a minor ring, rounded down to a power of two; 0 = 16 MiB per CPU, at most 128 MiB in all.
-        stacks: make the rings for stacks, too.
-
-    Raises:
-        OSError: from perf_event_open.
-        Unavailable: not even the smallest rings may be locked in memory.
+    size: bytes of a minor ring, rounded down to a power of two; 0 = 16 MiB per CPU, at most 128 MiB in all. stacks:
+    make the rings for stacks, too. Raises OSError: from perf_event_open; Unavailable: not even the smallest rings may
+    be locked in memory.
     """
 
     def __init__(self, cpus: Sequence[int], size: int = 0, *, stacks: bool = False) -> None:
@@ -163,11 +159,7 @@ _IDLE_SECONDS = 0.4
 
 
 class Pace:
-    """Waits for what is to be read.
-
-    Args:
-        seconds: the time between two reads.
-    """
+    """Waits for what is to be read. seconds: the time between two reads."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self._pause = seconds, seconds

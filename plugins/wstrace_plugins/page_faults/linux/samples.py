@@ -37,16 +37,13 @@ _LENGTH_SHIFT = np.uint64(SIZE_SHIFT + 3)  # the size in u64
 def record_rows(raw: NDArray[Any], further: int = 0) -> tuple[NDArray[Any], int]:
     """The records of a ring as rows of five u64, and the number of bytes at the end that form no whole record.
 
-    A row is the header (type, misc, size) and the 32 bytes that follow it; zeros where the record is shorter.
-
-    Our records have 40 bytes. Another tracer's event on the same thread and of the same config makes ours longer: the
+    A row is the header (type, misc, size) and the 32 bytes that follow it; zeros where the record is shorter. Our
+    records have 40 bytes. Another tracer's event on the same thread and of the same config makes ours longer: the
     kernel shares one perf_sample_data among all events that a fault triggers, and adds what the others requested to the
     records that it writes after them (perf_prepare_sample() in kernel/events/core.c). Behind the right 40 bytes such a
     record has old content of the ring, which may look like records.
-
-    Args:
-        raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record.
-        further: u64 that our samples have behind these and that rows are to have, too; 0 in a record without them.
+    raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record. further: u64 that our samples
+    have behind these and that rows are to have, too; 0 in a record without them.
     """
     words: NDArray[Any] = raw[: len(raw) - len(raw) % 8].view("<u8")
     width = WORDS + further
@@ -65,9 +62,7 @@ def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     """The indices of the u64 at which records begin, and the index behind the last whole record.
 
     Each record begins where the one before it ends.
-
-    Args:
-        words: u64, shape (n,).
+    words: u64, shape (n,).
     """
     whole: Any = np.ascontiguousarray(words)
     found, at, headers = list[int](), 0, memoryview(whole).cast("B").cast("Q")
@@ -96,14 +91,11 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones to 40); further ones
-    are the id of the cgroup and the hash of the fault's stack, where these are recorded. Rows lie in memory by
-    columns: all that follows reads single columns, again and again.
-
-    Args:
-        major: whether they are major faults.
-        stacks: takes the stack rows out of the ring, where there are any.
-        cgroups: whether its samples have the id of a cgroup.
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones to 40); further ones are
+    the id of the cgroup and the hash of the fault's stack, where these are recorded. Rows lie in memory by columns: all
+    that follows reads single columns, again and again.
+    major: whether they are major faults. stacks: takes the stack rows out of the ring, where there are any. cgroups:
+    whether its samples have the id of a cgroup.
     """
 
     def __init__(
@@ -229,9 +221,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
     """The watermark: no row up to this time is still to come.
 
     Where rows wait it cuts no part of one ring, so that these are passed on as they are, without a copy.
-
-    Args:
-        latest: a row that is still to come to an empty ring is not older than this.
+    latest: a row that is still to come to an empty ring is not older than this.
     """
     watermark = min(max(samples.last_seen, latest) for samples in all_samples)
     if any(samples.holds for samples in all_samples):

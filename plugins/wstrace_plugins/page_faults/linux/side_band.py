@@ -71,15 +71,10 @@ class Live:
     def maps_heap(self, start: int, end: int, code: int, kind: int) -> bool:
         """Notes a mapping, and says whether it is the heap although the kernel reports it as //anon.
 
-        At the heap's first growth, brk() sets mm->brk only after calling perf (mm/mmap.c, 6.x).
-
-        Without address randomization the heap begins where .bss ends; execve() maps .bss itself, before the interpreter
-        and the vdso (load_elf_binary()).
-
-        Args:
-            start, end: its addresses.
-            code: the code of its name.
-            kind: KIND_*.
+        At the heap's first growth, brk() sets mm->brk only after calling perf (mm/mmap.c, 6.x). Without address
+        randomization the heap begins where .bss ends; execve() maps .bss itself, before the interpreter and the vdso
+        (load_elf_binary()).
+        start, end: its addresses. code: the code of its name. kind: KIND_*.
         """
         if kind == KIND_FILE:
             if not self.image_end or code == self.image:
@@ -95,11 +90,7 @@ class Live:
 
 
 class LiveProcesses(dict[int, Live]):
-    """The traced processes that have not ended, by pid.
-
-    Args:
-        parents: which are to have the parent of each, too.
-    """
+    """The traced processes that have not ended, by pid. parents: which are to have the parent of each, too."""
 
     def __init__(self, parents: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -249,10 +240,8 @@ class SideBand:
     def take(self, raw: bytes, *, rare: bool = False, full_ns: int = 0) -> None:
         """Holds what was read from one CPU's ring. The same record twice in a row is from a thread with two events.
 
-        Args:
-            raw: the records.
-            rare: they are of rare calls: what is lost of them costs no mapping.
-            full_ns: until then their ring was full: what came after them is lost.
+        rare: they are of rare calls: what is lost of them costs no mapping. full_ns: until then their ring was full:
+        what came after them is lost.
         """
         at, before, before_ns = 0, b"", self._given_until
         while at + _HEADER.size <= len(raw):
@@ -427,8 +416,7 @@ class SideBand:
     def seen(self, pid: int, time_ns: int) -> None:
         """Adds a process that is already running: its name, threads and mappings as they are now, from time_ns on.
 
-        Raises:
-            TargetExited, Unavailable: from procfs.
+        Raises TargetExited, Unavailable: from procfs.
         """
         stat = procfs.stat(pid)
         maps = procfs.read_maps(pid)

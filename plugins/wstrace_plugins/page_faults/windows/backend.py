@@ -104,9 +104,8 @@ class PageFaults(Source):
     def start(self, context: Context) -> None:
         """Begins to watch every target; a launched one has not run yet.
 
-        Raises:
-            Unavailable: access is refused, the watch is a stub (Wine), stacks are wanted, or `require` is "full" and
-                the system gives less.
+        Raises Unavailable: access is refused, the watch is a stub (Wine), stacks are wanted, or `require` is "full" and
+        the system gives less.
         """
         if self._refused_stacks:
             raise Unavailable(f"{self.name}: stacks={self._refused_stacks}: {NO_STACK}", "write stacks=auto")

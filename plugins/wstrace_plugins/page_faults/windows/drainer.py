@@ -35,12 +35,8 @@ _OPEN_RIGHTS = winapi.PROCESS_QUERY_INFORMATION | winapi.SYNCHRONIZE
 class Drained(NamedTuple):
     """What one drain of one process found.
 
-    Attributes:
-        process: the process.
-        changes: its records.
-        window: the times of the previous drain and of this one, in ns.
-        last: whether the process has ended, so that no further records come.
-        error: why the drain failed, or None.
+    process: the process. changes: its records. window: the times of the previous drain and of this one, in ns. last:
+    whether the process has ended, so that no further records come. error: why the drain failed, or None.
     """
 
     process: Watch
@@ -203,8 +199,7 @@ class Drainer:
     def list_children(self) -> None:
         """Watches processes in a job of which no message came, and descendants outside of all jobs.
 
-        Raises:
-            Unavailable: the system refuses the listing.
+        Raises Unavailable: the system refuses the listing.
         """
         with self._lock:
             for job in self._jobs:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 class Changes(NamedTuple):
     """The records of one buffer.
 
-    Attributes:
-        columns: pc and va (u64), flags (u8) and tid (u32), each of shape (n,).
-        lost: the number of records that were lost after these.
+    columns: pc and va (u64), flags (u8) and tid (u32), each of shape (n,). lost: the number of records that were lost
+    after these.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -47,9 +46,7 @@ def decode(records: NDArray[np.void]) -> Changes:
 
     FaultingVa is the byte address, except that bit 0 is 1 for a soft (minor) and 0 for a hard (major) fault, as
     Microsoft's pfmon reads it. The columns are copies, so the buffer may be used again.
-
-    Args:
-        records: PSAPI_WS_WATCH_INFORMATION_EX, shape (n,).
+    records: PSAPI_WS_WATCH_INFORMATION_EX, shape (n,).
     """
     pc = records["FaultingPc"].astype("<u8")
     end = int((pc == 0).argmax()) if len(pc) else 0
@@ -77,16 +74,9 @@ class Watch:
     """Watches the page faults of one process; for one thread. close() gives the handle back.
 
     The constructor only begins the watch, because earlier faults are missed; describe() queries the name and memory.
-
-    Args:
-        api: wstrace_plugins.os.windows.api or a stand-in.
-        pid: the process.
-        parent: the pid of its parent, 0 for a target; None = ask the system.
-        launched: whether it is a launched target.
-
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: access is refused, or the watch is a stub.
+    api: wstrace_plugins.os.windows.api or a stand-in. parent: the pid of its parent, 0 for a target; None = ask the
+    system. launched: whether it is a launched target. Raises TargetExited: there is no such process; Unavailable:
+    access is refused, or the watch is a stub.
     """
 
     def __init__(self, api: WindowsApi, pid: int, parent: int | None = 0, *, launched: bool = False) -> None:
@@ -143,8 +133,7 @@ class Watch:
     def drain(self) -> Changes:
         """The records since the last call, in the kernel's order; possibly none.
 
-        Raises:
-            Unavailable: the query failed.
+        Raises Unavailable: the query failed.
         """
         changes = self._pending
         if changes is None:

@@ -42,11 +42,7 @@ def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
 
 
 class Worker:
-    """Unwinds samples into call sites, and joins them to rows.
-
-    Args:
-        context: the session's.
-    """
+    """Unwinds samples into call sites, and joins them to rows. context: the session's."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -83,12 +79,9 @@ def add_stacks(
 ) -> NDArray[np.uint32]:
     """The call sites of the innermost frames, u32, shape (n,).
 
-    Args:
-        tree: to which they are added.
-        code: what the frame numbers mean.
-        stacks: the user's frames.
-        pc: the faulting instruction of each; in the kernel it is a frame of its own, called by the innermost.
-        kernel_mapping: the mapping of pc.
+    tree: to which they are added. code: what the frame numbers mean. stacks: the user's frames. pc: the faulting
+    instruction of each; in the kernel it is a frame of its own, called by the innermost. kernel_mapping: the mapping of
+    pc.
     """
     first, inverse = _distinct(stacks)
     frames, depth, whole, guessed = (column[first] for column in stacks)

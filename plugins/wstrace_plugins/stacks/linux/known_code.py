@@ -55,10 +55,8 @@ class Frame(NamedTuple):
 class KnownCode:
     """The rules and frames of all code addresses that have occurred.
 
-    Args:
-        strings: the session's names.
-        resolver: names the functions of the kernel and of its vdso, which only the recording machine can; None = none
-            of them has a name.
+    resolver: names the functions of the kernel and of its vdso, which only the recording machine can; None = none of
+    them has a name.
     """
 
     def __init__(self, strings: Dictionary, resolver: Resolver | None = None) -> None:
@@ -129,9 +127,7 @@ class KnownCode:
     def begin(self, pid: ArrayLike, mappings_at: MappingsAt) -> None:
         """Begins a batch of samples: what their JIT compilers have named since is read.
 
-        Args:
-            pid: of each sample, shape (n,), or of all, shape (1,).
-            mappings_at: finds the mappings of addresses.
+        pid: of each sample, shape (n,), or of all, shape (1,). mappings_at: finds the mappings of addresses.
         """
         self.mappings_at = mappings_at
         if len(self._frames) > MOST_ADDRESSES:
@@ -149,9 +145,7 @@ class KnownCode:
     def numbers_of(self, rows: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
         """The frame numbers of instructions, each in the process and at the time of its sample.
 
-        Args:
-            rows: the samples.
-            after: the address behind each instruction.
+        rows: the samples. after: the address behind each instruction.
         """
         addresses = (after - 1).view("<u8")
         return self._searched(self.mappings_at(rows, addresses), addresses)

@@ -34,9 +34,7 @@ _mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_si
 def file_heat(path: str, pids: Iterable[int], *, chosen: bool) -> FileHeat:
     """What of a file is in memory of those of these processes that map it, and in the page cache.
 
-    Raises:
-        UsageError: it is no file that can be read.
-        TargetExited, Unavailable: one that was `chosen` cannot be read.
+    Raises UsageError: it is no file that can be read; TargetExited, Unavailable: one that was `chosen` cannot be read.
     """
     try:
         fd = open_named(path)

@@ -76,16 +76,9 @@ def read(entries: Entries, mappings: Columns, regions: NDArray[Any] | None, *, s
     """Runs of present, swapped or guard pages: start, pages, row (index into the mappings), top, and the shares.
 
     top is the masked top byte of the entries. A guard page has only GUARD_BIT, a swapped one SWAPPED_BIT.
-
-    Args:
-        entries: Pagemap.entries.
-        mappings: columns start and end, sorted.
-        regions: REGION rows of all that is there, with what is huge or zero; None = the kernel cannot tell.
-        shares: also count the mappings of each page.
-
-    Raises:
-        EOFError: pagemap ended early: the address space has ended.
-        Unavailable: share counts need a right that is missing.
+    entries: Pagemap.entries. mappings: columns start and end, sorted. regions: REGION rows of all that is there, with
+    what is huge or zero; None = the kernel cannot tell. shares: also count the mappings of each page. Raises EOFError:
+    pagemap ended early: the address space has ended; Unavailable: share counts need a right that is missing.
     """
     start, end, row = _spans(mappings, regions)
     borders = np.empty(0, "<u8")
@@ -184,11 +177,8 @@ def attributes(
 ) -> Columns:
     """The runs with their flags, without what is no memory of the process (vvar, device memory).
 
-    Args:
-        found: the result of read().
-        mappings: column flags.
-        regions: as in read().
-        locked: mask of the locked mappings; large: mask of the hugetlb mappings.
+    found: the result of read(). mappings: column flags. regions: as in read(). locked: mask of the locked mappings;
+    large: mask of the hugetlb mappings.
     """
     top, row = found["top"], found["row"]
     mapping = mappings["flags"][row]

@@ -78,11 +78,7 @@ def _check(pid: int, refused: OSError) -> None:
 def why_stayed(
     mappings: dict[str, NDArray[Any]], runs: dict[str, NDArray[Any]]
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """A code into REASONS for each run that is still there.
-
-    Args:
-        mappings, runs: as Space gives them.
-    """
+    """A code into REASONS for each run that is still there. mappings, runs: as Space gives them."""
     flags = runs["flags"]
     kind = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15
     choices = [(flags & PAGE_LOCKED) != 0, kind == KIND_VDSO, (flags & PAGE_SHARED) != 0, (flags & PAGE_FILE) == 0]

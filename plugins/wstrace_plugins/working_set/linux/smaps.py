@@ -61,9 +61,7 @@ def parse(fd: int) -> Smaps:
 def rollup(pid: int) -> dict[str, int]:
     """The sums over all mappings, in bytes, under the kernel's names: Private_Clean, Private_Hugetlb ... (Linux 4.14).
 
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: it belongs to someone else.
+    Raises TargetExited: there is no such process; Unavailable: it belongs to someone else.
     """
     text = procfs.read(pid, "smaps_rollup")
     lines = (line.split() for line in text.split(b"\n")[1:])
@@ -78,11 +76,8 @@ def _bytes(fields: Mapping[bytes, list[bytes]], name: bytes) -> int:
 def clear_referenced(pid: int) -> Callable[[], list[Use]]:
     """Takes all its referenced bits away; the kernel holds the process's memory lock meanwhile.
 
-    Returns:
-        What reads what has been used since. It raises TargetExited, also when another program was executed.
-
-    Raises:
-        TargetExited, Unavailable: nothing was cleared.
+    Returns what reads what has been used since. It raises TargetExited, also when another program was executed. Raises
+    TargetExited, Unavailable: nothing was cleared.
     """
     before = procfs.stat_with_memory(pid)
     if not _works():

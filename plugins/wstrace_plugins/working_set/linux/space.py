@@ -64,17 +64,9 @@ class Space(Closing):
         be set), PAGE_SHARED that another process has the page now (so their sum is the total Shared), PAGE_EXCLUSIVE
         that no other has. A page that the system does not count as resident (schema.NOT_RESIDENT: zero page, swapped,
         guard, large) has its flag. Pages that are in no count of the system (vvar) have no run.
-
-        Args:
-            shares: also determine exact share counts.
-
-        Returns:
-            The columns start u64, pages u32, flags u16, shares u8 (absent where not known) and row u32 (index into
-            mappings).
-
-        Raises:
-            TargetExited: the process ended or executed another program meanwhile.
-            Unavailable: share counts need a right that is missing.
+        shares: also determine exact share counts. Returns the columns start u64, pages u32, flags u16, shares u8
+        (absent where not known) and row u32 (index into mappings). Raises TargetExited: the process ended or executed
+        another program meanwhile; Unavailable: share counts need a right that is missing.
         """
         locked, hugetlb = self._special(mappings)
         regions = None
@@ -107,8 +99,7 @@ class Space(Closing):
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Takes every page out of memory, by a way that cannot change the target's data: MADV_PAGEOUT on every run.
 
-        Raises:
-            Unavailable: the system refuses.
+        Raises Unavailable: the system refuses.
         """
         from wstrace_plugins.working_set.linux import pageout
 
@@ -160,9 +151,8 @@ class Space(Closing):
 class Keeper:
     """The process that keeps the address space of one process at a time; see keeper.py.
 
-    Raises:
-        Unavailable: the kernel may not be made to wait; the message says what lifts it.
-        KeeperFailed: the process cannot be started.
+    Raises Unavailable: the kernel may not be made to wait; the message says what lifts it. KeeperFailed: the process
+    cannot be started.
     """
 
     def __init__(self) -> None:
@@ -195,9 +185,7 @@ class Keeper:
     def hold(self, pid: int) -> HeldSpace:
         """Holds the process's current address space, and releases the one held before.
 
-        Raises:
-            TargetExited: the process has ended.
-            Unavailable: it belongs to another user.
+        Raises TargetExited: the process has ended; Unavailable: it belongs to another user.
         """
         return HeldSpace(pid, self)
 
@@ -266,9 +254,7 @@ class HeldSpace(Space):
         Of a process that has ended only the name can still be compared. Its memory is gone before it is a zombie: in
         between, for milliseconds on a busy machine, it is said to run (do_exit() in kernel/exit.c, exit_mm() and then
         exit_notify()). One that calls execve() has the memory of the next program already.
-
-        Raises:
-            TargetExited: it has been reaped.
+        Raises TargetExited: it has been reaped.
         """
         now = procfs.stat(self.pid)
         if now.gone or not now.mapped_bytes:

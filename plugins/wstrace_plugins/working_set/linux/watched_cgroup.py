@@ -25,11 +25,8 @@ NEAR, _STEP = 0.9, 0.02
 class WatchedCgroup(Watched):
     """A cgroup, with all below it.
 
-    Args:
-        cgroup: the cgroup. files: what tells of its memory.
-
-    Raises:
-        Unavailable: its memory may not be read, or does not tell what is waited for.
+    files: what tells of its memory. Raises Unavailable: its memory may not be read, or does not tell what is waited
+    for.
     """
 
     def __init__(self, cgroup: Cgroup, files: MemoryFiles, conditions: Sequence[Condition], pause: float) -> None:
@@ -130,9 +127,7 @@ def watched(patterns: Sequence[str], of: Context, conditions: Sequence[Condition
     """The cgroups of these paths or globs; without any, those that are traced or that account for the targets' memory.
 
     Those that say nothing of their memory are left out.
-
-    Raises:
-        Unavailable: there is none that tells of its memory. UsageError: all processes are traced.
+    Raises Unavailable: there is none that tells of its memory. UsageError: all processes are traced.
     """
     cgroups = Cgroups.mounted()
     chosen: Sequence[Cgroup | int] = [target.pid for target in of.targets]

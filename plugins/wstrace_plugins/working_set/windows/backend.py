@@ -126,15 +126,7 @@ def faults() -> tuple[int, int | None]:
 
 
 class Space(Closing):
-    """An opened process.
-
-    Args:
-        pid: the process.
-
-    Raises:
-        TargetExited: there is no such process.
-        Unavailable: access is refused.
-    """
+    """An opened process. Raises TargetExited: there is no such process; Unavailable: access is refused."""
 
     page_size = PAGE
 
@@ -164,10 +156,7 @@ class Space(Closing):
 
         Microsoft's page gives ERROR_BAD_LENGTH for a buffer that is too small; ERROR_NOACCESS with a larger number of
         entries was observed too.
-
-        Raises:
-            TargetExited: the process has ended.
-            Unavailable: the system refuses.
+        Raises TargetExited: the process has ended; Unavailable: the system refuses.
         """
         counters = processes.counters(self._api, self._handle)
         expected = counters.working_set // PAGE if counters is not None else 0

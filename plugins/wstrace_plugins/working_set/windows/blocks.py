@@ -66,12 +66,8 @@ def flags(blocks: NDArray[Any]) -> NDArray[Any]:
 def runs(blocks: NDArray[Any], starts: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
     """Runs of adjacent pages with equal attributes.
 
-    Args:
-        blocks: the blocks, sorted, shape (n,).
-        starts: the start addresses of mappings, sorted, at which a run ends.
-
-    Returns:
-        The index of each run's first block, and the number of its pages.
+    blocks: the blocks, sorted, shape (n,). starts: the start addresses of mappings, sorted, at which a run ends.
+    Returns the index of each run's first block, and the number of its pages.
     """
     # the block of the next page with the same low bits is greater by exactly the page size
     first = np.r_[True, blocks[1:] - blocks[:-1] != PAGE][: len(blocks)]

@@ -38,8 +38,7 @@ def mappings(strings: Dictionary) -> dict[str, NDArray[Any]]:
 class AllMemory:
     """All writable memory of this process under one userfaultfd; memory of another userfaultfd is left to that one.
 
-    Args:
-        uffd, pagemap: of this process.
+    uffd, pagemap: of this process.
     """
 
     def __init__(self, uffd: Userfaultfd, pagemap: pm.Pagemap) -> None:

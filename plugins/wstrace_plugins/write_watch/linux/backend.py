@@ -67,8 +67,7 @@ class Watcher:
     def add(self, start: int, end: int) -> None:
         """Starts to watch these whole pages, with nothing written yet; called once.
 
-        Raises:
-            Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
+        Raises Unavailable: they are watched already, are not mapped, or cannot be watched on this system.
         """
         self._check_maker()
         try:
@@ -88,12 +87,8 @@ class Watcher:
         """Where runs of written pages in everything watched begin and end, u64, sorted, shape (n,) each.
 
         No write is lost between a read and the reset.
-
-        Args:
-            reset: the pages count as not written from now on.
-
-        Raises:
-            Unavailable: this is a forked child, or the memory was mapped anew.
+        reset: the pages count as not written from now on. Raises Unavailable: this is a forked child, or the memory was
+        mapped anew.
         """
         self._check_maker()
         if self._all is not None:

@@ -50,8 +50,7 @@ def probe() -> Level:
 def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
     """Allocates zeroed memory of whole pages whose writes are tracked; freed with its last reference.
 
-    Raises:
-        Unavailable: there is no room, or the system does not track writes.
+    Raises Unavailable: there is no room, or the system does not track writes.
     """
     memory = _allocate(nbytes, api)
     start = ctypes.addressof(memory)
@@ -93,11 +92,7 @@ def open_watcher(api: WindowsApi = winapi) -> Watcher:
 
 
 class Watcher:
-    """A watch of memory of the calling process.
-
-    Raises:
-        Unavailable: the system does not track writes.
-    """
+    """A watch of memory of the calling process. Raises Unavailable: the system does not track writes."""
 
     page_size = PAGE
 
@@ -142,11 +137,7 @@ class Watcher:
     def ranges(self, *, reset: bool = True) -> Runs:
         """Where the runs of written pages begin and end (u64).
 
-        Args:
-            reset: whether the pages count as not written afterwards.
-
-        Raises:
-            Unavailable: some of the memory was freed.
+        reset: whether the pages count as not written afterwards. Raises Unavailable: some of the memory was freed.
         """
         with _lock:
             own = [one for one in _allocations.items() if not _is_watched(*one)] if self.everything else self._ranges

@@ -19,11 +19,7 @@ _FORMER = 256
 
 
 class Everything(Group):
-    """All processes of the machine.
-
-    Args:
-        cgroups: the cgroups that they are in.
-    """
+    """All processes of the machine. cgroups: the cgroups that they are in."""
 
     def __init__(self, cgroups: Cgroups) -> None:
         self.name, self.cgroups = "all processes", cgroups
@@ -55,11 +51,8 @@ class Everything(Group):
 class ChosenCgroups(Group):
     """Cgroups that are there now, none below another, and those of the same choice that are made later.
 
-    Args:
-        name: what they were chosen by.
-        cgroups: where they lie.
-        found: those that are there now.
-        takes: whether the cgroup of a path is one of them.
+    name: what they were chosen by. cgroups: where they lie. found: those that are there now. takes: whether the cgroup
+    of a path is one of them.
     """
 
     def __init__(self, name: str, cgroups: Cgroups, found: Iterable[Cgroup], takes: Callable[[str], bool]) -> None:
@@ -156,9 +149,8 @@ def count_once(chosen: Sequence[ChosenCgroups]) -> None:
 def group(kind: str, name: str, cgroups: Cgroups | None = None) -> Group:
     """The group of Platform.group(), of these cgroups or those of the machine.
 
-    Raises:
-        TargetExited: there is none of that name. UsageError: it is no name, or one of several.
-        Unavailable: the cgroups are not mounted, or not for perf events.
+    Raises TargetExited: there is none of that name. UsageError: it is no name, or one of several. Unavailable: the
+    cgroups are not mounted, or not for perf events.
     """
     cgroups = cgroups or Cgroups.mounted()
     if kind == "all":

@@ -18,11 +18,8 @@ _V1_NO_LIMIT = 1 << 62
 class MemoryFiles:
     """The files of a cgroup's memory. Each method reads one; none is held open.
 
-    Args:
-        folder: the cgroup's folder in the hierarchy of memory.
-        unified: whether that is the v2 hierarchy.
-        pressure: its folder in the v2 hierarchy, where pressure is counted; None = there is none.
-        path: the cgroup's path, for errors.
+    folder: the cgroup's folder in the hierarchy of memory. unified: whether that is the v2 hierarchy. pressure: its
+    folder in the v2 hierarchy, where pressure is counted; None = there is none. path: the cgroup's path, for errors.
     """
 
     def __init__(self, folder: Path, unified: bool, pressure: Path | None, path: str) -> None:

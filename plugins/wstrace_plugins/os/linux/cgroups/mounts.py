@@ -25,11 +25,9 @@ class Hierarchy(NamedTuple):
 def hierarchy_of(controller: str, proc: Path = Path("/proc")) -> Hierarchy:
     """The hierarchy of a controller (`perf_event`, `memory`).
 
-    Of several mounts of it, the one that shows most is taken: a container that has the host's mount beside its own
-    sees the host's cgroups in it.
-
-    Raises:
-        Unavailable: it is in no hierarchy that is mounted here.
+    Of several mounts of it, the one that shows most is taken: a container that has the host's mount beside its own sees
+    the host's cgroups in it.
+    Raises Unavailable: it is in no hierarchy that is mounted here.
     """
     mounts = _mounts((proc / "self/mountinfo").read_text("utf-8", "surrogateescape"))
     # v1 first: a controller that has a v1 hierarchy is not in the v2 one, whatever else is mounted

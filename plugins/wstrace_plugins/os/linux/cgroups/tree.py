@@ -52,8 +52,7 @@ class Cgroup:
     def open(self) -> int:
         """A descriptor of its folder, as PERF_FLAG_PID_CGROUP takes it.
 
-        Raises:
-            TargetExited: it has been removed. Unavailable: its folder may not be opened.
+        Raises TargetExited: it has been removed. Unavailable: its folder may not be opened.
         """
         try:
             fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -67,8 +66,7 @@ class Cgroup:
     def processes(self) -> list[int]:
         """The pids of its processes and of those below it, each once; those that this pid namespace lacks are left out.
 
-        Raises:
-            TargetExited: it has been removed. Unavailable: it may not be read.
+        Raises TargetExited: it has been removed. Unavailable: it may not be read.
         """
         found: dict[int, None] = {}
         for folder, _ in _walk(self.folder, self.path):
@@ -84,10 +82,8 @@ class Cgroup:
 class Cgroups:
     """The cgroups by which perf events go, and their memory, which on a hybrid system is another hierarchy's.
 
-    Args:
-        events: the hierarchy of perf_event.
-        memory: that of memory; an error says why there is none.
-        proc: where processes are described.
+    events: the hierarchy of perf_event. memory: that of memory; an error says why there is none. proc: where processes
+    are described.
     """
 
     def __init__(self, events: Hierarchy, memory: Hierarchy | Unavailable, proc: Path = Path("/proc")) -> None:
@@ -110,8 +106,7 @@ class Cgroups:
     def at(self, path: str) -> Cgroup:
         """The cgroup of this path below the mount, or of the path of its folder.
 
-        Raises:
-            TargetExited: there is none. Unavailable: it is in another hierarchy only, or may not be read.
+        Raises TargetExited: there is none. Unavailable: it is in another hierarchy only, or may not be read.
         """
         below = self.below(path)
         folder = self.folder / below.lstrip("/")
@@ -134,8 +129,7 @@ class Cgroups:
     def matching(self, pattern: str) -> list[Cgroup]:
         """The cgroup of this path, else those whose path matches a glob: `*` within a name, `**` over any depth.
 
-        Raises:
-            TargetExited: there is none.
+        Raises TargetExited: there is none.
         """
         if not glob.has_magic(pattern) or self._is_there(pattern):
             return [self.at(pattern)]
@@ -181,9 +175,7 @@ class Cgroups:
         """The files that tell of a cgroup's memory.
 
         In a hierarchy of its own, memory is that of the same path.
-
-        Raises:
-            Unavailable: there is none.
+        Raises Unavailable: there is none.
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory
@@ -197,8 +189,7 @@ class Cgroups:
     def memory_of_process(self, pid: int) -> tuple[Cgroup, MemoryFiles]:
         """The cgroup that a process's memory is accounted to, in the hierarchy of memory, and what tells of it.
 
-        Raises:
-            TargetExited: there is no such process. Unavailable: there is no such hierarchy.
+        Raises TargetExited: there is no such process. Unavailable: there is no such hierarchy.
         """
         if isinstance(self._memory, Unavailable):
             raise self._memory

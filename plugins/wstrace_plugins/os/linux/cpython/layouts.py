@@ -105,12 +105,8 @@ _FIXED = {
 def layout(version: tuple[int, int], runtime: bytes) -> Layout:
     """The layout of a CPython.
 
-    Args:
-        version: (3, 12).
-        runtime: the first DEBUG_OFFSETS_BYTES bytes of _PyRuntime, as they stand in the file.
-
-    Raises:
-        NoLayoutError: of this version nothing is known, or its description is damaged, or of a build without a GIL.
+    version: (3, 12). runtime: the first DEBUG_OFFSETS_BYTES bytes of _PyRuntime, as they stand in the file. Raises
+    NoLayoutError: of this version nothing is known, or its description is damaged, or of a build without a GIL.
     """
     if version in _FIXED:
         return _FIXED[version]

@@ -15,12 +15,7 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class LineTable:
-    """The line of each code unit (two bytes of instructions).
-
-    Args:
-        table: co_linetable.
-        first: co_firstlineno.
-    """
+    """The line of each code unit (two bytes of instructions). table: co_linetable. first: co_firstlineno."""
 
     def __init__(self, table: bytes, first: int) -> None:
         self._starts, self._lines, self._end = _entries(table, first)

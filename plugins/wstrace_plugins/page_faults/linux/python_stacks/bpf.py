@@ -220,11 +220,7 @@ class Map(_Opened):
 
 
 class Program(_Opened):
-    """A loaded program for perf events.
-
-    Raises:
-        OSError: the kernel refuses it.
-    """
+    """A loaded program for perf events. Raises OSError: the kernel refuses it."""
 
     def __init__(self, code: Code, name: bytes) -> None:
         self._code = ctypes.create_string_buffer(code.instructions, len(code.instructions))
@@ -253,11 +249,7 @@ class Program(_Opened):
 class RingBuffer:
     """The records that a program writes into a map of kind RING_BUFFER, in the order of their reservation.
 
-    Args:
-        memory: the map; its number of entries is its size in bytes.
-
-    Raises:
-        OSError: it cannot be mapped.
+    memory: the map; its number of entries is its size in bytes. Raises OSError: it cannot be mapped.
     """
 
     def __init__(self, memory: Map) -> None:

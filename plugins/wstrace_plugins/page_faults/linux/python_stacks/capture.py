@@ -61,15 +61,8 @@ class PythonStacks:
     """The Python stacks of the faults of a source. Where none are wanted, its methods do nothing.
 
     The programs are opened when a process is a CPython, or is able to start one: no other command pays for them.
-
-    Args:
-        wanted: which stacks the faults are to carry.
-        context: the session's.
-        source: the name that its batches carry.
-        cpus: the CPUs that are traced.
-
-    Raises:
-        Unavailable: they were requested by name and cannot be had.
+    wanted: which stacks the faults are to carry. context: the session's. source: the name that its batches carry. cpus:
+    the CPUs that are traced. Raises Unavailable: they were requested by name and cannot be had.
     """
 
     def __init__(self, wanted: Stacks, context: Context, source: str, cpus: Sequence[int]) -> None:

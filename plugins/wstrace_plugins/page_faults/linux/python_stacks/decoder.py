@@ -68,9 +68,7 @@ class _Frame(NamedTuple):
 class Decoder:
     """Takes the records of the ring buffer, in their order, and keeps the leaf of each stack.
 
-    Args:
-        sites: the tree that the frames go into.
-        strings: the dictionary of their names.
+    sites: the tree that the frames go into. strings: the dictionary of their names.
     """
 
     def __init__(self, sites: CallSites, strings: Dictionary) -> None:

@@ -75,8 +75,7 @@ class Python(NamedTuple):
 def python_in(fd: int) -> Python | None:
     """The CPython that an open file defines; None if it defines none.
 
-    Raises:
-        ValueError: it is no ELF file, or cannot be read.
+    Raises ValueError: it is no ELF file, or cannot be read.
     """
     elf = Elf(read_of(fd))
     runtime = elf.symbol(b"_PyRuntime")
@@ -133,8 +132,7 @@ class Interpreters:
     def of_process(self, pid: int) -> tuple[Looked, int] | None:
         """The file with the CPython that the process has mapped, and where its _PyRuntime stands; None = there is none.
 
-        Raises:
-            Unavailable: it has ended, or belongs to someone else.
+        Raises Unavailable: it has ended, or belongs to someone else.
         """
         maps, program = procfs.read_maps(pid), program_of(pid)
         columns = maps.columns
@@ -154,14 +152,9 @@ class Interpreters:
     ) -> Looked | None:
         """What a file is that a process has mapped; the process may have ended.
 
-        Args:
-            pid: the process.
-            name: the name that the file has for it.
-            identity: its device and inode, as the kernel gives them for mappings.
-            span: begin and end of a mapping of it, where known.
-
-        Returns:
-            None where the name does not lead to that file any more.
+        name: the name that the file has for it. identity: its device and inode, as the kernel gives them for mappings.
+        span: begin and end of a mapping of it, where known. Returns none where the name does not lead to that file any
+        more.
         """
         fd = open_mapped(pid, name, identity[1], lambda fd: is_mapped(fd, *identity), span)
         if fd < 0:
@@ -313,9 +306,8 @@ _NEVER = (1 << 64) - 1
 class Program:
     """A program in execution, shared by the processes that are forked from the one that executed it.
 
-    Attributes:
-        since: from when on it may run Python; _NEVER = it does not; 0 = at any time, as its file was not seen yet.
-        known: whether the programs in the kernel knew each CPython that it has mapped before it did.
+    since: from when on it may run Python; _NEVER = it does not; 0 = at any time, as its file was not seen yet. known:
+    whether the programs in the kernel knew each CPython that it has mapped before it did.
     """
 
     def __init__(self, since: int = 0) -> None:
@@ -325,9 +317,7 @@ class Program:
 class History:
     """The programs of all processes, by time: what runs no Python, and since when others may.
 
-    Args:
-        strings: the dictionary of the names of mapped files.
-        interpreters: the files that were looked into.
+    strings: the dictionary of the names of mapped files. interpreters: the files that were looked into.
     """
 
     def __init__(self, strings: Dictionary, interpreters: Interpreters) -> None:
@@ -407,11 +397,9 @@ class History:
     ) -> NDArray[np.bool_]:
         """At which of these times a process ran no Python for sure.
 
-        Args:
-            pid: the process.
-            times: of faults without a stack, shape (n,).
-            unknown: at which of them the programs did not know the process: it had executed no file that they knew.
-            unborn: of those of its faults at which its CPython had no interpreter yet: nor had it before.
+        times: of faults without a stack, shape (n,). unknown: at which of them the programs did not know the process:
+        it had executed no file that they knew. unborn: of those of its faults at which its CPython had no interpreter
+        yet: nor had it before.
         """
         programs = self._programs.get(pid, [])
         begins = np.array([began for began, _ in programs], "<u8")

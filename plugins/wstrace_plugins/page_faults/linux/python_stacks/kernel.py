@@ -49,8 +49,7 @@ _CONTAINER = "start the container with --cap-add BPF --cap-add PERFMON, or with 
 def this_kernel() -> Kernel:
     """Offsets in the running kernel's structures, and our pid namespace.
 
-    Raises:
-        Unavailable: it does not describe itself, or the machine is not x86-64.
+    Raises Unavailable: it does not describe itself, or the machine is not x86-64.
     """
     if platform.machine() != _MACHINE:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
@@ -147,12 +146,8 @@ _FILE_KEY, _IN_FILE, _ALL_BITS = struct.Struct("<QQQ"), struct.Struct("<QQ"), (1
 class Programs:
     """The programs behind the gate, and the memory that they share with the tracer.
 
-    Args:
-        cpus: the CPUs that are traced.
-        gate: what hangs on the events, and leads to the programs from now on.
-
-    Raises:
-        OSError, Unavailable: the kernel refuses them.
+    cpus: the CPUs that are traced. gate: what hangs on the events, and leads to the programs from now on. Raises
+    OSError, Unavailable: the kernel refuses them.
     """
 
     def __init__(self, cpus: Sequence[int], gate: Gate) -> None:
@@ -251,12 +246,8 @@ _NOWHERE = 0xFFFFFFFF
 class KernelTypes:
     """The structures of the running kernel.
 
-    Args:
-        file: the description.
-        begin: bytes of the types and of the names that are read: the structures of a task stand near the begin.
-
-    Raises:
-        Unavailable: this kernel does not describe itself.
+    file: the description. begin: bytes of the types and of the names that are read: the structures of a task stand near
+    the begin. Raises Unavailable: this kernel does not describe itself.
     """
 
     def __init__(self, file: str | os.PathLike[str] = _FILE, begin: int = 1 << 20) -> None:

@@ -148,11 +148,8 @@ class StackRows:
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The rows without the stack rows, and the hash of each one's stack as a sixth column.
 
-        Args:
-            rows: u64, shape (n, 5), in the order of the ring; rows of other records than samples are kept.
-
-        Returns:
-            u64, shape (m, 6). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
+        rows: u64, shape (n, 5), in the order of the ring; rows of other records than samples are kept. Returns u64,
+        shape (m, 6). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
         """
         lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
         stacks = (rows[:, _MARK] == STACK_ROW) & ~lost
@@ -206,12 +203,9 @@ class Maps:
     the time of change of a file with a CPython (overlayfs gives the same of the file below) -> u64 _PyRuntime from
     where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as reported, and of which
     exec. outputs: where rows go, by CPU and kind. pending: pid and exec of processes that the tracer is to look at.
-    walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs.
-
-    The maps that walkers alone need are made when one is loaded: a command without a CPython does not pay their 6 ms.
-
-    Raises:
-        OSError: the kernel refuses a map.
+    walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs. The maps that walkers
+    alone need are made when one is loaded: a command without a CPython does not pay their 6 ms.
+    Raises OSError: the kernel refuses a map.
     """
 
     def __init__(self, cpus: int, ring_bytes: int = RING_BYTES) -> None:

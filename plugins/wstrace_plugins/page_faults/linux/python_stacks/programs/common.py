@@ -203,9 +203,8 @@ _GATE_BYTES = 8
 def gate(memory: int, entries: int, kind: int) -> Code:
     """The program of the events of a kind (0 minor, 1 major faults).
 
-    Args:
-        memory: the descriptor of an array per CPU, with one value of 8 bytes.
-        entries: that of an array of programs, with one: the same for both kinds, as loading it takes milliseconds.
+    memory: the descriptor of an array per CPU, with one value of 8 bytes. entries: that of an array of programs, with
+    one: the same for both kinds, as loading it takes milliseconds.
     """
     a = Assembler()
     a.mov(R6, R1)
@@ -234,9 +233,7 @@ class Gate:
     """The gates of both kinds of faults.
 
     memory: of the gates, see programs.gate.
-
-    Raises:
-        OSError: the kernel refuses them.
+    Raises OSError: the kernel refuses them.
     """
 
     def __init__(self) -> None:

@@ -259,10 +259,8 @@ _PAGE = 4096
 def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     """The program for the processes that run a CPython of that layout.
 
-    Args:
-        maps: of the trace.
-        o: where the CPython keeps what is read.
-        static: where its file begins, from _PyRuntime on, and its bytes: objects in there are never freed.
+    maps: of the trace. o: where the CPython keeps what is read. static: where its file begins, from _PyRuntime on, and
+    its bytes: objects in there are never freed.
     """
     a = Walk(maps)
     a.mov(R6, R1)
