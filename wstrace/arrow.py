@@ -24,10 +24,8 @@ def arro3() -> Any:
 class Converter:
     """Makes Arrow record batches of batches; every one has the same columns.
 
-    Args:
-        columns: the columns; those that a batch lacks are null there.
-        strings: the names behind the codes of `str` columns.
-        batches: the batches; nothing is read before the record batches are.
+    columns: the columns; those that a batch lacks are null there. strings: the names behind the codes of `str` columns.
+    batches: the batches; nothing is read before the record batches are.
     """
 
     def __init__(self, columns: Sequence[Column], strings: Dictionary, batches: Iterable[Batch]) -> None:

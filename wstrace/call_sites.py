@@ -62,13 +62,9 @@ class CallSites:
     ) -> NDArray[Any]:
         """The ids of frames, which are added where they are new: one level of the tree a call, from the root down.
 
-        Args:
-            parent: the ids of their callers, as an earlier call of this tree gave them; 0 = none.
-            kind, mapping, offset, function, file, line, flags: as the columns of `call_site`; shape (n,), or one
-                value for all.
-
-        Returns:
-            u32, shape (n,).
+        parent: the ids of their callers, as an earlier call of this tree gave them; 0 = none. kind, mapping, offset,
+        function, file, line, flags: as the columns of `call_site`; shape (n,), or one value for all. Returns u32, shape
+        (n,).
         """
         columns = np.broadcast_arrays(np.atleast_1d(parent), kind, mapping, offset, function, file, line, flags)
         frames = np.empty(len(columns[0]), _FRAME)

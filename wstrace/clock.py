@@ -19,10 +19,9 @@ _MOST_MARKS = 100_000
 class ClockAnchor:
     """Readings of the records' clock and the wall clock at the same moments; they convert record times to wall time.
 
-    Args:
-        marks: (records' clock, wall clock) in ns, of a recorded trace. Without any, this machine's clocks are read now
-            and again while the trace runs.
-        name: the name of a recorded trace's clock, as its system calls it; "" = this machine's clock.
+    marks: (records' clock, wall clock) in ns, of a recorded trace. Without any, this machine's clocks are read now and
+    again while the trace runs. name: the name of a recorded trace's clock, as its system calls it; "" = this machine's
+    clock.
     """
 
     def __init__(self, marks: Iterable[tuple[int, int]] = (), name: str = "") -> None:

@@ -60,10 +60,8 @@ def missing(package: str, error: ImportError, remedy: str, who: str = "") -> Una
     """What it means that a package cannot be imported: it is not installed, which `remedy` mends, or it is broken.
 
     A library that finds no memory below `ulimit -v`, or lacks one of the system's, is no reason to install it again.
-
-    Args:
-        package: its name. error: what its import raised. remedy: the command that installs it.
-        who: what needs it, as the user calls it; "" = that goes without saying.
+    error: what its import raised. remedy: the command that installs it. who: what needs it, as the user calls it; "" =
+    that goes without saying.
     """
     needed = f"{who} needs the package {package}, which" if who else f"the package {package}"
     if isinstance(error, ModuleNotFoundError):
@@ -149,13 +147,9 @@ def pass_interrupt(error: BaseException) -> None:
 def named(who: str) -> Iterator[None]:
     """Turns what the body raises into a PluginError that names the plugin.
 
-    Args:
-        who: the plugin's role and name, such as "source page_faults".
-
-    Raises:
-        WstraceError: unchanged, as its text names its subject already.
-        LimitError: for a limit of this process. PluginError: for anything else, SystemExit included, except the user's
-            KeyboardInterrupt.
+    who: the plugin's role and name, such as "source page_faults". Raises WstraceError: unchanged, as its text names its
+    subject already. LimitError: for a limit of this process. PluginError: for anything else, SystemExit included,
+    except the user's KeyboardInterrupt.
     """
     try:
         yield

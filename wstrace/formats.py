@@ -31,8 +31,7 @@ class Rows(int):
 def format_of(path: str, plugins: Plugins | None = None) -> tuple[str, Format]:
     """(plugin, format) for the suffix of a file's name.
 
-    Raises:
-        UsageError: no format has this suffix; the message names the known ones.
+    Raises UsageError: no format has this suffix; the message names the known ones.
     """
     plugins = plugins or default_plugins()
     formats = plugins.formats

@@ -56,9 +56,7 @@ def parse_spec(text: str | Spec) -> Spec:
     """Parses `name` or `name:opt=val,opt=val`; what is a Spec already stays one.
 
     The text is split at the first colon, so that `path=C:\\x.wst` works; a value may contain a comma.
-
-    Raises:
-        UsageError: an option without `=`.
+    Raises UsageError: an option without `=`.
     """
     if isinstance(text, Spec):
         return text
@@ -121,8 +119,7 @@ def keyword_options(function: Callable[..., object]) -> dict[str, Option]:
 def converted(given: Mapping[str, Any], known: Mapping[str, Option], name: str) -> dict[str, Any]:
     """The values of options that users gave, converted to their types.
 
-    Raises:
-        UsageError: an unknown option (the message names the nearest), or a value of the wrong type.
+    Raises UsageError: an unknown option (the message names the nearest), or a value of the wrong type.
     """
     values = {}
     for key, value in given.items():
@@ -151,8 +148,7 @@ def _without_swallowed_option(key: str, value: Any, known: Mapping[str, Option],
 def build(cls: type, given: Mapping[str, Any], name: str) -> Any:
     """Creates an object of the class with these options.
 
-    Raises:
-        UsageError: an unknown option (the message names the nearest), a wrong type, or a missing required one.
+    Raises UsageError: an unknown option (the message names the nearest), a wrong type, or a missing required one.
     """
     known = options_of(cls)
     for key in given.keys() & known.keys():
@@ -231,11 +227,7 @@ _FILE_BYTES = 1 << 20
 
 
 class Config:
-    """Values, each with its origin.
-
-    Args:
-        layers: (origin, nested mapping), the strongest first.
-    """
+    """Values, each with its origin. layers: (origin, nested mapping), the strongest first."""
 
     def __init__(self, layers: list[tuple[str, Mapping[str, Any]]]) -> None:
         self._layers = layers
@@ -244,8 +236,7 @@ class Config:
     def load(cls, path: str | None = None, *, environ: Mapping[str, str] = os.environ, project: bool = True) -> Config:
         """The configuration of a command: variables, the file, and with `project` the local pyproject.toml.
 
-        Raises:
-            UsageError: the file cannot be read or is not TOML.
+        Raises UsageError: the file cannot be read or is not TOML.
         """
         layers: list[tuple[str, Mapping[str, Any]]] = [("environment", _from_environment(environ))]
         if path is not None:
@@ -290,12 +281,8 @@ class Config:
     def check(self, tables: Mapping[str, type], top: Sequence[str] = TOP) -> None:
         """Checks that every key is known; the error names the nearest known one.
 
-        Args:
-            tables: name -> class of every source, enricher and exporter.
-            top: the keys at the top that the command reads.
-
-        Raises:
-            UsageError: a key or a table that nothing reads.
+        tables: name -> class of every source, enricher and exporter. top: the keys at the top that the command reads.
+        Raises UsageError: a key or a table that nothing reads.
         """
         for origin, layer in self._layers:
             for key, value in layer.items():

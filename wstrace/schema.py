@@ -74,8 +74,6 @@ class Schema(NamedTuple):
         return next((c for c in self.columns if c.name == name), None)
 
 
-# -- what no recorder exceeds, so that readers refuse or cut what does ----------------------------------------------
-
 #: Frames of a stack: 128 of Python in 1,024 of native code.
 MOST_FRAMES = 128 + 1024
 #: Resident pages that are attributed one by one, 64 GiB in pages of 4 KiB: a run of a few bytes may claim any number.
@@ -84,8 +82,6 @@ MOST_PAGES = 1 << 24
 MOST_NAME = 4096
 #: Bytes of a page, on any machine.
 PAGE_SIZES = frozenset(1 << bits for bits in range(12, 31))
-
-# -- bits of the `flags` columns ---------------------------------------------------------------------------------
 
 FAULT_MAJOR, FAULT_PC_KERNEL, FAULT_WRITE, FAULT_EXECUTE, FAULT_ACCESS_KNOWN, FAULT_OBSERVER = 1, 2, 4, 8, 16, 32
 
@@ -133,8 +129,6 @@ LOSS_EVENTS = (
     LOSS_BRK, LOSS_PERHAPS, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EVICTED, LOSS_POPULATED, LOSS_PERHAPS_UNMAPPED,
 ) = range(1, len(LOSS_EVENTS))  # fmt: skip
 
-# -- stacks ------------------------------------------------------------------------------------------------------
-
 #: what a frame of a stack is
 FRAME_KINDS = ("", "python", "native", "kernel", "jit")
 FRAME_NONE, FRAME_PYTHON, FRAME_NATIVE, FRAME_KERNEL, FRAME_JIT = range(5)
@@ -162,8 +156,6 @@ STACK_HOW = (
 HOW_UNKNOWN, HOW_EXACT, HOW_OWN = 0, 1, 3
 HOW_NO_PYTHON, HOW_NOT_KNOWN, HOW_NOT_READABLE, HOW_LOST = 5, 6, 9, 10
 HOW_NOT_SAMPLED, HOW_NO_ROOM, HOW_OWN_CUT = 12, 13, 14
-
-# -- streams -----------------------------------------------------------------------------------------------------
 
 PAGE_FAULT = Schema(
     "page_fault",

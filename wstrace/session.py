@@ -133,8 +133,6 @@ class Session:
         with named(f"{role} {item.name}"):
             return build(cls, self._config.options(cls, item), item.name)
 
-    # -- what is known of the trace -----------------------------------------------------------------------------
-
     @property
     def ledger(self) -> Ledger:
         """The loss ledger."""
@@ -175,8 +173,6 @@ class Session:
         if self._recorder is None:
             raise WstraceError("this session keeps nothing in memory", "make it with record=True")
         return self._recorder
-
-    # -- start and stop ----------------------------------------------------------------------------------------
 
     def start(self, ready: Callable[[], None] = lambda: None) -> Self:
         """Opens sources, then outputs; starts threads; arms sources; calls `ready` (may raise); lets targets run."""

@@ -48,9 +48,7 @@ class Recorder(Exporter):
         """Keeps of each batch what `chosen` returns of it: for a live view, which needs no rows of long ago.
 
         The ledger does not count what is left out: it was let go, not lost. Faults come first.
-
-        Args:
-            chosen: returns the batch, some rows of it, or None. Batches of a stream come to it as one.
+        chosen: returns the batch, some rows of it, or None. Batches of a stream come to it as one.
         """
         for kind in (1, 0):
             self._kept[kind] = [part for batch in _joined(self._kept[kind]) if (part := chosen(batch)) is not None]
@@ -64,10 +62,8 @@ class Recorder(Exporter):
 class SessionTrace(Trace):
     """The records that a session has kept in memory so far.
 
-    Args:
-        context: the session's names, ledger and description.
-        recorder: the one of its exporters that keeps the records.
-        state: returns the session's current state.
+    context: the session's names, ledger and description. recorder: the one of its exporters that keeps the records.
+    state: returns the session's current state.
     """
 
     def __init__(self, context: Context, recorder: Recorder, state: Callable[[], str]) -> None:

@@ -15,10 +15,8 @@ def printable(text: str, limit: int = 0) -> str:
     Control characters, ESC, line and paragraph separators, bidirectional and zero-width marks, private and unassigned
     code points become `\x1b` or `\u202e`; a byte that was not UTF-8 (surrogateescape) becomes `\xff`. The result is one
     line without side effects. Square brackets stay: hand the result to rich as Text, never as markup.
-
-    Args:
-        text: a name from outside: a path, a process's name, a mark.
-        limit: the maximum length; the middle of a longer text is left out. 0 = no limit.
+    text: a name from outside: a path, a process's name, a mark. limit: the maximum length; the middle of a longer text
+    is left out. 0 = no limit.
     """
     # The text is shortened first: escaping 64 KiB of a hostile name would be wasted work.
     if limit and len(text) > limit:

@@ -213,8 +213,6 @@ class TraceInfo:
             | ({"accounts": accounts} if len(accounts) > 1 else {}),
         )
 
-    # -- in a file and in JSON ---------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, object]:
         """Its plain values by name, as in the `facts` of a trace file and in JSON; unknown values are absent.
 

@@ -270,9 +270,6 @@ class Comparison:
         return f"{head}: {most_of(parts, changed, lambda n: f'{n / divisor:+,.1f}', _SHARE)}"
 
 
-# -- over time ---------------------------------------------------------------------------------------------------
-
-
 class Moment(NamedTuple):
     """The resident pages at one moment. rows: by the view of the table; resident, private: bytes."""
 

@@ -224,8 +224,6 @@ class Composition:
         values: NDArray[Any] = self.inputs.runs[name][self.run]
         return values
 
-    # -- tables ------------------------------------------------------------------------------------------------------
-
     @property
     def fault_cells(self) -> NDArray[np.uint32]:
         """Of each recorded fault its cell in the cube."""

@@ -193,8 +193,6 @@ class Cube:
             self._forget()
         return of
 
-    # -- cells -------------------------------------------------------------------------------------------------------
-
     def _span(self, batch: Batch) -> None:
         times = batch.columns.get("time_ns")
         first, last = batch.window if times is None else (int(times.min()), int(times.max()))

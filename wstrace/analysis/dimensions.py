@@ -172,9 +172,6 @@ def _without_twins(of: NDArray[np.intp], labels: list[Label]) -> Labels:
     return Labels(which[of] if len(of) else of, [first[at] for at in range(len(number))])
 
 
-# -- labels of codes ---------------------------------------------------------------------------------------------
-
-
 def _combined(cube: Cube, *columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], list[Label]]:
     """(the first cell of each combination of values, shape (combinations,); of each cell its combination; `[other]`).
 
@@ -237,9 +234,6 @@ def _threads(cube: Cube) -> Labels:
         return Label(text := f"{names.name(process, tid)} ({tid})", f"{text} {process}")
 
     return _by(cube, ("process", "tid"), name)
-
-
-# -- labels of stacks and instructions ---------------------------------------------------------------------------
 
 
 def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
@@ -332,9 +326,6 @@ def _imports(cube: Cube) -> Labels:
     found = _LINES(cube)
     names = [label.package if label.text.startswith("import ") else "" for label in found.labels]
     return Labels(found.of, [Label(name, package=name) if name else Label("(no import)") for name in names])
-
-
-# -- places that are resolved as they come -----------------------------------------------------------------------
 
 
 def _sections_of(batch: Batch, names: Names) -> NDArray[np.uint32]:

@@ -187,9 +187,6 @@ def report(
     )
 
 
-# -- words -------------------------------------------------------------------------------------------------------
-
-
 def moment_words(moment: str) -> str:
     """A moment, as a sentence has it."""
     return {"exit": "at the exit", "peak": "at the peak", "start": "at the first snapshot", "now": "now",

@@ -80,8 +80,6 @@ class Screen:
         if not self._base.resident or self._base.by != look.by:
             self._base, self._marked = look, bool(self._base.resident)
 
-    # -- keys --------------------------------------------------------------------------------------------------------
-
     def press(self, key: str, character: str | None = None) -> None:
         """Answers a key: its name (`space`, `down`, `q`), and the character that it writes."""
         if character in VIEWS:
@@ -103,8 +101,6 @@ class Screen:
                 "end": 1 << 30}.get(key, 0)  # fmt: skip
         self._offset = max(0, self._offset + step)
 
-    # -- rows --------------------------------------------------------------------------------------------------------
-
     def rows(self) -> list[Line]:
         """The rows of the view, in order."""
         now, then = (one.workers if self.view == "workers" else one.owners for one in (self._look, self._base))
@@ -118,8 +114,6 @@ class Screen:
         if self.view == "now":
             return sorted(rows, key=lambda row: (-row.faults, -abs(row.change), row.name))
         return sorted(rows, key=lambda row: (-row.resident, row.name))
-
-    # -- text --------------------------------------------------------------------------------------------------------
 
     def lines(self, width: int, height: int) -> list[str]:
         """The whole screen: at most `height` lines of at most `width` characters.

@@ -73,8 +73,6 @@ class OtelExporter(Exporter):
         self._own: OwnProviders | None = None
         self._reported: Counter[tuple[str, str]] = Counter()
 
-    # -- life --------------------------------------------------------------------------------------------------
-
     def start(self, context: Context) -> None:
         """Opens the pipelines. Raises OutputError or UsageError, before the target runs."""
         from wstrace_exporters.otel.export.lifecycle import Lifecycle
@@ -138,8 +136,6 @@ class OtelExporter(Exporter):
             process = self._processes.get(batch.snapshot.pid)
             (process.add_resident if stream == "resident" else process.add_written)(batch)
 
-    # -- metrics -----------------------------------------------------------------------------------------------
-
     def _rows(self, began: int, tracer: Callable[[], Row]) -> Iterator[Row]:
         """The metrics of each process, and of the tracer; all in one for a scrape, which knows one resource."""
         self._take_kernel()
@@ -181,8 +177,6 @@ class OtelExporter(Exporter):
         if not minor and not major:
             minor, major = usage.minor or 0, usage.major or 0
         self._processes.take_kernel(minor, major)
-
-    # -- by time and at the end --------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Ends processes, and reports losses."""

@@ -44,8 +44,6 @@ class Packets:
         self._new.clear()
         self._file.write(data(1, number(8, time_ns) + _SEQUENCE + names + body))
 
-    # -- names ---------------------------------------------------------------------------------------------------------
-
     def row(self, table: int, key: object, content: Callable[[], bytes]) -> int:
         """The id of a row of a table; its content is made only when it is new."""
         known = self._ids[table]
@@ -58,8 +56,6 @@ class Packets:
     def name(self, table: int, text: str) -> int:
         """The id of a text."""
         return self.row(table, text, lambda: data(2, printable(text, LONGEST)))
-
-    # -- tracks --------------------------------------------------------------------------------------------------------
 
     def track(self, name: str, *, parent: int = 0, content: bytes = b"") -> int:
         """The number of a new track. content: what it is of, as process() and thread() give it."""
@@ -81,8 +77,6 @@ class Packets:
     def counter(self, name: str, parent: int) -> int:
         """The track of a counter in bytes."""
         return self.track(name, parent=parent, content=_IN_BYTES)
-
-    # -- events --------------------------------------------------------------------------------------------------------
 
     def count(self, time_ns: int, track: int, value: int) -> None:
         """The value of a counter from then on."""

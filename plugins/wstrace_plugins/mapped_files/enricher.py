@@ -93,8 +93,6 @@ class MappedFiles(Enricher):
         if self._rows or self._spaces.mappings > 1:  # a replay brings its own mappings
             yield from self._mappings(None)
 
-    # -- address spaces --------------------------------------------------------------------------------------------
-
     def _hold(self, batch: Batch, order: int, names: tuple[str, ...]) -> None:
         absent = [0] * len(batch)
         columns = [batch[name].tolist() if name in batch else absent for name in names]
@@ -149,8 +147,6 @@ class MappedFiles(Enricher):
         ids: NDArray[Any] = self._look_up(_by_pid(pids), addresses, times)[0]
         return ids
 
-    # -- records ---------------------------------------------------------------------------------------------------
-
     def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The columns that name the mappings and files of addresses and instructions."""
         n = len(batch)
@@ -200,8 +196,6 @@ class MappedFiles(Enricher):
         for pid, rows in groups:
             found[:, rows] = self._spaces.process(pid).find(addresses[rows], times[rows])
         return found
-
-    # -- listings --------------------------------------------------------------------------------------------------
 
     def _list(self, pid: int, addresses: NDArray[Any], times: NDArray[Any]) -> bool:
         """Queries the system for the addresses of a live process that were missing at those times.

@@ -27,9 +27,6 @@ CHILD = "WSTRACE_PYTEST_CHILD"
 _TAIL = 2000
 
 
-# -- in a fork of this process -----------------------------------------------------------------------------------------
-
-
 def run_forked(item: pytest.Item, in_child: Callable[[], None]) -> pytest.TestReport:
     """Runs a test, with all hooks around its call; `in_child` is called in the child before."""
     if not hasattr(os, "fork"):
@@ -80,9 +77,6 @@ def _child(item: pytest.Item, in_child: Callable[[], None], answer: int, parent:
         code = 0
     finally:
         os._exit(code)
-
-
-# -- in a pytest of its own --------------------------------------------------------------------------------------------
 
 
 def run_executed(item: pytest.Item, *, traced: bool) -> pytest.TestReport:
@@ -149,9 +143,6 @@ class Child:
     def pytest_sessionfinish(self) -> None:
         """Writes them."""
         Path(self._path).write_text(json.dumps(self._reports, default=str), "utf-8")
-
-
-# -- what comes back ---------------------------------------------------------------------------------------------------
 
 
 def _plain(config: pytest.Config, report: pytest.TestReport) -> Any:

@@ -80,9 +80,6 @@ class Observer:
         return {}
 
 
-# -- in that process ---------------------------------------------------------------------------------------------------
-
-
 def watched(pid: int) -> Iterator[dict[str, Any]]:
     """Begins to watch a process, and gives {}; then, when the next is wanted, what was seen meanwhile.
 

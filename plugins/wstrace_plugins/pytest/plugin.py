@@ -70,8 +70,6 @@ class Budgets:
                 if limits.isolated != "no" and self._traced is None:
                     self._set_apart(item, limits)
 
-    # -- a test in children ---------------------------------------------------------------------------------------
-
     def _set_apart(self, item: pytest.Item, limits: Limits) -> None:
         """Lets the test run in children of this process; with `exec`, its fixtures, too."""
         own = item.runtest
@@ -107,8 +105,6 @@ class Budgets:
         vars(item)["runtest"] = runtest
         if limits.isolated == "exec":
             vars(item)["setup"] = vars(item)["teardown"] = lambda: None
-
-    # -- a test here ----------------------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost: what other plugins do around a test is not its own
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -198,8 +194,6 @@ class Budgets:
             outcome.wstrace_faults = item.stash[_FAULTS]
         return outcome
 
-    # -- the end --------------------------------------------------------------------------------------------------
-
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the baselines."""
         self._observer.close()
@@ -209,9 +203,6 @@ class Budgets:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Prints the table."""
         _summary(terminalreporter, self._top, self._baselines.notes)
-
-
-# -- what is printed --------------------------------------------------------------------------------------------
 
 
 def _failure(measured: Measured, grown: Sequence[str]) -> str:

@@ -97,9 +97,6 @@ def evaluate(data: bytes, pc: int) -> Value | None:
     return Value(expression[0] - _REGISTER.start, offset, bool(rest))
 
 
-# -- the program of an entry ---------------------------------------------------------------------------------------
-
-
 class Common(NamedTuple):
     """A common information entry: what its frame description entries share."""
 
@@ -247,9 +244,6 @@ def common_of(data: bytes) -> Common:
     if any(data[:4]) or data[4] != 1 or not re.fullmatch(b"zP?L?R[SB]*", letters) or data[at - 1] != _PLACE_RELATIVE:
         raise ValueError("no common information entry, or of another form")
     return Common(code_factor, data_factor, return_column, b"S" in letters, data[at:])
-
-
-# -- the file ------------------------------------------------------------------------------------------------------
 
 
 class UnwindFile:

@@ -20,9 +20,6 @@ _MOST_WORDS = 5000
 PEEK_BYTES = 512
 
 
-# -- packing -----------------------------------------------------------------------------------------------------
-
-
 def schema_rows(schema: Schema) -> list[list[str]]:
     """[[column, type, semantic]...] of a stream's stored columns, as a file announces it."""
     return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
@@ -36,9 +33,6 @@ def pack_strings(ids: NDArray[Any], names: list[str], level: int = 1) -> bytes:
 def pack_rows(header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], level: int = 1) -> bytes:
     """EVENTS, MAPPINGS or SNAPSHOT: rows of a stream; the header holds all keys but `c`, see FORMAT.md."""
     return packb({**header, "c": col.encode_all(columns, level)})
-
-
-# -- unpacking ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -100,8 +100,6 @@ class Part:
         """What identifies the session that wrote it: the beginning of its file id."""
         return self.file_id[:SESSION_BYTES]
 
-    # -- positions of the frames -------------------------------------------------------------------------------------
-
     def _by_footer(self) -> NDArray[Any] | None:
         """The entries from the END and INDEX frames, or None when anything in these is inconsistent."""
         source = self.input
@@ -193,8 +191,6 @@ class Part:
             break
         return header
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     def read(
         self, kinds: Iterable[int] | None = None, selection: Selection = EVERYTHING, first: int = 0, last: int = _LAST
     ) -> Iterator[Frame]:
@@ -245,8 +241,6 @@ class Part:
                 yield frames.unpack_map(frame.body, self.limits)
             except FrameError:
                 self.damage.bad_frames += 1
-
-    # -- sums --------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Checks every byte once, unless a scan has; an error leads to a scan of the file."""

@@ -389,8 +389,6 @@ class TraceFile(Trace):
             return f"{ledger.lost:,} known to be lost, how many more is not known"
         return f"{ledger.lost:,} lost"
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
     def read(self, selection: Selection) -> Iterator[Batch]:
         """Yields the batches of a selection, one per frame in the order of the file, after one of all mappings."""
         if selection.stream in (None, "mapping"):

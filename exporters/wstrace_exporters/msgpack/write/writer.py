@@ -222,8 +222,6 @@ class TraceWriter:
         self._announced.clear()
         self._clock()
 
-    # -- taking ----------------------------------------------------------------------------------------------------
-
     def write(self, batch: Batch) -> None:
         """Takes a batch of any stream except address_space."""
         name = batch.schema.name
@@ -300,8 +298,6 @@ class TraceWriter:
     def discard(self) -> None:
         """Removes what this writer has begun to write, after a failed start."""
         self._parts.discard()
-
-    # -- frames ----------------------------------------------------------------------------------------------------
 
     def _clock(self, seconds: float = 0.0) -> None:
         """Writes a clock mark, if the last one is as old as that, or the machine was suspended since."""
@@ -431,8 +427,6 @@ class TraceWriter:
             body = frames.pack_strings(codes[start:end], names[start:end], self._level)
             if not self._sink.append(STRINGS, body):
                 self._names.forget(codes[start:end])
-
-    # -- parts -----------------------------------------------------------------------------------------------------
 
     def _rotate_if_due(self) -> None:
         rows = self._sink.rows

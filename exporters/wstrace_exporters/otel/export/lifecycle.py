@@ -205,8 +205,6 @@ class Lifecycle:
         with own.counted("traces") if own is not None and sampled else nullcontext():
             made.end(self._clock.wall(process.ended_ns or now))
 
-    # -- events ----------------------------------------------------------------------------------------------------
-
     def faults(self, batch: Batch, weights: NDArray[np.int64]) -> None:
         """An event for each row."""
         absent = np.zeros(len(batch), np.uint8)

@@ -129,9 +129,6 @@ def _points(metrics: Any) -> int:
     return sum(len(metric.data.data_points) for scope in metrics.scope_metrics for metric in scope.metrics)
 
 
-# -- the SDK's exporters ---------------------------------------------------------------------------------------------
-
-
 def otlp(delivery: Delivery, to: str, url: str) -> Any:
     """The SDK's OTLP exporter of a signal, as the OTEL_EXPORTER_OTLP_* variables say.
 
@@ -250,8 +247,6 @@ def _rejected(body: bytes) -> int | None:
     except (DecodeError, ValueError, TypeError, AttributeError):
         return None
 
-
-# -- what the SDK logs -----------------------------------------------------------------------------------------------
 
 _thread = threading.local()
 

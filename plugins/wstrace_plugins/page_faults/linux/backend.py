@@ -122,8 +122,6 @@ class PageFaults(Source):
 
     abilities = staticmethod(stack_levels)
 
-    # -- start -----------------------------------------------------------------------------------------------------
-
     def start(self, context: Context) -> None:
         """Opens events on every thread of the targets, or on groups; a launched target counts from its execve() on.
 
@@ -191,8 +189,6 @@ class PageFaults(Source):
         self._since = self._watermark = now_ns()
         self._arming.arm(self._since)
         self._account.begin()
-
-    # -- drain -----------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """Emits what is older than every ring's last row, or older than 100 ms."""
@@ -283,8 +279,6 @@ class PageFaults(Source):
     def record_one_in(self, every: int) -> bool:
         """Records one out of so many faults from now on, where groups are traced. Called between start() and stop()."""
         return self._started and self._arming.record_one_in(every)
-
-    # -- stop ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> Iterable[Batch]:
         """Stops the events, emits the rest, and sets the ledger to the kernel's own counts."""

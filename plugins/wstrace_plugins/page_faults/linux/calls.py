@@ -395,8 +395,6 @@ class ContentLosses:
         return due
 
 
-# -- the tracepoints -----------------------------------------------------------------------------------------------
-
 _FOLDER = "/sys/kernel/tracing/events"
 #: On each thread: the name of a call, or of its return -> the tracepoint.
 SYSCALLS = {

@@ -341,8 +341,6 @@ class Descriptors:
         self._limits.setrlimit(self._limits.RLIMIT_NOFILE, self._before)
 
 
-# -- what the kernel permits: tried, not guessed -----------------------------------------------------------------------
-
 _WITHOUT_KERNEL = Level("user", "kernel=no was given")
 
 

@@ -114,8 +114,6 @@ class Drainer:
         except BaseException as error:  # take() raises it on the session's thread
             self._failed = error
 
-    # -- drain -----------------------------------------------------------------------------------------------------
-
     def drain(self, *, exits: bool = False) -> None:
         """Drains every buffer; with `exits`, also checks which processes have ended, even if that is not due."""
         with self._lock:
@@ -166,8 +164,6 @@ class Drainer:
             failed, self._failed = self._failed, None
             raise failed
         return found
-
-    # -- the processes ---------------------------------------------------------------------------------------------
 
     def watch(self, pid: int, parent: int | None, *, launched: bool = False) -> Watch:
         """Begins to watch a process; `parent` is 0 for a target, and None where the system is to say it."""

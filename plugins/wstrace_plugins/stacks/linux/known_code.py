@@ -98,8 +98,6 @@ class KnownCode:
         if self._rules:
             self.rules = np.array(self._rules, np.int64).T.copy()
 
-    # -- mappings ----------------------------------------------------------------------------------------------------
-
     def learn(self, batch: Batch) -> None:
         """Takes the executable ones of a batch of `mapping`."""
         names = [name for name in CodeMapping._fields if name in batch]
@@ -121,8 +119,6 @@ class KnownCode:
             self._forget()
         self._ids = np.array([one.id for one in self._mappings], "<u4")
         self._starts = np.array([one.start for one in self._mappings], "<u8")
-
-    # -- looking up --------------------------------------------------------------------------------------------------
 
     def begin(self, pid: ArrayLike, mappings_at: MappingsAt) -> None:
         """Begins a batch of samples: what their JIT compilers have named since is read.

@@ -108,8 +108,6 @@ class PythonStacks:
         self._poll.register(self._programs.maps.pending.fd)
         return True
 
-    # -- arming ----------------------------------------------------------------------------------------------------
-
     @property
     def fds(self) -> Sequence[int]:
         """Readable when there is a process to look at."""
@@ -186,8 +184,6 @@ class PythonStacks:
             self._refused.add(why)
             self._context.info.lack(f"Python stacks of a process: {why}")
 
-    # -- which process runs what -----------------------------------------------------------------------------------
-
     def look_at_processes(self) -> None:
         """Looks at the processes that the programs want to know of, and at those that have mapped a further CPython."""
         new, self._history.new = self._history.new, set()
@@ -230,8 +226,6 @@ class PythonStacks:
             self._open()
         elif self._history.others:
             self.foresee()
-
-    # -- stacks ----------------------------------------------------------------------------------------------------
 
     def new_sites(self) -> Iterator[Batch]:
         """The call sites of the stacks that came since the last call. Call it after the fault rings were read."""
@@ -280,8 +274,6 @@ class PythonStacks:
             unknown, born_later = hashes[mine] == NOT_KNOWN, times[unborn & (pids == pid)]
             how[mine[self._history.proven(pid, times[mine], unknown, born_later)]] = HOW_NO_PYTHON
 
-    # -- account ---------------------------------------------------------------------------------------------------
-
     def rows_lost(self, kind: str) -> int:
         """The stack rows of a kind of faults that found no room in their ring."""
         return self._programs.count(S.ROWS_LOST + 8 * (kind == MAJOR)) if self._programs is not None else 0
@@ -293,8 +285,6 @@ class PythonStacks:
             for how, n in enumerate(self._hows.tolist())
             if n and how not in (HOW_EXACT, HOW_NO_PYTHON)
         }
-
-    # -- end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Closes programs, maps and events."""
