@@ -28,7 +28,7 @@ from wstrace.schema import (
     PROCESS_EXIT,
     PROCESS_FORK,
 )
-from wstrace.testing import batch_of, trace_of
+from wstrace.testing import batch_of
 from wstrace_exporters.console.commands.report import report as command
 from wstrace_exporters.console.commands.unshared import unshared
 from wstrace_exporters.msgpack.interchange.sql import connect
@@ -173,14 +173,6 @@ def test_a_peak_holds_no_process_that_had_ended():
     trace = script.trace()
     assert {at: composition(trace, at=at).rss // PAGE for at in ("peak", "exit", 130, 160, 230)} == {
         "peak": 4, "exit": 9, 130: 4, 160: 0, 230: 2}  # fmt: skip
-
-
-def test_a_trace_without_snapshots_or_faults_says_so():
-    script = Script()
-    script.fault(10, ANON, APP)
-    shown = script.blame()
-    assert shown.rss == 0
-    assert composition(trace_of()).rows("line") == []
 
 
 def test_the_command_prints_the_answer_first(tmp_path):

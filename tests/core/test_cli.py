@@ -13,7 +13,6 @@ import pytest
 from kit.command_line import WSTRACE, begun, wstrace
 
 from wstrace.cli import main
-from wstrace.cli.doctor import _parts
 from wstrace.cli.run import command_of
 from wstrace.errors import Unavailable
 from wstrace.plugins import default_plugins
@@ -97,6 +96,7 @@ def test_version(capsys):
         (["attach"], 125, "no process given"),
         (["attach", "999999999"], 122, "999999999"),
         (["attach", "one"], 125, "not a valid integer"),
+        (["attach", "--name", "no such name*"], 122, "no process is named"),
         (["run", "nosuch.py"], 127, "there is no file nosuch.py"),
         (["report", "/nowhere.wst"], 125, "/nowhere.wst"),
     ],
@@ -121,12 +121,6 @@ def test_the_debug_privilege_is_requested_before_a_process_is_opened(words, monk
     monkeypatch.setattr(type(default_plugins().platform), "debug_privilege", refuse)
     assert main([*words, "--debug-privilege", "999999999"]) == 122
     assert capsys.readouterr().err == "wstrace: no such right; ask for it\n"
-
-
-def test_a_name_that_no_process_has(tmp_path):
-    done = wstrace("attach", "--name", "no such name*", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (122, 1), done.stderr
-    assert "no process is named" in done.stderr
 
 
 def test_a_traceback_is_shown_only_for_debugging(tmp_path):
@@ -166,28 +160,22 @@ def test_all_after_the_target_belongs_to_it(tmp_path):
         assert done.stdout == "['-o', 'its', '--', '-q']\n", done.stderr
 
 
-def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path):
-    code = "print('printed\\n' * 9999)"
-    ran = subprocess.run([*WSTRACE, "run", "-q", "-o", "-", "-c", code], capture_output=True)
-    assert ran.stderr.count(b"printed") == 9999
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that closes a descriptor")
+@pytest.mark.parametrize(("stderr", "printed"), [("", 9999), (" 2>&-", 0)], ids=["open", "closed"])
+def test_what_the_target_prints_does_not_damage_a_trace_on_stdout(tmp_path, stderr, printed):
+    words = [*WSTRACE, "run", "-q", "-o", "-", "-c", "print('printed\\n' * 9999)"]
+    ran = subprocess.run(["sh", "-c", f'exec "$@"{stderr}', "sh", *words], capture_output=True)
+    assert (ran.stderr.count(b"printed"), ran.stdout.count(b"printed\n")) == (printed, 0)
     (tmp_path / "x.wst").write_bytes(ran.stdout)
     reported = wstrace("info", "--json", "x.wst", cwd=tmp_path)
     reported_of = json.loads(reported.stdout)
     assert (reported_of["state"], reported_of["damage"]["lost_bytes"]) == ("clean", 0)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell that closes a descriptor")
-def test_what_the_target_prints_does_not_damage_a_trace_on_stdout_where_stderr_is_closed(tmp_path):
-    words = [*WSTRACE, "run", "-q", "-o", "-", "-c", "print('printed\\n' * 9999)"]
-    ran = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *words], stdout=subprocess.PIPE)
-    assert b"printed\n" not in ran.stdout
-    (tmp_path / "x.wst").write_bytes(ran.stdout)
-    assert json.loads(wstrace("info", "--json", "x.wst", cwd=tmp_path).stdout)["state"] == "clean"
-
-
 def test_plugins_and_doctor_as_json():
     plugins = json.loads(wstrace("plugins", "--json").stdout)
     assert {"name", "distribution", "version", "state", "hooks", "error"} == set(plugins[0])
+    assert re.match("Every source is at its full level here|Not in full: ", wstrace("doctor").stdout)
     findings = json.loads(wstrace("doctor", "--json", environment={"WSTRACE_PAGE_FAULTS__POLL_MS": "7"}).stdout)
     assert findings["sources"]["page_faults"]["level"] in ("full", "user", "counters", "none")
     assert findings["options"]["page_faults.poll_ms"] == {"value": "7", "origin": "environment"}
@@ -213,13 +201,6 @@ def test_head_ends_quietly(words):
     assert (shown.wait(60), said) == (0, "")
 
 
-def test_without_a_command_the_help_is_shown_as_it_is(capfd):
-    main([])
-    shown = "".join(capfd.readouterr())
-    assert "\n  run     Trace a command from its first instruction.\n" in shown
-    assert "x0a" not in shown
-
-
 @pytest.mark.parametrize("words", [["-fo", "x.wst"], ["-qfo", "x.wst"], ["-qfox.wst"], ["-f", "-q", "--output=x.wst"]])
 def test_short_options_may_stand_together(tmp_path, words):
     done = wstrace("run", *words, "-c", "import sys; print(sys.argv[1:])", "-o", "its", cwd=tmp_path)
@@ -243,17 +224,6 @@ def test_another_user_is_refused_in_one_line_to_who_has_not_the_right(tmp_path):
     )
 
 
-def test_what_wstrace_logs_on_the_command_line_begins_with_its_name():
-    said = (
-        "import logging, sys; from wstrace.cli import main\n"
-        "import wstrace.cli.doctor as d\n"
-        "d.examine = lambda *_: logging.getLogger('wstrace').error('resolver %s is left out', 'x') or sys.exit(3)\n"
-        "main(['doctor'])"
-    )
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, timeout=60)
-    assert done.stderr == "wstrace: resolver x is left out\n"
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no process ends by a signal on this system")
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGTERM"])
 def test_the_signal_that_ended_the_target_is_in_the_report_and_in_the_file(tmp_path, name):
@@ -267,22 +237,6 @@ def test_the_signal_that_ended_the_target_is_in_the_report_and_in_the_file(tmp_p
     same = wstrace("run", "-c", f"raise SystemExit({ran.returncode})", cwd=tmp_path)
     assert same.returncode == ran.returncode
     assert "killed" not in same.stderr, "a program may end with this code by itself"
-
-
-def test_doctor_begins_with_its_verdict_and_lists_options_when_requested():
-    at_default = {"value": 1, "origin": "default"}
-    findings = {"system": {"user": "root"}, "sources": {"a": {"level": "full", "why": "of itself", "remedy": "agent"}},
-                "remedies": {"sudo": "sudo it"}, "options": {"a.x": at_default}, "failed": {}}  # fmt: skip
-    assert next(iter(_parts(findings))) == "Every source is at its full level here."
-    assert "What lifts the level, ready to paste" not in _parts(findings)
-    findings["sources"] |= {name: {"level": name, "why": "no right", "remedy": "sudo"} for name in ("user", "none")}
-    findings["options"]["a.y"] = {"value": 2, "origin": "environment"}
-    said = list(_parts(findings))
-    assert said[0] == "Not in full: user (user), none (none); the lines with -> say what lifts that."
-    assert "What lifts the level, ready to paste" in said
-    assert [row for part in said[-1:] for row in part.rows] == [["  a.y", "2  (environment)"]]
-    listed = list(_parts(findings, every_option=True))[-1]
-    assert [row[0] for row in listed.rows] == ["  a.y", "  a.x"]
 
 
 def test_a_plugin_s_classes_are_shown_with_their_options():

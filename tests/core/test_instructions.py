@@ -4,9 +4,6 @@ from wstrace.analysis.symbols import Instructions
 from wstrace.schema import KIND_ANON, KIND_FILE, KIND_SHIFT, MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 
-SORT, FORK, PROCESSES = 0x5234, 0x9234, 100
-STARTS = [0x7F00_0000_0000 + number * 0x31_0000 for number in range(PROCESSES)]
-
 
 def numbers_of(known: Instructions, pc: list[int], mapping: list[int], file: int | list[int] = 1) -> list[int]:
     faults = batch_of(PAGE_FAULT, pid=1, tid=1, va=1, flags=0, pc=pc, pc_mapping=mapping, pc_file=file)

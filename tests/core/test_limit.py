@@ -1,7 +1,7 @@
 """Limit: a thread that other programs keep from a CPU has more time, one that hangs or spins has not."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -13,20 +13,6 @@ from wstrace.interfaces import Enricher
 from wstrace.schema import DTYPES, PAGE_FAULT
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, ScriptedSource
-
-
-class Starved(WorkThread):
-    """A thread of which the test says how much CPU time it has had: a function of the seconds since its beginning."""
-
-    def __init__(self, cpu: Callable[[float], float | None]) -> None:
-        super().__init__(daemon=True)
-        self._cpu = cpu
-
-    def cpu_seconds(self) -> float | None:
-        return self._cpu(now[0])
-
-
-now = [0.0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2])

@@ -6,15 +6,13 @@ import time
 
 import pytest
 
-from wstrace.batch import Batch
 from wstrace.bus import Queue
 from wstrace.cli import main
 from wstrace.clock import ClockAnchor
 from wstrace.errors import OutputError, Unavailable, UsageError
-from wstrace.interfaces import Context, Exporter, Source
+from wstrace.interfaces import Exporter, Source
 from wstrace.schema import PAGE_FAULT, PROCESS
 from wstrace.session import Session
-from wstrace.session_trace import Recorder, SessionTrace
 from wstrace.testing import RecordingExporter, ScriptedSource, ScriptedTarget, batch_of
 from wstrace.trace_info import TraceInfo, Usage
 
@@ -137,18 +135,13 @@ def test_a_source_that_follows_ends_with_the_others(follows):
 def test_start_and_stop_are_idempotent_and_thread_safe():
     exporter = RecordingExporter()
     session = Session(sources=[ScriptedSource([faults(3)])], exporters=[exporter], enrichers=[], record=False)
-    threads = [threading.Thread(target=session.start) for _ in range(4)]
-    threads += [threading.Thread(target=session.stop) for _ in range(0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    session.wait(5)
-    stops = [threading.Thread(target=session.stop) for _ in range(4)]
-    for thread in stops:
-        thread.start()
-    for thread in stops:
-        thread.join()
+    for call in (session.start, session.stop):
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        session.wait(5)
     assert exporter.calls == ["start", "flush", "close"]
 
 
@@ -178,42 +171,6 @@ def test_the_queue_is_bounded_whatever_comes_and_counts_what_it_drops():
     gate.set()
     session.stop()
     assert sum(taken) + session.ledger.get("dropped_exporter") + session.ledger.get("dropped_bus") == 3_000_000
-
-
-def test_the_memory_outlives_the_block():
-    with Session(sources=[ScriptedSource([faults(10)])], enrichers=[]) as session:
-        session.wait(5)
-    assert session.faults["va"].tolist() == [4096 * i for i in range(10)]
-    assert session.trace.report().total["faults"] == 10
-
-
-def test_faults_may_be_requested_while_more_arrive(monkeypatch):
-    recorder, read = Recorder(), Batch.__getitem__
-    table = SessionTrace(Context(), recorder, lambda: "running").batches()
-    recorder.export(faults(4))
-
-    def more_arrive(batch, column):
-        monkeypatch.setattr(Batch, "__getitem__", read)
-        recorder.export(faults(3, 4))
-        return read(batch, column)
-
-    monkeypatch.setattr(Batch, "__getitem__", more_arrive)
-    assert table.to_numpy()["va"].tolist()[:4] == [4096 * i for i in range(4)]
-    assert table.to_numpy()["va"].tolist() == [4096 * i for i in range(7)]
-
-
-def test_own_threads_are_known_before_arming():
-    seen = []
-
-    class Looking(ScriptedSource):
-        def start(self, context):
-            super().start(context)
-            seen.append(context.own_threads())
-
-    exporter = RecordingExporter()
-    with Session(sources=[Looking([faults(1)])], exporters=[exporter], enrichers=[], record=False) as session:
-        session.wait(5)
-    assert len(seen[0]) == 3, "the drain, the bus and a lane"
 
 
 class Recorded(ScriptedSource):

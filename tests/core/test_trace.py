@@ -108,15 +108,6 @@ def test_what_is_shown_of_things_is_an_answer_in_a_line(both):
         assert "\n" not in repr(shown)
 
 
-def test_a_working_set_is_shown_in_a_line():
-    try:
-        mine = wstrace.working_set()
-    except wstrace.Unavailable as absent:
-        pytest.skip(str(absent))
-    assert "MiB resident, " in repr(mine)
-    assert len(repr(mine)) < 200
-
-
 def test_a_missing_file_is_a_file_not_found_error_too(tmp_path):
     path = str(tmp_path / "none.wst")
     with pytest.raises(FileNotFoundError) as caught:

@@ -17,7 +17,6 @@ from wstrace.text import printable
 from wstrace_exporters.msgpack.interchange.sql import connect
 
 N = 150_000
-TOP = "select file, count(*) n from page_fault group by file order by n desc, file limit 10"
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +41,6 @@ def counts(batches: list) -> Counter[str]:
         for mapping, n in zip(*np.unique(batch["mapping"], return_counts=True), strict=True):
             found["[anon]" if (mapping - 1) % 4 == 3 else f"/usr/lib/lib{mapping}.so"] += int(n)
     return found
-
-
-def top(found: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:10]
 
 
 def test_a_reader_of_fifty_lines_that_knows_the_format_alone_reads_every_row(trace):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from kit.msgpack_scripted import column, recorded
 
-from wstrace.errors import TraceFileError
-from wstrace.interfaces import Context, Level, Source
+from wstrace.interfaces import Level, Source
 from wstrace.session import Session
 from wstrace.testing import RecordingExporter, SourceContract
 from wstrace_exporters.msgpack.read.replay import Replay
@@ -80,8 +79,3 @@ def test_a_replay_of_a_window_counts_from_the_beginning(path, written, monkeypat
     assert np.array_equal(column(exporter.of("page_fault"), "time_ns"), expected)
     assert len(exporter.of("process")) == 1, "who the processes are is known whatever the window"
     assert session.ledger.get("recorded", "page_fault") == len(expected)
-
-
-def test_a_file_that_is_not_there_is_one_error():
-    with pytest.raises(TraceFileError):
-        Replay(path=["no such file"]).open(Context())

@@ -6,7 +6,7 @@ import kit.synthetic_trace as synthetic
 import msgpack
 import numpy as np
 import pytest
-from kit.msgpack_scripted import column, frames_in, recorded, started
+from kit.msgpack_scripted import column, started
 
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
@@ -24,20 +24,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 PIDS = (100, 104, 4242, 3_000_000)
 
 
-def filters_of(path: Path) -> set[str]:
-    """Every filter that a column of the file has."""
-    columns = [col for frame in frames_in(path) for col in frame[5].get("c", {}).values()]
-    return {name for col in columns for name, *_ in col[1]}
-
-
 # -- what an older reader must know before it reads ------------------------------------------------------------------
-
-
-def test_a_file_says_its_version_and_needs_nothing(tmp_path):
-    recorded(tmp_path / "x.wst", 5000)
-    header = frames_in(tmp_path / "x.wst")[0][5]
-    assert (header["v"], header["need"]) == ([2, 0], [])
-    assert filters_of(tmp_path / "x.wst") == {"delta", "shuffle"}
 
 
 @pytest.mark.parametrize("command", ["info", "report", "convert"])

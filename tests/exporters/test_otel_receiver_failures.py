@@ -109,15 +109,6 @@ def test_a_collector_that_never_answers_costs_three_seconds():
         assert session.ledger.get("lost_otel", "otel.logs") == 401
 
 
-def test_tls_without_trust_is_reported():
-    with Receiver() as receiver:  # speaks plain HTTP
-        endpoint = receiver.url.replace("http:", "https:")
-        exporter = OtelExporter(to="http", endpoint=endpoint, providers="own", metrics=False, logs=False)
-        session = run(exporter, [started(), ended()])
-    assert "SSLError" in exporter.error
-    assert session.ledger.get("lost_otel", "otel.traces") == 1
-
-
 @pytest.mark.parametrize("to", ["http", "grpc"])
 def test_a_certificate_that_is_not_there_is_reported(to, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "ca.pem"))

@@ -11,7 +11,6 @@ pytest.importorskip("pyarrow")
 from pyarrow import parquet
 
 ROWS = 1_100_000
-NUMBERS = ("time_ns", "pid", "tid", "pc", "va", "flags", "mapping", "pc_mapping")
 
 
 @pytest.fixture(scope="module")

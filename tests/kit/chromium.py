@@ -1,6 +1,5 @@
 """One Chromium without a window, for tests that open a page: clicks, values read back, requests, violations."""
 
-import base64
 import json
 import os
 import shutil
@@ -112,9 +111,3 @@ class Chromium:
             "{block: 'center'}); const {left, top, width, height} = one.getBoundingClientRect();"
             " return {left, top, width, height}; })()"
         )
-
-    def picture(self, path: Path, clip: dict[str, float] | None = None) -> None:
-        """Writes what the window shows, or a part of the page, as PNG."""
-        more = {"clip": {**clip, "scale": 1}, "captureBeyondViewport": True} if clip else {}
-        answer = self.send("Page.captureScreenshot", format="png", **more)
-        path.write_bytes(base64.b64decode(answer["data"]))

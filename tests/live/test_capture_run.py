@@ -5,7 +5,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ pytestmark = pytest.mark.usefixtures("full_level")
 
 #: Where huge pages are for all memory, as on Debian, a few faults would bring a whole list: PR_SET_THP_DISABLE.
 SMALL_PAGES = "import ctypes; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\n"
-
-Tracer = Callable[..., Any]
 
 
 def python(code: str, *arguments: object) -> list[str]:

@@ -11,7 +11,9 @@ from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
+from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import token
+from wstrace_plugins.os.windows.backend import WindowsTarget
 from wstrace_plugins.working_set.windows.backend import Space
 from wstrace_plugins.working_set.working_set import read
 
@@ -23,6 +25,16 @@ def test_the_trace_says_what_the_job_could_not_do():
     said = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
     assert said in context.info.notes
     list(source.stop())
+
+
+def test_a_program_that_cannot_be_resumed_gives_the_error_of_its_status(monkeypatch):
+    """NtResumeProcess gives an NTSTATUS, of which FormatMessage knows nothing."""
+    windows = machine()
+    monkeypatch.setattr(winapi, "RtlNtStatusToDosError", windows.RtlNtStatusToDosError)
+    monkeypatch.setattr(winapi, "NtResumeProcess", lambda handle: 0xC0000022 - (1 << 32))  # STATUS_ACCESS_DENIED
+    target = WindowsTarget(7, "python.exe", 4, launched=True)
+    with pytest.raises(Unavailable, match="NtResumeProcess of pid 7 failed with 5 "):
+        target.resume()
 
 
 # -- The user of a process, and what it may do, on a stand-in machine ---
@@ -41,15 +53,6 @@ def test_elevation_is_read_from_our_own_token(windows):
     assert token.elevated(windows)
     windows.processes[1].token_denied = True
     assert not token.elevated(windows)
-    assert not windows._tokens
-
-
-def test_a_privilege_that_is_held_is_not_yet_switched_on(windows):
-    assert not token.has_debug_privilege(windows)
-    token.set_debug_privilege(windows)
-    assert token.has_debug_privilege(windows)
-    token.set_debug_privilege(windows, on=False)
-    assert not token.has_debug_privilege(windows)
     assert not windows._tokens
 
 

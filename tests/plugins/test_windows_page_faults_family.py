@@ -30,19 +30,6 @@ def in_job(**options):
     return windows, source, context
 
 
-def test_a_childs_number_comes_from_the_job_and_it_is_opened_at_once():
-    windows, source, context = in_job()
-    windows.no_listing = True  # none is needed
-    windows.born(8, 7, created=200, page_faults=5)
-    batches = list(source.drain(0.0))
-    started = [b for b in batches if b.schema.name == "process"]
-    assert [(b["pid"][0], b["ppid"][0], b["event"][0]) for b in started] == [(8, 7, 2)]
-    assert context.ledger.get("before_watch") == 5
-    windows.processes[8].fault(EXE, HEAP)
-    assert faults(source.drain(0.0))["pid"].tolist() == [8]
-    list(source.stop())
-
-
 def test_a_child_that_no_message_reported_is_found_in_the_jobs_list():
     windows, source, _ = in_job()
     windows.lost_messages = True  # Microsoft's page: messages are not guaranteed
@@ -132,16 +119,6 @@ def test_a_machine_that_lets_nobody_into_a_job():
     with pytest.raises(Unavailable, match="CreateJobObjectW failed with 5"):
         Job(windows, 7, 0)
     assert not windows.handles
-
-
-def test_a_suspended_target_ends_with_the_tracer_and_a_resumed_one_does_not():
-    for resumed in (False, True):
-        windows = machine()
-        job = job_of(windows)
-        if resumed:
-            job.release()
-        job.close()  # as the system does it when the tracer is killed
-        assert windows.processes[7].exited is not resumed
 
 
 def test_a_watch_that_fails_ends_the_trace_of_its_process_only():

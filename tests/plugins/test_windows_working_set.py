@@ -20,7 +20,6 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_WRITE,
 )
-from wstrace_plugins.mapped_files.windows.backend import listing
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.process import listed
 from wstrace_plugins.working_set.sections import sectioned
@@ -142,18 +141,6 @@ def test_a_process_that_ends_meanwhile():
 
 
 # -- mapped files ------------------------------------------------------------------------------------------------------
-
-
-def test_a_listing_and_a_process_that_is_gone():
-    windows = machine()
-    strings = Dictionary()
-    rows = listing(7, strings, windows)
-    assert [strings[int(c)] for c in rows["file"]] == ["C:\\app.exe", "[anon]", "[anon]"]
-    assert rows["start"].tolist() == [EXE, HEAP, BIG]
-    windows.processes[7].exited = True
-    assert listing(7, strings, windows) is None
-    assert listing(8, strings, windows) is None
-    assert not windows.handles
 
 
 # -- what a real Windows does and Wine does not ------------------------------------------------------------------------

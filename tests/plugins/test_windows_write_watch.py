@@ -65,24 +65,6 @@ def test_a_region_is_watched_once(windows):
             other.add(start + PAGE, start + 4 * PAGE)
 
 
-def test_memory_lives_as_long_as_it_is_referred_to(windows):
-    before = len(windows._memory)
-    memory, start = region(windows, 2)
-    view = np.frombuffer(memory, "u1")
-    del memory
-    gc.collect()
-    view[PAGE] = 1
-    watcher = Watcher(api=windows)
-    watcher.add(start, start + 2 * PAGE)
-    view[0] = 1
-    assert numbers(start, watcher.ranges()) == [(0, 1)]
-    del view
-    gc.collect()
-    assert len(windows._memory) == before
-    with pytest.raises(Unavailable, match="the memory is gone"):
-        watcher.ranges()
-
-
 def test_memory_that_was_there_before_cannot_be_watched(windows):
     with pytest.raises(Unavailable, match="MEM_WRITE_WATCH"):
         Watcher(api=windows).add_writable()

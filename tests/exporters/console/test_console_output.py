@@ -15,7 +15,6 @@ from wstrace.terminal import Output, width_of
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
 
-LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
 HOSTILE = "/tmp/\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202egnp.so" + b"\xff".decode("utf-8", "surrogateescape")
 
 

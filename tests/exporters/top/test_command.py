@@ -7,7 +7,6 @@ import sys
 import time
 
 import pytest
-from click.testing import CliRunner
 from kit.command_line import WSTRACE, wstrace
 
 from wstrace.errors import UsageError
@@ -41,15 +40,6 @@ def test_without_textual_one_line_says_what_to_do(content, reported, tmp_path):
     done = wstrace("top", 1, environment={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 122
     assert done.stderr == f"wstrace: wstrace top needs the package textual, which {reported}\n"
-
-
-def test_a_process_that_has_ended():
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "own_terminal", lambda: "/dev/pts/999")
-        done = CliRunner().invoke(command.top, [str(gone.pid)])
-    assert type(done.exception).__name__ == "TargetExited"
 
 
 @LINUX

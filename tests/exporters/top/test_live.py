@@ -153,15 +153,6 @@ def test_what_came_without_a_fault_is_one_row_in_all_snapshots(lose, base, flags
         assert rows == [("(not known)", 8 * PAGE, 0)]
 
 
-def test_without_a_look_at_the_pages_it_says_why():
-    script = Script()
-    script.fault(1, ANON, APP)
-    look = Shown(script).look()
-    assert not look.resident
-    assert look.faults == 1
-    assert look.owners[0]["faults"] == 1
-
-
 class Counted(ScriptedTarget):
     """A process that may have ended."""
 

@@ -78,12 +78,6 @@ def test_o_goes_through_the_owners_and_what_has_grown_is_counted_from_the_first_
     assert press(shown, "d")[3].split()[:2] == ["+2.0", "MiB"]
 
 
-def test_q_ends():
-    shown = screen()
-    press(shown, "q")
-    assert shown.done
-
-
 @pytest.mark.parametrize(
     "name", ["\x1b[2J\x1b]0;evil\x07", "[red]x[/red]", "a\nb\rc", "\u202eexe.txt", "漢字" * 90, ""]
 )
