@@ -9,7 +9,7 @@ import numpy as np
 
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.errors import UsageError
-from wstrace.schema import MARK, NOT_RESIDENT, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
+from wstrace.schema import MARK, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
 from wstrace.table import Recorded
 from wstrace.trace_info import TraceInfo
 
@@ -96,13 +96,15 @@ _MOST_PROCESSES = 1 << 16
 class Snapshot(NamedTuple):
     """A whole snapshot of a process.
 
-    process: (host, pid). number: as its source counts them. pages, swapped: how many are resident, and swapped out.
+    process: (host, pid). number: as its source counts them. pages, shared, swapped: how many are resident, of these not
+    of this process alone, and swapped out.
     """
 
     time_ns: int
     process: tuple[int, int]
     number: int
     pages: int
+    shared: int
     swapped: int
 
 
@@ -138,7 +140,7 @@ class Snapshots:
         self.ends = _ends(trace)
         taken: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
         swapped: dict[tuple[int, tuple[int, int], int], int] = {}
-        pages = LastSnapshots[list[int]](list, _add_pages, limit=_MOST)
+        pages = LastSnapshots[list[int]](lambda: [0, 0], _add_pages, limit=_MOST)
         for batch in trace.batches(RESIDENT_PAGES.name, ("pages", "flags")):
             if (part := batch.snapshot) is None:
                 continue
@@ -148,7 +150,7 @@ class Snapshots:
             if "pages" in batch and "flags" in batch:
                 swapped[key] += int(batch["pages"][(batch["flags"] & PAGE_SWAPPED) != 0].sum(dtype=np.int64))
             if (counted := pages.add(batch)) is not None:
-                taken[key] = Snapshot(*key, sum(counted), swapped[key])
+                taken[key] = Snapshot(*key, counted[0], counted[1], swapped[key])
         self.taken = sorted(taken.values(), key=lambda one: one.time_ns)
 
     def at(self, at: str | int, pids: Collection[int] = ()) -> Moment:
@@ -242,13 +244,17 @@ class Snapshots:
         return [time]
 
     def sizes(self) -> list[tuple[int, int]]:
-        """After each snapshot the resident pages of the last ones of all processes that lived then, and its time."""
+        """After each snapshot the resident pages of the last ones of all processes that lived then, and its time.
+
+        What they share counts as much as it is in the one that shares most: about once, and not for each.
+        """
         held: dict[tuple[int, int], Snapshot] = {}
         found: list[tuple[int, int]] = []
         for one in self.taken:
             held[one.process] = one
             held = {process: last for process, last in held.items() if not self._gone(last, one.time_ns)}
-            found.append((sum(last.pages for last in held.values()), one.time_ns))
+            own = sum(last.pages - last.shared for last in held.values())
+            found.append((own + max(last.shared for last in held.values()) if held else 0, one.time_ns))
         return found
 
     def _gone(self, one: Snapshot, time: int) -> bool:
@@ -257,9 +263,11 @@ class Snapshots:
 
 
 def _add_pages(pages: list[int], batch: Batch) -> None:
-    """Adds the number of pages of a part."""
+    """Adds to the number of pages those of a part, and to the number of shared ones."""
     if "pages" in batch:
-        pages.append(int(batch["pages"].sum(dtype=np.int64)))
+        shared = (batch["flags"] & PAGE_EXCLUSIVE) == 0 if "flags" in batch else np.zeros(len(batch), np.bool_)
+        pages[0] += int(batch["pages"].sum(dtype=np.int64))
+        pages[1] += int(batch["pages"][shared].sum(dtype=np.int64))
 
 
 def marks_of(trace: Recorded) -> list[tuple[int, str]]:
