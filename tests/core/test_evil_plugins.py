@@ -190,7 +190,7 @@ def test_whatever_a_hook_does_the_commands_go_on_and_the_plugin_is_named(hook, v
     assert main(["plugins"]) == 0
     capsys.readouterr()
     Session(plugins=plugins, sources=[], record=False)
-    for role in ("sources", "exporters", "formats", "dimensions", "measures"):
+    for role in ("sources", "exporters", "formats", "dimensions"):
         getattr(plugins, role)
     plugins.target_environment([])
     assert plugins.platform.name in ("linux", "windows")

@@ -249,7 +249,8 @@ class History:
         losses: what took content away. ends: when the memory of processes ended.
         before: keys of pages that were there before the trace, ascending, and the times of the snapshots with them.
         seen: parts of the pages of snapshots: those without a fault were there nevertheless.
-        size: of a page.
+        size: of a page. mapped: of each fault the time since which its page was mapped, where the kernel brought pages
+            of which it made no record, as for direct I/O; None = it recorded all.
 
     Attributes:
         copies: the faults that copied a page that processes shared since a fork.
@@ -266,6 +267,7 @@ class History:
         before: tuple[NDArray[np.uint64], NDArray[np.uint64]],
         *,
         size: PageSize,
+        mapped: NDArray[np.uint64] | None = None,
     ) -> None:
         self._size = size
         of_the_cache = np.isin(losses.event, _OF_THE_CACHE)
@@ -280,6 +282,9 @@ class History:
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
         self.faults.brings[taken[self.faults.forked[taken]]] = False
+        self._perhaps_there = np.zeros(len(self.faults), np.bool_)
+        if mapped is not None:
+            self._perhaps_there[self._behind_a_fork(mapped)] = True
 
     def owners(self, pages: PageRows, *, from_before: Callable[[Numbers], NDArray[np.bool_]], lossy: bool) -> Owners:
         """The owner of each page.
@@ -290,6 +295,8 @@ class History:
         found, life = owners(pages, self.faults, self.losses, self._size)
         evicted = self._evicted.latest(pages.key, self._evicted.upto(pages.time)) > 0
         found.estimated[:] |= evicted & (found.fault >= 0)
+        known = np.flatnonzero(found.fault >= 0)
+        found.estimated[known] |= self._perhaps_there[found.fault[known]]
         reason = found.reason
         unknown = np.flatnonzero(reason == NO_FAULT)
         old = (life[unknown] == 0) & from_before(space_of(pages.key[unknown]).astype(np.intp))
@@ -312,6 +319,14 @@ class History:
         chosen = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
         loader = owners(chosen, faults, losses, self._size, life[order] - 1)[0].fault
         return rows[order[loader >= 0]], loader[loader >= 0]
+
+    def _behind_a_fork(self, mapped: NDArray[np.uint64]) -> Numbers:
+        """The first faults of parents behind a fork on memory from before it: they may have copied what was there."""
+        faults = self.faults
+        first = faults.first[faults.brings[faults.first] & faults.anonymous[faults.first]]
+        since = np.maximum(faults.life[first], self.losses.upto(mapped[faults.order[first]]))
+        found: Numbers = first[faults.forked_since(first, since)]
+        return found
 
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""

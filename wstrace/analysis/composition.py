@@ -46,6 +46,8 @@ from wstrace.table import Recorded
 _AT_ONCE = 1 << 17
 #: Without a record of each of these, a fault may have been on what an address held before.
 _NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+#: Faults of each process without a record that are those of its exec, or of what it read at its start.
+_OF_EXECS = 16
 
 
 class Past:
@@ -91,9 +93,14 @@ class Past:
         # of its program: equal for faults with the same stack, or the same instruction where they have none
         place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
         rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place)
+        # The kernel accounts for faults without a record where it brings pages itself: direct I/O, a write by another
+        # task (mm_account_fault() in mm/memory.c).
+        mapped, usage, counted = None, trace.info.usage.faults, trace.ledger.get("counted")
+        if usage and counted and usage - counted > _OF_EXECS * len(inputs.pids):
+            (mapped,) = self._mappings.columns(columns["mapping"], "time_ns")
         seen = (part for one in self.inputs for part in page_rows(one))
         return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
-                       size=PageSize.of(inputs.page_size, trace.info.extra))  # fmt: skip
+                       size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
 
     @cached_property
     def incomplete(self) -> str:
