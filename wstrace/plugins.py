@@ -66,11 +66,7 @@ class Plugins:
     """
 
     def __init__(
-        self,
-        *,
-        disabled: Iterable[str] = (),
-        allowed: Iterable[str] | None = None,
-        third_party: bool = True,
+        self, *, disabled: Iterable[str] = (), allowed: Iterable[str] | None = None, third_party: bool = True
     ) -> None:
         self._disabled = frozenset(disabled)
         self._allowed = None if allowed is None else frozenset(allowed)

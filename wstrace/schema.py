@@ -210,12 +210,7 @@ ADDRESS_SPACE = Schema(
     (
         Column("time_ns", "u64", "ns"),
         Column("pid", "u32", "id"),
-        Column(
-            "event",
-            "u8",
-            "id",
-            "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's; 4 move",
-        ),
+        Column("event", "u8", "id", "1 map, 2 unmap, 3 replace: this row starts a full listing of the pid's; 4 move"),
         Column("start", "u64", "addr"),
         Column("end", "u64", "addr", "first byte past it"),
         Column("offset", "u64", "count", "file offset", unit="bytes"),

@@ -1,8 +1,7 @@
 """Which faults copied a page that processes shared since a fork.
 
 Of k processes that hold a page, at most k - 1 copy it: whoever is left alone takes it over, and his fault copies
-nothing. So holders are counted, page by page, in order of time; a fork, an exec or an end concerns all of a
-process.
+nothing. So holders are counted, page by page, in order of time; a fork, an exec or an end concerns all of a process.
 """
 
 from __future__ import annotations
@@ -15,12 +14,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.faults import FORKS, Faults
 from wstrace.analysis.losses import Losses, page_of, space_of
 from wstrace.analysis.tally import begins, distinct
-from wstrace.schema import (
-    LOSS_EXECUTED,
-    LOSS_PERHAPS,
-    LOSS_POPULATED,
-    LOSS_SHARES,
-)
+from wstrace.schema import LOSS_EXECUTED, LOSS_PERHAPS, LOSS_POPULATED, LOSS_SHARES
 
 #: What begins a life, and leaves what a process wrote itself where it is.
 _STAYS = (LOSS_PERHAPS, LOSS_POPULATED)

@@ -276,7 +276,4 @@ def _sampled(
     of[order] = order[np.where(same, chosen, np.arange(len(order)))]
     stacked = (stack == 0) & (own | (own[of] & needs))
     of = np.where(needs, of, np.arange(len(order)))
-    return (
-        np.where(stacked, native[of], stack),
-        np.where(own, native_how, np.where(stacked, HOW_NOT_SAMPLED, how)),
-    )
+    return (np.where(stacked, native[of], stack), np.where(own, native_how, np.where(stacked, HOW_NOT_SAMPLED, how)))

@@ -74,9 +74,7 @@ _OPTIONS = [
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors and what was lost."),
     click.option(
-        "--fail-on-loss",
-        is_flag=True,
-        help="Exit with 121 when anything was lost (123: a file lacks records).",
+        "--fail-on-loss", is_flag=True, help="Exit with 121 when anything was lost (123: a file lacks records)."
     ),
     click.option("--require", type=click.Choice(["full"]), help="Do not fall back to a lesser level: exit with 122."),
     click.option("--config", metavar="FILE", help="Read options from a TOML file."),

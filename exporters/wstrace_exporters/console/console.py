@@ -35,13 +35,7 @@ class Console(Exporter):
     close_seconds = 300.0  # the report of a million faults takes seconds, and many times that on a busy machine
     streams = frozenset()
 
-    def __init__(
-        self,
-        stream: TextIO | None = None,
-        *,
-        quiet: bool = False,
-        over_time: float = 0,
-    ) -> None:
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False, over_time: float = 0) -> None:
         self._stream, self._quiet, self._step = stream, quiet, over_time
         self._context = Context()
         self._output: Output | None = None

@@ -1,10 +1,9 @@
 """`opentelemetry-instrument python app.py`: wstrace as an instrumentation, without a dependency on contrib.
 
-It adds FaultSpanProcessor to the provider, and process.paging.faults to the global meter. Both read
-the kernel's own counters: they need no privilege and no session, and are right in every forked worker. The class has
-the methods of contrib's BaseInstrumentor but does not derive from it: that would save four lines, for a beta package
-that requires one exact version of the semantic conventions. An error here would end all other instrumentations, so none
-is raised.
+It adds FaultSpanProcessor to the provider, and process.paging.faults to the global meter. Both read the kernel's own
+counters: they need no privilege and no session, and are right in every forked worker. The class has the methods of
+contrib's BaseInstrumentor but does not derive from it: that would save four lines, for a beta package that requires one
+exact version of the semantic conventions. An error here would end all other instrumentations, so none is raised.
 """
 
 from __future__ import annotations

@@ -40,13 +40,7 @@ class WorkingSetSource(SnapshotSource):
     name: ClassVar[str] = "working_set"
     follows: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        interval: float | None = None,
-        shares: bool | None = None,
-        max_cpu: float = 0.05,
-    ) -> None:
+    def __init__(self, *, interval: float | None = None, shares: bool | None = None, max_cpu: float = 0.05) -> None:
         if interval is not None and interval < 0:
             raise UsageError(f"working_set: interval is {interval}", "give seconds, 0 for one snapshot")
         if not 0 < max_cpu <= 1:

@@ -51,8 +51,7 @@ def text(name: str) -> str | bytes:
 class Body:
     """A cursor over one body.
 
-    data: the body's bytes. limits: the limits to enforce.
-    Every method raises FrameError for malformed bytes.
+    data: the body's bytes. limits: the limits to enforce. Every method raises FrameError for malformed bytes.
     """
 
     def __init__(self, data: Any, limits: Limits = LIMITS) -> None:

@@ -9,14 +9,7 @@ from fnmatch import fnmatchcase
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format.layout import name_and_number, parts_prefix, parts_there
 from wstrace_exporters.msgpack.read.part import OTHER_VERSION, first_header
-from wstrace_exporters.msgpack.storage.urls import (
-    Place,
-    StoredObject,
-    fixed_prefix,
-    is_pattern,
-    is_url,
-    shown,
-)
+from wstrace_exporters.msgpack.storage.urls import Place, StoredObject, fixed_prefix, is_pattern, is_url, shown
 
 
 def files_of(paths: Iterable[str]) -> list[Place]:

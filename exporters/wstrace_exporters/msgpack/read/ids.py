@@ -16,17 +16,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary, Recoding
 from wstrace.errors import TraceFileError
-from wstrace.schema import (
-    DTYPES,
-    FAULT_PC_KERNEL,
-    KIND_FILE,
-    KIND_SHIFT,
-    KINDS,
-    MAPPING,
-    MOST_FRAMES,
-    TABLES,
-    own_id,
-)
+from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING, MOST_FRAMES, TABLES, own_id
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format.frames import unpack_rows, unpack_strings
 from wstrace_exporters.msgpack.format.layout import EVENTS, LOST, MAPPINGS, STRINGS, FrameError

@@ -33,13 +33,7 @@ class Replay(Source):
     patient: ClassVar[bool] = True
     streams: ClassVar[tuple[Schema, ...]] = (MAPPING, PROCESS, PAGE_FAULT, RESIDENT_PAGES, WRITTEN_PAGES, MARK)
 
-    def __init__(
-        self,
-        *,
-        path: list[str],
-        start: float | None = None,
-        end: float | None = None,
-    ) -> None:
+    def __init__(self, *, path: list[str], start: float | None = None, end: float | None = None) -> None:
         self._paths = [path] if isinstance(path, str) else list(path)
         self._window = (start, end)
         self._trace: TraceFile | None = None

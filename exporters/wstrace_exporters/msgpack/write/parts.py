@@ -205,8 +205,7 @@ class Sink:
             )
         if self.unsafe:
             raise OutputError(
-                f"{self.out.path} may not survive a power failure: {self.unsafe}",
-                "copy it to another disk",
+                f"{self.out.path} may not survive a power failure: {self.unsafe}", "copy it to another disk"
             )
 
 

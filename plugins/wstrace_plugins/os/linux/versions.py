@@ -20,10 +20,7 @@ def kernel() -> tuple[int, int]:
 
 def versions() -> dict[str, str]:
     """Name -> text: kernel (its first two numbers: a fix does not change how it maps), libc, thp and cpu."""
-    found = {
-        "kernel": "{}.{}".format(*kernel()),
-        "libc": "-".join(platform.libc_ver()).strip("-"),
-    }
+    found = {"kernel": "{}.{}".format(*kernel()), "libc": "-".join(platform.libc_ver()).strip("-")}
     if chosen := re.search(r"\[(\w+)\]", _text(_THP)):
         found["thp"] = chosen[1]
     if model := re.search(_CPU, _text("/proc/cpuinfo")):

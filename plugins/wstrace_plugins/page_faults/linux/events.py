@@ -425,8 +425,7 @@ def refused(pid: int, error: OSError, *, children: bool = True) -> Unavailable:
         return perf.refusal(error)
     owner = procfs.status(pid).get("Uid", "?").split()[0]
     return Unavailable(
-        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}",
-        "run wstrace as that user or as root",
+        f"process {pid} of uid {owner} may not be traced by uid {os.geteuid()}", "run wstrace as that user or as root"
     )
 
 

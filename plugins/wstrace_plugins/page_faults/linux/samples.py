@@ -98,13 +98,7 @@ class RingSamples:
     whether its samples have the id of a cgroup.
     """
 
-    def __init__(
-        self,
-        major: bool,
-        stacks: StackRows | None = None,
-        *,
-        cgroups: bool = False,
-    ) -> None:
+    def __init__(self, major: bool, stacks: StackRows | None = None, *, cgroups: bool = False) -> None:
         self.major, self._stacks = major, stacks
         self._sampled = (CGROUP_ID,) * cgroups
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
@@ -232,8 +226,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
 def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    With stacks there is a further one, `stack_hash`; with
-    cgroups CGROUP_ID.
+    With stacks there is a further one, `stack_hash`; with cgroups CGROUP_ID.
     """
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
     parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]

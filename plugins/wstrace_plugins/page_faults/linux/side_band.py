@@ -38,12 +38,7 @@ from wstrace.schema import (
 )
 from wstrace_plugins.os.linux import libc, procfs
 from wstrace_plugins.page_faults.linux import perf_event as perf
-from wstrace_plugins.page_faults.linux.calls import (
-    MAP_LOCKED,
-    Calls,
-    ContentLosses,
-    space_rows,
-)
+from wstrace_plugins.page_faults.linux.calls import MAP_LOCKED, Calls, ContentLosses, space_rows
 from wstrace_plugins.page_faults.linux.samples import starts
 
 if TYPE_CHECKING:

@@ -71,12 +71,7 @@ class PageFaults(Source):
     own_thread = True
 
     def __init__(
-        self,
-        *,
-        poll_ms: float = 10.0,
-        kernel: bool = True,
-        children: bool = True,
-        stacks: str = "auto",
+        self, *, poll_ms: float = 10.0, kernel: bool = True, children: bool = True, stacks: str = "auto"
     ) -> None:
         wanted = parse_stacks(stacks)
         self._refused_stacks = stacks if wanted.required and (wanted.python or wanted.native) else ""

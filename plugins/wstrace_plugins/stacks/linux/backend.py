@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Context
-from wstrace.schema import (
-    FRAME_CUT,
-    FRAME_GUESSED,
-    FRAME_KERNEL,
-    FRAME_SIGNAL,
-    HOW_NO_ROOM,
-    HOW_OWN,
-    HOW_OWN_CUT,
-)
+from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_KERNEL, FRAME_SIGNAL, HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
 from wstrace_plugins.stacks import rules, unwinder
 from wstrace_plugins.stacks.join import Join, Stacks
 from wstrace_plugins.stacks.linux.known_code import KERNEL_START, KnownCode

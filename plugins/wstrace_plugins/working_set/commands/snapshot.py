@@ -45,13 +45,7 @@ _MORE = (
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
 @debug_privilege
 def snapshot(
-    pid: int,
-    by: SnapshotBy | None,
-    shares: bool,
-    top: int | None,
-    as_json: bool,
-    output: str | None,
-    force: bool,
+    pid: int, by: SnapshotBy | None, shares: bool, top: int | None, as_json: bool, output: str | None, force: bool
 ) -> None:
     """Show the resident pages of a process: address, size, shared or private, protection, executable, owner.
 

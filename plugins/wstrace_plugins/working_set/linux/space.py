@@ -164,12 +164,7 @@ class Keeper:
         inherit = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
         try:
             self._pid: int = os.posix_spawn(
-                sys.executable,
-                words,
-                os.environ,
-                file_actions=inherit,
-                setsid=True,
-                setsigmask=signal.valid_signals(),
+                sys.executable, words, os.environ, file_actions=inherit, setsid=True, setsigmask=signal.valid_signals()
             )
         except OSError as error:
             self._socket.close()

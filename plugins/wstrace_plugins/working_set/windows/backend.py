@@ -14,15 +14,7 @@ import numpy as np
 from wstrace.batch import Dictionary
 from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.interfaces import Level
-from wstrace.schema import (
-    KIND_FILE,
-    KIND_KERNEL,
-    KIND_SHIFT,
-    PAGE_EXCLUSIVE,
-    PAGE_FILE,
-    PAGE_LOCKED,
-    PAGE_SHARED,
-)
+from wstrace.schema import KIND_FILE, KIND_KERNEL, KIND_SHIFT, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes

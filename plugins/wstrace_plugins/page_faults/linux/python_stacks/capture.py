@@ -16,15 +16,7 @@ from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
-from wstrace.schema import (
-    HOW_EXACT,
-    HOW_LOST,
-    HOW_NO_PYTHON,
-    HOW_NOT_KNOWN,
-    HOW_NOT_READABLE,
-    HOW_UNKNOWN,
-    STACK_HOW,
-)
+from wstrace.schema import HOW_EXACT, HOW_LOST, HOW_NO_PYTHON, HOW_NOT_KNOWN, HOW_NOT_READABLE, HOW_UNKNOWN, STACK_HOW
 from wstrace_plugins.page_faults import Stacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
     History,

@@ -10,14 +10,7 @@ import numpy as np
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.call_sites import CallSites
-from wstrace.schema import (
-    FRAME_CUT,
-    FRAME_PYTHON,
-    FRAME_UNCHECKED,
-    HOW_EXACT,
-    HOW_NO_ROOM,
-    HOW_NOT_READABLE,
-)
+from wstrace.schema import FRAME_CUT, FRAME_PYTHON, FRAME_UNCHECKED, HOW_EXACT, HOW_NO_ROOM, HOW_NOT_READABLE
 from wstrace_plugins.os.linux.cpython.objects import LineTable, characters
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     CODE_HEAD,
