@@ -22,32 +22,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace import schema
 from wstrace.analysis.copies import Copies, Ends, Held, sharing
 from wstrace.analysis.faults import FORKS, OF_FILES, FaultRows, Faults, Numbers
 from wstrace.analysis.losses import Losses, LossRows, key_of, page_of, space_of
 from wstrace.analysis.tally import distinct
-from wstrace.schema import (
-    KIND_FILE,
-    KIND_STACK,
-    LOSS_EVICTED,
-    LOSS_EXECUTED,
-    LOSS_LAZILY_FREED,
-    LOSS_MOVED,
-    LOSS_PERHAPS,
-    LOSS_PERHAPS_FORKED,
-    LOSS_PERHAPS_UNMAPPED,
-    LOSS_POPULATED,
-    LOSS_SHARES,
-)
 
 #: Why the owner of a page is not known; values of `Owners.reason`.
 REASONS = ("", "before the trace", "no fault", "records lost")
 KNOWN, BEFORE, NO_FAULT, RECORDS_LOST = range(len(REASONS))
 
 #: After these a page may be there as it was, or have come again: the owner is an estimate.
-_PERHAPS = (LOSS_LAZILY_FREED, LOSS_PERHAPS, LOSS_PERHAPS_FORKED, LOSS_POPULATED)
+_PERHAPS = (schema.LOSS_LAZILY_FREED, schema.LOSS_PERHAPS, schema.LOSS_PERHAPS_FORKED, schema.LOSS_POPULATED)
 #: What leaves the page cache: a later fault on a page of a file owns it anyway.
-_OF_THE_CACHE = (LOSS_EVICTED, LOSS_PERHAPS_UNMAPPED)
+_OF_THE_CACHE = (schema.LOSS_EVICTED, schema.LOSS_PERHAPS_UNMAPPED)
 #: Moves and forks that are followed back.
 _MOST_STEPS = 64
 #: The bytes that a read fault maps around its page, unless the trace has what an administrator set.
@@ -163,7 +151,7 @@ class _Walk:
         of_file = np.isin(faults.kind[first], OF_FILES)
         several = of_file & (last > first)
         self.estimated[row] |= of_file & file & (several | self._pages.noticed[row])
-        renewed = several & file & ~self._pages.noticed[row] & (faults.kind[first] == KIND_FILE)
+        renewed = several & file & ~self._pages.noticed[row] & (faults.kind[first] == schema.KIND_FILE)
         fault[renewed] = last[renewed]
         written = np.flatnonzero(several & ~file)
         parted = faults.parted(first[written])
@@ -190,7 +178,7 @@ class _Walk:
         high = low + np.uint64(1 << self._size.table)
         fault, alone = self._faults.earliest(low, high, self._losses.time[life[at]], self._time[rows[at]])
         found = (fault >= 0) & alone
-        found[found] &= self._faults.anonymous[fault[found]] & (self._faults.kind[fault[found]] != KIND_STACK)
+        found[found] &= self._faults.anonymous[fault[found]] & (self._faults.kind[fault[found]] != schema.KIND_STACK)
         row = rows[at[found]]
         self.fault[row] = fault[found]
         self.estimated[row] |= ~self._pages.huge[row]
@@ -222,8 +210,8 @@ class _Walk:
         """Takes pages to the life before, where what they hold may be from; returns those."""
         losses = self._losses
         arrived = losses.arrived[life]
-        forked, shared = np.isin(event, FORKS), event == LOSS_SHARES
-        moved = (event == LOSS_MOVED) & arrived
+        forked, shared = np.isin(event, FORKS), event == schema.LOSS_SHARES
+        moved = (event == schema.LOSS_MOVED) & arrived
         going = forked | shared | moved | np.isin(event, _PERHAPS)
         loss = losses.row[life]
         at = np.flatnonzero(forked | shared)
@@ -405,7 +393,7 @@ class History:
         huge = found.estimated & ~old & (owner >= 0)
         shown = np.isin(block, self._blocks)  # where a snapshot has a page without a fault, one brought a huge page
         there = ((owner >= 0) & ~found.estimated) | (huge & shown)
-        there |= self._of_exec(keys, lives, fault) | (losses.event(lives) == LOSS_POPULATED)
+        there |= self._of_exec(keys, lives, fault) | (losses.event(lives) == schema.LOSS_POPULATED)
         self.unproven |= bool((huge & ~there).any())
         own = there & (faults.key[fault] == keys)
         faults.brings[fault[own]] = False
@@ -420,8 +408,10 @@ class History:
         """
         faults, losses = self.faults, self.losses
         there = np.zeros(len(keys), np.bool_)
-        rows = np.flatnonzero((faults.kind[fault] == KIND_STACK) & (losses.event(lives) == LOSS_EXECUTED))
-        of_stack = np.flatnonzero((faults.kind == KIND_STACK) & (losses.event(faults.life) == LOSS_EXECUTED))
+        rows = np.flatnonzero((faults.kind[fault] == schema.KIND_STACK) & (losses.event(lives) == schema.LOSS_EXECUTED))
+        of_stack = np.flatnonzero(
+            (faults.kind == schema.KIND_STACK) & (losses.event(faults.life) == schema.LOSS_EXECUTED)
+        )
         if not len(rows) or not len(of_stack):
             return there
         order = of_stack[np.lexsort((faults.time[of_stack], faults.life[of_stack]))]

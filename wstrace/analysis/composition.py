@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace import schema
 from wstrace.analysis.arrival import History, Owners, PageRows, PageSize
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Labels, Row, dimensions_of, joined, rows_of
@@ -22,30 +23,12 @@ from wstrace.analysis.own import OwnRule
 from wstrace.analysis.tally import combinations, distinct
 from wstrace.batch import Batch
 from wstrace.ledger import OF_FILES
-from wstrace.schema import (
-    KIND_ANON,
-    KIND_FILE,
-    KIND_HEAP,
-    KIND_SHIFT,
-    KIND_STACK,
-    LOSS_DISCARDED,
-    LOSS_EVENTS,
-    LOSS_MOVED,
-    LOSS_REPLACED,
-    LOSS_UNMAPPED,
-    MAP_SHARED,
-    MAP_WRITE,
-    PAGE_EXCLUSIVE,
-    PAGE_FAULT,
-    PAGE_FILE,
-    PAGE_HUGE,
-)
 from wstrace.table import Recorded
 
 #: Pages of which the owners are searched at once: what that needs beside the result stays below 20 MiB.
 _AT_ONCE = 1 << 17
 #: Without a record of each of these, a fault may have been on what an address held before.
-_NEEDED = (LOSS_UNMAPPED, LOSS_REPLACED, LOSS_DISCARDED, LOSS_MOVED)
+_NEEDED = (schema.LOSS_UNMAPPED, schema.LOSS_REPLACED, schema.LOSS_DISCARDED, schema.LOSS_MOVED)
 #: Faults of each process without a record that are those of its exec, or of what it read at its start.
 _OF_EXECS = 16
 
@@ -77,13 +60,13 @@ class Past:
         inputs, ledger = self.inputs[0], trace.ledger
         self.lost, self.stacks_lost, self.sampled = ledger.lost, ledger.get("stacks_lost"), trace.info.sampled
         recorded = set(trace.info.content_losses)
-        self.assumed = [LOSS_EVENTS[event] for event in _NEEDED if LOSS_EVENTS[event] not in recorded]
+        self.assumed = [schema.LOSS_EVENTS[event] for event in _NEEDED if schema.LOSS_EVENTS[event] not in recorded]
         self._mappings = names.symbolizer.mappings
         self.file, flags = self._mappings.columns(inputs.faults["mapping"], "file", "flags")
-        self._kind = kind = (flags >> KIND_SHIFT & 15).astype(np.uint8)
-        private = (flags & MAP_SHARED) == 0
-        self.copyable = np.isin(kind, (KIND_ANON, KIND_HEAP, KIND_STACK)) & private
-        self.copyable |= (kind == KIND_FILE) & private & ((flags & MAP_WRITE) != 0)
+        self._kind = kind = (flags >> schema.KIND_SHIFT & 15).astype(np.uint8)
+        private = (flags & schema.MAP_SHARED) == 0
+        self.copyable = np.isin(kind, (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK)) & private
+        self.copyable |= (kind == schema.KIND_FILE) & private & ((flags & schema.MAP_WRITE) != 0)
         self._joined: dict[tuple[str, ...], Labels] = {}
 
     @cached_property
@@ -120,7 +103,7 @@ class Past:
         """The keys and times of pages, not of files, that processes had before the trace in which they forked."""
         losses, runs = self.inputs[0].losses, self.inputs[0].before
         parents = losses.other[np.isin(losses.event, FORKS)]
-        wanted = np.isin(runs["space"], parents) & ((runs["flags"] & PAGE_FILE) == 0)
+        wanted = np.isin(runs["space"], parents) & ((runs["flags"] & schema.PAGE_FILE) == 0)
         runs = {name: column[wanted] for name, column in runs.items()}
         run, keys = keys_of(runs, self.inputs[0].page_size)
         return keys, runs["time"][run]
@@ -133,8 +116,12 @@ def page_rows(inputs: Any) -> Iterator[PageRows]:
     mappings = inputs.names.symbolizer.mappings
     *place, flags = mappings.columns(runs["mapping"], "start", "end", "offset", "flags")
     low, high, offset = (column >> shift for column in place)
-    noticed = (flags & MAP_WRITE != 0) & (flags & MAP_SHARED != 0) & (flags >> KIND_SHIFT & 15 == KIND_FILE)
-    file, huge = (runs["flags"] & PAGE_FILE) != 0, (runs["flags"] & PAGE_HUGE) != 0
+    noticed = (
+        (flags & schema.MAP_WRITE != 0)
+        & (flags & schema.MAP_SHARED != 0)
+        & (flags >> schema.KIND_SHIFT & 15 == schema.KIND_FILE)
+    )
+    file, huge = (runs["flags"] & schema.PAGE_FILE) != 0, (runs["flags"] & schema.PAGE_HUGE) != 0
     columns = runs["time"], file, huge, low, high, offset, noticed
     for begin in range(0, max(len(run), 1), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)
@@ -281,7 +268,7 @@ class Composition:
             keep &= np.isin(kind, kind_numbers(chosen.kinds))[self.run]
         if chosen.file:
             keep &= chosen.files(runs["file"], self.strings)[self.run]
-        exclusive = (runs["flags"] & PAGE_EXCLUSIVE) != 0
+        exclusive = (runs["flags"] & schema.PAGE_EXCLUSIVE) != 0
         alike, of_run = combinations(runs["space"], kind, runs["file"], exclusive, runs["shares"])
         copied = np.zeros(len(owner), np.bool_)
         copied[self.loaded] = True
@@ -333,7 +320,7 @@ class Composition:
         run, number = pages_of(runs)
         columns = {name: runs[name][run] for name in ("mapping", "file")}
         columns["va"] = runs["start"][run] + number.astype(np.uint64) * np.uint64(self.page_size)
-        return Batch(PAGE_FAULT, columns, strings=self.strings)
+        return Batch(schema.PAGE_FAULT, columns, strings=self.strings)
 
 
 def _divided(

@@ -7,24 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace import schema
 from wstrace.analysis.losses import Losses, space_of
 from wstrace.analysis.tally import begins, distinct
-from wstrace.schema import (
-    FAULT_ACCESS_KNOWN,
-    FAULT_MAJOR,
-    FAULT_WRITE,
-    KIND_ANON,
-    KIND_FILE,
-    KIND_HEAP,
-    KIND_SHARED,
-    KIND_STACK,
-    LOSS_FORKED,
-    LOSS_PERHAPS_FORKED,
-)
 
 #: The kinds of memory of which the first read maps the page of zeros, and those with other pages around one.
-ANONYMOUS, OF_FILES = (KIND_ANON, KIND_HEAP, KIND_STACK), (KIND_FILE, KIND_SHARED)
-FORKS = (LOSS_FORKED, LOSS_PERHAPS_FORKED)
+ANONYMOUS, OF_FILES = (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK), (schema.KIND_FILE, schema.KIND_SHARED)
+FORKS = (schema.LOSS_FORKED, schema.LOSS_PERHAPS_FORKED)
 #: Ranges of which the faults are searched together, each with up to as many faults as a huge page has pages.
 _AT_ONCE = 1 << 12
 
@@ -76,8 +65,10 @@ class Faults:
         self.end: NDArray[Any] = np.append(self.first[1:], np.int32(len(self.key)))
         self.forked = np.isin(losses.event(self.life), FORKS)
         self.anonymous = np.isin(self.kind, ANONYMOUS)
-        self.swapped_in = self.anonymous & ((self.flags & FAULT_MAJOR) != 0)  # nothing else is read from a disk there
-        self.brings |= ~self.anonymous & ((self.flags & FAULT_MAJOR) != 0)
+        self.swapped_in = self.anonymous & (
+            (self.flags & schema.FAULT_MAJOR) != 0
+        )  # nothing else is read from a disk there
+        self.brings |= ~self.anonymous & ((self.flags & schema.FAULT_MAJOR) != 0)
         self.forks_of_parents = self._of_parents()
         forks = np.isin(losses.rows.event, FORKS)
         self.family = distinct(np.concatenate((losses.rows.space[forks], losses.rows.other[forks])))
@@ -92,11 +83,11 @@ class Faults:
         A fork in between explains the second fault, too.
         """
         anonymous = self.anonymous[self.first]
-        known = (self.flags & FAULT_ACCESS_KNOWN) != 0
-        read = anonymous & known[self.first] & ((self.flags[self.first] & FAULT_WRITE) == 0)
+        known = (self.flags & schema.FAULT_ACCESS_KNOWN) != 0
+        read = anonymous & known[self.first] & ((self.flags[self.first] & schema.FAULT_WRITE) == 0)
         second = self.first + 1
         twice = anonymous & ~known[self.first] & (second < self.end)
-        twice[twice] &= (self.flags[second[twice]] & FAULT_MAJOR) == 0
+        twice[twice] &= (self.flags[second[twice]] & schema.FAULT_MAJOR) == 0
         twice &= ~self.forked[self.first]
         self.twice = np.zeros(len(self), np.bool_)  # of the second fault, whether the first one may have brought it
         at = np.flatnonzero(twice)

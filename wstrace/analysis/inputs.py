@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace import schema
 from wstrace.analysis.copies import Ends
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.filter import Filter
@@ -18,21 +19,6 @@ from wstrace.analysis.names import Names, Processes
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch
 from wstrace.errors import TraceFileError
-from wstrace.schema import (
-    CALL_SITE,
-    CONTENT_LOSS,
-    LOSS_EXECUTED,
-    LOSS_FORKED,
-    LOSS_PERHAPS_FORKED,
-    LOSS_SHARES,
-    MAPPING,
-    MOST_PAGES,
-    PAGE_FAULT,
-    PROCESS,
-    PROCESS_EXEC,
-    PROCESS_EXIT,
-    PROCESS_FORK,
-)
 from wstrace.table import Recorded
 
 Columns = dict[str, NDArray[Any]]
@@ -52,7 +38,7 @@ _PROCESS = {"time_ns": "<u8", "pid": "<u4", "tid": "<u4", "event": "|u1"}
 _RESIDENT = {"start": "<u8", "pages": "<u4", "flags": "<u2", "shares": "|u1", "mapping": "<u4", "file": "<u4",
              "kind": "|u1"}  # fmt: skip
 #: Losses of all that a process has: they say in which memory its faults are.
-_WHOLE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED)
+_WHOLE = (schema.LOSS_FORKED, schema.LOSS_PERHAPS_FORKED, schema.LOSS_SHARES, schema.LOSS_EXECUTED)
 _SHARERS = 8  # processes in a row that run in each other's memory
 NEVER = np.uint64((1 << 64) - 1)
 
@@ -100,7 +86,7 @@ class Inputs:
 
     def descend_from_before(self) -> NDArray[np.intp]:
         """The spaces that began with the memory of a process that was there before the trace."""
-        forks = np.flatnonzero(np.isin(self.losses.event, (LOSS_FORKED, LOSS_PERHAPS_FORKED)))
+        forks = np.flatnonzero(np.isin(self.losses.event, (schema.LOSS_FORKED, schema.LOSS_PERHAPS_FORKED)))
         found: set[int] = set()
         for child, parent in zip(self.losses.space[forks].tolist(), self.losses.other[forks].tolist(), strict=True):
             if parent in found or parent not in self.began:  # forks are in order of time
@@ -117,11 +103,11 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
     more pages than are held in memory here.
     """
     processes = cube.names.processes
-    for stream in (CALL_SITE, MAPPING, PROCESS):
+    for stream in (schema.CALL_SITE, schema.MAPPING, schema.PROCESS):
         for batch in trace.batches(stream.name):
             cube.add(batch)
-    rows = _gather(trace.batches(PROCESS.name), _PROCESS, processes)
-    lost = _gather(trace.batches(CONTENT_LOSS.name), _LOSS, processes, "other")
+    rows = _gather(trace.batches(schema.PROCESS.name), _PROCESS, processes)
+    lost = _gather(trace.batches(schema.CONTENT_LOSS.name), _LOSS, processes, "other")
     cells, kept, seen = [np.zeros(0, np.uint32)], [np.zeros(0, np.bool_)], [0]
     wanted = _FAULT | ({"sampled": "<u4"} if trace.info.sampled > 1 else {})
     faults = _gather(_faults(trace, cube, chosen, cells, kept, seen), wanted, processes)
@@ -148,8 +134,8 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
     _sharers(faults, losses)
     faults["key"] = key_of(faults["space"], faults.pop("va") >> shift)
     own = rows["tid"] == rows["pid"]
-    ended = own & (rows["event"] == PROCESS_EXIT)
-    began = distinct(rows["space"][own & np.isin(rows["event"], (PROCESS_FORK, PROCESS_EXEC))])
+    ended = own & (rows["event"] == schema.PROCESS_EXIT)
+    began = distinct(rows["space"][own & np.isin(rows["event"], (schema.PROCESS_FORK, schema.PROCESS_EXEC))])
     before = _runs({one: parts[one] for one in first if spaces[one] not in began}, spaces)
     ends = Ends(rows["space"][ended], rows["time_ns"][ended])
     whom = np.array([processes.pid(number) for number in numbers.tolist()], np.int64)
@@ -186,9 +172,9 @@ def read_all(trace: Recorded, moments: Sequence[Wanted], cube: Cube, chosen: Fil
 def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.uint32]],
             kept: list[NDArray[np.bool_]], seen: list[int]) -> Iterator[Batch]:  # fmt: skip
     """The batches of faults; adds the cell of each fault, whether it is chosen, and how many there are."""
-    more = [key for key in cube.keys if PAGE_FAULT.column(key) is not None]
+    more = [key for key in cube.keys if schema.PAGE_FAULT.column(key) is not None]
     chosen.origin_ns = chosen.origin_ns or trace.info.started_ns
-    for batch in trace.batches(PAGE_FAULT.name, tuple(dict.fromkeys((*_FAULT, *_COUNTED, *more)))):
+    for batch in trace.batches(schema.PAGE_FAULT.name, tuple(dict.fromkeys((*_FAULT, *_COUNTED, *more)))):
         if "pid" not in batch or not len(batch):  # of which process these rows are is not known
             continue
         each = batch.columns.get("sampled")
@@ -255,14 +241,14 @@ def _losses(lost: Columns, numbers: NDArray[Any], shift: np.uint64) -> LossRows:
 
 def _sharers(faults: Columns, losses: LossRows) -> None:
     """Gives the faults of processes that ran in another one's memory (vfork) to that one's space."""
-    if not (losses.event == LOSS_SHARES).any():
+    if not (losses.event == schema.LOSS_SHARES).any():
         return
     whole = np.isin(losses.event, _WHOLE)
     spaces = Losses(losses.take(whole))
     limits = spaces.upto(faults["time_ns"])
     for _ in range(_SHARERS):
         last = spaces.latest(key_of(faults["space"], np.zeros(len(limits), np.uint64)), limits)
-        shared = np.flatnonzero(spaces.event(last) == LOSS_SHARES)
+        shared = np.flatnonzero(spaces.event(last) == schema.LOSS_SHARES)
         if not len(shared):
             return
         faults["space"][shared] = spaces.rows.other[spaces.row[last[shared]]]
@@ -288,9 +274,9 @@ def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, i
         found["space"].append(np.full(len(part), spaces[one], np.intp))
         found["time"].append(np.full(len(part), one.time_ns, np.uint64))
     columns = {name: np.concatenate(arrays) for name, arrays in found.items()}
-    if (pages := int(columns["pages"].sum(dtype=np.uint64))) > MOST_PAGES:
+    if (pages := int(columns["pages"].sum(dtype=np.uint64))) > schema.MOST_PAGES:
         raise TraceFileError(
-            f"the trace claims {pages:,} resident pages, more than the {MOST_PAGES:,} that can be attributed",
+            f"the trace claims {pages:,} resident pages, more than the {schema.MOST_PAGES:,} that can be attributed",
             "choose processes with --pid",
         )
     order = np.lexsort((columns["start"], columns["space"]))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from wstrace import schema
 from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.frames import Frames, stack_reason
@@ -13,21 +14,6 @@ from wstrace.analysis.own import OwnRule
 from wstrace.analysis.symbols import Symbolizer
 from wstrace.batch import Batch
 from wstrace.interfaces import Place
-from wstrace.schema import (
-    FAULT_ACCESS_KNOWN,
-    FAULT_EXECUTE,
-    FAULT_MAJOR,
-    FAULT_OBSERVER,
-    FAULT_PC_KERNEL,
-    FAULT_WRITE,
-    FRAME_CUT,
-    HOW_NO_PYTHON,
-    ID_SPACES,
-    KINDS,
-    PAGE_FAULT,
-    STACK_HOW,
-    Column,
-)
 from wstrace.text import json_safe, printable, well_formed
 
 #: the columns of a fault from which its stack is made; they have no key of their own
@@ -67,13 +53,13 @@ class Stacks:
         shown = []
         for frame in frames:
             one = frame.as_dict()
-            if 0 < (number := how_by_kind.get(frame.kind, 0)) < len(STACK_HOW):
-                one["how"] = "not checked" if frame.doubt else STACK_HOW[number]
+            if 0 < (number := how_by_kind.get(frame.kind, 0)) < len(schema.STACK_HOW):
+                one["how"] = "not checked" if frame.doubt else schema.STACK_HOW[number]
             shown.append(one)
-        keys: dict[str, Any] = {"stack": shown or ([] if how == HOW_NO_PYTHON else None)}
+        keys: dict[str, Any] = {"stack": shown or ([] if how == schema.HOW_NO_PYTHON else None)}
         if not inner and (how >= 0 or not outer):
             keys["stack_reason"] = stack_reason(how if how >= 0 else native_how)
-        if any(frame.flags & FRAME_CUT for frame in frames):
+        if any(frame.flags & schema.FRAME_CUT for frame in frames):
             keys["stack_truncated"] = True
         return keys
 
@@ -92,7 +78,7 @@ def lines_of(batches: Iterable[Batch], symbolizer: Symbolizer, chosen: Filter, *
     tree = CallTree()
     stacks = Stacks(Frames(tree, OwnRule(), symbolizer))
     for batch in batches:
-        if symbolizer.learn(batch) or tree.learn(batch) or batch.schema.name != PAGE_FAULT.name:
+        if symbolizer.learn(batch) or tree.learn(batch) or batch.schema.name != schema.PAGE_FAULT.name:
             continue
         faults = chosen.apply(batch)
         yield from json_lines(faults, symbolizer, stacks) if as_json else text_lines(faults, symbolizer)
@@ -124,25 +110,27 @@ def json_lines(batch: Batch, symbolizer: Symbolizer, stacks: Stacks) -> Iterator
         )
 
 
-def _fault(row: dict[str, Any], batch: Batch, others: Iterable[Column]) -> dict[str, Any]:
+def _fault(row: dict[str, Any], batch: Batch, others: Iterable[schema.Column]) -> dict[str, Any]:
     flags = row["flags"]
     fault: dict[str, Any] = {key: row[key] for key in ("time_ns", "pid", "tid") if key in row}
-    fault |= {"va": f"{row['va']:#x}", "pc": f"{row['pc']:#x}", "major": bool(flags & FAULT_MAJOR)}
-    fault["kernel"] = bool(flags & FAULT_PC_KERNEL)
-    if flags & FAULT_ACCESS_KNOWN:
-        fault["access"] = "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"
-    if flags & FAULT_OBSERVER:
+    fault |= {"va": f"{row['va']:#x}", "pc": f"{row['pc']:#x}", "major": bool(flags & schema.FAULT_MAJOR)}
+    fault["kernel"] = bool(flags & schema.FAULT_PC_KERNEL)
+    if flags & schema.FAULT_ACCESS_KNOWN:
+        fault["access"] = (
+            "write" if flags & schema.FAULT_WRITE else "execute" if flags & schema.FAULT_EXECUTE else "read"
+        )
+    if flags & schema.FAULT_OBSERVER:
         fault["observer"] = True
     if "kind" in row:
-        fault["kind"] = KINDS[row["kind"]] if row["kind"] < len(KINDS) else KINDS[0]
+        fault["kind"] = schema.KINDS[row["kind"]] if row["kind"] < len(schema.KINDS) else schema.KINDS[0]
     for column in others:
         number = row[column.name]
-        if number or column.semantic not in ID_SPACES:  # 0 = unknown in every id space
+        if number or column.semantic not in schema.ID_SPACES:  # 0 = unknown in every id space
             fault[column.name] = _value(column, number, batch)
     return fault
 
 
-def _value(column: Column, number: int, batch: Batch) -> int | str:
+def _value(column: schema.Column, number: int, batch: Batch) -> int | str:
     """The value of a column in a JSON line, by the column's meaning."""
     if column.semantic == "addr":
         return f"{number:#x}"

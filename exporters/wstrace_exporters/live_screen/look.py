@@ -7,28 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import NOT_KNOWN, Label, Row
 from wstrace.analysis.moments import Snapshots
 from wstrace.analysis.report import completeness
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
-from wstrace.schema import (
-    CONTENT_LOSS,
-    FAULT_MAJOR,
-    LOSS_EXECUTED,
-    LOSS_FORKED,
-    LOSS_MOVED,
-    LOSS_PERHAPS_FORKED,
-    LOSS_SHARES,
-    MAPPING,
-    PAGE_FAULT,
-    RESIDENT_PAGES,
-)
 from wstrace.trace import Trace
 
 #: Losses that tell where what is resident was before, in whose memory or at which address.
-_ELSEWHERE = (LOSS_FORKED, LOSS_PERHAPS_FORKED, LOSS_SHARES, LOSS_EXECUTED, LOSS_MOVED)
+_ELSEWHERE = (
+    schema.LOSS_FORKED,
+    schema.LOSS_PERHAPS_FORKED,
+    schema.LOSS_SHARES,
+    schema.LOSS_EXECUTED,
+    schema.LOSS_MOVED,
+)
 #: Faults come later than this, in ns, only where there is no room on the CPUs: the screen has them read twice a second.
 LATE_NS = 1_000_000_000
 #: What a table of owners can be by; the first one is shown first.
@@ -104,7 +99,7 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
     late = faults["time_ns"] > until_ns
     each = np.full(np.count_nonzero(late), found.past.sampled)
     n = np.bincount(label[late], each, len(names))
-    major = np.bincount(label[late], each * (faults["flags"][late] & FAULT_MAJOR != 0), len(names))
+    major = np.bincount(label[late], each * (faults["flags"][late] & schema.FAULT_MAJOR != 0), len(names))
     counted = {name: at for at, name in enumerate(names)}
     rows = found.rows(view)
     for row in rows:
@@ -136,15 +131,15 @@ def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], 
 
     def chosen(batch: Batch) -> Batch | None:
         kind = batch.schema.name
-        if kind == RESIDENT_PAGES.name and (part := batch.snapshot) is not None:
+        if kind == schema.RESIDENT_PAGES.name and (part := batch.snapshot) is not None:
             wanted = part.time_ns > last or (part.time_ns, (part.host, part.pid), part.number) in whole
             return batch if wanted else None
-        if kind == PAGE_FAULT.name:
+        if kind == schema.PAGE_FAULT.name:
             batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["time_ns"], times))
             mappings.extend(batch[name] for name in ("mapping", "pc_mapping") if name in batch)
-        elif kind == CONTENT_LOSS.name:
+        elif kind == schema.CONTENT_LOSS.name:
             batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["event"], _ELSEWHERE))
-        elif kind == MAPPING.name and "time_ns" in batch:
+        elif kind == schema.MAPPING.name and "time_ns" in batch:
             batch = batch.take((batch["time_ns"] > seen) | np.isin(batch["id"], np.concatenate(mappings)))
         return batch if len(batch) else None
 

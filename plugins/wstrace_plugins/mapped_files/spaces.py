@@ -10,26 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Dictionary
-from wstrace.schema import (
-    KIND_ANON,
-    KIND_FILE,
-    KIND_HEAP,
-    KIND_KERNEL,
-    KIND_SHARED,
-    KIND_SHIFT,
-    KIND_STACK,
-    KIND_VDSO,
-    MAP_READ,
-    MAP_WRITE,
-    PROCESS_EXEC,
-    PROCESS_EXIT,
-    PROCESS_FORK,
-    SPACE_MOVE,
-    SPACE_REPLACE,
-    SPACE_UNMAP,
-)
 from wstrace_plugins.os.intervals import Pieces
 
 if TYPE_CHECKING:
@@ -39,7 +22,7 @@ if TYPE_CHECKING:
 
 #: later than every other time
 NEVER = 0xFFFF_FFFF_FFFF_FFFF
-_ANON = (0, 0, 0, 0, MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT)
+_ANON = (0, 0, 0, 0, schema.MAP_READ | schema.MAP_WRITE | schema.KIND_ANON << schema.KIND_SHIFT)
 #: kernel addresses of 64-bit Linux and Windows: the upper half
 KERNEL_START = 1 << 63
 #: after exec, an image's first faults arrive up to 100 ms before the rows of its first mappings
@@ -52,11 +35,11 @@ _SHORT = 256
 #: limit on (change, address range) pairs, so that a target that maps in many steps cannot make the tracer grow
 _MOST_LAYERS = 1 << 22
 _NAMES = {
-    KIND_ANON: "[anon]",
-    KIND_HEAP: "[heap]",
-    KIND_STACK: "[stack]",
-    KIND_VDSO: "[vdso]",
-    KIND_SHARED: "[shared memory]",
+    schema.KIND_ANON: "[anon]",
+    schema.KIND_HEAP: "[heap]",
+    schema.KIND_STACK: "[stack]",
+    schema.KIND_VDSO: "[vdso]",
+    schema.KIND_SHARED: "[shared memory]",
 }
 
 
@@ -77,14 +60,14 @@ class MappingRow(NamedTuple):
     @property
     def kind(self) -> int:
         """An index into schema.KINDS."""
-        return self.flags >> KIND_SHIFT & 15
+        return self.flags >> schema.KIND_SHIFT & 15
 
     def says(self, start: int, rest: tuple[int, ...]) -> bool:
         """True when a mapping from `start` on with this offset, file, dev, ino and flags is a piece of this one."""
         if rest[1:] != self[6:]:
             return False
         # memory without a file has no offset of its own: perf reports the address, maps reports 0
-        return self.kind not in (KIND_FILE, KIND_SHARED) or rest[0] == self.offset + start - self.start
+        return self.kind not in (schema.KIND_FILE, schema.KIND_SHARED) or rest[0] == self.offset + start - self.start
 
 
 #: the time of a change, the addresses [start, end), and what lies there from then on
@@ -374,7 +357,7 @@ class AddressSpaces:
         #: processes dropped for lack of room: a process that is met again may be one of them
         self.forgotten = 0
         self._fresh: list[MappingRow] = []
-        rest = (0, strings.code("[kernel]"), 0, 0, KIND_KERNEL << KIND_SHIFT)
+        rest = (0, strings.code("[kernel]"), 0, 0, schema.KIND_KERNEL << schema.KIND_SHIFT)
         self._empty = partial(Space, self._new(0, 0, KERNEL_START, NEVER, rest))
 
     def process(self, pid: int) -> Space:
@@ -395,7 +378,7 @@ class AddressSpaces:
 
     def apply_process(self, event: int, time: int, pid: int, ppid: int) -> None:
         """Applies a row about a process, not about a thread. Only fork, exec and exit change an address space."""
-        if event == PROCESS_EXIT:
+        if event == schema.PROCESS_EXIT:
             if pid in self._processes:
                 space = self._processes[pid]
                 space.ended = time
@@ -403,11 +386,11 @@ class AddressSpaces:
                 self._ended_size += space.size
             return
         space = self.process(pid)
-        if event == PROCESS_FORK:
+        if event == schema.PROCESS_FORK:
             parent = self._processes.get(ppid)
             space.begin(time, Layout() if parent is None else parent.at(time))
             space.listing_due = 0
-        elif event == PROCESS_EXEC:
+        elif event == schema.PROCESS_EXEC:
             space.begin(time)
         space.reported, space.ended = True, NEVER
 
@@ -415,14 +398,14 @@ class AddressSpaces:
         """Applies an address_space row. rest is offset, file, dev, ino, flags."""
         space = self.process(pid)
         space.reported = True
-        if event == SPACE_UNMAP:
+        if event == schema.SPACE_UNMAP:
             space.put(time, start, end, None)
             space.blind |= start == 0 and end >= KERNEL_START  # the source lost rows; it will send a listing
             return
-        if event == SPACE_MOVE:
+        if event == schema.SPACE_MOVE:
             self._move(space, time, pid, start, end, rest)
             return
-        if event == SPACE_REPLACE:
+        if event == schema.SPACE_REPLACE:
             space.relist(time, empty=not end)
         self.map(space, time, pid, start, end, rest)
 
@@ -440,7 +423,7 @@ class AddressSpaces:
         for low, high, (mapping, _) in pieces:
             self.map(space, returned, pid, at, max(low, source) + by, _ANON)
             until = end if high >= source + length else high + by
-            has_file = mapping.kind in (KIND_FILE, KIND_SHARED)
+            has_file = mapping.kind in (schema.KIND_FILE, schema.KIND_SHARED)
             offset = mapping.offset + (max(low, source) - mapping.start if has_file else 0)
             self.map(space, returned, pid, max(low, source) + by, until, (offset, *mapping[6:]))
             at = until
@@ -451,7 +434,7 @@ class AddressSpaces:
         if start >= end or start >= KERNEL_START:
             return
         offset, file, *others = rest
-        rest = (offset, file or self._names.get(rest[-1] >> KIND_SHIFT & 15, 0), *others)
+        rest = (offset, file or self._names.get(rest[-1] >> schema.KIND_SHIFT & 15, 0), *others)
         mapping, since = space.known(time, start, end, rest) or (self._new(time, pid, start, end, rest), time)
         space.put(time, start, end, mapping, min(since, time))
         if len(space.log) > space.full:

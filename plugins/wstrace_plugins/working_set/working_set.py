@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
-from wstrace.schema import (
-    KIND_KERNEL,
-    KIND_SHIFT,
-    KINDS,
-    NOT_RESIDENT,
-    PAGE_EXCLUSIVE,
-    PAGE_SHARED,
-    PAGE_SWAPPED,
-    RESIDENT_PAGES,
-)
 from wstrace.text import printable, size
 from wstrace_plugins.os.snapshots import address_space, parts
 from wstrace_plugins.working_set.backend import backend
@@ -89,7 +80,7 @@ class WorkingSet:
     @property
     def resident(self) -> NDArray[Any]:
         """Mask of the runs that count as resident, shape (n,)."""
-        mask: NDArray[Any] = (self.runs["flags"] & NOT_RESIDENT) == 0
+        mask: NDArray[Any] = (self.runs["flags"] & schema.NOT_RESIDENT) == 0
         return mask
 
     def count(self, mask: NDArray[Any]) -> int:
@@ -111,7 +102,7 @@ class WorkingSet:
         The reading process is one of the others: what it has mapped itself (Python, libc, OpenSSL) counts as shared
         while it reads.
         """
-        return self.count(self.resident & ((self.runs["flags"] & PAGE_EXCLUSIVE) != 0))
+        return self.count(self.resident & ((self.runs["flags"] & schema.PAGE_EXCLUSIVE) != 0))
 
     @property
     def shared_bytes(self) -> int:
@@ -124,14 +115,14 @@ class WorkingSet:
     @property
     def tables(self) -> NDArray[Any]:
         """Mask of the runs that are page tables, shape (n,)."""
-        kernel = (self.mappings["flags"][self.runs["row"]] >> KIND_SHIFT) & 15 == KIND_KERNEL
-        mask: NDArray[Any] = kernel & ((self.runs["flags"] & (PAGE_EXCLUSIVE | PAGE_SHARED)) == 0)
+        kernel = (self.mappings["flags"][self.runs["row"]] >> schema.KIND_SHIFT) & 15 == schema.KIND_KERNEL
+        mask: NDArray[Any] = kernel & ((self.runs["flags"] & (schema.PAGE_EXCLUSIVE | schema.PAGE_SHARED)) == 0)
         return mask
 
     @property
     def swapped_bytes(self) -> int:
         """What is swapped out."""
-        return self.count((self.runs["flags"] & PAGE_SWAPPED) != 0)
+        return self.count((self.runs["flags"] & schema.PAGE_SWAPPED) != 0)
 
     def owner(self, row: int) -> str:
         """The file, or `[heap]`, `[anon]` ..., of the mapping in that row."""
@@ -144,7 +135,7 @@ class WorkingSet:
             what: module = the file or `[heap]`, `[stack]`, `[anon]`; mapping = each range of addresses; kind = file,
                 anon, heap, stack, shared memory ...
         """
-        kinds = (self.mappings["flags"] >> KIND_SHIFT) & 15
+        kinds = (self.mappings["flags"] >> schema.KIND_SHIFT) & 15
         keys = {"module": self.mappings["file"], "mapping": np.arange(len(kinds)), "kind": kinds}[what]
         groups, first, of_mapping = np.unique(keys, return_index=True, return_inverse=True)
         sizes = (self.mappings["end"] - self.mappings["start"]).astype(np.float64)
@@ -152,13 +143,13 @@ class WorkingSet:
         weights = np.where(self.resident, self.runs["pages"], 0) * float(self.page_size)
         of_run = of_mapping[self.runs["row"]]
         resident = np.bincount(of_run, weights, len(groups))
-        exclusive = (self.runs["flags"] & PAGE_EXCLUSIVE) != 0
+        exclusive = (self.runs["flags"] & schema.PAGE_EXCLUSIVE) != 0
         private = np.bincount(of_run, np.where(exclusive, weights, 0), len(groups))
         tables = np.bincount(of_run, np.where(self.tables, weights, 0), len(groups))
         owners = [
             Owner(
                 self._group_name(what, int(row)),
-                KINDS[int(kinds[row])] if int(kinds[row]) < len(KINDS) else KINDS[0],
+                schema.KINDS[int(kinds[row])] if int(kinds[row]) < len(schema.KINDS) else schema.KINDS[0],
                 int(resident[i]),
                 int(private[i]),
                 int(mapped[i]),
@@ -171,7 +162,7 @@ class WorkingSet:
     def _group_name(self, what: By, row: int) -> str:
         """The name of the group that the mapping in that row is in."""
         if what == "kind":
-            return KINDS[min(int(self.mappings["flags"][row]) >> KIND_SHIFT & 15, len(KINDS) - 1)]
+            return schema.KINDS[min(int(self.mappings["flags"][row]) >> schema.KIND_SHIFT & 15, len(schema.KINDS) - 1)]
         if what == "module":
             return self.owner(row)
         start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])
@@ -181,8 +172,8 @@ class WorkingSet:
         """What a source publishes: the mappings (address_space), then the runs (resident): see os.snapshots."""
         yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
         columns = {name: column for name, column in self.runs.items() if name != "row"}
-        yield from parts(RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns, strings=self.strings,
-                         source=source)  # fmt: skip
+        yield from parts(schema.RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns,
+                         strings=self.strings, source=source)  # fmt: skip
 
 
 def working_set(pid: int | None = None, *, shares: bool = False, strings: Dictionary | None = None) -> WorkingSet:

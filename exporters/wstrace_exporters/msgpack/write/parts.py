@@ -22,24 +22,8 @@ import numpy as np
 from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import remove
-from wstrace_exporters.msgpack.format import frames, osfile
+from wstrace_exporters.msgpack.format import frames, layout, osfile
 from wstrace_exporters.msgpack.format.index import IndexPage, pack_index
-from wstrace_exporters.msgpack.format.layout import (
-    END,
-    END_BYTES,
-    FILE_ID_BYTES,
-    HEAD_BYTES,
-    HEADER,
-    INDEX,
-    INDEX_ENTRIES,
-    MARK,
-    SESSION_BYTES,
-    VERSION,
-    name_and_number,
-    pack_frame,
-    part_path,
-    parts_there,
-)
 from wstrace_exporters.msgpack.format.values import packb
 from wstrace_exporters.msgpack.read.discover import id_of, parts_of
 
@@ -107,21 +91,21 @@ class Sink:
         if (
             self._unmarked
             and not self.dead
-            and self._write(MARK, packb({"m": "lost", "t": now_ns(), "by": "writer", **lost}), "lost")
+            and self._write(layout.MARK, packb({"m": "lost", "t": now_ns(), "by": "writer", **lost}), "lost")
         ):
             self._unmarked.clear()
 
     def mark(self, kind: str, **fields: Any) -> bool:
         """Appends a mark with the present time."""
-        return self.append(MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
+        return self.append(layout.MARK, packb({"m": kind, "t": now_ns(), **fields}), stream=kind)
 
     def _write(
         self, kind: int, body: bytes, stream: str = "", n: int = 0, t: tuple[int, int] = (0, 0), pids: int = 0
     ) -> bool:
-        data = memoryview(pack_frame(self.file_id, kind, self.seq, body))
+        data = memoryview(layout.pack_frame(self.file_id, kind, self.seq, body))
         if not any(self._tried(data) for _ in range(_TRIES)):
             return False
-        if kind not in (INDEX, END):
+        if kind not in (layout.INDEX, layout.END):
             self._entries.extend((kind, self.offset, len(data), n, *t, self._number(stream), pids))
         self.error = ""
         self.offset += len(data)
@@ -129,7 +113,7 @@ class Sink:
         if n:
             self.rows[stream] += n
         self._sync_if_due()
-        if len(self._entries) >= INDEX_ENTRIES * _ENTRY_PARTS:
+        if len(self._entries) >= layout.INDEX_ENTRIES * _ENTRY_PARTS:
             self._index_page()
         return True
 
@@ -176,7 +160,7 @@ class Sink:
         page = IndexPage(entries[:, :6], list(self._streams)[1:], entries[:, 6], entries[:, 7])
         del self._entries[:]
         at = self.offset
-        if len(entries) and self._write(INDEX, pack_index(page)):
+        if len(entries) and self._write(layout.INDEX, pack_index(page)):
             self._pages.append(at)
 
     def end(self, ledger: dict[str, int]) -> None:
@@ -189,11 +173,11 @@ class Sink:
         self._index_page()
         end = {"index": self._pages, "frames": self.seq + 1, "rows": dict(self.rows), "ledger": ledger, "clean": True}
         body = packb(end)
-        if len(body) > END_BYTES - HEAD_BYTES:
+        if len(body) > layout.END_BYTES - layout.HEAD_BYTES:
             self.mark("ledger", ledger=ledger)
             self._index_page()
             body = packb({**end, "index": self._pages, "frames": self.seq + 1, "ledger": {}})
-        written = self._write(END, body)
+        written = self._write(layout.END, body)
         unsafe = self.out.finish(sync=self._sync != "never")
         self.unsafe = self.unsafe or unsafe
         if not written:
@@ -259,18 +243,18 @@ class Parts:
         self.path, self.like = path, like
         self._command, self._force, self._keep, self._sync, self._ledger = list(command), force, keep, sync, ledger
         self._rotate_bytes, self._rotate_ns = rotate_bytes, int(rotate_seconds * 1e9)
-        self._session = os.urandom(SESSION_BYTES)
+        self._session = os.urandom(layout.SESSION_BYTES)
         self._retry_at = 0.0
         self.refused = ""  # why the next part cannot be opened now
         self.before: list[Ended] = []
         self._rows: Counter[str] = Counter()  # in parts before this one
-        there = parts_there(path)
+        there = layout.parts_there(path)
         if resume and there:
             self.before = [Ended(part, 0, 0, 0, Counter()) for part in parts_of(path)]
             last = self.before[-1].path
             if osfile.is_being_written(last):
                 raise OutputError(f"{last} is being written by another wstrace", "choose another name")
-            self._open(name_and_number(last)[1] + 1, id_of(last))
+            self._open(layout.name_and_number(last)[1] + 1, id_of(last))
             return
         old = [part for part in there if part != path]
         if old and not force:
@@ -281,10 +265,12 @@ class Parts:
 
     def _open(self, number: int, prev: bytes | None) -> None:
         """Opens a part and writes its header; `prev` is the file id of the part before. Raises OutputError."""
-        out = osfile.OutputFile(part_path(self.path, number), force=self._force)
-        tail = number % (1 << 8 * (FILE_ID_BYTES - SESSION_BYTES))
-        sink = Sink(out, self._session + tail.to_bytes(FILE_ID_BYTES - SESSION_BYTES, "big"), sync=self._sync)
-        if not sink.append(HEADER, self._header(sink.file_id, number, prev).pack()):
+        out = osfile.OutputFile(layout.part_path(self.path, number), force=self._force)
+        tail = number % (1 << 8 * (layout.FILE_ID_BYTES - layout.SESSION_BYTES))
+        sink = Sink(
+            out, self._session + tail.to_bytes(layout.FILE_ID_BYTES - layout.SESSION_BYTES, "big"), sync=self._sync
+        )
+        if not sink.append(layout.HEADER, self._header(sink.file_id, number, prev).pack()):
             out.close()
             if out.created:
                 remove(out.path)
@@ -306,7 +292,7 @@ class Parts:
                 command=self._command,
             )
         writer = f"wstrace {__version__}"
-        return replace(like, version=VERSION, need=[], id=file_id, part=number, prev=prev, writer=writer)
+        return replace(like, version=layout.VERSION, need=[], id=file_id, part=number, prev=prev, writer=writer)
 
     def due(self, full: bool = False) -> bool:
         """Whether the next part is to begin: by size, by age, or because a table is `full` for readers."""

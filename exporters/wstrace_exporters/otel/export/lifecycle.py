@@ -15,22 +15,10 @@ from numpy.typing import NDArray
 from opentelemetry._logs import LogRecord, SeverityNumber, get_logger_provider
 from opentelemetry.trace import SpanKind, Status, StatusCode, get_tracer_provider
 
+from wstrace import schema
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
-from wstrace.schema import (
-    FAULT_ACCESS_KNOWN,
-    FAULT_EXECUTE,
-    FAULT_MAJOR,
-    FAULT_WRITE,
-    ID_SPACES,
-    PROCESS_EXEC,
-    PROCESS_EXIT,
-    PROCESS_FORK,
-    PROCESS_NAME,
-    PROCESS_SEEN,
-    STACK_COLUMNS,
-)
 from wstrace.text import base_name
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.export import resource
@@ -46,7 +34,7 @@ UNKNOWN_CODE = -1
 _COLUMNS = ("pid", "tid", "event", "time_ns", "ppid", "name", "code")
 
 #: Columns that are attributes of an event under other names, or that its record contains.
-_NAMED = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind", *STACK_COLUMNS))
+_NAMED = frozenset(("time_ns", "pid", "tid", "pc", "va", "flags", "file", "pc_file", "kind", *schema.STACK_COLUMNS))
 
 
 def _fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
@@ -56,7 +44,7 @@ def _fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
     """
     flags = int(batch["flags"][row])
     found: dict[str, Any] = {
-        **dict([TYPES[bool(flags & FAULT_MAJOR)]]),
+        **dict([TYPES[bool(flags & schema.FAULT_MAJOR)]]),
         names.ADDRESS: f"{int(batch['va'][row]):#018x}",
         names.INSTRUCTION: f"{int(batch['pc'][row]):#018x}",
         names.WEIGHT: weight,
@@ -68,8 +56,10 @@ def _fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
             found[name] = file_name(batch.strings, int(batch[column][row]))
     if "kind" in batch:
         found[names.KIND] = kind_name(int(batch["kind"][row]))
-    if flags & FAULT_ACCESS_KNOWN:
-        found[names.ACCESS] = "write" if flags & FAULT_WRITE else "execute" if flags & FAULT_EXECUTE else "read"
+    if flags & schema.FAULT_ACCESS_KNOWN:
+        found[names.ACCESS] = (
+            "write" if flags & schema.FAULT_WRITE else "execute" if flags & schema.FAULT_EXECUTE else "read"
+        )
     for one in batch.schema.columns:
         if one.name in _NAMED or one.name not in batch:
             continue
@@ -77,7 +67,7 @@ def _fault_attributes(batch: Batch, row: int, weight: int) -> dict[str, Any]:
         if one.semantic == "str":
             if number:
                 found[names.FAULT_COLUMN + one.name] = file_name(batch.strings, number)
-        elif one.semantic not in ID_SPACES:  # OTLP's integers have 63 bits and a sign
+        elif one.semantic not in schema.ID_SPACES:  # OTLP's integers have 63 bits and a sign
             found[names.FAULT_COLUMN + one.name] = f"{number:#018x}" if one.type == "u64" else number
     return found
 
@@ -118,12 +108,12 @@ class Lifecycle:
             process = self._processes.get(pid)
             if not process.pid or tid not in (0, pid):  # other rows are about a thread
                 continue
-            if event in (PROCESS_SEEN, PROCESS_FORK):
+            if event in (schema.PROCESS_SEEN, schema.PROCESS_FORK):
                 process.parent, process.started_ns, process.ended_ns = above, process.started_ns or now, 0
-            if name and event in (PROCESS_SEEN, PROCESS_FORK, PROCESS_EXEC, PROCESS_NAME):
+            if name and event in (schema.PROCESS_SEEN, schema.PROCESS_FORK, schema.PROCESS_EXEC, schema.PROCESS_NAME):
                 process.name = batch.strings[name]
             self._begin(process)
-            if event == PROCESS_EXIT:
+            if event == schema.PROCESS_EXIT:
                 process.ended_ns, process.code = now, None if code == UNKNOWN_CODE else code
                 # a root process ends with the trace, when its exit code is known; others after the faults of this
                 # drain, which arrive later
@@ -212,7 +202,7 @@ class Lifecycle:
         times = (batch["time_ns"] if "time_ns" in batch else absent + np.uint64(batch.window[1])).tolist()
         for row, (pid, tid, time_ns) in enumerate(zip(batch["pid"].tolist(), tids, times, strict=True)):
             span = span_intervals.find(tid, time_ns) if pid == span_intervals.pid else None
-            severity = SeverityNumber.INFO if batch["flags"][row] & FAULT_MAJOR else SeverityNumber.DEBUG
+            severity = SeverityNumber.INFO if batch["flags"][row] & schema.FAULT_MAJOR else SeverityNumber.DEBUG
             attributes = _fault_attributes(batch, row, int(weights[row]))
             self._emit(self._processes.get(pid), names.EVENT_FAULT, time_ns, attributes, severity, span)
 

@@ -13,23 +13,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wstrace import schema
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Usage
-from wstrace.schema import (
-    KIND_ANON,
-    KIND_FILE,
-    KIND_HEAP,
-    KIND_OTHER,
-    KIND_SHARED,
-    KIND_SHIFT,
-    KIND_STACK,
-    KIND_VDSO,
-    MAP_EXECUTE,
-    MAP_READ,
-    MAP_SHARED,
-    MAP_WRITE,
-)
 from wstrace_plugins.os.linux import libc
 
 if TYPE_CHECKING:
@@ -50,7 +37,12 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 #: start-end perms offset major:minor inode [path]
 _LINE = rb"(?m)^([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+)[ ]*(.*)$"
 _SHARED_MEMORY = ("/dev/shm/", "/memfd:", "/dev/zero")  # noqa: S108 - names that mappings have; nothing is opened
-_PERMISSIONS = ((0, "r", MAP_READ), (1, "w", MAP_WRITE), (2, "x", MAP_EXECUTE), (3, "s", MAP_SHARED))
+_PERMISSIONS = (
+    (0, "r", schema.MAP_READ),
+    (1, "w", schema.MAP_WRITE),
+    (2, "x", schema.MAP_EXECUTE),
+    (3, "s", schema.MAP_SHARED),
+)
 
 
 class Stat(NamedTuple):
@@ -112,28 +104,28 @@ def label(name: str) -> tuple[str, int]:
     """
     if name.startswith("/"):
         if name.startswith("//"):  # perf's own names: //anon, //toolong, //enomem.
-            return ("[anon]", KIND_ANON) if name == "//anon" else ("", KIND_OTHER)
+            return ("[anon]", schema.KIND_ANON) if name == "//anon" else ("", schema.KIND_OTHER)
         deleted = name.endswith(" (deleted)")
         path = name.removesuffix(" (deleted)")
         if path == "/dev/zero" and deleted:
-            return "[shared memory]", KIND_SHARED
+            return "[shared memory]", schema.KIND_SHARED
         if path.startswith(_SHARED_MEMORY) or (deleted and path.startswith("/SYSV")):
-            return path, KIND_SHARED
+            return path, schema.KIND_SHARED
         if path == "/anon_hugepage":
-            return "[anon]", KIND_ANON
-        return path, KIND_FILE
+            return "[anon]", schema.KIND_ANON
+        return path, schema.KIND_FILE
     if not name or name.startswith("[anon:"):
-        return name or "[anon]", KIND_ANON
+        return name or "[anon]", schema.KIND_ANON
     if name.startswith("[stack"):
-        return "[stack]", KIND_STACK
+        return "[stack]", schema.KIND_STACK
     kinds = (
-        ("[heap]", KIND_HEAP),
-        ("[vdso]", KIND_VDSO),
-        ("[vvar", KIND_VDSO),
-        ("[vsyscall]", KIND_VDSO),
-        ("[anon_shmem:", KIND_SHARED),
+        ("[heap]", schema.KIND_HEAP),
+        ("[vdso]", schema.KIND_VDSO),
+        ("[vvar", schema.KIND_VDSO),
+        ("[vsyscall]", schema.KIND_VDSO),
+        ("[anon_shmem:", schema.KIND_SHARED),
     )
-    return name, next((kind for prefix, kind in kinds if name.startswith(prefix)), KIND_OTHER)
+    return name, next((kind for prefix, kind in kinds if name.startswith(prefix)), schema.KIND_OTHER)
 
 
 def device(major: Any, minor: Any) -> Any:
@@ -185,7 +177,7 @@ def parse_maps(text: Iterable[bytes]) -> Maps:
     labels = [label(os.fsdecode(name).replace("\\012", "\n")) for name in files]
     flags_of = {p: sum(bit for i, c, bit in _PERMISSIONS if p[i : i + 1] == c.encode()) for p in set(permissions)}
     dev_of = {d: device(*(int(part, 16) for part in d.split(b":"))) for d in set(devices)}
-    kinds = np.array([kind << KIND_SHIFT for _, kind in labels], "<u2")[file]
+    kinds = np.array([kind << schema.KIND_SHIFT for _, kind in labels], "<u2")[file]
     columns: dict[str, NDArray[Any]] = {
         "start": _hex(starts),
         "end": _hex(ends),
@@ -422,8 +414,8 @@ def own_vdso() -> bytes:
     It is read from our own memory, as no file has it.
     """
     maps = read_maps(os.getpid())
-    kinds = maps.columns["flags"] >> KIND_SHIFT & 15
-    for row in (kinds == KIND_VDSO).nonzero()[0].tolist():
+    kinds = maps.columns["flags"] >> schema.KIND_SHIFT & 15
+    for row in (kinds == schema.KIND_VDSO).nonzero()[0].tolist():
         start, end = int(maps.columns["start"][row]), int(maps.columns["end"][row])
         try:
             with open("/proc/self/mem", "rb", buffering=0) as memory:

@@ -14,22 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.batch import Dictionary
-from wstrace.schema import (
-    KIND_ANON,
-    KIND_FILE,
-    KIND_SHARED,
-    KIND_SHIFT,
-    KIND_STACK,
-    MAP_EXECUTE,
-    MAP_READ,
-    MAP_SHARED,
-    MAP_WRITE,
-    OFFSET_UNKNOWN,
-    SPACE_MAP,
-    SPACE_REPLACE,
-    SPACE_UNMAP,
-)
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import MEMORY_BASIC_INFORMATION
@@ -95,26 +81,26 @@ class Allocation(NamedTuple):
 
         The rights are those of the committed pages, because memory may be reserved without any.
         """
-        kind = KIND_FILE if self.file else KIND_STACK if self.stack else KIND_ANON
+        kind = schema.KIND_FILE if self.file else schema.KIND_STACK if self.stack else schema.KIND_ANON
         if not self.file and self.type != winapi.MEM_PRIVATE:
-            kind = KIND_SHARED
-        flags = kind << KIND_SHIFT
+            kind = schema.KIND_SHARED
+        flags = kind << schema.KIND_SHIFT
         image = self.type == winapi.MEM_IMAGE
         rights = self.protect if image or not self.committed else self.committed
         if rights & (_READABLE | _EXECUTABLE):
-            flags |= MAP_READ
+            flags |= schema.MAP_READ
         if rights & (_WRITABLE | (0 if image else _WRITECOPY)):
-            flags |= MAP_WRITE
+            flags |= schema.MAP_WRITE
         if rights & _EXECUTABLE:
-            flags |= MAP_EXECUTE
+            flags |= schema.MAP_EXECUTE
         if self.type == winapi.MEM_MAPPED and not self.protect & _WRITECOPY:
-            flags |= MAP_SHARED
+            flags |= schema.MAP_SHARED
         return flags
 
     @property
     def offset(self) -> int:
         """The offset in its file: 0 for an image (an RVA), OFFSET_UNKNOWN for a view, which Windows does not give."""
-        return OFFSET_UNKNOWN if self.file and self.type != winapi.MEM_IMAGE else 0
+        return schema.OFFSET_UNKNOWN if self.file and self.type != winapi.MEM_IMAGE else 0
 
 
 class Memory:
@@ -204,8 +190,8 @@ class AddressSpace:
         """A full listing at the time `now` (ns) as ADDRESS_SPACE rows, the first of them with the event `replace`."""
         self._known = {allocation.start: allocation for allocation in self._memory.allocations()}
         self._index()
-        rows = self._rows([(SPACE_MAP, allocation) for allocation in self._known.values()], now)
-        rows["event"][:1] = SPACE_REPLACE
+        rows = self._rows([(schema.SPACE_MAP, allocation) for allocation in self._known.values()], now)
+        rows["event"][:1] = schema.SPACE_REPLACE
         return rows
 
     def discover(self, addresses: NDArray[np.uint64], now: int) -> dict[str, NDArray[Any]]:
@@ -221,7 +207,7 @@ class AddressSpace:
         events: list[tuple[int, Allocation]] = []
         for start in np.unique(self._starts[place[covered]]).tolist():
             if self._may_ask(start) and self._has_changed(start):
-                events.append((SPACE_UNMAP, self._known.pop(start)))
+                events.append((schema.SPACE_UNMAP, self._known.pop(start)))
                 self._ask(start, events)
         for chunk in chunks[~covered][:_MAX_QUESTIONS].tolist():
             if not any(known.start <= chunk < known.end for _, known in events[-8:]) and self._may_ask(chunk):
@@ -257,9 +243,9 @@ class AddressSpace:
             self._due[address] = float("inf")
             return
         stale = [s for s, known in self._known.items() if s < allocation.end and allocation.start < known.end]
-        events.extend((SPACE_UNMAP, self._known.pop(start)) for start in stale)
+        events.extend((schema.SPACE_UNMAP, self._known.pop(start)) for start in stale)
         self._known[allocation.start] = allocation
-        events.append((SPACE_MAP, allocation))
+        events.append((schema.SPACE_MAP, allocation))
 
     def _index(self) -> None:
         starts = sorted(self._known)

@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Level, Source
-from wstrace.schema import (
-    ADDRESS_SPACE,
-    CALL_SITE,
-    CONTENT_LOSS,
-    FAULT_OBSERVER,
-    PAGE_FAULT,
-    PROCESS,
-    STACK_DUMP,
-    Schema,
-)
 from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.arming import Arming
@@ -71,8 +62,9 @@ class PageFaults(Source):
     """
 
     name: ClassVar[str] = "page_faults"
-    streams: ClassVar[tuple[Schema, ...]] = (
-        PAGE_FAULT, PROCESS, ADDRESS_SPACE, CONTENT_LOSS, STACK_DUMP, CALL_SITE,
+    streams: ClassVar[tuple[schema.Schema, ...]] = (
+        schema.PAGE_FAULT, schema.PROCESS, schema.ADDRESS_SPACE,
+        schema.CONTENT_LOSS, schema.STACK_DUMP, schema.CALL_SITE,
     )  # fmt: skip
     default: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
@@ -173,7 +165,7 @@ class PageFaults(Source):
         self._pace.watch((*(ring.fd for ring in self._rings), *self._python.fds))
         self._events = PerfEvents(self._rings, cpus, descriptors, self._python.attach)
         self._events.watch_births(births)
-        self._rare = rare = RareCalls(cpus, wanted=bool(births) and context.wants(CONTENT_LOSS))
+        self._rare = rare = RareCalls(cpus, wanted=bool(births) and context.wants(schema.CONTENT_LOSS))
         self._side = SideBand(
             context.strings,
             children=self._settings.children,
@@ -222,7 +214,7 @@ class PageFaults(Source):
         assert self._rings is not None
         if not self._announced:
             self._announced = True
-            yield Batch(STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
+            yield Batch(schema.STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
         samples = iter(self._samples)
         for ring in self._rings:
             if ring.kind == STACKS:
@@ -246,7 +238,7 @@ class PageFaults(Source):
             self._python.saw(batch)
             yield batch
         for dumps in self._dumps.give(watermark):
-            yield Batch(STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
+            yield Batch(schema.STACK_DUMP, dumps, source=self.name, strings=self._context.strings)
         yield from self._faults(watermark, now if final else watermark)
         self._account.so_far(self._late)
 
@@ -263,12 +255,12 @@ class PageFaults(Source):
         self._late += int(np.searchsorted(times, np.uint64(window[0])))
         observers = self._arming.observers(columns)
         if observers is not None and observers.any():
-            columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(FAULT_OBSERVER)
+            columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(schema.FAULT_OBSERVER)
         lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_reported)
         for start in range(0, len(times), _BATCH_ROWS):
             part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
-            yield Batch(PAGE_FAULT, part, window=window, lost=lost - self._lost_reported, source=self.name,
+            yield Batch(schema.PAGE_FAULT, part, window=window, lost=lost - self._lost_reported, source=self.name,
                         strings=self._context.strings)  # fmt: skip
             self._lost_reported = lost
 

@@ -8,20 +8,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace import schema
 from wstrace.cli.common import debug_privilege, json_option, print_json
-from wstrace.schema import (
-    PAGE_COPY_ON_WRITE,
-    PAGE_EXECUTE,
-    PAGE_GUARD,
-    PAGE_HUGE,
-    PAGE_LARGE,
-    PAGE_LOCKED,
-    PAGE_READ,
-    PAGE_SHARED,
-    PAGE_SWAPPED,
-    PAGE_WRITE,
-    PAGE_ZERO,
-)
 from wstrace.terminal import Bar, Cell, Column, Output, TextTable
 from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
@@ -29,8 +17,8 @@ from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, worki
 SnapshotBy = By | Literal["section"]
 #: what is said of pages beside their protection
 _MORE = (
-    (PAGE_HUGE, "huge"), (PAGE_ZERO, "zero"), (PAGE_SWAPPED, "swapped"), (PAGE_LOCKED, "locked"),
-    (PAGE_GUARD, "guard"), (PAGE_LARGE, "large"),
+    (schema.PAGE_HUGE, "huge"), (schema.PAGE_ZERO, "zero"), (schema.PAGE_SWAPPED, "swapped"),
+    (schema.PAGE_LOCKED, "locked"), (schema.PAGE_GUARD, "guard"), (schema.PAGE_LARGE, "large"),
 )  # fmt: skip
 
 
@@ -84,8 +72,8 @@ def _runs(taken: WorkingSet, top: int | None) -> TextTable:
         flags, counts = one["flags"], [str(one.get("shares") or "")] * ("shares" in one)
         words = " ".join(word for bit, word in _MORE if flags & bit)
         rows.append([f"{one['address']:x}", f"{one['pages'] * taken.page_size // 1024:,}",
-                     "S" if flags & PAGE_SHARED else "P", one["protection"], "E" if flags & PAGE_EXECUTE else "",
-                     *counts, words, one["owner"]])  # fmt: skip
+                     "S" if flags & schema.PAGE_SHARED else "P", one["protection"],
+                     "E" if flags & schema.PAGE_EXECUTE else "", *counts, words, one["owner"]])  # fmt: skip
     columns = [Column("address", spare=False), Column("KiB"), Column("S/P", "text"), Column("prot", "text"),
                Column("E", "text"), *[Column("maps", "text")] * ("shares" in taken.runs), Column("", "text"),
                Column("owner", "name")]  # fmt: skip
@@ -155,6 +143,10 @@ def _save(pid: int, output: str, *, shares: bool, force: bool) -> None:
 
 def protections(flags: NDArray[Any]) -> list[str]:
     """RO, RW or CW (copy on write) for each run; -- for pages that may be neither read nor written."""
-    cow, write, read = (flags & PAGE_COPY_ON_WRITE) != 0, (flags & PAGE_WRITE) != 0, (flags & PAGE_READ) != 0
+    cow, write, read = (
+        (flags & schema.PAGE_COPY_ON_WRITE) != 0,
+        (flags & schema.PAGE_WRITE) != 0,
+        (flags & schema.PAGE_READ) != 0,
+    )
     names: list[str] = np.select([cow, write, read], ["CW", "RW", "RO"], "--").tolist()
     return names

@@ -11,23 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace import schema
 from wstrace.errors import Unavailable
-from wstrace.schema import (
-    KIND_SHIFT,
-    KIND_VDSO,
-    MAP_SHARED,
-    MAP_WRITE,
-    PAGE_COPY_ON_WRITE,
-    PAGE_EXCLUSIVE,
-    PAGE_FILE,
-    PAGE_GUARD,
-    PAGE_HUGE,
-    PAGE_LARGE,
-    PAGE_LOCKED,
-    PAGE_SHARED,
-    PAGE_SWAPPED,
-    PAGE_ZERO,
-)
 from wstrace_plugins.os.intervals import cut, within
 from wstrace_plugins.os.linux.pagemap import (
     EXCLUSIVE_BIT,
@@ -183,17 +168,18 @@ def attributes(
     top, row = found["top"], found["row"]
     mapping = mappings["flags"][row]
     present, file = (top & PRESENT_BIT) != 0, (top & FILE_BIT) != 0
-    exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & MAP_SHARED) == 0
+    exclusive, private = (top & EXCLUSIVE_BIT) != 0, (mapping & schema.MAP_SHARED) == 0
     # pages without a struct page: they are in no mm counter, and no page of a shared mapping is anonymous
-    no_page = present & ~file & ~exclusive & (~private | ((mapping >> KIND_SHIFT) & 15 == KIND_VDSO))
+    no_page = present & ~file & ~exclusive & (~private | ((mapping >> schema.KIND_SHIFT) & 15 == schema.KIND_VDSO))
     categories = _categories(found["start"], regions)
     huge, zero = (categories & IS_HUGE) != 0, (categories & IS_PFNZERO) != 0
-    cow = present & private & ((mapping & MAP_WRITE) != 0) & (file | ~exclusive | zero)
+    cow = present & private & ((mapping & schema.MAP_WRITE) != 0) & (file | ~exclusive | zero)
     bits = (
-        (cow, PAGE_COPY_ON_WRITE), (present & ~exclusive & ~zero, PAGE_SHARED), (file, PAGE_FILE),
-        (exclusive, PAGE_EXCLUSIVE), (huge & present & ~large[row], PAGE_HUGE), (zero & present, PAGE_ZERO),
-        ((top & SWAPPED_BIT) != 0, PAGE_SWAPPED), (locked[row] & present, PAGE_LOCKED),
-        ((top & GUARD_BIT) != 0, PAGE_GUARD), (large[row] & present, PAGE_LARGE),
+        (cow, schema.PAGE_COPY_ON_WRITE), (present & ~exclusive & ~zero, schema.PAGE_SHARED), (file, schema.PAGE_FILE),
+        (exclusive, schema.PAGE_EXCLUSIVE), (huge & present & ~large[row], schema.PAGE_HUGE),
+        (zero & present, schema.PAGE_ZERO), ((top & SWAPPED_BIT) != 0, schema.PAGE_SWAPPED),
+        (locked[row] & present, schema.PAGE_LOCKED), ((top & GUARD_BIT) != 0, schema.PAGE_GUARD),
+        (large[row] & present, schema.PAGE_LARGE),
     )  # fmt: skip
     flags = (mapping & 7).astype("<u2")  # PAGE_READ, PAGE_WRITE, PAGE_EXECUTE are MAP_READ, MAP_WRITE, MAP_EXECUTE
     for mask, bit in bits:
