@@ -270,7 +270,7 @@ class Comparison:
         return f"{head}: {most_of(parts, changed, lambda n: f'{n / divisor:+,.1f}', _SHARE)}"
 
 
-class Moment(NamedTuple):
+class Sizes(NamedTuple):
     """The resident pages at one moment. rows: by the view of the table; resident, private: bytes."""
 
     time_ns: int
@@ -368,6 +368,6 @@ def _before_the_exit(trace: Recorded, taken: list[Snapshot]) -> list[Snapshot]:
     return [*taken[: at_exit[-1]], *taken[at_exit[-1] + 1 :]]
 
 
-def _moment(of: Composition, rows: list[Row]) -> Moment:
+def _moment(of: Composition, rows: list[Row]) -> Sizes:
     resident, private = (sum(row[name] for row in rows) for name in ("resident", "private"))
-    return Moment(of.inputs.time_ns, resident, private, rows, of.complete)
+    return Sizes(of.inputs.time_ns, resident, private, rows, of.complete)
