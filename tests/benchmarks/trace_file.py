@@ -77,9 +77,6 @@ def capture(path: Path, faults: int) -> None:
     subprocess.run(command, check=True)
 
 
-# -- ours and the peers: write one file, read it back ----------------------------------------------------------------
-
-
 def write_wstf(data: Data, path: Path) -> None:
     context = Context(strings=data.strings)
     exporter = MsgpackExporter(path=str(path), force=True, fsync="none")

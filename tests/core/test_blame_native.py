@@ -49,14 +49,6 @@ def test_a_fault_with_a_python_stack_is_its_lines():
     assert lines(script, 2) == {"load_frame app.py:31": (2, 0)}
 
 
-def test_by_function_the_instruction_tells_all():
-    script = Script()
-    for page in range(4):
-        script.fault(10 + page, ANON + page * PAGE, native=FIRST if page == 3 else ())
-    script.snapshot(1000, (ANON, 4, PAGE_EXCLUSIVE))
-    assert [row.label for row in script.blame().rows("function")] == ["tool"]
-
-
 def test_the_library_of_a_package_is_reported_as_the_package():
     script = Script()
     packages = "/venv/lib/python3.11/site-packages"

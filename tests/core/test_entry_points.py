@@ -1,6 +1,5 @@
 """Entry points: read as importlib.metadata reads them, from folders that look like those that installers make."""
 
-import subprocess
 import sys
 import zipfile
 from importlib import metadata
@@ -114,13 +113,3 @@ def test_files_that_are_no_text_cost_only_their_own_plugin(path):
     install(Path(path[0]), "bad", points="[wstrace.x]\n")
     (Path(path[0]) / "bad-1.0.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe[wstrace.x]\nbad = \xff\n")
     assert entry_points("wstrace.x") == [("good", "good", "good", "1.0")]
-
-
-def test_a_start_imports_nothing_for_them_and_no_class_of_a_session():
-    code = (
-        "import sys\nfrom wstrace.cli import main\nassert main(['--help']) == 0\n"
-        "heavy = {'importlib.metadata', 'email', 'zipfile', 'pathlib', 'logging', 'wstrace.interfaces'}\n"
-        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -75,14 +75,6 @@ def test_an_enricher_costs_only_its_columns(method, how, caplog):
         assert "enricher bad is detached" in caplog.text
 
 
-def test_an_enricher_that_gives_what_is_no_batch_is_detached():
-    enricher = evil("enricher", "start", "garbage")()
-    enricher.enrich = lambda batch: [batch, 5]
-    session, good, _ = run(enrichers=[enricher])
-    assert sum(map(len, good.batches)) == 8
-    assert session.ledger.get("failed_enricher", "bad") == 4
-
-
 class Once:
     """A source that has given all it has when it was drained once, so that nobody waits for more."""
 
@@ -136,9 +128,6 @@ def test_a_probe_that_fails_is_a_level(how):
     found = _probe(evil("source", "probe", how))
     assert found["level"] == "none"
     assert "its probe failed: " in found["why"]
-
-
-# -- hooks -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

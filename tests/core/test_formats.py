@@ -111,19 +111,6 @@ def test_a_formats_own_options_are_given_on_the_command_line(trace, theirs, tmp_
     assert ".one .uno" in line
 
 
-def test_a_format_with_options_that_cannot_be_read_is_reported(trace, theirs, tmp_path, plugins_with, capsys):
-    def write(trace, file, *, hard: "Nowhere" = None) -> int:  # noqa: F821
-        return 0
-
-    theirs.write = write
-    plugins_with(Format("theirs", (".one",), "a test", "theirs:write"))
-    assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.one"), "--option", "hard=yes"]) == 125
-    reported = capsys.readouterr().err
-    assert reported.count("\n") == 1
-    assert "the options of the format 'theirs' of the plugin 'their_plugin' cannot be read: NameError" in reported
-    assert cli.main(["convert", "--help"]) == 0
-
-
 def quits(trace, file):
     raise SystemExit(0)
 

@@ -70,12 +70,6 @@ def test_no_exporter_gets_it_and_what_no_enricher_took_is_counted(share, left):
     assert ledger.losses() == [], "no record of the trace is lost"
 
 
-def test_without_an_enricher_all_of_it_is_counted():
-    session, exporter = run()
-    assert {batch.schema.name for batch in exporter.batches} == {"page_fault"}
-    assert session.ledger.as_dict() == {"recorded:page_fault": 15, "unconsumed:stack_dump": 6}
-
-
 def test_a_queue_full_of_it_still_takes_the_other_rows_and_the_other_way_round():
     samples, rows = dumps(100), faults(100)
     queue = Queue(limit=samples.nbytes + 1)

@@ -71,17 +71,6 @@ def test_a_signal_at_any_moment_shows_no_line_of_ours(how):
         assert b"/wstrace/" not in said, said.decode()
 
 
-@pytest.mark.parametrize(("word", "recorded"), [("run", ": nothing was recorded"), ("doctor", "")])
-def test_a_signal_while_a_command_is_imported_says_that_nothing_was_recorded(word, recorded, monkeypatch, capfd):
-    def interrupted_import(target):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("wstrace.entry_points.EntryPoint.load", interrupted_import)
-    assert main([word]) == 128 + signal.SIGINT
-    before = " before the trace began" * bool(recorded)
-    assert capfd.readouterr().err.lstrip() == f"wstrace: interrupted in the command {word!r}{before}{recorded}\n"
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="launches /bin/sh")
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_before_the_command_runs_leaves_nothing_and_says_so(number, tmp_path, monkeypatch, capfd):

@@ -85,13 +85,3 @@ def test_only_the_first_signal_breaks_off(number, monkeypatch):
     assert main(["plugins"]) == 128 + number
     assert seen == ["undone"]
     assert signal.getsignal(number) is signal.SIG_DFL
-
-
-def test_a_signal_that_is_ignored_stays_so(monkeypatch):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    monkeypatch.setattr("wstrace.cli.wstrace.main", lambda *_, **__: signal.raise_signal(signal.SIGHUP))
-    try:
-        assert main(["plugins"]) == 0
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)

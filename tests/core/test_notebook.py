@@ -72,12 +72,6 @@ def test_a_report_shows_its_answer_and_its_rows():
     assert line.split()[:2] == ["16.0", "KiB"]
 
 
-def test_a_trace_shows_its_faults_by_file():
-    found = checked(scripted().trace()._repr_html_())
-    assert found.lines[0].startswith("32.0 KiB at the peak")
-    assert any(line.endswith("[anon]") for line in found.lines)
-
-
 def test_a_working_set_shows_its_owners():
     backend = pytest.importorskip("wstrace_plugins.working_set.working_set")
     try:

@@ -4,7 +4,7 @@ import pytest
 from kit.plugin_entries import Entry, module
 
 import wstrace.plugins
-from wstrace.errors import PluginError, UsageError, WstraceError
+from wstrace.errors import UsageError, WstraceError
 from wstrace.hookspecs import Reference
 from wstrace.plugins import Plugins
 from wstrace.testing import RecordingExporter, ScriptedSource
@@ -16,11 +16,6 @@ def raising():
 
 class OutputExporter(RecordingExporter):
     name = "output"
-
-
-class TakingOutput(RecordingExporter):
-    name = "taking"
-    takes_output = True
 
 
 GOOD = Entry(
@@ -97,16 +92,6 @@ def test_what_is_offered_by_reference_is_imported_when_it_is_requested(monkeypat
     assert found.class_of("exporter", "output") is OutputExporter
     assert found.exporters == {"recording": RecordingExporter, "output": OutputExporter}
     assert wanted == ["theirs:OutputExporter"]
-
-
-def test_a_reference_says_itself_that_its_exporter_takes_the_output(monkeypatch):
-    monkeypatch.setattr(wstrace.plugins, "load", {"theirs:Output": TakingOutput, "theirs:Other": OutputExporter}.get)
-    offered = [Reference("taking", "theirs:Output", takes_output=True), Reference("output", "theirs:Other", True)]
-    found = plugins(monkeypatch, Entry("referring", module(wstrace_exporters=lambda: offered)))
-    assert found.taking_output() == ["taking", "output"]
-    assert found.class_of("exporter", "taking") is TakingOutput
-    with pytest.raises(PluginError, match="no exporter with the takes_output that"):
-        found.class_of("exporter", "output")
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,24 @@ def test_a_source_that_cannot_start_cancels_the_outputs():
     assert "close" not in exporter.calls
 
 
+def test_the_end_of_a_session_ends_a_long_wait():
+    class Waiting(ScriptedSource):
+        drain_seconds, waits, woken = 60.0, threading.Event(), threading.Event()
+
+        def drain(self, timeout):
+            self.wanted = timeout
+            self.waits.set()
+            self.woken.wait()
+            return ()
+
+        def wake(self):
+            self.woken.set()
+
+    with Session(sources=[source := Waiting()], exporters=[], enrichers=[], record=False):
+        assert source.waits.wait(30)
+    assert source.wanted == 60.0
+
+
 @pytest.mark.parametrize("follows", [True, False])
 def test_a_source_that_follows_ends_with_the_others(follows):
     class Lasting(ScriptedSource):

@@ -70,12 +70,6 @@ def test_a_table_keeps_to_its_width_and_cuts_no_number(width):
         assert all("7f00-7f01" in line for line in lines[1:])
 
 
-def test_without_a_terminal_nothing_is_cut():
-    name = "/a" * 200
-    *_, last = table_of([name]).lines(width=None, unicode=True)
-    assert last.endswith(name)
-
-
 def test_everything_that_is_shown_is_printable():
     stream = io.StringIO()
     table = TextTable([Column(HOSTILE), Column(HOSTILE, "text"), Column(HOSTILE, "name")], [[HOSTILE] * 3], total=2)

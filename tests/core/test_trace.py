@@ -74,14 +74,6 @@ def test_a_selection_is_the_same_of_both(both):
         assert len(trace.batches("resident", pids=[1]).to_numpy()) == 0
 
 
-def test_tables_go_to_other_libraries_with_names_in_clear(both):
-    pyarrow = pytest.importorskip("pyarrow")
-    tables = [pyarrow.table(trace.batches("page_fault", ["va", "file", "kind"])) for trace in both]
-    assert [table.num_rows for table in tables] == [N, N]
-    assert tables[0]["file"].to_pylist() == tables[1]["file"].to_pylist()
-    assert tables[0]["file"][0].as_py().startswith("/usr/lib/lib")
-
-
 def test_tables_are_pandas_frames(both):
     pandas = pytest.importorskip("pandas")
     for trace in both:

@@ -75,9 +75,6 @@ def test_usage_of_two_processes_adds_up_and_their_peak_is_the_larger_one():
     assert (both.peak_resident_bytes, both.peak_pid) == (100, None)
 
 
-# -- the clock ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_recorded_time_gets_the_offset_of_the_nearest_mark():
     anchor = ClockAnchor([(3000, 50_000), (1000, 21_000)], "CLOCK_MONOTONIC")
     assert not anchor.live

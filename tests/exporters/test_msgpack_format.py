@@ -47,9 +47,6 @@ def test_the_crc_sees_every_flipped_bit(bit, filler):
     assert head is None or not crc_holds(frame, frame[HEAD_BYTES:], head.crc)
 
 
-# -- columns ---------------------------------------------------------------------------------------------------------
-
-
 def through(array: np.ndarray, **how: object) -> np.ndarray | None:
     return columns.decode(Body(packb(columns.encode(array, **how))), len(array))
 
@@ -89,8 +86,6 @@ def test_an_unknown_type_filter_or_codec_costs_that_column_only(col):
     assert rows.unreadable == ["odd"]
     assert rows.columns["pid"].tolist() == [1, 2]
 
-
-# -- what is refused -------------------------------------------------------------------------------------------------
 
 RAW = bytes(1000)
 BAD_COLUMNS = {
@@ -209,9 +204,6 @@ keys = st.sampled_from([*"nstcvfm", "id", "base", "index", "rows", "ledger", "ne
 def test_maps_of_the_right_keys_and_wrong_values_give_a_value_or_a_frame_error(decoder, value):
     with suppress(FrameError):
         DECODERS[decoder](packb(value))
-
-
-# -- the other bodies ------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text() | st.text(st.characters(categories=["Cs"])), max_size=20))

@@ -177,8 +177,6 @@ def test_a_part_that_names_too_many_mapped_files_is_refused_in_a_line(tmp_path):
                                         "record in shorter parts: rotate_bytes=64MiB\n")  # fmt: skip
 
 
-# -- tables that a file can make grow --------------------------------------------------------------------------------
-
 N = 1 << 20
 
 
@@ -248,8 +246,6 @@ def test_what_a_file_makes_grow_stays_in_bounds(tmp_path, what, frames, command)
         assert code == "0", done.stderr
         assert "bad frames" in done.stdout or command == "report", done.stdout[:500]
 
-
-# -- files of which the answer takes long, or much memory ------------------------------------------------------------
 
 CHAIN, FORKS, PAGES = 20_000, 60_000, 1 << 16
 START, BYTES = 0x1000_0000, PAGES * 4096

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from kit.msgpack_scripted import column, recorded, started
 
-from wstrace_exporters.msgpack.format.layout import EVENTS, INDEX
+from wstrace_exporters.msgpack.format.layout import INDEX
 from wstrace_exporters.msgpack.read.trace import open_trace
 
 N = 30_000
@@ -33,21 +33,6 @@ def test_any_time_window_is_exact(path, written):
         assert not list(trace.batches("page_fault", None, 0, 1))
         assert not list(trace.batches("page_fault", None, 1 << 62, None))
         assert sum(map(len, trace.batches("page_fault", ["va"], int(times[5000])))) == N - 5000
-
-
-def test_a_frame_that_is_not_where_the_index_says_costs_itself_alone(path, written, tmp_path):
-    data = bytearray(path.read_bytes())
-    with open_trace(str(path)) as trace:
-        events = trace.parts[0].entries[trace.parts[0].entries["kind"] == EVENTS]
-        at = int(events["offset"][20])
-    data[at + 60] ^= 1
-    broken = tmp_path / "x.wst"
-    broken.write_bytes(bytes(data))
-    with open_trace(str(broken)) as trace:
-        assert trace.clean  # nothing has read it yet
-        assert sum(map(len, trace.batches("page_fault", ["va"]))) == N - 1000
-        assert trace.state == "damaged"
-        assert trace.damage()["lost_frames"] == 1
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
@@ -96,9 +81,6 @@ def test_a_part_with_a_lost_header_is_still_one_of_its_trace(tmp_path):
         assert len(trace.parts) == len(parts) + 1
         assert np.array_equal(column(trace.batches("page_fault", ["va"]), "va"), column(batches, "va"))
         assert trace.state == "damaged"
-
-
-# -- Arrow -----------------------------------------------------------------------------------------------------------
 
 
 def test_batches_are_an_arrow_stream(path, written):

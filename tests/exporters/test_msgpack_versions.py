@@ -24,9 +24,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 PIDS = (100, 104, 4242, 3_000_000)
 
 
-# -- what an older reader must know before it reads ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", ["info", "report", "convert"])
 def test_a_file_of_1_1_is_refused_in_a_line(tmp_path, capsys, command):
     from wstrace.cli import main
@@ -36,9 +33,6 @@ def test_a_file_of_1_1_is_refused_in_a_line(tmp_path, capsys, command):
     said = capsys.readouterr().err
     assert "its format is version 1.1, this wstrace reads 2; read it with the version of wstrace that wrote it" in said
     assert said.count("\n") == 1
-
-
-# -- processes in the index ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +84,6 @@ def test_an_index_page_with_unknown_keys_is_read_and_one_of_other_widths_is_not(
     for data in (msgpack.packb(plain), packed[:40], b""):
         with pytest.raises(FrameError):
             unpack_index(data)
-
-
-# -- files of versions to come ---------------------------------------------------------------------------------------
 
 
 def of_a_later_version(path: Path) -> str:

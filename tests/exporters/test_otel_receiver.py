@@ -5,12 +5,9 @@ import threading
 import time
 from typing import Any
 
-import pytest
 from kit.otel_scripted import NOW, SECRET, ended, faulted, otel, run, started
 from receiver import Receiver, last_points, logs, plain, spans
 
-from wstrace.errors import UsageError
-from wstrace.interfaces import Context
 from wstrace.schema import PAGE_FAULT, Column
 from wstrace.session import Session
 from wstrace.testing import ExporterContract, ScriptedSource, batch_of
@@ -134,15 +131,3 @@ def test_an_event_carries_the_span_that_was_open():
 class TestContract(ExporterContract):
     def make(self) -> OtelExporter:
         return OtelExporter(to="console", providers="own")
-
-
-def test_a_session_that_cannot_start_sends_nothing():
-    class Broken(ScriptedSource):
-        def start(self, context: Context) -> None:
-            raise UsageError("broken")
-
-    with Receiver() as receiver:
-        session = Session(sources=[Broken()], exporters=[otel(receiver)], enrichers=[])
-        with pytest.raises(UsageError):
-            session.start()
-        assert logs(receiver) == spans(receiver) == []

@@ -173,13 +173,6 @@ def test_open_spans_are_bounded_and_ended_ones_forgotten(exported):
     assert len(exported.get_finished_spans()) == 400
 
 
-def test_where_the_system_counts_no_threads_a_span_has_no_number(processor, tracer, exported):
-    processor._counter = None
-    with tracer.start_as_current_span("s"):
-        pass
-    assert of(exported, "s") == {QUALITY: "not_counted"}
-
-
 def test_spans_that_overlap_on_a_thread_are_labelled(tracer, exported):
     with tracer.start_as_current_span("outer"):
         first, second = tracer.start_span("first"), tracer.start_span("second")
@@ -229,9 +222,6 @@ def test_a_span_of_wstrace_without_an_sdk_passes_values_and_errors():
     assert wstrace.otel.FaultSpanProcessor is FaultSpanProcessor
 
 
-# -- auto-instrumentation ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def instrumentor():
     found = WstraceInstrumentor()
@@ -263,14 +253,6 @@ def test_spans_of_tracers_made_before_are_counted_and_not_after_uninstrument(ins
     assert QUALITY in of(exported, "on")
     assert of(exported, "off") == {}
     assert len(late.get_finished_spans()) == 1
-
-
-def test_it_is_switched_off_with_the_sdk(instrumentor, monkeypatch):
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(before := SpanProcessor())
-    instrumentor.instrument(tracer_provider=provider)
-    assert provider._active_span_processor._span_processors == (before,)
 
 
 def test_an_application_it_cannot_instrument_goes_on(instrumentor, caplog):

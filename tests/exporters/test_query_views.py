@@ -134,11 +134,6 @@ def test_the_schema_of_a_file_is_that_of_the_query(path):
         assert [column for column, *_ in rows(path, f"describe {name}")] == columns, name
 
 
-def test_a_query_without_a_question_says_what_to_do(path):
-    done = CliRunner().invoke(query, [path])
-    assert "--schema" in str(done.exception)
-
-
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("wstf-2*.wst"))
 
 

@@ -198,9 +198,6 @@ def test_a_web_server_is_refused_in_a_line_without_what_the_url_holds():
     assert SECRET not in str(caught.value)
 
 
-# -- pieces ---------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_shown_has_no_credentials(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     for password in (SECRET, f"a@{SECRET}", f"'{SECRET}"):

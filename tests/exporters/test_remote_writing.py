@@ -138,9 +138,6 @@ def test_a_link_in_the_folder_is_not_sent(bucket, tmp_path):
     assert keys(bucket) == []
 
 
-# -- other outputs ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arguments", [
     ("convert", "x.wst", "-o", "s3://b/x.csv"),
     ("convert", "x.wst", "-o", "s3://b/y.wst"),

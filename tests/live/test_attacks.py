@@ -41,8 +41,6 @@ def of(path: Path) -> dict:
     return found
 
 
-# -- a program under trace -----------------------------------------------------------------------------------------
-
 #: what a program can know of itself: nothing of it may differ under a trace
 PROBE = """
 import json, os, resource, sys
@@ -198,8 +196,6 @@ def test_each_page_of_5000_living_threads_is_recorded(tmp_path):
     assert of(tmp_path / "x.wst")["rows"]["page_fault"] >= 5000 * 16
 
 
-# -- names ---------------------------------------------------------------------------------------------------------
-
 EVIL = ('a\x1b]0;PWNED\x07\x1b[31m\x9b5m\u202eRTL\u2066<img src=x onerror=alert(1)></script>[@click=app.quit]X[/][red]'
         '\r\n=cmd|"/C calc"!A1,\u2028')  # fmt: skip
 NAMED = f"""
@@ -255,9 +251,6 @@ def test_hostile_names_act_in_no_output_of_any_command(named, tmp_path):
         text = (tmp_path / name).read_text("utf-8")
         assert "<img" not in text
         assert "RTL" in text
-
-
-# -- terminals -----------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -405,8 +398,6 @@ def test_a_terminal_that_is_hung_up_ends_top_and_not_the_process():
         assert code_of(pid, None) == 0
 
 
-# -- folders of another user ---------------------------------------------------------------------------------------
-
 #: the commands that write, where A is a trace and O the beginning of a name in the folder of another user
 WRITES = """
 run -q -o O.wst -- true; run -q --html O.html -- true; report -o O.wst -- true; check --update --baseline O.json -- true
@@ -450,8 +441,6 @@ def test_no_command_writes_where_another_user_leads_it(plant, sudo, named, open_
         victim.unlink()
         closed.rmdir()
 
-
-# -- signals -------------------------------------------------------------------------------------------------------
 
 TOUCHES = "import mmap, time\nfor _ in range({}):\n    mmap.mmap(-1, 1 << 20)[::4096] = bytes(256)\n    time.sleep(0.1)"
 #: a signal, to whom it is sent, and how often
@@ -524,8 +513,6 @@ def test_a_signal_at_any_moment_ends_a_command_and_hurts_no_other_process(sent, 
             (tmp_path / "r.wst").unlink(missing_ok=True)
         assert Path(f"/proc/{target}/stat").read_text().rpartition(")")[2].split()[0] not in "tTZ"
 
-
-# -- collectors ----------------------------------------------------------------------------------------------------
 
 OK, EVER = b"HTTP/1.1 200 OK\r\n", itertools.repeat
 

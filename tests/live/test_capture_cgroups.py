@@ -274,9 +274,6 @@ def test_files_have_the_names_of_the_containers_root(cgroup, tmp_path, enter):
     assert (tmp_path / "bin/true").stat().st_ino in inodes
 
 
-# -- Attaching by control group while cgroups that were chosen are removed ---
-
-
 def test_a_cgroup_that_is_removed_before_its_events_are_opened_is_left_out(cgroup):
     """One of two, and then the only one, in which case there is nothing to trace."""
     for name in ("one", "other"):

@@ -171,6 +171,3 @@ def test_another_program_under_the_same_pid_is_found_out(held):
     until(lambda: not one.space.is_same())
     one.end()
     assert not one.space.is_same()
-
-
-# -- The process that keeps memory, where the system gives it less than it needs ---

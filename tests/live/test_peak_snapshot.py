@@ -96,9 +96,6 @@ def test_options_of_a_source_that_is_there_anyway_leave_the_look_at_the_peak(tmp
         assert "peak_snapshot" in trace.info.extra
 
 
-# -- The sums of a forked family at its peak, against what its pages must be ---
-
-
 #: Three workers that fork shares 40 MiB with and that make 10 MiB of their own; then each writes to what is shared.
 FAMILY = """
 import os, pathlib, sys, time

@@ -199,9 +199,6 @@ def test_share_counts():
         assert (counts[:32], counts[48:]) == ([3] * 32, [1] * 16), "a fault may map 16 pages around it"
 
 
-# -- bad input -----------------------------------------------------------------------------------------------------
-
-
 def test_a_kernel_thread_has_no_memory():
     try:
         name = Path("/proc/2/comm").read_text()

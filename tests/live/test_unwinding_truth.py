@@ -133,8 +133,6 @@ def test_a_just_in_time_compiler_is_not_cut_shorter(tmp_path, name):
     assert shares["equal"] + shares.get("longer", 0) > 0.998
 
 
-# -- gdb -----------------------------------------------------------------------------------------------------------
-
 GDB = """
 import gdb, json, sys
 names = ("rax rbx rcx rdx rsi rdi rbp rsp rip r8 r9 r10 r11 r12 r13 r14 r15").split()

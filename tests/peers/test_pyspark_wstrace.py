@@ -111,9 +111,6 @@ def test_snapshots_have_their_process_and_time(folder):
     assert sum(row["pages"] for row in found) == sum(range(1, 31))
 
 
-# -- files that are not as they should be ------------------------------------------------------------------------------
-
-
 def test_a_partial_file_gives_what_it_has_and_its_loss_is_a_row(tmp_path):
     recorded(tmp_path / "x.wst", N)
     whole = (tmp_path / "x.wst").read_bytes()
@@ -170,9 +167,6 @@ def test_a_relative_path_is_that_of_the_driver(folder, monkeypatch):
     tasks = reader.partitions()
     monkeypatch.chdir("/")
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == N
-
-
-# -- engines -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

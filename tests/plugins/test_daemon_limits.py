@@ -101,9 +101,6 @@ def test_working_off_what_came_before_does_not_end_in_nothing_being_recorded():
     assert limits.every == 16
 
 
-# -- The daemon's file: every key is known, of its type and in its range, or one line names it ---
-
-
 GOOD = """
 sources = ["faulting:faults=3"]
 exporters = ["msgpack"]
@@ -165,11 +162,6 @@ def test_a_wrong_file_is_one_error_that_names_what_is_wrong(text, shown, tmp_pat
         Settings(Config.load(str(path), project=False), plugins())
     assert shown in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_that_is_not_there():
-    with pytest.raises(UsageError, match=r"/nowhere/wstrace.toml: No such file"):
-        Settings(Config.load("/nowhere/wstrace.toml", project=False), plugins())
 
 
 @pytest.mark.parametrize(("named", "seconds"), [("page_faults", 2.0), ("page_faults:poll_ms=50", 0.05)])

@@ -74,15 +74,6 @@ def test_rows_from_before_a_listing_that_came_first(drive):
     assert shown.fault(*((120, page) for page in pages)) == ["/a"] * 5
 
 
-def test_births_and_ends_of_threads_change_nothing(drive):
-    shown = drive()
-    shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"))
-    shown.process(PROCESS_FORK, 20, tid=71, ppid=1)
-    shown.process(PROCESS_EXIT, 30, tid=71)
-    shown.fault((10 * SECOND, 0x1000), pid=8)
-    assert shown.fault((10 * SECOND, 0x1000)) == ["/a"]
-
-
 def test_the_kernel_has_a_mapping_of_its_own(drive):
     shown = drive()
     batch = batch_of(
@@ -99,15 +90,6 @@ def test_a_replay_knows_better(drive):
     shown = drive()
     batch = batch_of(PAGE_FAULT, shown.context.strings, time_ns=5, pid=7, va=0x1000, mapping=9)
     assert shown.give(batch) == [batch]
-
-
-@pytest.mark.parametrize(
-    "row", [(0x2000, 0x1000, "/backwards"), (2**63, 2**63 + 4096, "/kernel"), (0, 2**64 - 1, "/all")]
-)
-def test_mappings_that_cannot_be_do_no_harm(drive, row):
-    shown = drive()
-    shown.space(SPACE_MAP, 10, row)
-    assert shown.fault((20, 2**63 + 1)) == ["[kernel]"]
 
 
 def test_close_gives_what_no_record_has_needed(drive):
@@ -177,9 +159,6 @@ def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_beh
     shown.space(SPACE_MAP, 10, (0x1000, 0x2000, "/a"), pid=8)
     for time in (20, SECOND // 2):
         assert shown.fault((time, 0x1000), pid=8) == ["/a"]
-
-
-# -- The enricher `mapped_files`: when it asks the system, and what it believes ---
 
 
 FILE = KIND_FILE << KIND_SHIFT
@@ -265,9 +244,6 @@ def test_after_lost_rows_a_process_is_unknown_until_it_is_listed(drive):
     assert backend.wanted == 0
     shown.listing(30, (0x1000, 0x2000, "/a"))
     assert shown.fault((25, 0x1000), (35, 0x1000)) == ["", "/a"]
-
-
-# -- The enricher `mapped_files`: its memory is flat over many processes ---
 
 
 def execs(shown: Any, first: int, last: int, files: int = 7) -> None:

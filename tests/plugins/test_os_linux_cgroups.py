@@ -1,6 +1,5 @@
 """Control groups: what mounts, paths and files of a tree say. The tree is made of plain folders, as seen by scandir."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -75,11 +74,6 @@ def test_the_mount_of_a_controller(tmp_path, mounts, folder):
     assert hierarchy_of("perf_event", proc(tmp_path, mounts)) == folder
 
 
-def test_no_mount_is_one_sentence(tmp_path):
-    with pytest.raises(Unavailable, match="perf_event is in no hierarchy that is mounted here; mount -t cgroup2"):
-        hierarchy_of("perf_event", proc(tmp_path, ""))
-
-
 @pytest.fixture
 def tree(tmp_path):
     """Two containers, a unit and its workers, in v2; memory has a v1 hierarchy with other things in it."""
@@ -124,21 +118,6 @@ def test_a_link_out_of_the_tree_is_not_followed(tree):
     with pytest.raises(TargetExited):
         tree.at("/link")
     assert "/link" not in {one.path for one in tree.all()}
-
-
-def test_what_is_not_there(tree):
-    for ask in (
-        lambda: tree.at("/no"),
-        lambda: tree.matching("/no*"),
-        lambda: group("unit", "no", tree),
-        lambda: tree.container("deadbeef"),
-    ):
-        with pytest.raises(TargetExited, match=r"no cgroup|no unit no\.service has a cgroup; is it active"):
-            ask()
-    with pytest.raises(TargetExited, match=re.escape(f"no cgroup below {tree.folder} matches /no*")):
-        tree.matching("/no*")
-    with pytest.raises(TargetExited):
-        tree.at("/cgroup.procs")  # a file
 
 
 def test_globs(tree):
@@ -202,8 +181,6 @@ def test_topmost_leaves_out_what_another_holds(tree):
     assert names == ["/user.slice", "/system.slice/nginx.service"]
 
 
-# -- memory --------------------------------------------------------------------------------------------------------
-
 PRESSURE = "some avg10=1.50 avg60=0.10 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
 
 
@@ -258,9 +235,6 @@ def test_refusals_of_memory_are_one_sentence(tree):
         without.memory(without.at("/"))
 
 
-# -- what memory counts of chosen cgroups --------------------------------------------------------------------------
-
-
 def chosen(tree: Cgroups, pattern: str) -> ChosenCgroups:
     group = ChosenCgroups(pattern, tree, tree.matching(pattern), lambda path: True)
     for one in list(group.members.values()):
@@ -272,13 +246,6 @@ def counting(tree: Cgroups, path: str, faults: int) -> Path:
     (folder := tree.folder.parent / "memory" / path).mkdir(parents=True, exist_ok=True)
     (folder / "memory.stat").write_text(f"total_pgfault {faults}\ntotal_pgmajfault 0\n")
     return folder
-
-
-def test_faults_by_memory_are_those_since_the_beginning(tree):
-    counting(tree, "user.slice", 100)
-    group = chosen(tree, "/user.slice")
-    counting(tree, "user.slice", 175)
-    assert group.usage() == Usage(75, 0)
 
 
 @pytest.mark.parametrize("hierarchy", ["v2", "memory"])

@@ -65,10 +65,6 @@ def test_golden_maps():
     }  # fmt: skip
 
 
-def test_nothing_to_read():
-    assert all(len(column) == 0 for column in procfs.parse_maps([]).columns.values())
-
-
 pytestmark = pytest.mark.skipif(not procfs.exists(os.getpid()), reason="no /proc on this system")
 
 

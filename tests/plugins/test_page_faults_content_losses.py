@@ -138,15 +138,6 @@ def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped():
     assert losses(attached, call("shmdt", 20, 0x11000)) == [(20, 7, "perhaps lost", 0, END, 0, 0)]
 
 
-def test_which_kinds_are_reported():
-    side = make()
-    assert side.traced_losses(calls_everywhere=True) == (
-        *("unmapped", "replaced by a new mapping", "discarded", "lazily freed", "moved", "forked", "executed"),
-        *("brk shrank", "shares memory", "populated"),
-    )
-    assert make(births=False).traced_losses(calls_everywhere=False) == ("executed",)
-
-
 def test_lost_records_of_rare_calls_cost_no_mapping():
     side = make()
     side.take(comm(b"a", 5))

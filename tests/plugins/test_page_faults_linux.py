@@ -30,9 +30,6 @@ def times(samples: RingSamples) -> list[int]:
     return [time_ns for rows in samples.released(1 << 63) for time_ns in rows[:, 3].tolist()]
 
 
-# -- attributes --------------------------------------------------------------------------------------------------------
-
-
 def test_attributes_are_those_of_the_header():
     """Offsets and bits as <linux/perf_event.h> has them, packed by hand."""
     [minor] = Settings(kernel=False, period=5).attributes(MINOR, lost=True)
@@ -81,9 +78,6 @@ def test_what_a_refusal_means(monkeypatch, number, answer, paranoid, capabilitie
     assert isinstance(refused, Unavailable)
     assert why in str(refused)
     assert "\n" not in str(refused)
-
-
-# -- samples -----------------------------------------------------------------------------------------------------------
 
 
 def test_loss_is_counted_and_taken_out():

@@ -96,9 +96,6 @@ def test_torn_and_hostile_records(noise, cut):
     band(noise, calls=Calls({"munmap": 1, "mremap": 3, "mremap returned": 4}), new_task=5)
 
 
-# -- munmap and mremap -------------------------------------------------------------------------------------------------
-
-
 MUNMAP, UNMAPPED, MREMAP, RETURN = 705, 704, 707, 706
 CALLS = {"munmap": MUNMAP, "munmap returned": UNMAPPED, "mremap": MREMAP, "mremap returned": RETURN}
 EINVAL = (1 << 64) - 22
@@ -160,8 +157,6 @@ def test_unmapped_and_moved():
     assert left(unknown, syscall(RETURN, 20, 0x90000)) == [whole, ("0x90000", "0x92000", 0, "[anon]")]
 
 
-# -- shared address spaces ---------------------------------------------------------------------------------------------
-
 NEW_TASK, CLONE_VM, CLONE_VFORK, CLONE_THREAD = 205, 0x100, 0x4000, 0x10000
 
 
@@ -196,9 +191,6 @@ def test_a_birth_belongs_to_the_process_that_was_reported_of_just_before_it():
     # the process that shares memory is another one, whose own record was lost
     spaces = mapped_by(born + lost(1, 0) + new_task(NEW_TASK, 13, CLONE_VM), *both)
     assert [row for row in spaces if row[0] >= 20] == [(20, 7), (30, 11)]
-
-
-# -- privilege gained by exec ------------------------------------------------------------------------------------------
 
 
 def test_a_program_that_gains_privilege_goes_on_untraced():

@@ -17,8 +17,6 @@ from wstrace_plugins.pytest.meter import Meter
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: the real kernel")
 
-# -- not requested ------------------------------------------------------------------------------------------------
-
 
 def test_without_the_option_nothing_is_imported_and_nothing_judged(pytester):
     heavy = "sorted(sys.modules.keys() & {'numpy', 'psutil', 'wstrace', 'wstrace_plugins.os'})"
@@ -39,9 +37,6 @@ def test_the_module_itself_needs_no_pytest():
 def test_it_is_there_without_being_named(pytester):
     pytester.makepyfile("def test_it(pytestconfig): assert pytestconfig.option.wstrace")
     pytester.runpytest_subprocess("--wstrace", "-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-# -- markers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,9 +72,6 @@ def test_near(): grow()
 """)  # fmt: skip
     result.assert_outcomes(passed=1, failed=1)
     assert "FAILED test_it.py::test_far" in text_of(result)
-
-
-# -- in place -----------------------------------------------------------------------------------------------------
 
 
 def test_the_figures_are_those_of_the_test(pytester):
@@ -178,9 +170,6 @@ def test_it(wstrace_delta):
         for at in range(0, 10 << 20, 4096): kept[at] = 1
     assert 9 << 20 < found.new_bytes < 13 << 20
 """).assert_outcomes(passed=1)  # fmt: skip
-
-
-# -- what cannot be had -------------------------------------------------------------------------------------------
 
 
 def test_a_figure_that_cannot_be_had_is_no_pass(pytester):
@@ -294,9 +283,6 @@ def test_it(): grow()
     result.stdout.re_match_lines(
         [r" +[89]\.\d MiB +[89]\.\d MiB +\[(heap|anon)\]", r"\(files and kinds of memory only: .*; .*\)"]
     )
-
-
-# -- beside other plugins -----------------------------------------------------------------------------------------
 
 
 def test_workers_of_xdist(pytester):

@@ -66,15 +66,6 @@ def test_the_sections_add_up_to_the_total():
     assert next(owner.resident for owner in owners if owner.name == "[heap]") == modules["[heap]"]
 
 
-def test_a_process_without_images():
-    windows = FakeWindows()
-    windows.process(7).allocations.append(FakeAllocation(HEAP, 16 * PAGE))
-    windows.processes[7].working_set = {HEAP: 4}
-    with Space(7, windows) as space:
-        taken = read(space, Dictionary())
-    assert [(owner.name, owner.resident) for owner in sectioned(taken).by("module")] == [("[anon]", PAGE)]
-
-
 def test_protections_in_words():
     import numpy as np
 

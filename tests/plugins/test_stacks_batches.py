@@ -78,15 +78,6 @@ def test_a_sample_without_a_row_of_its_fault_belongs_to_none():
     assert len(join.waiting.tid) == 0
 
 
-def test_weights_count_the_rows_of_the_thread_since_its_last_sample():
-    join = Join()
-    join.add(unwound((1, 1, 1), (5, 1, 3), (6, 2, 9)))
-    batch = faults((2, 1, 1), (3, 1, 2), (4, 2, 8), (6, 1, 3), (7, 2, 9), (8, 1, 4))
-    assert joined(join, batch) == {2: (1, 1), 6: (5, 2), 7: (6, 2)}
-    join.add(unwound((20, 1, 7)))
-    assert joined(join, faults((11, 1, 5), (21, 1, 7))) == {21: (20, 3)}
-
-
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=60), st.integers(1, 20))
 def test_every_sample_gets_its_own_fault_and_the_weights_add_up(made, size):
     """Against the plain statement: faults of three threads, cut into batches anywhere."""

@@ -119,9 +119,6 @@ def test_programs_of_any_bytes_give_a_rule_or_a_known_error(initial, body, at):
     assert all(abs(number) < 1 << 62 for number in found)
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
-
-
 def elf_file() -> bytearray:
     """An ELF file with `.eh_frame_hdr` of one entry, which covers [0x1000, 0x1100)."""
     cie = struct.pack("<II", 20, 0) + b"\x01zR\0\x01\x78\x10\x01\x1b" + INITIAL + b"\0\0"

@@ -33,8 +33,6 @@ def test_a_sample_that_is_unwound_again_is_still_of_its_own_process():
     assert found.depth.tolist() == [1, 3]
 
 
-# -- beside one sample at a time ---------------------------------------------------------------------------------------
-
 CODE, STACK, WORDS = 0x1000, 0x7FFF0000, 24
 KINDS = (rules.SAME, rules.AT_CFA, rules.AT_RSP, rules.AT_RBP, rules.LOST, rules.UNKNOWN)
 

@@ -69,17 +69,9 @@ def test_the_id_is_that_of_the_file_while_it_is_the_one_that_was_loaded(loaded, 
 
 def test_a_file_that_was_updated_since_is_not_believed(loaded, tmp_path):
     found = loaded(image(), image(stamp=0x60000000, pdb=bytes(16)))
-    assert found == "5f0000003000"
+    assert found == loaded(image(), path="\\\\server\\share\\a.dll") == "5f0000003000", "that of stamp and size"
     with ImageFile(str(tmp_path / "a.dll")) as file:
         assert read_image(file).build_id != found
-
-
-def test_a_file_that_is_gone_leaves_stamp_and_size(loaded):
-    assert loaded(image()) == "5f0000003000"
-
-
-def test_a_file_on_a_server_is_not_waited_for(loaded):
-    assert loaded(image(), path="\\\\server\\share\\a.dll") == "5f0000003000"
 
 
 def test_what_is_no_image_or_gone_has_none(loaded):

@@ -37,9 +37,6 @@ def test_a_program_that_cannot_be_resumed_gives_the_error_of_its_status(monkeypa
         target.resume()
 
 
-# -- The user of a process, and what it may do, on a stand-in machine ---
-
-
 @pytest.fixture
 def windows():
     machine = FakeWindows()
@@ -61,9 +58,6 @@ def test_a_privilege_that_is_not_held_says_what_to_do(windows):
     with pytest.raises(Unavailable, match="could not be switched on") as refused:
         token.set_debug_privilege(windows)
     assert "elevated" in refused.value.remedy
-
-
-# -- A process that ends, or refuses, between any two calls: each place is tried, on a stand-in machine ---
 
 
 class Meanwhile:

@@ -129,24 +129,3 @@ def test_an_image_at_which_dbghelp_crashes_costs_names_once(crashing, where, cap
     assert dbghelp.undecorated("?f@@YAHH@Z") == ""
     assert called == before
     assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("where", ["SymCleanup", "SymSetOptions"])
-def test_a_crash_while_it_gives_back_ends_nothing_either(crashing, where):
-    crashing(where, kind=4)
-    (place,) = image().places("a.dll", np.array([0x1000], "u8"))
-    assert place.why == dbghelp.LOST
-    assert not dbghelp._lock.locked()
-
-
-def test_a_name_at_which_dbghelp_crashes_stays_as_it_is(crashing):
-    crashing("UnDecorateSymbolName")
-    (place,) = image("?of@no@test").places("a.dll", np.array([0x1010], "u8"))
-    assert (place.function, place.displacement) == ("?of@no@test", 16)
-
-
-def test_for_what_is_no_code_dbghelp_is_not_called(crashing):
-    called = crashing("SymInitializeW")
-    code = np.array([(CODE, CODE + 0x1000, 1)], SECTION)
-    assert pe._ask("C:\\a.dll", 1, BUILD, code, np.array([CODE - 1, CODE + 0x1000], "u8")) == {}
-    assert called == []

@@ -2,15 +2,11 @@
 
 import itertools
 
-import pytest
-from kit.fake_windows import FakeAllocation
 from kit.windows_machine import DLL, EXE, HEAP, faults, machine, traced
 
-from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.schema import FAULT_MAJOR, KIND_SHIFT, KINDS
 from wstrace.testing import ScriptedTarget, SourceContract
-from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.page_faults.windows.backend import PageFaults
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS
 
@@ -108,16 +104,6 @@ def test_nothing_recorded_and_a_concurrent_query_are_no_errors():
     assert context.ledger.get("lost_kernel") == 1
 
 
-def test_an_error_of_the_drain_names_call_code_and_meaning():
-    windows = machine()
-    source, _ = traced(windows)
-    windows.processes[7].watched = False
-    with pytest.raises(Unavailable, match=r"GetWsChangesEx of pid 7 failed with 31 \(ERROR_GEN_FAILURE"):
-        list(source.drain(0.0))
-    windows.processes[7].watched = True
-    list(source.stop())
-
-
 def test_kernel_instructions_are_hidden_on_request_and_reported():
     windows = machine()
     source, context = traced(windows, kernel=False)
@@ -179,23 +165,6 @@ def test_the_first_listing_names_everything_with_drive_letters():
     list(source.stop())
 
 
-def test_a_module_loaded_later_is_named_before_its_first_faults():
-    windows = machine()
-    source, context = traced(windows)
-    list(source.drain(0.0))
-    late = DLL + 0x10000000
-    windows.processes[7].allocations.append(
-        FakeAllocation(late, 0x3000, winapi.MEM_IMAGE, winapi.PAGE_EXECUTE_WRITECOPY, "\\Device\\Strange\\late.dll")
-    )
-    windows.processes[7].fault(late + 0x1000, HEAP)
-    batches = list(source.drain(0.0))
-    assert [b.schema.name for b in batches] == ["address_space", "page_fault"]
-    assert spaces(batches, context) == [(1, late, "\\Device\\Strange\\late.dll", "file")]  # no drive letter: as it is
-    windows.processes[7].fault(late + 0x1000, HEAP)
-    assert spaces(source.drain(0.0), context) == []  # known by now
-    list(source.stop())
-
-
 def test_a_module_that_was_replaced_by_another_is_seen():
     windows = machine()
     source, context = traced(windows)
@@ -207,16 +176,4 @@ def test_a_module_that_was_replaced_by_another_is_seen():
     assert [(event, name) for event, _, name, _ in rows] == [
         (2, "C:\\Windows\\System32\\cwdll32.dll"), (1, "C:\\other.dll"),
     ]  # fmt: skip
-    list(source.stop())
-
-
-def test_addresses_of_a_process_that_has_exited_stay_unknown_without_an_error():
-    windows = machine()
-    source, context = traced(windows)
-    list(source.drain(0.0))
-    windows.processes[7].fault(0x7FFC00001000, 0x7FFC00002000)
-    windows.processes[7].exited = True
-    batches = list(source.drain(0.0))
-    assert spaces(batches, context) == []
-    assert len(faults(batches)["va"]) == 1
     list(source.stop())

@@ -100,19 +100,6 @@ def test_a_child_that_refuses_is_tried_once_and_its_children_are_followed():
     list(source.stop())
 
 
-def test_a_child_with_the_number_of_a_refused_one_is_watched():
-    """Given anew between two listings: the number never stands in none."""
-    windows = machine()
-    source, _ = traced(windows)
-    windows.process(8, parent=7, created=200, denied="limited")
-    list(source.drain(0.0))
-    assert not windows.processes[8].watched
-    windows.process(8, parent=7, created=300)
-    list(source.drain(0.0))
-    assert windows.processes[8].watched
-    list(source.stop())
-
-
 def test_a_machine_that_lets_nobody_into_a_job():
     windows = machine()
     windows.no_jobs = True

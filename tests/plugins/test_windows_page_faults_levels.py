@@ -68,9 +68,6 @@ def test_require_full_is_refused_with_what_lifts_it():
     assert "--debug-privilege" in refused.value.remedy
 
 
-# -- in time -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_buffers_are_emptied_while_a_name_is_waited_for():
     """A server that answers late holds names and rows back, not the drain."""
     windows = machine()
@@ -155,12 +152,8 @@ def test_an_error_of_the_drains_thread_is_raised_where_the_session_sees_it():
     assert not windows.handles
 
 
-@pytest.mark.parametrize("wanted", ["python", "native", "python+native"])
-def test_stacks_that_are_wanted_are_refused_with_the_reason(wanted):
+def test_stacks_that_are_wanted_are_refused_with_the_reason():
     windows = machine()
-    with pytest.raises(Unavailable) as refused:
-        traced(windows, stacks=wanted)
-    assert refused.value.why == (
-        f"page_faults: stacks={wanted}: the working-set watch gives the address of the instruction and no stack"
-    )
+    with pytest.raises(Unavailable, match="stacks=native: the working-set watch gives the address of the instruction"):
+        traced(windows, stacks="native")
     assert not windows.handles

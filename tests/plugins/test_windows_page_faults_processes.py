@@ -79,29 +79,6 @@ def test_a_process_that_cannot_be_opened(why):
     list(source.stop())
 
 
-def test_children_are_followed_and_their_missed_start_is_a_number():
-    windows = machine()
-    source, context = traced(windows)
-    list(source.drain(0.0))
-    child = windows.process(8, parent=7, name="child.exe", created=200, page_faults=55)
-    windows.process(9, parent=8, name="grandchild.exe", created=300, page_faults=5)
-    windows.process(10, parent=7, created=1)  # older than process 7: its parent was another one of that number
-    windows.process(11, parent=7, created=200, denied=True)
-    batches = list(source.drain(0.0))
-    started = [b for b in batches if b.schema.name == "process"]
-    assert [(b["pid"][0], b["ppid"][0], b["event"][0]) for b in started] == [(8, 7, 2), (9, 8, 2)]
-    assert context.strings[int(started[0]["name"][0])] == "child.exe"
-    child.fault(EXE, HEAP)
-    assert faults(source.drain(0.0))["pid"].tolist() == [8]
-    child.exited = True
-    list(source.drain(0.0))
-    assert not source.finished
-    list(source.stop())
-    assert context.ledger.get("before_watch") == 60
-    assert "child 11 is not traced" in " ".join(context.info.notes)
-    assert not windows.handles
-
-
 def test_no_children_on_request():
     windows = machine()
     source, _ = traced(windows, children=False)

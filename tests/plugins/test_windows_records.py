@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,27 +68,20 @@ def test_extended_attributes():
     assert int(invalid["VirtualAttributes"]) == 1 << 15
 
 
-def test_memory_basic_information():
-    row = golden("mbi", layouts.MEMORY_BASIC_INFORMATION)[0]
-    assert row.item() == (0x7FF10000, 0x7FF00000, 0x80, 0x3000, 0x1000, 0x20, 0x1000000)
-
-
-def test_process_counters():
-    counters = golden("pmc", layouts.PROCESS_MEMORY_COUNTERS)[0]
-    assert counters.item() == (72, 123456, 0x2000000, 0x1000000, 0x300000, 0x400000)
+@pytest.mark.parametrize(("name", "layout", "expected"), [
+    ("mbi", layouts.MEMORY_BASIC_INFORMATION, (0x7FF10000, 0x7FF00000, 0x80, 0x3000, 0x1000, 0x20, 0x1000000)),
+    ("pmc", layouts.PROCESS_MEMORY_COUNTERS, (72, 123456, 0x2000000, 0x1000000, 0x300000, 0x400000)),
+    ("pbi", layouts.PROCESS_BASIC_INFORMATION, (0x7FFE1000, 42, 7)),
+    ("spi", layouts.SYSTEM_PROCESS_INFORMATION, (0x180, 14, 0x12340, 42, 7, 0x1000000)),
+])  # fmt: skip
+def test_a_structure_is_as_the_compiler_laid_it_out(name, layout, expected):
+    assert golden(name, layout)[0].item() == expected
 
 
 def test_token_privileges():
     raw = bytes.fromhex(BYTES["token"])
     row = np.frombuffer(raw[:16], layouts.LUID_AND_ATTRIBUTES)[0]
     assert (int(row["Count"]), int(row["Attributes"])) == (1, 2)
-
-
-def test_what_tells_of_processes():
-    basic = golden("pbi", layouts.PROCESS_BASIC_INFORMATION)[0]
-    assert basic.item() == (0x7FFE1000, 42, 7)
-    entry = golden("spi", layouts.SYSTEM_PROCESS_INFORMATION)[0]
-    assert entry.item() == (0x180, 14, 0x12340, 42, 7, 0x1000000)
 
 
 def test_the_version_of_the_system():

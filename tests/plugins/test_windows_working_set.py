@@ -140,11 +140,6 @@ def test_a_process_that_ends_meanwhile():
     assert not windows.handles
 
 
-# -- mapped files ------------------------------------------------------------------------------------------------------
-
-
-# -- what a real Windows does and Wine does not ------------------------------------------------------------------------
-
 NODE = 1 << 9
 KERNEL = 0xFFFF_F680_0000_0000
 
@@ -230,9 +225,6 @@ def test_a_token_that_is_refused_is_someone_elses():
     assert not windows.handles
 
 
-# -- ps ----------------------------------------------------------------------------------------------------------------
-
-
 def test_the_listing_has_processes_that_nobody_may_open():
     windows = machine()
     windows.process(4, name="", parent=7, denied=True).working_set = {0x1000: 4}
@@ -244,20 +236,6 @@ def test_the_listing_has_processes_that_nobody_may_open():
     with pytest.raises(Unavailable, match="NtQuerySystemInformation failed with 317"):
         listed(windows)
     assert not windows.handles
-
-
-ARTICLE = np.array([0x00000003, 0x00400103, 0x00480101, 0x00500004], "<u4")
-
-
-def test_the_articles_words():
-    count, *_ = ARTICLE.tolist()
-    blocks = ARTICLE[1 : count + 1].astype("<u8")
-    assert (blocks & windows_blocks.ADDRESS).tolist() == [0x00400000, 0x00480000, 0x00500000]
-    assert windows_blocks.flags(blocks).tolist() == [
-        PAGE_READ | PAGE_EXECUTE | PAGE_SHARED,
-        PAGE_READ | PAGE_SHARED,
-        PAGE_READ | PAGE_WRITE | PAGE_EXCLUSIVE,
-    ]
 
 
 @pytest.mark.parametrize(("protection", "flags"), [

@@ -198,9 +198,6 @@ def test_smaps_is_split_where_the_kernel_splits_it(tmp_path):
             assert smaps.parse(file.fileno()) == fields
 
 
-# -- The sources working_set and write_watch keep what every source keeps ---
-
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux here: the Windows suite has its own")
 
 

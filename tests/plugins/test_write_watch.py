@@ -47,15 +47,6 @@ def test_exactly_the_pages_written(mib, share):
         del memory
 
 
-def test_reading_is_not_writing():
-    watch = wstrace.WriteWatch(64 * PAGE)
-    memory = np.frombuffer(watch, "u1")
-    assert memory.sum() == 0
-    assert len(watch.written()) == 0
-    memory[5 * PAGE] = 0  # the same value is a write all the same
-    assert watch.written().tolist() == offsets([5])
-
-
 def test_writes_made_by_the_kernel():
     watch = wstrace.WriteWatch(16 * PAGE)
     with tempfile.TemporaryFile() as file:
@@ -103,15 +94,6 @@ def test_transparent_huge_pages():
     expected = sorted([*range(0, len(memory) // PAGE, huge), 300])
     assert watch.written().tolist() == offsets(expected)
     watch.close()
-
-
-def test_pages_given_back_count_as_written():
-    """As GetWriteWatch does for decommitted pages; shown in the docstring."""
-    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
-    memory[:] = b"x" * len(memory)
-    watch = wstrace.WriteWatch.watch(memory)
-    memory.madvise(mmap.MADV_DONTNEED, 2 * PAGE, 3 * PAGE)
-    assert watch.written().tolist() == offsets([2, 3, 4])
 
 
 def test_no_write_is_lost_between_two_reads():
@@ -241,19 +223,10 @@ def test_whatever_changes_in_all_memory_is_reported(seed):
             before = known.copy()
 
 
-# -- Write watches that are refused, end early or work only in part: each is shown, and nothing is freed  ---
-
-
-@pytest.mark.parametrize("nbytes", [0, -1])
-def test_no_memory(nbytes):
+@pytest.mark.parametrize("given", [0, -1, b"read-only", bytearray(), np.zeros((4, 4))[:, ::2], 17, memoryview(b"x")])
+def test_what_is_no_writable_memory(given):
     with pytest.raises(UsageError):
-        wstrace.WriteWatch(nbytes)
-
-
-@pytest.mark.parametrize("buffer", [b"read-only", bytearray(), np.zeros((4, 4))[:, ::2], 17, memoryview(b"x")])
-def test_what_is_no_writable_buffer(buffer):
-    with pytest.raises(UsageError):
-        wstrace.WriteWatch.watch(buffer)
+        (wstrace.WriteWatch if isinstance(given, int) and given < 1 else wstrace.WriteWatch.watch)(given)
 
 
 def test_memory_that_is_watched_already():
@@ -332,9 +305,6 @@ def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-
-
-# -- The source `write_watch` ---
 
 
 def test_the_source_in_a_session():

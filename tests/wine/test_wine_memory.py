@@ -37,9 +37,6 @@ def address_of(dll, name):
     return ctypes.cast(getattr(ctypes.WinDLL(dll), name), ctypes.c_void_p).value
 
 
-# -- what lies where ---------------------------------------------------------------------------------------------------
-
-
 def test_regions_cover_the_address_space_without_gaps():
     at = 0
     for region in Memory(winapi, winapi.GetCurrentProcess()).regions():
@@ -98,9 +95,6 @@ def test_a_process_that_has_ended_gives_nothing():
         winapi.open_process(winapi, 999_999, winapi.QUERY_RIGHTS)
 
 
-# -- image sections and exports ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dll", ["ntdll", "kernelbase", "user32", "msvcrt", "advapi32", "ole32", "ws2_32", "shell32"])
 def test_exports_lie_where_getprocaddress_finds_them(dll):
     library = ctypes.WinDLL(dll)
@@ -123,9 +117,6 @@ def test_exports_lie_where_getprocaddress_finds_them(dll):
         if checked == 40:
             break
     assert checked >= 10
-
-
-# -- the working set ---------------------------------------------------------------------------------------------------
 
 
 @standin
@@ -152,9 +143,6 @@ def test_the_working_set_through_the_api():
     assert snapshot.private_bytes + snapshot.shared_bytes == snapshot.total_bytes
     names = {os.path.basename(owner.name).lower() for owner in snapshot.by("module")}
     assert {"ntdll.dll", "python311.dll", "[anon]", "[stack]"} <= names
-
-
-# -- write watch -------------------------------------------------------------------------------------------------------
 
 
 def test_exactly_the_pages_written():
@@ -202,9 +190,6 @@ def test_memory_is_freed_with_its_last_reference():
     watch.close()
     del watch
     assert held - committed() >= 256 << 20
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_venvs_launcher_is_resolved_to_its_interpreter(tmp_path):

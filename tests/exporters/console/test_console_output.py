@@ -100,14 +100,6 @@ def test_quiet_prints_losses_and_nothing_else(kit):
     assert kit.printed(trace, quiet=True) == "lost          113  records that the kernel dropped: its buffer was full\n"
 
 
-def test_a_closed_stream_is_no_error(kit):
-    stream = io.StringIO()
-    stream.close()
-    console = Console(stream)
-    console.start(kit.Trace().context)
-    console.close()
-
-
 def test_cancel_and_abandon_print_nothing(kit):
     for end in (Console.cancel, Console.after_fork_in_child):
         stream = io.StringIO()

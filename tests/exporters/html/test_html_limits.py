@@ -55,14 +55,6 @@ def test_an_empty_trace_says_what_it_cannot_show():
     assert (found["whole"]["parts"], found["tree"], found["time"]["n"]) == ([], None, 0)
 
 
-def test_a_trace_without_a_snapshot_says_so():
-    script = scripted()
-    script.batches = [batch for batch in script.batches if batch.schema.name != "resident"]
-    found, _ = page(script.trace())
-    assert found["whole"]["parts"] == []
-    assert any("what is still resident is not known" in line for line in found["why"]["timeline"])
-
-
 def test_a_trace_without_stacks_says_so():
     script = Script()
     script.fault(100, ANON)

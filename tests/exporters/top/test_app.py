@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from kit.top_scripted import MIB, first, owner, second
+from kit.top_scripted import first, second
 
 pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
 
@@ -66,26 +65,6 @@ def test_each_key_does_what_the_last_line_says():
         await pilot.press("q")
 
     assert not shown(steps).is_running
-
-
-def test_markup_and_control_characters_of_a_name_are_shown_as_text():
-    async def steps(pilot, give, text):
-        await pilot.press("b")
-        give(replace(second(), owners=[owner("[red]x[/red]\x1b[2J", 99 * MIB)]))
-        assert text()[3].rstrip().endswith(r"[red]x[/red]\x1b[2J")
-
-    shown(steps)
-
-
-def test_a_small_terminal_and_a_new_size():
-    async def steps(pilot, give, text):
-        assert text()[0].startswith("now  2,700 faults/s")
-        assert text()[9].startswith("n now b big")
-        await pilot.resize_terminal(100, 30)
-        await pilot.pause()
-        assert len(pilot.app.query_one(Lines)._text) == 30
-
-    shown(steps, (40, 10))
 
 
 def test_ctrl_c_ends_it():

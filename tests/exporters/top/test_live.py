@@ -80,18 +80,6 @@ def test_what_it_let_go_is_no_part_of_what_is_resident():
     assert "complete" in look.completeness
 
 
-def test_faults_are_those_since_the_look_before():
-    script = Script()
-    shown = Shown(script)
-    grow(script, shown, 3)
-    for page in range(5):
-        script.fault(9000 + page, ANON + (1 << 26) + page * PAGE, SAVE)
-    script.snapshot(9500, (ANON, 12, PAGE_EXCLUSIVE), number=9)
-    look = shown.look()
-    assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
-    assert [row["faults"] for row in look.workers] == [5]
-
-
 def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
     script = Script()
     shown = Shown(script)

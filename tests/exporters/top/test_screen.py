@@ -127,7 +127,3 @@ def test_loss_and_the_end_of_the_target_are_on_the_first_line():
     lines = press(screen(first(), replace(second(), lost=1234, ended=True)))
     assert "1,234 lost" in lines[0]
     assert lines[0].startswith("ENDED")
-
-
-def test_before_the_first_look_it_says_so():
-    assert "waiting for the first look" in "\n".join(Screen("x").lines(80, 24))
