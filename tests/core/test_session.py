@@ -121,7 +121,7 @@ def test_a_source_that_cannot_start_cancels_the_outputs():
 
 def test_the_end_of_a_session_ends_a_long_wait():
     class Waiting(ScriptedSource):
-        drain_seconds, waits, woken = 60.0, threading.Event(), threading.Event()
+        drain_seconds, finished, waits, woken = 60.0, False, threading.Event(), threading.Event()
 
         def drain(self, timeout):
             self.wanted = timeout
