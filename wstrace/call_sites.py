@@ -20,17 +20,10 @@ _FRAME = np.dtype([(column.name, DTYPES[column.type]) for column in CALL_SITE.co
 class CallSites:
     """The frames of one thread's stacks, in bounded memory: about 200 bytes each.
 
-    Args:
-        ids: where the ids come from: the session's (Context.stack_ids).
-        strings: the dictionary that `function` and `file` are codes of.
-        source: the name that the rows' batches carry.
-
-    Attributes:
-        cut: the id that every frame without room gets, and all that it calls: of a frame of which nothing is known.
-        refused: how often a frame found no room.
-
-    Raises:
-        ValueError: no id is left. Trees are made when a session starts.
+    ids: where the ids come from: the session's (Context.stack_ids). strings: the dictionary that `function` and `file`
+    are codes of. source: the name that the rows' batches carry. cut: the id that every frame without room gets, and all
+    that it calls: of a frame of which nothing is known. refused: how often a frame found no room. Raises ValueError: no
+    id is left. Trees are made when a session starts.
     """
 
     def __init__(self, ids: StackIds, strings: Dictionary, source: str = "") -> None:

@@ -247,16 +247,10 @@ def open_output(path: str, *, force: bool = False, folder: int | None = None) ->
     """Opens an output without changing an existing file: the caller locks the file, then truncates it.
 
     Opening a FIFO waits for its reader. `/dev/fd/N` is opened as a duplicate of descriptor N.
-
-    Args:
-        path: a new file, created with mode 0600; or an existing file, FIFO or character device that belongs to root,
-            to the effective user or to the user who called sudo.
-        force: whether an existing file may be overwritten.
-        folder: see whole_file().
-
-    Raises:
-        OutputError: the file exists, is a symbolic link, has another hard link or belongs to another user; or the
-            system refuses.
+    path: a new file, created with mode 0600; or an existing file, FIFO or character device that belongs to root, to the
+    effective user or to the user who called sudo. force: whether an existing file may be overwritten. folder: see
+    whole_file(). Raises OutputError: the file exists, is a symbolic link, has another hard link or belongs to another
+    user; or the system refuses.
     """
     refuse_url(path)
     handed = re.fullmatch(_HANDED, path)

@@ -283,18 +283,10 @@ class Sizes(NamedTuple):
 class OverTime:
     """Who held how much at each moment of a trace.
 
-    Args:
-        trace: the trace.
-        step: seconds between two moments; snapshots that are nearer to each other are one moment, of which the last
-            one of each process counts. The snapshot of a command at its exit is none of them.
-        by: the dimension of the rows.
-        pids: the processes that are wanted; () = all.
-
-    Attributes:
-        moments: by time. step: seconds, wider than given where there would be more than MOST moments.
-
-    Raises:
-        UsageError: step is not positive.
+    step: seconds between two moments; snapshots that are nearer to each other are one moment, of which the last one of
+    each process counts. The snapshot of a command at its exit is none of them. by: the dimension of the rows. pids: the
+    processes that are wanted; () = all. moments: by time. step: seconds, wider than given where there would be more
+    than MOST moments. Raises UsageError: step is not positive.
     """
 
     def __init__(self, trace: Recorded, step: float, by: str = "line", pids: Sequence[int] = ()) -> None:

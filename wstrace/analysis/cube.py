@@ -72,16 +72,10 @@ class Cube:
 
     Past the limit the half of the cells that counted least is added to the cell `[other]`: totals stay exact, and rows
     of rare cells become lower bounds.
-
-    Args:
-        by: the dimensions that will be wanted, where any needs more than KEYS; `report` can show all others, too.
-        names: what the ids stand for; None = it learns that from the batches that are added.
-        limit: the most cells.
-
-    Attributes:
-        keys: name -> the key of each cell, shape (cells,). sums: measure -> the sum of each cell, i64.
-        forgotten: the cells that were added to `[other]`.
-        first_ns, last_ns: times of the first and last fault, monotonic; 0 = there was none.
+    by: the dimensions that will be wanted, where any needs more than KEYS; `report` can show all others, too. names:
+    what the ids stand for; None = it learns that from the batches that are added. limit: the most cells. keys: name ->
+    the key of each cell, shape (cells,). sums: measure -> the sum of each cell, i64. forgotten: the cells that were
+    added to `[other]`. first_ns, last_ns: times of the first and last fault, monotonic; 0 = there was none.
     """
 
     LIMIT = 1 << 18

@@ -37,14 +37,10 @@ class Faults:
     """Faults by page and time.
 
     A life is what a page holds from a loss to the next one. The faults of one life of a page stand together: a group.
-
-    Attributes:
-        order: the row of each fault in `rows`; row -> place is `place_of`.
-        key, time, flags, kind, place: columns, in this order.
-        life: the range of the losses since which the page held what it held at the fault, 0 = none before it.
-        first: of each group, its first fault.
-        brings: whether each fault made its page arrive.
-        family: the spaces of processes that forked or began by that.
+    order: the row of each fault in `rows`; row -> place is `place_of`. key, time, flags, kind, place: columns, in this
+    order. life: the range of the losses since which the page held what it held at the fault, 0 = none before it. first:
+    of each group, its first fault. brings: whether each fault made its page arrive. family: the spaces of processes
+    that forked or began by that.
     """
 
     def __init__(self, rows: FaultRows, losses: Losses) -> None:

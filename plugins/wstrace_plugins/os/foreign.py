@@ -60,14 +60,9 @@ def declare(
 ) -> Foreign:
     """The function `name` of `library`, typed, opened on its first call.
 
-    Args:
-        library: the file name of the library, or None for the process's C library.
-        name: the system's own name of the function.
-        restype: the ctypes type of its value.
-        argtypes: the ctypes types of its arguments, with explicit widths.
-        check: an errcheck(result, function, arguments) of ctypes.
-
-    Raises:
-        Unavailable: from the first call, when the library or the function is missing.
+    library: the file name of the library, or None for the process's C library. name: the system's own name of the
+    function. restype: the ctypes type of its value. argtypes: the ctypes types of its arguments, with explicit widths.
+    check: an errcheck(result, function, arguments) of ctypes. Raises Unavailable: from the first call, when the library
+    or the function is missing.
     """
     return Foreign(library, name, restype, argtypes, check)

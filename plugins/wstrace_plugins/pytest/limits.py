@@ -71,11 +71,10 @@ def _limit(name: str, value: Any) -> int:
 class Measured:
     """The figures of each run of a test, name -> bytes or faults; made of plain values, for a report in JSON.
 
-    Attributes:
-        rows: (label, bytes that it brought, bytes of them that are still there), most first.
-        by: `line` where the faults were recorded, `file` where only snapshots could be compared; "" = nobody watched.
-        lacking: why no more than that is known, and what lifts it; "" = everything is.
-        broken: the limits that were passed, in words. notes: why it was not judged by a baseline, in words.
+    rows: (label, bytes that it brought, bytes of them that are still there), most first. by: `line` where the faults
+    were recorded, `file` where only snapshots could be compared; "" = nobody watched. lacking: why no more than that is
+    known, and what lifts it; "" = everything is. broken: the limits that were passed, in words. notes: why it was not
+    judged by a baseline, in words.
     """
 
     runs: list[dict[str, int]]

@@ -30,15 +30,10 @@ LATE_NS = 60 * 10**9
 class OpenParts:
     """The parts of a trace in their order. Files are opened at once; objects of a store, when they are first used.
 
-    Args:
-        places: where they are.
-        strings: the dictionary of the whole trace.
-        limits: see Part.
-        several_boots: whether parts may come from different boots, of which each has its own clock.
-
-    Raises:
-        TraceFileError: a part cannot be read; two hold the same records, or come from different boots. Of an object,
-            except the first, this is raised when it is first used.
+    places: where they are. strings: the dictionary of the whole trace. limits: see Part. several_boots: whether parts
+    may come from different boots, of which each has its own clock. Raises TraceFileError: a part cannot be read; two
+    hold the same records, or come from different boots. Of an object, except the first, this is raised when it is first
+    used.
     """
 
     def __init__(self, places: Sequence[Place], strings: Dictionary, limits: Limits, *, several_boots: bool) -> None:

@@ -22,18 +22,10 @@ from wstrace_exporters.msgpack.storage.urls import is_pattern, is_url, shown
 class Uploads:
     """The parts of one trace on their way. All methods belong to one thread; another one sends.
 
-    Args:
-        url: the object of part 0.
-        folder: the local folder of the parts.
-        force: whether parts at that key and in the folder are removed.
-
-    Attributes:
-        path: the local path of part 0.
-        error: why the last try failed; "" when it did not.
-
-    Raises:
-        OutputError: the key or the folder is taken and `force` is false; there is no such bucket; or the folder cannot
-            be made. A store that does not answer is tried again later.
+    url: the object of part 0. folder: the local folder of the parts. force: whether parts at that key and in the folder
+    are removed. path: the local path of part 0. error: why the last try failed; "" when it did not. Raises OutputError:
+    the key or the folder is taken and `force` is false; there is no such bucket; or the folder cannot be made. A store
+    that does not answer is tried again later.
     """
 
     def __init__(self, url: str, folder: str, *, force: bool) -> None:

@@ -132,14 +132,10 @@ def _points(metrics: Any) -> int:
 def otlp(delivery: Delivery, to: str, url: str) -> Any:
     """The SDK's OTLP exporter of a signal, as the OTEL_EXPORTER_OTLP_* variables say.
 
-    Args:
-        delivery: gets the answers of its receiver.
-        to: "http" or "grpc"; takes precedence over the variables.
-        url: a generic endpoint that takes precedence over the variables.
-
-    Raises:
-        Unavailable: the package that the protocol needs is not installed, or cannot be loaded.
-        UsageError: a variable has an unknown value. OutputError: a certificate is not there.
+    delivery: gets the answers of its receiver. to: "http" or "grpc"; takes precedence over the variables. url: a
+    generic endpoint that takes precedence over the variables. Raises Unavailable: the package that the protocol needs
+    is not installed, or cannot be loaded. UsageError: a variable has an unknown value. OutputError: a certificate is
+    not there.
     """
     signal = delivery.signal
     protocol = {"http": "http/protobuf"}.get(to, to) or _variable(signal, "PROTOCOL") or "http/protobuf"

@@ -206,13 +206,10 @@ class LinuxPlatform(Platform):
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
         """Creates a child that is blocked before its execve(). Call it before starting threads and raising limits.
 
-        Args:
-            command: the program (searched in PATH) and its arguments.
-            user: the name or number of the user to run as; None = the user who called sudo, else ourselves.
-
-        Raises:
-            CommandNotFound, CannotExecute: there is no such program, or it is not executable.
-            Unavailable: there is no such user, no right to become that user, or no room for a process or a trace.
+        command: the program (searched in PATH) and its arguments. user: the name or number of the user to run as; None
+        = the user who called sudo, else ourselves. Raises CommandNotFound, CannotExecute: there is no such program, or
+        it is not executable; Unavailable: there is no such user, no right to become that user, or no room for a process
+        or a trace.
         """
         self._check_room()
         pid, launcher = start(command, user)

@@ -32,16 +32,10 @@ _ANSWERS = (0x9FA0, 0x62656572, 0x64626720, 0x74726163)
 def open_named(path: str, root: str = "", inode: int = 0, *, links: bool = True) -> int:
     """A descriptor, for reading, of a regular file that is none of the kernel's own.
 
-    Args:
-        path: its name; absolute where there is a root.
-        root: the folder that is `/` for the path; "" = ours. Before Linux 5.6, and where a sandbox refuses openat2(),
-            it is refused.
-        inode: the number that it must have; 0 = any.
-        links: whether it may be a symbolic link.
-
-    Raises:
-        OSError: it is something else, or cannot be opened.
-        ValueError: the path has a null byte.
+    path: its name; absolute where there is a root. root: the folder that is `/` for the path; "" = ours. Before Linux
+    5.6, and where a sandbox refuses openat2(), it is refused. inode: the number that it must have; 0 = any. links:
+    whether it may be a symbolic link. Raises OSError: it is something else, or cannot be opened; ValueError: the path
+    has a null byte.
     """
     flags = os.O_PATH | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     if not root:
@@ -83,13 +77,10 @@ def _opened(fd: int, path: str, inode: int) -> int:
 def open_mapped(pid: int, name: str, inode: int, proven: Callable[[int], bool], span: tuple[int, int] = (0, 0)) -> int:
     """A descriptor, for reading, of the first file that is proven to be what the process had mapped; -1 = none is.
 
-    Args:
-        pid: the process; it may have ended.
-        name: the absolute path that the file has in the process's root.
-        inode: its number; only a file with that one is opened by its name in our root. 0 = not known.
-        proven: whether a descriptor is of that file.
-        span: begin and end of a mapping of it, where known: the process's own link to what is mapped there leads to a
-            deleted or replaced file, too; it needs privilege.
+    pid: the process; it may have ended. name: the absolute path that the file has in the process's root. inode: its
+    number; only a file with that one is opened by its name in our root. 0 = not known. proven: whether a descriptor is
+    of that file. span: begin and end of a mapping of it, where known: the process's own link to what is mapped there
+    leads to a deleted or replaced file, too; it needs privilege.
     """
     link = f"/proc/{pid}/map_files/{span[0]:x}-{span[1]:x}"
     for path, root, number in ((link, "", 0), (name, f"/proc/{pid}/root", 0), (name, "/", inode))[: 3 if inode else 2]:

@@ -119,12 +119,10 @@ class RingSamples:
     def take(self, raw: NDArray[Any], armed_ns: int, now_ns: int, *, doubled: bool) -> None:
         """Adds a copy of what is in the ring.
 
-        Args:
-            raw: bytes, shape (n,).
-            armed_ns, now_ns: a row with a time outside this range carries another tracer's clock: counted, not kept.
-            doubled: threads may have two events (one inherited, one opened by us), which both write the same row: the
-                kernel passes the first one's time on (perf_sample_data.sample_flags, Linux 6.2). Before that such
-                faults are counted, and recorded, twice.
+        raw: bytes, shape (n,). armed_ns, now_ns: a row with a time outside this range carries another tracer's clock:
+        counted, not kept. doubled: threads may have two events (one inherited, one opened by us), which both write the
+        same row: the kernel passes the first one's time on (perf_sample_data.sample_flags, Linux 6.2). Before that such
+        faults are counted, and recorded, twice.
         """
         if not len(raw):
             return

@@ -162,14 +162,10 @@ class SideBand:
 
     Process rows whose tid equals the pid describe the process, which has ended when its last thread has. `code` is the
     exit code (128 + N for a signal) where it can still be read, else -1.
-
-    Args:
-        strings: where names get their codes.
-        children: whether processes that the traced ones start are traced too.
-        exit_code: pid -> its exit code where we know it, else None.
-        calls: decodes the tracepoints of system calls, where these are permitted.
-        new_task: the id of the tracepoint of new tasks, None where it is not permitted.
-        parents: Progress.parents, which is kept up to date.
+    strings: where names get their codes. children: whether processes that the traced ones start are traced too.
+    exit_code: pid -> its exit code where we know it, else None. calls: decodes the tracepoints of system calls, where
+    these are permitted. new_task: the id of the tracepoint of new tasks, None where it is not permitted. parents:
+    Progress.parents, which is kept up to date.
     """
 
     def __init__(
