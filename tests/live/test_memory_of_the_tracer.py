@@ -21,6 +21,8 @@ QUEUES = bus.GATHERED_BYTES + bus.PATIENT_BYTES
 NAMES, STACKS = Dictionary.LIVE_BYTES, decoder.MOST_BYTES + 52 * StackIds.LIMIT
 #: 500 B each: mappings of processes that have ended, and the changes of one that lives
 MAPPINGS = 500 * (AddressSpaces.MAX_ENDED + 3 * Space.MOST)
+#: what allocators keep of tables that were copied as they grew: a storm of mappings took 133 MiB in 60 s, 115 in 180
+KEPT = 32 << 20
 ENDLESS = f"import itertools, mmap, os, time\nend = time.monotonic() + {SECONDS}\n"
 #: a program that does one thing without end, and the tables that this fills
 STORMS = {
@@ -56,7 +58,7 @@ def test_the_memory_of_the_tracer_is_what_its_tables_may_take(storm: str, tmp_pa
     least = traced("import time; time.sleep(1)", kept)
     most = traced(program, kept)
     print(f"{storm}: {most >> 20} MiB, {least >> 20} at the start; the tables {tables >> 20}, queues {QUEUES >> 20}")
-    assert most <= least + tables + QUEUES
+    assert most <= least + tables + QUEUES + KEPT
     with open_trace(str(kept)) as trace:
         counts = trace.ledger
     stages = ("lost_kernel", "lost_tracer", "foreign_clock", "unaccounted")
