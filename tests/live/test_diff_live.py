@@ -101,17 +101,3 @@ def test_two_releases_of_a_package_in_two_environments(tmp_path, capsys):
     both = [row for row in functions if "/jinja2/" in row["file"] and row["first"] and row["second"]]
     assert both, "functions of the package are paired across the environments"
     assert "import babel" in compared(capsys, *paths).splitlines()[0]
-
-
-def test_what_processes_share_counts_once(tmp_path, capsys):
-    """GIVEN 40 and 60 MiB that a program shares with three children THEN the difference is 20 MiB, and not 80."""
-    paths = []
-    for n in (40, 60):
-        program = (f"import os, time\nkept = bytearray(b'x') * ({n} << 20)\n"
-                   "children = [1 for _ in range(3) if os.fork()]\ntime.sleep(4)\n")  # fmt: skip
-        (folder := tmp_path / str(n)).mkdir()
-        with record(folder, [sys.executable, "-c", program], "-s", "peak_snapshot"):
-            paths.append(folder / "trace.wst")
-    total = json.loads(compared(capsys, *paths, "--json"))["total"]
-    assert abs(total["change"] - 20 * MIB) < 3 * MIB
-    assert total["second"] < 110 * MIB

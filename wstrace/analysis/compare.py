@@ -163,7 +163,7 @@ class Run:
     @property
     def total(self) -> int:
         """Resident bytes."""
-        return int(self.of.sums.get(self.measure, self.of.sums["resident"]).sum())
+        return sum(row["resident"] for row in self.rows("kind"))
 
     @property
     def doubts(self) -> list[str]:

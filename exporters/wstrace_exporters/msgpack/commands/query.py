@@ -19,7 +19,7 @@ from wstrace_exporters.msgpack.interchange.sql import connect
 @click.argument("sql", metavar="[SQL]", required=False, default="")
 @click.option("--schema", is_flag=True, help="Print the tables, of FILE or all known ones, instead of asking.")
 @click.option("--format", "shape", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
-@click.option("--limit", type=int, default=100, show_default=True, help="Rows of a table shown at most.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of a table shown at most.")
 def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
     """Ask a trace file in SQL (DuckDB): its streams are tables, and these views have names for ids, codes and flags.
 

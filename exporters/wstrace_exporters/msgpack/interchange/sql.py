@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -87,10 +89,27 @@ def _confine(connection: Any) -> None:
     connection.execute("set lock_configuration = true")
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While DuckDB works, a signal ends the process at once: Python sees none before a query has its answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _answer(module: Any, connection: Any, sql: str, tables: Iterable[Rows] = ()) -> Answer:
     try:
-        result = connection.execute(sql)
-        return Answer([column[0] for column in result.description], result.fetchall())
+        with _ended_by_signals():
+            result = connection.execute(sql)
+            if result is None:
+                raise UsageError("query: there is no question in this SQL")
+            return Answer([column[0] for column in result.description], result.fetchall())
     except module.OutOfMemoryException:
         raise
     except module.Error as error:

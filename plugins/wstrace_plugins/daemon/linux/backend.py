@@ -142,6 +142,8 @@ class NodeDaemon:
     def __init__(self, path: str | None, say: Callable[[str], None]) -> None:
         self._path, self._say = path, say
         descriptor = os.environ.pop(_KEPT, "")
+        if not _is_kept(descriptor):
+            descriptor = ""
         self.goes_on = bool(descriptor)
         if descriptor:
             with os.fdopen(int(descriptor), "rb") as file:
@@ -199,7 +201,7 @@ class NodeDaemon:
             _check(session, at_end=True)
             return
         self._say(f"the session is let go at {size(resident())}: {reason}; faults are counted until the next one")
-        await self._let_go(session)
+        await self._let_go(session, ended)
 
     # -- a session ---------------------------------------------------------------------------------------------------
 
@@ -255,14 +257,16 @@ class NodeDaemon:
             await _wait(ended, _READ_SECONDS if taken < _NEAR * limits.max_memory else _NEAR_SECONDS)
         return ""
 
-    async def _let_go(self, session: Session) -> None:
-        """Ends the session as far as time, memory and CPU time allow, and executes this process anew."""
+    async def _let_go(self, session: Session, ended: asyncio.Event) -> None:
+        """Ends the session as far as time, memory and CPU time allow; executes this process anew if no signal came."""
         kept = self._kept
         most_bytes, most_cpu = _END_MEMORY * kept.limits.max_memory, used() + kept.limits.for_the_end
         self._session = None
         kept.after = time.monotonic() + _WITHOUT_SECONDS
         ending, until = asyncio.ensure_future(asyncio.to_thread(session.stop)), time.monotonic() + _END_SECONDS
-        while not ending.done() and time.monotonic() < until and resident() <= most_bytes and used() <= most_cpu:
+        while not ending.done() and time.monotonic() < until and resident() <= most_bytes:
+            if used() > most_cpu and not ended.is_set():
+                break
             await asyncio.wait([ending], timeout=0.02)
         if not ending.done():
             self._say("the session could not end within its limits: what it held back is counted as not recorded")
@@ -271,7 +275,12 @@ class NodeDaemon:
         else:  # else what it held back is counted as not recorded
             kept.faults = procfs.node_faults().faults
         kept.counts.update(_counts(session))
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # a later one waits for the process that goes on
+        await asyncio.sleep(0.01)  # one that came just before is seen by the loop
+        if ended.is_set():
+            if not ending.done():  # its thread would be waited for
+                os._exit(OutputError.exit_code)
+            return
         descriptor = os.memfd_create("wstrace", 0)
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             pickle.dump(kept, file)
@@ -323,6 +332,16 @@ class NodeDaemon:
             "sampled": limits.every,
             **more,
         })  # fmt: skip
+
+
+def _is_kept(descriptor: str) -> bool:
+    """Whether a descriptor is what _let_go() has written, and not what somebody put into the environment."""
+    try:
+        return (
+            descriptor.isdecimal() and str(Path(f"/proc/self/fd/{descriptor}").readlink()) == "/memfd:wstrace (deleted)"
+        )
+    except OSError:
+        return False
 
 
 async def _wait(ended: asyncio.Event, seconds: float) -> None:
