@@ -150,11 +150,12 @@ class Running:
 
 
 @contextlib.contextmanager
-def daemon(path: Path) -> Iterator[Running]:
-    """A running daemon with these settings, which has ended whole behind the block."""
+def daemon(path: Path, lacks: str = "") -> Iterator[Running]:
+    """A running daemon with these settings, which has ended behind the block: whole, or with a line of what it lacks."""
     running = Running(path)
     try:
         yield running
     finally:
         code = running.end()
-    assert (code, running.lines[-1]) == (0, "ended"), running.lines
+    assert code == (123 if lacks else 0), running.lines
+    assert lacks in running.lines[-1] if lacks else running.lines[-1] == "ended", running.lines

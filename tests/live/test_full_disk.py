@@ -69,7 +69,7 @@ def test_the_daemon_tells_of_a_full_disk_while_it_is_full(disk, tmp_path):
         [msgpack]
         path = "{folder}/node.wst"
     """)
-    with daemon(settings) as running:
+    with daemon(settings, lacks=" records: No space left on device") as running:
         running.until(lambda: running.ask("/health") == (200, "tracing\n"))
         with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as ballast:
             while ballast.write(bytes(4096)):
