@@ -151,7 +151,7 @@ class Running:
 
 @contextlib.contextmanager
 def daemon(path: Path, lacks: str = "") -> Iterator[Running]:
-    """A running daemon with these settings, which has ended behind the block: whole, or with a line of what it lacks."""
+    """A running daemon with these settings; behind the block it has ended, whole or with a line of what it lacks."""
     running = Running(path)
     try:
         yield running

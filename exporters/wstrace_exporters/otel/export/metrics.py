@@ -7,11 +7,11 @@ may be a thousand resources. Nothing is called per record.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -176,12 +176,12 @@ class Embedded:
 
 def _process_faults() -> tuple[int, ...]:
     """(minor, major) page faults of this process by the system's counter; on Windows, one number for both types."""
-    if sys.platform == "win32":
+    try:
+        resource: Any = import_module("resource")
+    except ImportError:
         platform = own_platform()
         this = platform.process(os.getpid()) if platform is not None else None
         return () if this is None else (this.faults, 0)
-    import resource
-
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_minflt, used.ru_majflt
 
