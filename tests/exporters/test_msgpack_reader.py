@@ -36,7 +36,7 @@ def test_any_time_window_is_exact(path, written):
 
 
 def test_the_index_goes_on_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr("wstrace_exporters.msgpack.write.parts.INDEX_ENTRIES", 7)
+    monkeypatch.setattr("wstrace_exporters.msgpack.format.layout.INDEX_ENTRIES", 7)
     batches = recorded(tmp_path / "x.wst", 3000, rows=50)
     with open_trace(str(tmp_path / "x.wst")) as trace:
         part = trace.parts[0]

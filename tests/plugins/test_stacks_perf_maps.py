@@ -29,7 +29,7 @@ def path_of(pid: int) -> Path:
 
 def read(text: bytes, pid: int) -> PerfMap:
     path_of(pid).write_bytes(text)
-    found = PerfMap(pid)
+    found = PerfMap(pid, 0)
     assert found.grow()
     return found
 
@@ -51,7 +51,7 @@ def test_of_all_lines_that_cover_an_address_the_last_one_names_it(pieces):
     """Against the plain statement, however the map grew."""
     path, lines = path_of(os.getpid()), []
     path.write_bytes(b"")
-    found = PerfMap(os.getpid())
+    found = PerfMap(os.getpid(), 0)
     try:
         for piece in pieces:
             with path.open("ab") as file:
@@ -86,20 +86,35 @@ def test_a_map_of_another_user_is_not_believed(target):
         pytest.skip("only on a system where we are root: gives a file away")
     path_of(target.pid).write_bytes(b"1000 10 evil\n")
     os.chown(path_of(target.pid), 12345, 12345)
-    assert not PerfMap(target.pid).grow()
+    assert not PerfMap(target.pid, 0).grow()
 
 
 def test_a_map_of_an_older_process_with_that_pid_is_not_believed(target):
     path_of(target.pid).write_bytes(b"1000 10 old\n")
     past = time.time() - 3600
     os.utime(path_of(target.pid), (past, past))
-    assert not PerfMap(target.pid).grow()
+    assert not PerfMap(target.pid, 0).grow()
 
 
 def test_a_link_or_a_pipe_in_its_place_is_not_opened(target, tmp_path):
     (tmp_path / "secret").write_bytes(b"1000 10 secret\n")
     path_of(target.pid).symlink_to(tmp_path / "secret")
-    assert not PerfMap(target.pid).grow()
+    assert not PerfMap(target.pid, 0).grow()
     path_of(target.pid).unlink()
     os.mkfifo(path_of(target.pid))
-    assert not PerfMap(target.pid).grow()
+    assert not PerfMap(target.pid, 0).grow()
+
+
+def test_of_a_process_that_has_ended_a_map_of_our_own_user_is_believed(target):
+    target.kill()
+    os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which has no root any more
+    began = time.monotonic_ns()
+    path_of(target.pid).write_bytes(b"1000 10 own\n")
+    found = PerfMap(target.pid, began)
+    assert found.grow()
+    assert found.name(0x1000) == "own"
+    found.close()
+    assert not PerfMap(target.pid, time.monotonic_ns() + 10**10).grow(), "older than the process"
+    if not os.geteuid():
+        os.chown(path_of(target.pid), 12345, 12345)
+        assert not PerfMap(target.pid, began).grow()

@@ -67,6 +67,8 @@ class KnownCode:
         self._starts: NDArray[np.uint64] = np.zeros(0, "<u8")
         self._fresh = False
         self._perf_maps: dict[int, PerfMap] = {}
+        #: pid -> the time of its first executable mapping: a listing may repeat it later, when its map is whole already
+        self._began: dict[int, int] = {}
         self._files: dict[tuple[int, int, int, int], int] = {}
         self._loops: dict[tuple[int, int, int, int], Loop] = {}
         self._rule_rows: dict[Rule, int] = {}
@@ -108,6 +110,7 @@ class KnownCode:
             if len(self._mappings) < MOST_MAPPINGS:
                 mapping = CodeMapping(*values)
                 self._mappings.append(mapping)
+                self._began[mapping.pid] = min(mapping.time_ns, self._began.get(mapping.pid, mapping.time_ns))
                 self._fresh = True
 
     def _index(self) -> None:
@@ -228,7 +231,7 @@ class KnownCode:
         if known is None:
             if len(self._perf_maps) >= MOST_PERF_MAPS:
                 self._perf_maps.pop(next(iter(self._perf_maps))).close()
-            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid)
+            known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
             known.grow()
         return known.name(address)
 

@@ -30,11 +30,15 @@ _SLACK_SECONDS = 0.1
 class PerfMap:
     """The perf map of one process, read further as it grows.
 
-    Of one that has ended before its map was opened, nothing is known.
+    Args:
+        pid: the process.
+        since_ns: a time, on the monotonic clock, at which it had begun already; an older map is not its own.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._fd, self._read = pid, -1, 0
+    def __init__(self, pid: int, since_ns: int) -> None:
+        self._pid, self._since_ns = pid, since_ns
+        self._fd = -1
+        self._read = 0
         self._rest = b""
         #: of each line, in their order: where its code begins and ends, and its name
         self._spans: NDArray[np.int64] = np.zeros((0, 2), np.int64)
@@ -43,8 +47,8 @@ class PerfMap:
     def grow(self) -> bool:
         """Reads what was added since the last call; returns whether there was anything."""
         if self._fd < 0:
-            with contextlib.suppress(OSError, ValueError, WstraceError):
-                self._fd = _open(self._pid)
+            with contextlib.suppress(OSError, ValueError):
+                self._fd = _open(self._pid, self._since_ns)
         if self._fd < 0:
             return False
         new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
@@ -83,15 +87,20 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
     return first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip()
 
 
-def _open(pid: int) -> int:
-    """A descriptor of the map. Raises OSError, WstraceError where there is none that may be believed."""
+def _open(pid: int, since_ns: int) -> int:
+    """A descriptor of the map. Raises OSError where there is none that may be believed."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    began = booted + procfs.stat_with_memory(pid).started_ticks / os.sysconf("SC_CLK_TCK")
-    status = procfs.status(pid)
-    inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
-    fd = open_named(f"/tmp/perf-{inside}.map", f"/proc/{pid}/root", links=False)  # noqa: S108
+    root, inside, own = f"/proc/{pid}/root", pid, os.geteuid()
+    try:
+        began = booted + procfs.stat_with_memory(pid).started_ticks / os.sysconf("SC_CLK_TCK")
+        status = procfs.status(pid)
+        own = int(status["Uid"].split()[1])
+        inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
+    except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
+        root, began = "/", time.time() - (time.monotonic_ns() - since_ns) / 1e9
+    fd = open_named(f"/tmp/perf-{inside}.map", root, links=False)  # noqa: S108
     found = os.fstat(fd)
-    if found.st_uid == int(status.get("Uid", "0 -1").split()[1]) and found.st_mtime > began - _SLACK_SECONDS:
+    if found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
         return fd
     os.close(fd)
     raise OSError("another user's map, or an older process's")
