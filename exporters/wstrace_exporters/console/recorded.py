@@ -104,8 +104,8 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     from wstrace.cli.tracing import Recording, Tracing
 
     attached = not literal and len(target) == 1 and target[0].isdigit()
-    # an attached process is read at the start and at the end, a command at its peak, as attach and run do
-    sources = ("working_set" if attached else "peak_snapshot", *options["sources"])
+    # an attached process is read at the start and at the end; a command has its peak besides
+    sources = (*["peak_snapshot"] * (not attached), "working_set", *options["sources"])
     tracing = Tracing(sources, plugin=("no:console",), output=path, force=options["force"],
                       duration=options["duration"], children=True, quiet=True)  # fmt: skip
     recording = Recording(tracing)
