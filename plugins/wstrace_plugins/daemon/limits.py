@@ -47,6 +47,11 @@ class Limits:
         self._quiet = True  # it used little in the last seconds, at whatever rate it records
 
     @property
+    def overdrawn(self) -> bool:
+        """Whether more CPU time was used than the account had."""
+        return self._saved < 0
+
+    @property
     def may_begin(self) -> bool:
         """Whether enough is saved to begin a session."""
         return self._saved >= self._most / 2
@@ -65,8 +70,8 @@ class Limits:
         before, spent = self._paid or (now, used)
         self._saved = min(self._most, self._saved + self.max_cpu * (now - before) - (used - spent))
         self._paid, self.used = (now, used), used
-        self._rested |= self._saved < 0
-        return self._saved < 0
+        self._rested |= self.overdrawn
+        return self.overdrawn
 
     def adapt(self, now: float, used: float, lost: int) -> None:
         """Says, about once a second, whether fewer faults are to be recorded, or more.
@@ -109,5 +114,5 @@ class Limits:
         if now - self._began < _GROWN_SECONDS:
             return ""
         self._needs = self._needs or resident
-        grown = self._saved >= self._most and self._quiet and resident > _GROWN * self._needs
+        grown = self.may_begin and self._quiet and resident > _GROWN * self._needs
         return "it has grown, and there is little to record" if grown else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import pickle
 import resource
@@ -41,7 +42,9 @@ from wstrace_plugins.os.linux import procfs
 
 #: Seconds between two readings of what was used, and past this part of `max_memory`: between readings half a second
 #: apart a storm went from 135 to 169 MiB.
-_READ_SECONDS, _NEAR, _NEAR_SECONDS = 0.5, 0.75, 0.1
+_READ_SECONDS, _NEAR, _NEAR_SECONDS = 0.25, 0.75, 0.1
+#: For which the process stands still at a time, while its CPU account is overdrawn, and answers between.
+_STILL_SECONDS, _ANSWER_SECONDS = 0.5, 0.005
 #: Seconds without a session at least; for which one may take to end past its memory, of which it may have so much.
 _WITHOUT_SECONDS, _END_SECONDS, _END_MEMORY = 5.0, 15.0, 1.15
 #: Paths of cgroups in the state: a machine may have very many.
@@ -54,10 +57,10 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Paced:
-    """A source that records one out of as many faults as `every` says, and is not read while it stands still."""
+    """A source that records one out of as many faults as `every` says."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self.every, self.still = source, 1, False
+        self._source, self.every = source, 1
         self.set_to = 0  # so that the first rate is set, too: each row says what it stands for
 
     def __getattr__(self, name: str) -> Any:
@@ -65,9 +68,6 @@ class Paced:
 
     def drain(self, timeout: float) -> Iterable[Batch]:
         """What the source gives, at the rate that is wanted now."""
-        if self.still:
-            time.sleep(_NEAR_SECONDS)
-            return ()
         if self.every != self.set_to and self._source.record_one_in(self.every):
             self.set_to = self.every
         return self._source.drain(timeout)
@@ -245,16 +245,20 @@ class NodeDaemon:
         limits.begin(time.monotonic())
         while not ended.is_set():
             now = time.monotonic()
-            still = limits.rests(now, used())
+            if limits.rests(now, used()):
+                _stand_still(_STILL_SECONDS)
             limits.adapt(now, used(), sum(map(session.ledger.get, _LATE)))
             for source in self._paced:
-                source.every, source.still = limits.every, still
+                source.every = limits.every
             kept.faults = procfs.node_faults().faults
             _check(session)
             taken = resident()
             if reason := limits.let_go(now, taken):
                 return reason
-            await _wait(ended, _READ_SECONDS if taken < _NEAR * limits.max_memory else _NEAR_SECONDS)
+            if not limits.overdrawn:
+                await _wait(ended, _READ_SECONDS if taken < _NEAR * limits.max_memory else _NEAR_SECONDS)
+            else:  # what waits at the health endpoint is answered
+                await asyncio.sleep(_ANSWER_SECONDS)
         return ""
 
     async def _let_go(self, session: Session, ended: asyncio.Event) -> None:
@@ -316,7 +320,7 @@ class NodeDaemon:
             more["cgroups"] = len(codes)
             more["cgroup_paths"] = [printable(session.name(code), 300) for code in codes[:_MOST_NAMES]]
             word = "sampling" if limits.every > 1 else "tracing"
-            if any(source.still for source in self._paced):
+            if limits.overdrawn:
                 word = "standing still"
             if any(more["exporters"].values()):
                 word = "an output is stalled"
@@ -332,6 +336,14 @@ class NodeDaemon:
             "sampled": limits.every,
             **more,
         })  # fmt: skip
+
+
+def _stand_still(seconds: float) -> None:
+    """Keeps all threads of this process from running Python for so long: this one holds the GIL while it sleeps.
+
+    A source that has begun to read full buffers would go on for seconds of CPU time.
+    """
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
 
 
 def _is_kept(descriptor: str) -> bool:
