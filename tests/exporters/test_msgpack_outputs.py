@@ -57,7 +57,7 @@ def test_a_pipe_that_nobody_reads_any_more_is_one_error(tmp_path):
         everything(exporter, context, 2 * refused, refused)
     with pytest.raises(OutputError, match="Broken pipe"):
         exporter.close()
-    # nothing but the header got through; the lane itself counts the batch that was refused
+    # nothing but the header got through; the queue itself counts the batch that was refused
     assert context.ledger.get("failed_exporter") == 1000 + 2 + 2
 
 

@@ -32,11 +32,11 @@ const {sessionId} = (await send('Target.attachToTarget', {targetId, flatten: tru
 for (const domain of ['Page', 'Runtime', 'Log', 'Network', 'Audits']) await send(`${domain}.enable`, {}, sessionId);
 console.log(JSON.stringify({ready: true}));
 for await (const line of createInterface({input: process.stdin})) {
-  const asked = JSON.parse(line);
-  if (asked.events) {
-    console.log(JSON.stringify({result: events.filter(one => one.method === asked.events).map(one => one.params)}));
+  const request = JSON.parse(line);
+  if (request.events) {
+    console.log(JSON.stringify({result: events.filter(one => one.method === request.events).map(one => one.params)}));
   } else {
-    const {result, error} = await send(asked.method, asked.params, sessionId);
+    const {result, error} = await send(request.method, request.params, sessionId);
     console.log(JSON.stringify(error ? {error: error.message} : {result}));
   }
 }

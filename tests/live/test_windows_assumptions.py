@@ -79,7 +79,7 @@ def test_a_fault_that_reads_from_disk_is_reported_as_hard(child, tmp_path):
 
 @real
 def test_kernel_faults_need_the_privilege_from_24h2_on():
-    """The level is told by the build and the privilege: here is what a watch of ourselves then shows."""
+    """The level follows from the build and the privilege: here is what a watch of ourselves then shows."""
     script = """
 from wstrace_plugins.os.windows import api, token
 from wstrace_plugins.page_faults.windows.watch import Watch, level_of

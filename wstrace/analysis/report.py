@@ -235,7 +235,7 @@ def _answer(
         head += f", {number(total.get('from_disk', 0))} from disk"
     known = [row for row in lines if not row.of("reason")] or lines
     parts = ((name_of(row.label), row[lead], row["estimated"] * (lead == "resident")) for row in known)
-    named = most_of(parts, whole, amount)
+    named = most_of(parts, largest, amount)
     ended = f"; killed by {printable(trace.info.exit_signal, NAME_LIMIT)}" if trace.info.exit_signal else ""
     if (
         lead == "grown"

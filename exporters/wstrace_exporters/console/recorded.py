@@ -112,7 +112,7 @@ def _record(target: tuple[str, ...], options: dict[str, Any], path: str, *, lite
     platform = recording.plugins.platform
     command = () if attached else command_of(target, literal=literal)
     if attached and int(target[0]) == os.getpid():
-        raise TargetExited("a process cannot be asked about itself", "use trace.report() in a Session")
+        raise TargetExited("a process cannot report on itself", "use trace.report() in a Session")
     process = platform.attach(int(target[0])) if attached else platform.launch(command)
     with closing(process):
         return recording.record([process], command)

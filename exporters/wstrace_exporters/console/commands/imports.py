@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wstrace.analysis.imports import ImportRow
     from wstrace.analysis.report import Report
 
-#: Modules below this share of all are left out of the tree, where no other size was asked for.
+#: Modules below this share of all are left out of the tree, where no other size was wanted.
 _LEAST = 0.01
 _INDENT = "  "
 

@@ -45,7 +45,7 @@ def build_id(row: Row, name: str) -> str:
 
     It is read from the file that the process has mapped: by its own link, which needs privilege and leads to a deleted
     or replaced file, too; else from that path, in the process's root or in ours, if that is still the same inode. The
-    kernel could be asked (PROCMAP_QUERY), but reads a file for us that we may not open: one that never answers holds us
+    kernel could say it (PROCMAP_QUERY), but reads a file for us that we may not open: one that never answers holds us
     for ever (freader_fetch() in lib/buildid.c, Linux 6.18).
     """
     if not name.startswith("/"):
