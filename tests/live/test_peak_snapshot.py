@@ -30,7 +30,7 @@ held(50 << 20, 0.5)
 
 
 def test_a_peak_that_lasts_is_seen_whole(tmp_path):
-    """GIVEN a peak of 0.8 s, then less WHEN the trace ends THEN the snapshot has 95 % of what the kernel counted.
+    """GIVEN a peak of 0.8 s, then less WHEN the trace ends THEN the snapshot has 99.5 % of what the kernel counted.
 
     On a busy machine, which leaves the tracer no CPU for so long, the peak lasts longer.
     """
@@ -40,10 +40,10 @@ def test_a_peak_that_lasts_is_seen_whole(tmp_path):
             parts = [part.snapshot for part in trace.batches("resident")]
             seen = sum(part.pages for part in parts if part.time_ns == shown["time_ns"]) * mmap.PAGESIZE
             peak = trace.info.usage.peak_resident_bytes
-        if shown["bytes"] >= 0.95 * peak:
+        if shown["bytes"] >= 0.995 * peak:
             break
     assert shown["bytes"] <= seen  # runs of zero pages are no part of it
-    assert shown["bytes"] >= 0.95 * peak
+    assert shown["bytes"] >= 0.995 * peak
     assert shown["bytes"] > 200 << 20
 
 

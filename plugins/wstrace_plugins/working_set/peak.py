@@ -31,8 +31,9 @@ _MOST = 0.05
 #: CPU time that snapshots have besides, whenever there may be more by that factor: those of a share alone are too far
 #: apart to see the peak of a program that ends after 0.3 s.
 _FREE_SECONDS, _GROWN_MUCH = 0.03, 1.25
-#: The sums are read when the processes have not grown for so many seconds.
-_SETTLED = 0.1
+#: Processes that have not grown for so many seconds have settled. Then the sums are read, and of a little more, too, a
+#: snapshot is taken: a peak that lasts is whole.
+_SETTLED, _LITTLE = 0.1, 1.002
 
 
 class _Sizes(NamedTuple):
@@ -73,7 +74,7 @@ class PeakSnapshotSource(SnapshotSource):
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
         super().__init__()
         self._interval, self._apart = interval, 1 / max_cpu
-        self._due = self._next = self._sums_due = 0.0
+        self._due = self._next = self._sums_due = self._grew = 0.0
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
         self._seen = 0  # the largest size that was read
@@ -128,7 +129,11 @@ class PeakSnapshotSource(SnapshotSource):
         before, sizes = self._before, self._sizes(traced(self._context, self._backend))
         self._before, self._seen = sizes, max(self._seen, sizes.least)
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
+        if sizes.most > before.most:
+            self._grew = now
         grown = _GROWING if sizes.resident > before.resident * _GROWN and before.resident else _GROWN
+        if now - self._grew > _SETTLED:
+            grown = _LITTLE
         free = self._free > 0 and sizes.most > self._bytes * _GROWN_MUCH
         if not free and (now < self._due or sizes.most <= self._bytes * grown):
             return
