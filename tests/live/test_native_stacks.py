@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from kit import nobody
 from kit.command_line import answer
 from kit.recorded_run import compiled
 from kit.stack_truth import PAGES, SOURCE, StackNames, assert_right, of_region, regions
@@ -115,3 +118,25 @@ def test_what_ended_long_before_it_is_unwound_has_its_callers(recorded, program)
     options = "stacks=native,stack_period=8,ring_bytes=67108864,poll_ms=60000"
     trace, known = recorded(options, 0, "sh", "-c", f"{program} 1; sleep 3; {program} 1")
     assert assert_right(StackNames(trace), known) > PAGES * len(known) / 10
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes a sysctl and becomes nobody: needs root")
+def test_nobody_gets_the_stacks_of_its_own_processes(program, open_folder):
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")
+    before = paranoid.read_text()
+    open_folder.chmod(0o777)
+    own, trace = open_folder / "program", open_folder / "trace.wst"
+    shutil.copy(program, own)
+    own.chmod(0o755)
+    try:
+        paranoid.write_text("2")
+        words = ["run", "-q", "-o", trace, "-s", "page_faults:stacks=native,stack_period=4", "--", own, "3"]
+        with nobody.nobody() as user:
+            done = subprocess.run([*user.command, "-m", "wstrace", *words], env=user.environment, cwd="/",
+                                  capture_output=True, text=True, timeout=100)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        with wstrace.open_trace(str(trace)) as opened:
+            known = [one for one in regions(done.stdout) if one.function != "three"]  # the kernel's: level user
+            assert assert_right(StackNames(opened), known) > 50
+    finally:
+        paranoid.write_text(before)
