@@ -107,15 +107,18 @@ def test_an_outsiders_format_is_written(environment, tmp_path):
 
 @pytest.fixture
 def start(environment, tmp_path):
-    """A trace of a program that reads two parts of a file through a mapping, and the file."""
+    """A trace of a program that reads two parts of a file through a mapping, and the file.
+
+    They are further apart than a folio is large: Linux 6.18 maps all of one at a fault.
+    """
     data = tmp_path / "data.bin"
-    data.write_bytes(bytes(1 << 20))
+    data.write_bytes(bytes(4 << 20))
     os.utime(data, (1_000_000_000, 1_000_000_000))
     code = (
         "import mmap, sys\n"
         "file = open(sys.argv[1], 'rb')\n"
         "data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)\n"
-        "data[700000], data[9]"
+        "data[3000000], data[9]"
     )
     done = wstrace("run", "-q", "-o", "x.wst", "-c", code, data, environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -132,8 +135,8 @@ def test_a_list_has_what_a_start_touched_in_the_order_of_the_first_touch(start, 
     done = wstrace("prefetch", "x.wst", "-o", "start.list", environment=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = listed(tmp_path, start)
-    assert [offset for *_, offset, _ in found] == [700_000 >> 16 << 16, 0]
-    assert found[0][1:3] == [1 << 20, 1_000_000_000 * 10**9]
+    assert [offset for *_, offset, _ in found] == [3_000_000 >> 16 << 16, 0]
+    assert found[0][1:3] == [4 << 20, 1_000_000_000 * 10**9]
 
 
 def test_a_list_is_read_ahead_and_the_command_takes_over(start, environment, tmp_path):
