@@ -199,6 +199,7 @@ ROOMS = {
     "wstrace_exporters.otel": [
         {"names"},
         {"propagation", "spans"},
+        {"offloaded"},
         {"transport"},
         {"export"},
         {"otel"},

@@ -33,7 +33,7 @@ _API = {
     "mapped_file": "wstrace_plugins.mapped_files",
     "open_trace": "wstrace_exporters.msgpack.read.trace",
     "otel": "wstrace_exporters.otel.otel",
-    "span": "wstrace_exporters.otel.spans",
+    "span": "wstrace_exporters.otel.otel",
     "working_set": "wstrace_plugins.working_set.working_set",
 }
 

@@ -21,7 +21,7 @@ from wstrace.trace_info import Level as Level
 from wstrace.trace_info import TraceInfo as TraceInfo
 from wstrace_exporters.msgpack.read.trace import open_trace as open_trace
 from wstrace_exporters.otel import otel as otel
-from wstrace_exporters.otel.spans import span as span
+from wstrace_exporters.otel.otel import span as span
 from wstrace_plugins.mapped_files import mapped_file as mapped_file
 from wstrace_plugins.working_set.delta import delta as delta
 from wstrace_plugins.working_set.empty import empty_working_set as empty_working_set

@@ -1,5 +1,6 @@
 """Page faults on spans: exact counts, honest labels, forks, and an application that never breaks."""
 
+import _thread
 import asyncio
 import contextlib
 import mmap
@@ -12,6 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from typing import Any
 
+import anyio
+import anyio.to_thread
+import fastapi
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
@@ -46,6 +50,7 @@ def tracer(processor, exported):
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exported))
     provider.add_span_processor(processor)
+    time.sleep(0.02)  # the SDK has used threads, which are still ending and take a fault for it
     yield provider.get_tracer("test")
     provider.shutdown()
 
@@ -102,7 +107,98 @@ def test_threads_count_for_themselves(tracer, exported):
         list(pool.map(work, (200, 400, 800)))
     for pages in (200, 400, 800):
         assert pages <= of(exported, f"t{pages}")[MINOR] < pages + 60
-        assert of(exported, f"t{pages}")[QUALITY] == "exact"
+        assert of(exported, f"t{pages}")[QUALITY] in ("exact", "thread")  # the others may have run meanwhile
+
+
+def in_a_pool(work):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def in_a_living_pool(work, pool=ThreadPoolExecutor(1)):  # noqa: B008
+    pool.submit(work).result()
+
+
+def in_a_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def in_a_timer(work):
+    timer = threading.Timer(0.01, work)
+    timer.start()
+    timer.join()
+
+
+def by_asyncio(work):
+    asyncio.run(asyncio.to_thread(work))
+
+
+def by_anyio(work):
+    anyio.run(anyio.to_thread.run_sync, work)
+
+
+@pytest.mark.parametrize("hand", [in_a_pool, in_a_living_pool, in_a_thread, in_a_timer, by_asyncio, by_anyio])
+def test_work_of_other_threads_counts_to_the_span_that_gave_it(tracer, exported, hand):
+    hand(lambda: None)  # a pool's thread may be there already
+    touch, own = toucher(1000), toucher(200)
+    with tracer.start_as_current_span("above"):
+        with tracer.start_as_current_span("work"):
+            own()
+            hand(touch)
+        own()
+    for name in ("work", "above"):
+        assert 1200 <= of(exported, name)[MINOR] < 1400  # once: a new thread takes some of its own
+        assert of(exported, name)[QUALITY] in ("exact", "thread")
+
+
+def test_a_thread_that_nothing_is_known_of_leaves_no_exact_number(tracer, exported):
+    touch, done = toucher(300), threading.Event()
+    with tracer.start_as_current_span("work"):
+        _thread.start_new_thread(lambda: (touch(), done.set()), ())
+        done.wait()
+    found = of(exported, "work")
+    assert (found[MINOR] < 100, found[QUALITY]) == (True, "thread")
+
+
+def test_work_that_ends_behind_its_span_is_not_counted_to_it(tracer, exported):
+    touch, go, pool = toucher(300), threading.Event(), ThreadPoolExecutor(1)
+    with tracer.start_as_current_span("first"):
+        later = pool.submit(lambda: (go.wait(), touch()))
+    go.set()
+    later.result()
+    pool.shutdown()
+    assert of(exported, "first")[MINOR] < 100
+
+
+def test_an_endpoint_of_fastapi_without_async_has_its_faults():
+    exported, touch = InMemorySpanExporter(), toucher(2000)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    provider.add_span_processor(FaultSpanProcessor())
+    app = fastapi.FastAPI()
+
+    @app.middleware("http")
+    async def traced(request, following):
+        with provider.get_tracer("server").start_as_current_span("GET /"):
+            return await following(request)
+
+    @app.get("/")
+    def endpoint():
+        touch()
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        assert message.get("status", 200) == 200
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    asyncio.run(app(scope, receive, send))
+    found = of(exported, "GET /")
+    assert 2000 <= found[MINOR] < 4000
+    assert found[QUALITY] == "thread_window"
 
 
 def test_a_span_that_ends_on_another_thread_has_no_number(tracer, exported):
@@ -199,7 +295,8 @@ def test_a_fork_with_an_open_span_starts_anew(tracer, processor, exported):
     os.close(read)
     os.close(write)
     assert 100 <= int(count) < 200
-    assert (quality, still_open) == ("exact", "0")
+    assert quality in ("exact", "thread")  # the SDK starts a thread in the child
+    assert still_open == "0"
     assert of(exported, "before")[QUALITY] == "exact"
 
 

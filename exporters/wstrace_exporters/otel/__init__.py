@@ -2,7 +2,7 @@
 
 Its parts, each of which imports only those before it (tests/test_architecture.py enforces this):
 
-* names, propagation, spans: shared by all others. `wstrace.span` is of `spans`.
+* names, propagation, spans, offloaded: shared by all others. `wstrace.span` is of `otel`.
 * transport: the SDK's exporters and providers.
 * export: a trace as metrics, log events and spans.
 * exporter, by_container, instrumentor, otel: the entry points. `wstrace.otel` is

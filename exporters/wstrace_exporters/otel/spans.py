@@ -1,8 +1,8 @@
 """The spans of this process: which one was open on a thread at a time, and the page faults within each.
 
 FaultSpanProcessor and `span` report the spans; this process's faults are looked up here. A span counts on the thread
-that started it, for as long as it is open. With interleaved asyncio tasks that is not exact, so the result is labelled
-`thread_window`.
+that started it, for as long as it is open, and on those that it gave work to (`offloaded`). With interleaved asyncio
+tasks that is not exact, so the result is labelled `thread_window`.
 
 The faults are those that the system counts of a thread: getrusage(2), RUSAGE_THREAD (Linux 2.6.26), ru_minflt and
 ru_majflt: 0.6 us per call, no privilege. Windows counts none by thread.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import bisect
 import collections
-import contextlib
 import functools
 import importlib
 import itertools
@@ -22,7 +21,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
@@ -31,13 +30,10 @@ from wstrace.schema import DTYPES, SPAN, SPAN_OPEN
 from wstrace_exporters.otel import names
 from wstrace_exporters.otel.names import SPANS_LOST
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-    from opentelemetry.util.types import AttributeValue
-
-
-#: The span began and ended on one thread, and no other span or task ran on it in between.
+#: All faults that the process took meanwhile, and no other span or task ran on the span's thread in between.
 EXACT = "exact"
+#: As exact, but other threads took faults that count to no work of this span: whether they worked for it is not known.
+THREAD = "thread"
 #: Other tasks or spans ran on the thread meanwhile: their faults are counted too.
 THREAD_WINDOW = "thread_window"
 #: The span ended on another thread than it began on, so no number can be right.
@@ -52,17 +48,18 @@ Follower = Callable[["SpanInterval"], None]
 get_native_id = threading.get_native_id
 
 
-def _thread_faults() -> Counter | None:
-    """Returns the system's own counter; None = it has none."""
+def _faults_of(who: str) -> Counter | None:
+    """Returns the system's own counter of the calling thread or of the process; None = it has none of threads."""
     try:
         resource: Any = importlib.import_module("resource")
-        read = functools.partial(resource.getrusage, resource.RUSAGE_THREAD)
+        read = functools.partial(resource.getrusage, getattr(resource, who))
     except (ImportError, AttributeError):
         return None
     return lambda: read()[6:8]  # ru_minflt and ru_majflt, cheaper than by name
 
 
-thread_faults = _thread_faults()
+thread_faults = _faults_of("RUSAGE_THREAD")
+process_faults = _faults_of("RUSAGE_SELF")
 
 
 def _in_event_loop() -> bool:
@@ -74,15 +71,27 @@ def _in_event_loop() -> bool:
 class SpanInterval:
     """A span on its thread: its name, its start and end in monotonic ns (end 0 = still open), and its counts.
 
-    beside: the spans that are open on its thread. quality: of the counts. before: the thread's counts at the start.
+    above: the span that it lies within. beside: the spans that are open on its thread. quality: of the counts.
+    before, of_process: the counts of the thread and of the process at the start. elsewhere: those of other threads that
+    worked for it.
     """
 
-    __slots__ = ("before", "beside", "end", "name", "quality", "span_id", "start", "tid", "trace_id")
+    __slots__ = ("above", "before", "beside", "elsewhere", "end", "name", "of_process", "quality", "span_id", "start",
+                 "tid", "trace_id")  # fmt: skip
 
     def __init__(self, tid: int, trace_id: int, span_id: int, name: str, beside: list[SpanInterval]) -> None:
         self.tid, self.trace_id, self.span_id, self.name, self.beside = tid, trace_id, span_id, name, beside
-        self.start, self.end, self.before = now_ns(), 0, (0, 0)
+        self.start, self.end, self.before, self.elsewhere = now_ns(), 0, (0, 0), (0, 0)
+        self.above: SpanInterval | None = None
+        self.of_process: tuple[int, int] | None = None
         self.quality = THREAD_WINDOW if _in_event_loop() else EXACT
+
+    def count(self, counter: Counter | None = thread_faults) -> None:
+        """Counts from now on, also what the process takes in all, if the counter is the system's own."""
+        if counter is not None:
+            self.before = counter()
+            if counter is thread_faults and process_faults is not None:
+                self.of_process = process_faults()
 
 
 class SpanIntervals:
@@ -101,6 +110,8 @@ class SpanIntervals:
     def forget(self) -> None:
         """Called at first and in a forked child: no span is open."""
         self.pid = os.getpid()
+        self.opened: dict[int, SpanInterval] = {}  # by span id
+        self._adding = threading.Lock()  # by threads that worked for a span, at their end alone
         self._threads: dict[int, collections.deque[SpanInterval]] = {}
         self._followers: tuple[Follower, ...] = ()
         self._here = threading.local()  # .both: of this thread all its intervals, and those that are open
@@ -118,7 +129,7 @@ class SpanIntervals:
     def open(self, trace_id: int, span_id: int, name: str = "", parent: int = 0) -> SpanInterval:
         """Records the start of a span on this thread, below the span of the id `parent`.
 
-        Its caller sets `before` as the last thing, so that the work here is not counted.
+        Its caller counts from here (`SpanInterval.count`) as the last thing, so that the work here is not counted.
         """
         tid = get_native_id()
         try:
@@ -136,19 +147,34 @@ class SpanIntervals:
             del known[first]
         known.append(interval)
         here.append(interval)
+        interval.above = self.opened.get(parent)
+        self.opened[span_id] = interval
         return interval
+
+    def add(self, interval: SpanInterval, faults: tuple[int, int]) -> None:
+        """Counts (minor, major) faults of another thread to a span and to those above it, as far as they are open."""
+        above: SpanInterval | None = interval
+        with self._adding:
+            while above is not None and not above.end:
+                above.elsewhere = above.elsewhere[0] + faults[0], above.elsewhere[1] + faults[1]
+                above = above.above
 
     def close(self, interval: SpanInterval, counter: Counter | None = thread_faults) -> dict[str, Any]:
         """Records the end of a span. Returns the attributes with its counts."""
         interval.end = now_ns()
         for follower in self._followers:
             follower(interval)
+        self.opened.pop(interval.span_id, None)
         interval.beside.remove(interval)
         if interval.tid != get_native_id():
             return {names.SPAN_QUALITY: THREAD_CHANGED}
         if counter is None:
             return {names.SPAN_QUALITY: NOT_COUNTED}
-        minor, major = (after - before for after, before in zip(counter(), interval.before, strict=True))
+        in_all = sum(process_faults()) - sum(interval.of_process) if process_faults and interval.of_process else 0
+        counts = zip(counter(), interval.before, interval.elsewhere, strict=True)
+        minor, major = (after - before + elsewhere for after, before, elsewhere in counts)
+        if interval.quality == EXACT and in_all > minor + major:
+            interval.quality = THREAD
         return {
             names.SPAN_MINOR: minor,
             names.SPAN_MAJOR: major,
@@ -185,34 +211,6 @@ span_intervals = SpanIntervals()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=span_intervals.forget)
-
-
-@contextlib.contextmanager
-def span(name: str, **attributes: AttributeValue) -> Iterator[Span]:
-    """Opens a span of the application's global tracer around the body, with the page faults that the body caused.
-
-    It has the attributes of FaultSpanProcessor, whether or not that is installed. Without an OpenTelemetry SDK there is
-    no span.
-
-    Args:
-        name: the name of the span.
-        attributes: the attributes of the span.
-    """
-    from opentelemetry import trace
-
-    above = trace.get_current_span().get_span_context().span_id
-    with trace.get_tracer(names.SCOPE).start_as_current_span(name, attributes=attributes) as current:
-        context = current.get_span_context()
-        if not context.is_valid or span_intervals.knows(context.span_id):  # FaultSpanProcessor counts it
-            yield current
-            return
-        interval = span_intervals.open(context.trace_id, context.span_id, name, above)
-        if thread_faults is not None:
-            interval.before = thread_faults()
-        try:
-            yield current
-        finally:
-            current.set_attributes(span_intervals.close(interval))
 
 
 #: spans that wait to be recorded
