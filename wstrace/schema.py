@@ -131,7 +131,7 @@ LOSS_EVENTS = (
 
 #: what a frame of a stack is
 FRAME_KINDS = ("", "python", "native", "kernel", "jit")
-FRAME_NONE, FRAME_PYTHON, FRAME_NATIVE, FRAME_KERNEL, FRAME_JIT = range(5)
+FRAME_NONE, FRAME_PYTHON, FRAME_NATIVE, FRAME_JIT = 0, 1, 2, 4
 #: bits of a frame's flags: its caller is a guess (by the frame pointer); its callers are missing: the stack was cut
 #: here; it was interrupted by a signal; it is the interpreter's own; its code was not checked in this fault
 FRAME_GUESSED, FRAME_CUT, FRAME_SIGNAL, FRAME_INTERPRETER, FRAME_UNCHECKED = 1, 2, 4, 8, 16

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wstrace.interfaces import MappedFile
-from wstrace.schema import FRAME_KERNEL, STACK_HOW
+from wstrace.schema import STACK_HOW
 from wstrace_plugins.symbols.resolver import ImageResolver
 
 #: a program that prints its regions, and the pages of each
@@ -43,7 +43,7 @@ class StackNames:
         self._known = {}
 
     def frames(self, stack: int) -> tuple[str, ...]:
-        """Innermost first; `[kernel]` for the kernel's without a name, `module` for code without a symbol."""
+        """Innermost first; `module` for code without a symbol."""
         if stack not in self._known:
             self._known[stack] = self._frames(stack)
         return self._known[stack]
@@ -68,8 +68,6 @@ class StackNames:
     def _name(self, row: int) -> str:
         if self._sites["function"][row]:
             return str(self._strings[int(self._sites["function"][row])])
-        if self._sites["kind"][row] == FRAME_KERNEL:
-            return "[kernel]"
         file = self._file.get(int(self._sites["mapping"][row]), "?")
         if not file.startswith("/"):
             return file
@@ -96,7 +94,7 @@ def of_region(known: list[Region], pid: int, va: int) -> Region | None:
 
 
 def expected(region: Region) -> list[str]:
-    """What stands together in the stack, innermost first, after what libc and the kernel add."""
+    """What stands together in the stack, innermost first, after what libc adds."""
     if region.function == "four":
         return ["four"] * 13 + ["by_four", "main"]
     if region.caller == "thread":
@@ -117,7 +115,7 @@ def assert_right(names: StackNames, known: list[Region]) -> int:
         assert wanted[0] in frames, (region, hex(va), frames, how)
         inner = frames.index(wanted[0])
         assert frames[inner : inner + len(wanted)] == tuple(wanted), (region, frames)
-        assert inner <= {"two": 1, "three": 2}.get(region.function, 0), frames
+        assert inner <= {"two": 1, "three": 1}.get(region.function, 0), frames
         assert frames[-1] in ("_start", "clone3", "__clone3", "clone"), frames
         assert how == "own"
     return checked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from wstrace.batch import Batch
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Context
-from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_KERNEL, FRAME_SIGNAL, HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
+from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_SIGNAL, HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
 from wstrace_plugins.stacks import rules, unwinder
 from wstrace_plugins.stacks.join import Join, Stacks
-from wstrace_plugins.stacks.linux.known_code import KERNEL_START, KnownCode
+from wstrace_plugins.stacks.linux.known_code import KnownCode
 from wstrace_plugins.stacks.unwinder import Samples, Unwound
 
 
@@ -38,8 +37,7 @@ class Worker:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.code = KnownCode(context.strings, context.resolvers.get("sections"))
-        threading.Thread(target=self.code.read_kernel, name="wstrace-kernel", daemon=True).start()
+        self.code = KnownCode(context.strings)
         self.tree = CallSites(context.stack_ids, context.strings, "native_stacks")
         self.join = Join()
 
@@ -56,7 +54,7 @@ class Worker:
         self.code.begin(pid, lambda rows, addresses: mappings_at(pid[rows], addresses, time[rows]))
         samples = Samples(batch["registers"], np.ascontiguousarray(batch["dump"]), batch["size"].astype("<u8"))
         stacks = unwinder.unwind(samples, self.code)
-        leaf = add_stacks(self.tree, self.code, stacks, pc, mappings_at(pid, pc, time))
+        leaf = add_stacks(self.tree, self.code, stacks)
         how = np.where(stacks.whole, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
         how[leaf == self.tree.cut] = HOW_NO_ROOM
         self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
@@ -66,14 +64,11 @@ class Worker:
         self.code.close()
 
 
-def add_stacks(
-    tree: CallSites, code: KnownCode, stacks: Unwound, pc: NDArray[np.uint64], kernel_mapping: NDArray[np.uint32]
-) -> NDArray[np.uint32]:
+def add_stacks(tree: CallSites, code: KnownCode, stacks: Unwound) -> NDArray[np.uint32]:
     """The call sites of the innermost frames, u32, shape (n,).
 
-    tree: to which they are added. code: what the frame numbers mean. stacks: the user's frames. pc: the faulting
-    instruction of each; in the kernel it is a frame of its own, called by the innermost. kernel_mapping: the mapping of
-    pc.
+    tree: to which they are added. code: what the frame numbers mean. stacks: the frames, all of them the program's own:
+    where the kernel faulted for it, the innermost one is what called the kernel.
     """
     first, inverse = _distinct(stacks)
     frames, depth, whole, guessed = (column[first] for column in stacks)
@@ -93,15 +88,6 @@ def add_stacks(
             leaf[rows], kind=kind, mapping=mapping, offset=offset, function=function, file=file, flags=flags
         )
     found: NDArray[np.uint32] = leaf[inverse]
-    in_kernel = np.flatnonzero(pc >= KERNEL_START)
-    if len(in_kernel):
-        found[in_kernel] = tree.add(
-            found[in_kernel],
-            kind=FRAME_KERNEL,
-            mapping=kernel_mapping[in_kernel],
-            offset=pc[in_kernel],
-            function=code.kernel_functions(pc[in_kernel]),
-        )
     return found
 
 

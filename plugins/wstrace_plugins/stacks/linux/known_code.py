@@ -6,7 +6,6 @@ and memory that is mapped anew is met anew. What numpy looks up for thousands of
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,17 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import OWN_KERNEL, MappedFile, Resolver
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
 from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.linux.images import CodeMapping, Images, Loop
 from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 from wstrace_plugins.stacks.rules import Rule
-
-_KERNEL, _VDSO = OWN_KERNEL
-#: the upper half of the addresses is the kernel's
-KERNEL_START = np.uint64(1 << 63)
 
 MOST_MAPPINGS = 1 << 20
 MOST_ADDRESSES = 1 << 20
@@ -53,14 +47,10 @@ class Frame(NamedTuple):
 
 
 class KnownCode:
-    """The rules and frames of all code addresses that have occurred.
+    """The rules and frames of all code addresses that have occurred."""
 
-    resolver: names the functions of the kernel and of its vdso, which only the recording machine can; None = none of
-    them has a name.
-    """
-
-    def __init__(self, strings: Dictionary, resolver: Resolver | None = None) -> None:
-        self._strings, self._resolver = strings, resolver
+    def __init__(self, strings: Dictionary) -> None:
+        self._strings = strings
         self.images = Images(strings)
         self._mappings: list[CodeMapping] = []
         self._ids: NDArray[np.uint32] = np.zeros(0, "<u4")
@@ -209,10 +199,7 @@ class KnownCode:
         return rules.FRAME_POINTER, Frame(FRAME_JIT, 0, 0, self._strings.code(name), 0)
 
     def _with_function(self, native: Frame, mapping: CodeMapping, image: UnwindFile, address: int) -> Frame:
-        """The frame with the vdso's function, which a report may not find out, or as the interpreter's loop."""
-        if mapping.is_vdso:
-            (function,) = self._of_kernel(_VDSO, np.array([native.offset], "<u8"))
-            return native._replace(function=function)
+        """The frame, which may be the interpreter's loop."""
         name = self._strings[mapping.file]
         if _INTERPRETER not in name.rpartition("/")[2]:
             return native
@@ -234,22 +221,6 @@ class KnownCode:
             known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
             known.grow()
         return known.name(address)
-
-    def kernel_functions(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """The names of the kernel's functions at addresses, as codes, u32, shape (n,); 0 = not known."""
-        known, of = np.unique(addresses, return_inverse=True)
-        return np.array(self._of_kernel(_KERNEL, known - KERNEL_START), "<u4")[of]
-
-    def read_kernel(self) -> None:
-        """Has the kernel's names read before they are needed; it takes up to a second: another thread is to call it."""
-        with contextlib.suppress(Exception):  # anyone may have written the resolver; who needs a name gets the error
-            self._of_kernel(_KERNEL, np.zeros(0, "<u8"))
-
-    def _of_kernel(self, file: str, offsets: NDArray[np.uint64]) -> list[int]:
-        """The codes of the functions at offsets in one of OWN_KERNEL; 0 = not known."""
-        if self._resolver is None:
-            return [0] * len(offsets)
-        return [self._strings.code(place.function) for place in self._resolver.resolve(MappedFile(file), offsets)]
 
     def close(self) -> None:
         """Closes all files."""
