@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from kit.codecs import by_codec
 
 from wstrace.schema import DTYPES
 from wstrace_exporters.msgpack.format import columns, frames, index
@@ -47,8 +48,8 @@ def test_the_crc_sees_every_flipped_bit(bit, filler):
     assert head is None or not crc_holds(frame, frame[HEAD_BYTES:], head.crc)
 
 
-def through(array: np.ndarray, **how: object) -> np.ndarray | None:
-    return columns.decode(Body(packb(columns.encode(array, **how))), len(array))
+def through(array: np.ndarray, codec: str = "zstd", **how: object) -> np.ndarray | None:
+    return columns.decode(Body(packb(by_codec(columns.encode(array, **how), codec))), len(array))
 
 
 arrays = st.sampled_from(sorted(DTYPES)).flatmap(

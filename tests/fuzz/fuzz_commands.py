@@ -23,6 +23,7 @@ from typing import Any
 import msgpack
 import numpy as np
 from fuzz_trace import read_all
+from kit.codecs import by_codec
 
 import wstrace.cli
 from wstrace.errors import WstraceError
@@ -128,12 +129,8 @@ class Mutator:
             bits = changed.view(f"<u{changed.itemsize}")
             for _ in range(rng.choice((1, 1, 3, 20))):
                 bits[rng.randrange(n)] = rng.choice(EDGES) & ((1 << 8 * changed.itemsize) - 1)
-            return col.encode(
-                changed,
-                delta=rng.random() < 0.5,
-                shuffle=rng.random() < 0.5,
-                codec=rng.choice(("zstd", "zlib", "none")),
-            )
+            made = col.encode(changed, delta=rng.random() < 0.5, shuffle=rng.random() < 0.5)
+            return by_codec(made, rng.choice(("zstd", "zlib", "none")))
         return column
 
     def _change(self, value: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import kit.synthetic_trace as synthetic
 import numpy as np
 from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, Script, saved
+from kit.codecs import by_codec
 
 from wstrace.interfaces import Context, Level
 from wstrace.schema import (
@@ -85,7 +86,7 @@ def main() -> None:
         seeds.setdefault(f"kind-{head.kind}", bytes([head.kind]) + data[at + HEAD_BYTES : at + head.frame_len])
         at += head.frame_len
     numbers = np.arange(40, dtype="<u8")
-    codecs = {name: columns.encode(numbers, delta=True, codec=name) for name in ("none", "zlib", "zstd")}
+    codecs = {name: by_codec(columns.encode(numbers, delta=True), name) for name in ("none", "zlib", "zstd")}
     codecs["unknown"] = ["f64", [["xor", 1]], "lz4", 320, bytes(4)]
     header = pack_frame(b"fuzzfuzz", HEADER, 0, packb({"v": [2, 0], "id": b"fuzzfuzz"}))
     body = packb({"s": "odd", "n": 40, "t": [1, 2], "c": codecs})

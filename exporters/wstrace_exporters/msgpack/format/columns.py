@@ -21,8 +21,10 @@ TYPES = {dtype: name for name, dtype in DTYPES.items()}
 DELTA = frozenset({"time_ns", "va", "start", "end", "id"})
 #: The filter `shuffle`: behind delta, the high bytes are zeros, or all ones.
 SHUFFLED = frozenset({"time_ns", "va"})
-#: of a window that is no larger than a plane of FRAME_ROWS; the level from which on dfast is used
-_PLANE_WINDOW_LOG, _DFAST_LEVEL = 16, 3
+#: 3 is slower and hardly smaller
+_LEVEL = 1
+#: of a window that is no larger than a plane of FRAME_ROWS
+_PLANE_WINDOW_LOG = 16
 _SMALL = 64  # Below this many bytes, a codec would only add its own header.
 
 
@@ -36,13 +38,11 @@ def zstd() -> Any:
     return zstd
 
 
-def encode(
-    array: NDArray[Any], *, delta: bool = False, shuffle: bool = False, level: int = 1, codec: str = "zstd"
-) -> list[Any]:
+def encode(array: NDArray[Any], *, delta: bool = False, shuffle: bool = False) -> list[Any]:
     """Encodes an array of u8, u16, u32, u64 or i64 as a COL.
 
     array: shape (n,). delta: store differences of neighbours, wrapping. shuffle: store the first bytes of all values,
-    then the second ones, and so on. level: the level of the codec. codec: "zstd", "zlib" or "none".
+    then the second ones, and so on.
     """
     kind = TYPES[array.dtype.newbyteorder("<").str]
     array = np.ascontiguousarray(array, dtype=DTYPES[kind])
@@ -55,34 +55,27 @@ def encode(
         array = differences
     nbytes, planes = array.nbytes, 0
     if nbytes < _SMALL:
-        codec = "none"
-    elif shuffle and array.itemsize > 1:
+        return [kind, chain, "none", nbytes, array.tobytes()]
+    if shuffle and array.itemsize > 1:
         chain.append(["shuffle"])
         planes = _used(array)
         array = _shuffled(array, planes)
-    data: Any = array.data
-    if codec == "zstd":
-        data = _zstd_frame(array, planes, level)
-    elif codec == "zlib":
-        data = zlib.compress(data, level)
-    else:
-        data = array.tobytes()
-    return [kind, chain, codec, nbytes, data]
+    return [kind, chain, "zstd", nbytes, _zstd_frame(array, planes)]
 
 
 #: The compressors of a thread: to make one takes longer than to compress a column of equal values.
 _of_thread = threading.local()
 
 
-def _zstd_frame(array: NDArray[Any], planes: int, level: int) -> bytes:
+def _zstd_frame(array: NDArray[Any], planes: int) -> bytes:
     """The array as one frame of zstd.
 
     A shuffled column is given plane by plane, each in a block of its own: a block has one Huffman table, which does not
     suit the noise of the lowest bytes and the few values of the next ones at once. Times become 7 to 9 % smaller.
     array: shape (n,), or (width, n) if it is shuffled. planes: how many of a shuffled column's planes are not zeros; 0
-    = it is not shuffled. level: the level, 1 to 19.
+    = it is not shuffled.
     """
-    made, key = _of_thread.__dict__, (level, planes > 0, array.itemsize)
+    made, key = _of_thread.__dict__, (planes > 0, array.itemsize)
     # Out of there while it is used: after an exception it may be in the middle of a frame.
     compressor = made.pop(str(key), None) or zstd().ZstdCompressor(options=_parameters(*key))
     compressor.set_pledged_input_size(array.nbytes)
@@ -92,17 +85,17 @@ def _zstd_frame(array: NDArray[Any], planes: int, level: int) -> bytes:
     return b"".join(parts)
 
 
-def _parameters(level: int, shuffled: bool, width: int) -> dict[Any, int]:
+def _parameters(shuffled: bool, width: int) -> dict[Any, int]:
     """The parameters of zstd.
 
     Wide columns that are not shuffled are instructions, which repeat: the strategy `dfast`, with a second hash table
     for long matches, halves their time, and they take a seventh of the room.
     """
     name = zstd().CompressionParameter
-    found = {name.compression_level: level}
+    found = {name.compression_level: _LEVEL}
     if shuffled:
         found[name.window_log] = _PLANE_WINDOW_LOG
-    elif width == 8 and level < _DFAST_LEVEL:
+    elif width == 8:
         found[name.strategy] = int(zstd().Strategy.dfast)
     return found
 
@@ -134,12 +127,9 @@ def _unshuffled(raw: NDArray[Any], width: int) -> NDArray[Any]:
     return of_values.reshape(-1)
 
 
-def encode_all(columns: Mapping[str, NDArray[Any]], level: int = 1) -> dict[str, list[Any]]:
+def encode_all(columns: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
     """The `c` of a body: each encoded column under its name."""
-    return {
-        name: encode(array, delta=name in DELTA, shuffle=name in SHUFFLED, level=level)
-        for name, array in columns.items()
-    }
+    return {name: encode(array, delta=name in DELTA, shuffle=name in SHUFFLED) for name, array in columns.items()}
 
 
 def decode(body: Body, n: int) -> NDArray[Any] | None:

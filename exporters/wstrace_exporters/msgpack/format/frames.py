@@ -25,14 +25,14 @@ def schema_rows(schema: Schema) -> list[list[str]]:
     return [[column.name, column.type, column.semantic] for column in schema.columns if not column.derived]
 
 
-def pack_strings(ids: NDArray[Any], names: list[str], level: int = 1) -> bytes:
+def pack_strings(ids: NDArray[Any], names: list[str]) -> bytes:
     """STRINGS: the names with these ids."""
-    return packb({"n": len(names), "c": col.encode_all({"id": ids.astype("<u4")}, level), "s": list(map(text, names))})
+    return packb({"n": len(names), "c": col.encode_all({"id": ids.astype("<u4")}), "s": list(map(text, names))})
 
 
-def pack_rows(header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]], level: int = 1) -> bytes:
+def pack_rows(header: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> bytes:
     """EVENTS, MAPPINGS or SNAPSHOT: rows of a stream; the header holds all keys but `c`, see FORMAT.md."""
-    return packb({**header, "c": col.encode_all(columns, level)})
+    return packb({**header, "c": col.encode_all(columns)})
 
 
 @dataclass(slots=True)

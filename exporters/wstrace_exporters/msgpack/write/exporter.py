@@ -95,7 +95,6 @@ class MsgpackExporter(FileExporter):
         keep: how many of the newest parts remain on the disk; 0 = all.
         force: whether to overwrite an existing file.
         resume: whether to continue an unfinished trace.
-        level: the compression level of zstd, 1 to 19.
         folder: the local folder of parts that wait for an upload; "" = the object's name with `.upload`, here.
         upload_seconds: how long the end waits for uploads.
 
@@ -118,12 +117,9 @@ class MsgpackExporter(FileExporter):
         keep: int = 0,
         force: bool = False,
         resume: bool = False,
-        level: int = 1,
         folder: str = "",
         upload_seconds: float = 30.0,
     ) -> None:
-        if not 1 <= level <= 19:
-            raise UsageError(f"msgpack:level={level} is not from 1 to 19")
         if keep < 0 or rotate_bytes < 0 or rotate_seconds < 0:
             raise UsageError("msgpack: keep, rotate_bytes and rotate_seconds are 0 or more")
         self._uploads: Uploads | None = None
@@ -139,7 +135,7 @@ class MsgpackExporter(FileExporter):
             rotate_bytes, rotate_seconds = rotate_bytes or _PART_BYTES, rotate_seconds or _PART_SECONDS
             self._folder = folder or path.rpartition("/")[2] + ".upload"
             self.close_seconds = upload_seconds + _END_SECONDS
-        self.path, self._level, self._force, self._resume = path, level, force, resume
+        self.path, self._force, self._resume = path, force, resume
         self._sync, self._rotate, self._upload_seconds = fsync, (rotate_bytes, rotate_seconds, keep), upload_seconds
 
     def start(self, context: Context) -> None:
@@ -158,7 +154,7 @@ class MsgpackExporter(FileExporter):
         self._parts = Parts(path, command=context.info.command, like=_recorded_header(context), force=self._force,
                             resume=self._resume, rotate_bytes=size, rotate_seconds=seconds, keep=keep,
                             sync=self._sync)  # fmt: skip
-        self._writer = TraceWriter(self._parts, context.strings, level=self._level)
+        self._writer = TraceWriter(self._parts, context.strings)
         if context.info.recorded:
             for at, wall in context.info.clock.marks:
                 self._writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})

@@ -46,7 +46,6 @@ class FlightRecorder(FileExporter):
         ring_bytes: how much of the disk the kept records may take, and an eighth more; it goes before `keep`.
         recordings: how many of the newest recordings remain; 0 = all.
         answers: whether each recording's answer is printed, and where.
-        level: the compression level of zstd, 1 to 19.
 
     Raises:
         UsageError: an option is out of range.
@@ -64,14 +63,11 @@ class FlightRecorder(FileExporter):
         ring_bytes: int = 256 << 20,
         recordings: int = 10,
         answers: Literal["stderr", "stdout", "no"] = "stderr",
-        level: int = 1,
     ) -> None:
-        if keep <= 0 or ring_bytes <= 0 or recordings < 0 or not 1 <= level <= 19:
-            raise UsageError(
-                "flight_recorder: keep and ring_bytes are above 0, recordings is 0 or more, level is 1 to 19"
-            )
+        if keep <= 0 or ring_bytes <= 0 or recordings < 0:
+            raise UsageError("flight_recorder: keep and ring_bytes are above 0, recordings is 0 or more")
         self._path, self._keep, self._bytes, self._recordings = path, keep, ring_bytes, recordings
-        self._to, self._level = answers, level
+        self._to = answers
         self._answers: dict[Future[None], str] = {}  # those to come -> the path of the recording
         self._due: deque[tuple[float, Firing]] = deque()  # since when, by time.monotonic()
         self._seen_ns = 0  # the time of the latest fault
@@ -84,7 +80,7 @@ class FlightRecorder(FileExporter):
 
         self._context = context
         stem = self._path.removesuffix(".wst") if self._path else _default_name(context)
-        self._writer = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes, level=self._level)
+        self._writer = Ring(stem, context, seconds=self._keep, n_bytes=self._bytes)
         self._reporter = ThreadPoolExecutor(1, "wstrace-answer", _lower_priority)
 
     def export(self, batch: Batch) -> None:

@@ -40,11 +40,11 @@ class Ring(TraceWriter):
     in its last part describe it. Only a recording is synced to the disk: a machine that loses its power loses the ring,
     in which nothing was recorded so far.
     stem: of the paths of recordings, which are STEM-1.wst, STEM-2.wst ...; names that exist are passed over. context:
-    the session's. seconds: for how long records are kept. n_bytes: how much of the disk they may take at most. level:
-    the compression level of zstd. Raises OutputError: the first part cannot be created.
+    the session's. seconds: for how long records are kept. n_bytes: how much of the disk they may take at most. Raises
+    OutputError: the first part cannot be created.
     """
 
-    def __init__(self, stem: str, context: Context, *, seconds: float, n_bytes: int, level: int = 1) -> None:
+    def __init__(self, stem: str, context: Context, *, seconds: float, n_bytes: int) -> None:
         self._stem, self._context, self._seconds, self._most_bytes = stem, context, seconds, n_bytes
         self._free_numbers = itertools.count(1)
         self._names_of = _NamesOf(context.strings)
@@ -59,7 +59,7 @@ class Ring(TraceWriter):
             sync="never",  # what is let go again need not reach the disk: the parts of a recording are synced
             ledger=self._count,
         )
-        super().__init__(parts, context.strings, level=level)
+        super().__init__(parts, context.strings)
 
     def _begin_part(self) -> None:
         super()._begin_part()

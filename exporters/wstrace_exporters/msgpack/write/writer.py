@@ -195,14 +195,12 @@ class TraceWriter:
     """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
 
     parts: the first part, and what opens each further one. strings: the session's dictionary, for the codes in `str`
-    columns. level: the compression level of zstd; 1 is the measured optimum: 3 is slower and hardly smaller. mappings:
-    how many mappings are held, so that later parts repeat those that they need.
+    columns. mappings: how many mappings are held, so that later parts repeat those that they need.
     """
 
-    def __init__(self, parts: Parts, strings: Dictionary, *, level: int = 1, mappings: int = HELD_MAPPINGS) -> None:
+    def __init__(self, parts: Parts, strings: Dictionary, *, mappings: int = HELD_MAPPINGS) -> None:
         self._parts = parts
         self._strings = strings
-        self._level = level
         self._gathered: dict[str, list[Batch]] = {}  # stream -> batches that wait to become a frame
         self._gathered_rows: Counter[str] = Counter()
         self._since = 0.0  # when the first of them came
@@ -353,7 +351,7 @@ class TraceWriter:
                 window = (int(times.min()), int(times.max()))
             kind = MAPPINGS if name == MAPPING.name else EVENTS
             header = {"s": name, "n": n, "t": list(window), "lost": lost}
-        body, among = frames.pack_rows(header, columns, self._level), 0
+        body, among = frames.pack_rows(header, columns), 0
         if pids is not None and pids.dtype == "<u4":
             among = pid_set(pids)
         written = self._sink.append(kind, body, stream=name, n=n, t=window, pids=among)
@@ -424,7 +422,7 @@ class TraceWriter:
         self._names.characters += sum(map(len, names))
         sums = np.cumsum(list(map(len, names))) // _STRINGS_CHARS
         for start, end in pairwise([0, *(np.flatnonzero(np.diff(sums)) + 1).tolist(), len(names)] if names else []):
-            body = frames.pack_strings(codes[start:end], names[start:end], self._level)
+            body = frames.pack_strings(codes[start:end], names[start:end])
             if not self._sink.append(STRINGS, body):
                 self._names.forget(codes[start:end])
 
