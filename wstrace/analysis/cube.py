@@ -60,7 +60,6 @@ Columns = Mapping[str, "NDArray[Any]"]
 #: else a sampled native one; how says how it is known. place is the instruction of what has no stack of Python.
 #: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction, parts no cells.
 KEYS = ("process", "tid", "file", "kind", "cgroup", "pc_file", "stack", "how", "place", "reason", "pc_mapping")
-#: About how much of a measure stands for a page, by its unit: what counts little is forgotten first.
 #: The cell of all combinations past the limit.
 OTHER = 0
 #: Rows of which the hashes are computed at once: they stay in the cache.

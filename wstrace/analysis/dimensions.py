@@ -16,7 +16,7 @@ from wstrace.analysis.own import package_of
 from wstrace.analysis.stack_views import Label as Label
 from wstrace.analysis.stack_views import StackBy, line_of_native, whole
 from wstrace.analysis.symbols import OFFSET
-from wstrace.analysis.tally import combinations
+from wstrace.analysis.tally import combinations, numbered
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.hookspecs import Dimension
@@ -247,7 +247,7 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
         rows, of, other = _combined(cube, leaf, place, np.where((leaf != 0) | (place != 0), 0, cube.key("pc_file")))
         stacked = np.flatnonzero(leaf[rows] != 0)
         found = [Label("")] * len(rows)
-        leaves, which = np.unique(leaf[rows[stacked]], return_inverse=True)
+        leaves, which = numbered(leaf[rows[stacked]])
         if len(leaves):
             named = names.views.labels(view, leaves)
             for row, at in zip(stacked.tolist(), which.tolist(), strict=True):

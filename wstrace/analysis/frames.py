@@ -22,7 +22,7 @@ from wstrace.analysis.own import (
     short_path,
 )
 from wstrace.analysis.symbols import UNKNOWN, Symbolizer
-from wstrace.analysis.tally import combinations
+from wstrace.analysis.tally import combinations, distinct, numbered
 from wstrace.interfaces import Place, SourceLine
 from wstrace.schema import (
     FRAME_CUT,
@@ -165,7 +165,7 @@ class Frames:
         kinds, found = tree.column("kind"), np.zeros(len(tree.column("kind")), np.uint8)
         for kind, (column, known) in self._tables.items():
             rows = np.flatnonzero(kinds == kind)
-            values, which = np.unique(tree.column(column)[rows], return_inverse=True)
+            values, which = numbered(tree.column(column)[rows])
             origins = [known.get(value, (Origin.NONE, ""))[0] for value in values.tolist()]
             found[rows] = np.array(origins, np.uint8)[which]
         return found
@@ -203,17 +203,17 @@ class Frames:
         self._classified, ids = len(tree), tree.ids()
         python = ids[tree.column("kind")[ids] == FRAME_PYTHON]
         files, functions = tree.column("file")[python], tree.column("function")[python]
-        names, which = np.unique(functions, return_inverse=True)
+        names, which = numbered(functions)
         modules = np.array([tree.text(code) == "<module>" for code in names.tolist()], np.bool_)
         not_only_module = set(files[~modules[which]].tolist())
         outermost = set(files[modules[which] & (tree.column("parent")[python] == 0)].tolist())
-        codes = np.unique(files).tolist()
+        codes = distinct(files).tolist()
         seen = (SourceFile(tree.text(code), code not in not_only_module, code in outermost) for code in codes)
         of_file = dict(zip(codes, self._rule.origins(seen), strict=True))
         kinds = tree.column("kind")[ids]
-        functions = np.unique(tree.column("function")[ids[kinds == FRAME_JIT]])
+        functions = distinct(tree.column("function")[ids[kinds == FRAME_JIT]])
         self._of_jit = {code: jit_function(tree.text(code), self._rule) for code in functions.tolist()}
-        native = np.unique(tree.column("mapping")[ids[kinds == FRAME_NATIVE]])
+        native = distinct(tree.column("mapping")[ids[kinds == FRAME_NATIVE]])
         self._tables = {
             FRAME_PYTHON: ("file", of_file),
             FRAME_JIT: ("function", {code: (jit.origin, jit.package) for code, jit in self._of_jit.items()}),

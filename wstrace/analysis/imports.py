@@ -22,6 +22,7 @@ from wstrace.analysis.frames import reason
 from wstrace.analysis.own import short_path, slashed
 from wstrace.analysis.report import Report, report
 from wstrace.analysis.stack_views import IMPORT_SYSTEM, any_that_begins
+from wstrace.analysis.tally import numbered
 from wstrace.errors import Unavailable, UsageError
 from wstrace.hookspecs import Dimension
 from wstrace.schema import FRAME_CUT, FRAME_NATIVE
@@ -149,11 +150,11 @@ def _labels(cube: Cube) -> Labels:
     """The labels of cells: the names of the imports that their stacks are in, the outermost first."""
     tree, stack, how = cube.names.tree, cube.names.tree.known(cube.key("stack")), cube.key("how")
     stack[tree.column("kind")[stack] == FRAME_NATIVE] = 0
-    leaves, which = np.unique(stack, return_inverse=True)
+    leaves, which = numbered(stack)
     imports, of_leaf = _imports(tree, leaves)
     of_cell = of_leaf[which]
     paths = _paths(tree, imports, _extensions(cube, of_cell))
-    hows, of_how = np.unique(how, return_inverse=True)
+    hows, of_how = numbered(how)
     of = np.where(stack == 0, len(paths) + of_how, of_cell)
     texts = [*(path or (NOT_IMPORTING,) for path in paths), *((reason(one),) for one in hows.tolist())]
     return Labels(of, [Label(path[-1], "\n".join(name.replace("\n", " ") for name in path)) for path in texts])

@@ -13,6 +13,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, module_origin
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
+from wstrace.analysis.tally import numbered
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context
 from wstrace.plugins import default_plugins
@@ -228,7 +229,7 @@ class Names:
 
     def own_code(self, files: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each code is that of a file with the program's own native code."""
-        codes, which = np.unique(files, return_inverse=True)
+        codes, which = numbered(files)
         new = set(codes.tolist()).difference(self._own)
         self._own.update((code, module_origin(self.text(code), self.rule)[0] == Origin.OWN) for code in new)
         own = [self._own[code] for code in codes.tolist()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import distinct, numbered
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import log
 from wstrace.interfaces import Context, MappedFile, Place
@@ -176,7 +176,7 @@ class Symbolizer:
                 index[where[part]] = len(places)
                 places.append(path)
                 continue
-            distinct_offsets, which = np.unique(offsets[part], return_inverse=True)
+            distinct_offsets, which = numbered(offsets[part])
             index[where[part]] = len(places) + which
             first = part[0]
             mapped = MappedFile(

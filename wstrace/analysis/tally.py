@@ -1,4 +1,7 @@
-"""Counting by columns: `distinct` finds values, `combinations` those of several columns, `group` counts them."""
+"""Counting by columns: `distinct` finds values, `combinations` those of several columns, `group` counts them.
+
+np.unique would do for most of it, but it imports numpy.ma, which costs 12 ms of a start.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Up to this size, values are marked in an array from the smallest to the largest; wider ranges are sorted.
-_DENSE = 1 << 16
-#: Rows per step: their index arrays (64 KiB) stay in the cache, which halves the cost of a row
-_ROWS = 1 << 13
-#: Up to so many combinations of all values between the smallest and the largest, these are counted without a look at
-#: which of them occur: that takes half of the time of `group`.
-_FEW = 1 << 11
-
 #: Codes below this are made dense by a table of as many entries, which takes a tenth of the time of sorting them; but
 #: not where there are fewer rows than one for so many entries.
 _TABLE, _SPARSE = 1 << 22, 32
@@ -26,32 +21,10 @@ _SLOTS = 16
 MIX = 0x9E37_79B9_7F4A_7C15
 
 
-def _slots(column: NDArray[Any]) -> tuple[NDArray[Any], int, NDArray[np.intp], NDArray[np.intp]]:
-    """The distinct values of a column and the slots that stand for them: small integers.
-
-    These are the column itself, or the index of each row's value among the distinct ones; the number to subtract from
-    it for the slot of a row; the slots that occur, ascending; and the value of the column at each of them.
-
-    Codes and ids are small or close together, so marking them in an array replaces a sort at a tenth of its cost.
-    """
-    low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
-    if high - low >= max(_DENSE, 4 * len(column)):
-        values, stand_in = np.unique(column, return_inverse=True)
-        return stand_in, 0, np.arange(len(values)), values.astype(np.intp)
-    present = np.ones(high - low + 1, np.bool_)
-    if high > low:
-        present[:] = False
-        for start in range(0, len(column), _ROWS):
-            present[column[start : start + _ROWS].astype(np.intp) - low] = True
-    slots = np.flatnonzero(present)
-    return column, low, slots, slots + low
-
-
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The distinct values of integers, ascending, shape (k,). Runs of equal ones cost next to nothing.
 
-    np.unique returns the same, but takes 9 to 30 times as long for a million integers (numpy 2.4), and it imports
-    numpy.ma, which costs 12 ms of a start.
+    np.unique returns the same, but takes 9 to 30 times as long for a million integers (numpy 2.4).
     """
     values = values.reshape(-1)
     if len(values):
@@ -63,68 +36,6 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[list[NDArray[np.intp]], NDArray[Any]]:
-    """The distinct combinations of the columns' rows and how often each occurs; 10 to 20 ns per row.
-
-    columns: integers (as wide as i64 holds), each shape (n,). weights: the count of each row instead of 1, shape (n,);
-    sums are exact up to 2**53. Returns one array of values per column, each shape (k,), in ascending order of the
-    combination; the counts, i64 (k,).
-    """
-    n, cells = len(columns[0]), 1
-    values_of: list[NDArray[np.intp]] = []
-    # The digits of a mixed-radix number, last column first: a digit for each slot, or what each slot is multiplied by.
-    parts: list[tuple[NDArray[Any], int, NDArray[np.intp] | int]] = []
-    for column in reversed(columns):
-        # A column of the kernel's own rows is strided. It is read three times, so it is made contiguous once.
-        column = np.ascontiguousarray(column)
-        low, high = (int(column.min()), int(column.max())) if n else (0, 0)
-        if cells * (high - low + 1) <= _FEW:
-            values = np.arange(low, high + 1)
-            if high > low:
-                parts.append((column, low, cells))
-            values_of.append(values)
-            cells *= len(values)
-            continue
-        stand_in, low, slots, values = _slots(column)
-        if len(values) > 1:
-            digit = np.zeros(slots[-1] + 1, np.intp)
-            digit[slots] = np.arange(len(values)) * cells
-            parts.append((stand_in, low, digit))
-        values_of.append(values)
-        cells *= max(len(values), 1)
-
-    def cell(rows: slice) -> NDArray[np.intp]:
-        """Each row's combination as one number below `cells`."""
-        number = np.zeros(len(columns[0][rows]), np.intp)
-        for stand_in, low, digit in parts:
-            slots = stand_in[rows].astype(np.intp) - low
-            number += slots * digit if isinstance(digit, int) else digit.take(slots)
-        return number
-
-    occurs: NDArray[Any]
-    counts: NDArray[Any]
-    if cells == 1 and n:
-        occurs, counts = np.zeros(1, np.intp), np.array([n if weights is None else weights.sum()])
-    elif cells <= max(_DENSE, n):
-        rows_of, sums = np.zeros(cells, np.int64), np.zeros(cells)
-        for start in range(0, n, _ROWS):
-            rows = slice(start, start + _ROWS)
-            numbers = cell(rows)
-            rows_of += np.bincount(numbers, minlength=cells)
-            if weights is not None:
-                sums += np.bincount(numbers, weights[rows], cells)
-        occurs = np.flatnonzero(rows_of)
-        counts = (rows_of if weights is None else sums)[occurs]
-    else:
-        occurs, inverse = np.unique(cell(slice(None)), return_inverse=True)
-        counts = np.bincount(inverse, weights)
-    found = []
-    for values in values_of:
-        occurs, index = np.divmod(occurs, max(len(values), 1))
-        found.append(values[index])
-    return found[::-1], counts.astype(np.int64)
-
-
 def begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each row differs from the one before it in any of these columns of shape (n,); the first row does."""
     new = np.ones(len(columns[0]), np.bool_)
@@ -134,13 +45,30 @@ def begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     return new
 
 
+def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The distinct values of integers, ascending, and for each value the index of its own, shape (n,)."""
+    first = np.flatnonzero(begins(values))
+    found = distinct(values[first])
+    return found, np.repeat(found.searchsorted(values[first]), np.diff(first, append=len(values)))
+
+
+def rows_of_each(values: NDArray[Any]) -> list[tuple[int, NDArray[np.intp]]]:
+    """The distinct values of integers, ascending, each with its rows in rising order."""
+    found, which = numbered(values)
+    if len(found) < 2:
+        return [(value, np.arange(len(values))) for value in found.tolist()]
+    which = which.astype(np.uint16) if len(found) <= 1 << 16 else which  # numpy sorts 16 bits by radix
+    ends = np.cumsum(np.bincount(which))
+    return list(zip(found.tolist(), np.split(np.argsort(which, kind="stable"), ends[:-1]), strict=True))
+
+
 def combinations(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
     """One row of each combination of values in these columns, shape (n,), and which of these each row has.
 
     The columns hold integers or bools. Rows that equal the one before them cost little: pages and faults come in runs.
     """
     n = len(columns[0])
-    first = np.flatnonzero(begins(*columns)) if n else np.zeros(0, np.intp)
+    first = np.flatnonzero(begins(*columns))
     code = np.zeros(len(first), np.int64)
     for column in columns:
         values = _dense(column[first].astype(np.uint8) if column.dtype == np.bool_ else column[first])
@@ -149,6 +77,15 @@ def combinations(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.i
     rows = np.zeros(int(code.max(initial=-1)) + 1, np.intp)
     rows[code] = first
     return rows, np.repeat(code.astype(np.int32), np.diff(first, append=n))
+
+
+def group(*columns: NDArray[Any], weights: NDArray[Any] | None = None) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+    """The distinct combinations of the columns' rows, one array a column, shape (k,), ascending; how often each occurs.
+
+    weights: the count of each row instead of 1, shape (n,); sums are exact up to 2**53.
+    """
+    rows, which = combinations(*columns)
+    return [column[rows] for column in columns], np.bincount(which, weights, len(rows)).astype(np.int64)
 
 
 def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -160,17 +97,13 @@ def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
         there[values] = True
         dense: NDArray[np.int64] = np.cumsum(there, dtype=np.int32)[values].astype(np.int64) - 1
         return dense
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return numbered(values)[1].astype(np.int64)
 
 
 class Numbers:
-    """Gives each distinct value of 64 bits a number from 1 on, in the order in which they come; 0 is 0.
+    """Gives each distinct value of 64 bits a number from 1 on, in the order in which they come; 0 is 0."""
 
-    most: how many numbers there are; further values have the number 0.
-    """
-
-    def __init__(self, most: int = 1 << 32) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self.clear(np.zeros(0, np.uint64))
 
     def clear(self, values: NDArray[np.uint64]) -> None:
@@ -189,7 +122,7 @@ class Numbers:
             return found, other
         own, slot = values[other], slots[other]
         some = distinct(own)
-        new = some[~self._known(some)][: self._most - len(self._ordered)]
+        new = some[self._ordered.take(self._ordered.searchsorted(some), mode="clip") != some]
         first = np.zeros(len(new), np.intp)
         if len(new):
             place = new.searchsorted(own)
@@ -198,11 +131,7 @@ class Numbers:
             at, numbers = self._ordered.searchsorted(new), np.arange(len(new), dtype=np.uint32)
             self._numbers = np.insert(self._numbers, at, numbers + len(self._ordered))
             self._ordered = np.insert(self._ordered, at, new)
-        number = np.where(self._known(own), self._numbers.take(self._ordered.searchsorted(own), mode="clip"), 0)
+        number = self._numbers[self._ordered.searchsorted(own)]
         self._last[slot], self._at[slot] = own, number  # of several at a slot the last one takes it
         found[other] = number
         return found, first
-
-    def _known(self, values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        known: NDArray[np.bool_] = self._ordered.take(self._ordered.searchsorted(values), mode="clip") == values
-        return known

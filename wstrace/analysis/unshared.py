@@ -16,7 +16,7 @@ from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
 from wstrace.analysis.report import Report, completeness
-from wstrace.analysis.tally import begins
+from wstrace.analysis.tally import begins, numbered
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON, PAGE_EXCLUSIVE
 from wstrace.table import Recorded
 from wstrace.text import duration, plural, size, unit_of
@@ -78,7 +78,7 @@ class Unshared:
     def forks(self) -> list[dict[str, Any]]:
         """Each fork with copies, the largest first: child, parent, pid of the child, time_ns, copied, at_the_end."""
         losses, inputs = self.of.history.losses, self.of.inputs
-        forks, of = np.unique(self._fork, return_inverse=True)
+        forks, of = numbered(self._fork)
         copied, end = (np.bincount(of, one, len(forks)).astype(np.intp) for one in self._bytes.values())
         found = []
         for at, fork in enumerate(forks.tolist()):
@@ -217,7 +217,7 @@ def at_the_end(inputs: Inputs) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
 
 def _outermost(tree: CallTree, stacks: NDArray[Any]) -> NDArray[np.int64]:
     """A number of the outermost function of each stack; 0 = it has no stack, -1 = its outer frames were cut."""
-    leaves, which = np.unique(stacks, return_inverse=True)
+    leaves, which = numbered(stacks)
     ids, at = tree.stacks(tree.known(leaves))
     has = at[1:] > at[:-1]
     root = ids[at[1:][has] - 1]

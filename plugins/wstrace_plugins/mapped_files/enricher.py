@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from wstrace.analysis.tally import rows_of_each
 from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
@@ -19,15 +20,13 @@ from wstrace_plugins.os import backend
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Rows = NDArray[Any] | slice
+    Groups = list[tuple[int, NDArray[np.intp]]]
 
 #: address_space rows that may be held back while no batch of records needs them; more are applied at once
 _MOST_PENDING = 16_384
 #: the longest, in ns, for which what ended is known for the sake of records that are held
 _MOST_HELD_NS = 60_000_000_000
 
-#: Linux pids are below this (PID_MAX_LIMIT), where a lookup table is cheaper than sorting
-_PID_TABLE = 1 << 22
 #: the mappings of a process are listed at most so often, and the reading takes at most this share of the time
 _LISTING_NS, _SHARE = 100_000_000, 20
 
@@ -144,14 +143,14 @@ class MappedFiles(Enricher):
 
     def _ids_at(self, pids: NDArray[Any], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """The ids of the mappings at addresses of processes at times: see Context.mappings_at()."""
-        ids: NDArray[Any] = self._look_up(_by_pid(pids), addresses, times)[0]
+        ids: NDArray[Any] = self._look_up(rows_of_each(pids), addresses, times)[0]
         return ids
 
     def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The columns that name the mappings and files of addresses and instructions."""
         n = len(batch)
         times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else np.full(n, batch.window[1], "<u8")
-        groups = _by_pid(np.ascontiguousarray(batch["pid"]) if "pid" in batch else np.zeros(n, "<u4"))
+        groups = rows_of_each(batch["pid"] if "pid" in batch else np.zeros(n, "<u4"))
         columns: dict[str, NDArray[Any]] = {}
         if "va" in batch:
             columns = self._found(groups, batch["va"], times, "va")
@@ -164,18 +163,16 @@ class MappedFiles(Enricher):
         """The columns that name the mappings and files of runs of pages."""
         part = batch.snapshot or SnapshotPart(time_ns=batch.window[1])
         times = np.full(len(batch), part.time_ns, "<u8")
-        return self._found([(part.pid, slice(None))], batch["start"], times, batch.schema.name)
+        return self._found([(part.pid, np.arange(len(batch)))], batch["start"], times, batch.schema.name)
 
-    def _found(
-        self, groups: list[tuple[int, Rows]], column: NDArray[Any], times: NDArray[Any], who: str
-    ) -> dict[str, NDArray[Any]]:
+    def _found(self, groups: Groups, column: NDArray[Any], times: NDArray[Any], who: str) -> dict[str, NDArray[Any]]:
         """Mapping, file and kind of each address; those of live processes that lie nowhere are listed again."""
         addresses = np.ascontiguousarray(column, "<u8")
         found = self._look_up(groups, addresses, times)
         missing = found[0] == 0
         if self._alive and missing.any():
             for pid, rows in groups:
-                own = np.flatnonzero(missing) if isinstance(rows, slice) else rows[missing[rows]]
+                own = rows[missing[rows]]
                 if len(own) and self._list(pid, addresses[own], times[own]):
                     found[:, own] = self._spaces.process(pid).find(addresses[own], times[own])
             missing = found[0] == 0
@@ -185,10 +182,10 @@ class MappedFiles(Enricher):
         mapping, file, kind = found
         return {"mapping": mapping, "file": file, "kind": kind.astype("u1")}
 
-    def _look_up(self, groups: list[tuple[int, Rows]], addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
+    def _look_up(self, groups: Groups, addresses: NDArray[Any], times: NDArray[Any]) -> NDArray[Any]:
         """What lay at each address at its time: id, file and kind, u4, shape (3, n).
 
-        groups: the rows of each pid, as _by_pid() gives them. addresses: u64, shape (n,). times: ns, shape (n,).
+        groups: the rows of each pid, as rows_of_each() gives them. addresses: u64, shape (n,). times: ns, shape (n,).
         """
         if len(groups) == 1:
             return self._spaces.process(groups[0][0]).find(addresses, times)
@@ -251,24 +248,6 @@ class MappedFiles(Enricher):
                 arrays["build_id"] = np.array(build_ids(self._backend(), rows, strings), "<u4")
             window = (int(arrays["time_ns"].min()), int(arrays["time_ns"].max()))
             yield Batch(MAPPING, arrays, window=window, source=batch.source if batch else self.name, strings=strings)
-
-
-def _by_pid(pids: NDArray[Any]) -> list[tuple[int, Rows]]:
-    """The distinct pids, each with its rows: a slice when there is only one pid, else indices in rising order."""
-    if not len(pids) or (pids == pids[0]).all():
-        return [(int(pid), slice(None)) for pid in pids[:1]]
-    if int(pids.max()) < _PID_TABLE:
-        table = np.zeros(int(pids.max()) + 1, "<u4")
-        table[pids] = 1
-        unique = np.flatnonzero(table)
-        table[unique] = np.arange(len(unique))
-        slots = table[pids]
-    else:
-        unique, slots = np.unique(pids, return_inverse=True)
-    slots = slots.astype("<u2") if len(unique) <= 1 << 16 else slots  # numpy sorts 16 bits by radix
-    order = np.argsort(slots, kind="stable")
-    ends = np.cumsum(np.bincount(slots, minlength=len(unique)))
-    return list(zip(unique.tolist(), np.split(order, ends[:-1]), strict=True))
 
 
 def build_ids(system: Any, rows: Iterable[MappingRow], strings: Dictionary) -> list[int]:

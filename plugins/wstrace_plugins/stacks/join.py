@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import distinct, rows_of_each
 from wstrace.batch import Batch
 
 #: samples that wait for their row; threads of which the rows since their last sample are counted
@@ -67,16 +67,14 @@ class Join:
 
     def rows(self, batch: Batch) -> Joined:
         """The rows of a batch of `page_fault`, which are in order of time, to which samples belong."""
-        tids, slots = _threads(batch["tid"])
-        order = np.argsort(slots, kind="stable")
-        ends = np.cumsum(np.bincount(slots, minlength=len(tids)))
+        threads = rows_of_each(batch["tid"])
         times, pc, va = (np.ascontiguousarray(batch[name]) for name in ("time_ns", "pc", "va"))
         waiting, came = self.waiting, np.zeros(len(self.waiting.tid), bool)
         found_rows, samples, weights = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], [np.zeros(0, np.int64)]
         sampled = {*distinct(waiting.tid).tolist()}
-        if len(self._since) + len(tids) > MOST_THREADS:
+        if len(self._since) + len(threads) > MOST_THREADS:
             self._since.clear()
-        for tid, rows in zip(tids.tolist(), np.split(order, ends[:-1]), strict=True):
+        for tid, rows in threads:
             since = self._since.get(tid, 0)
             if tid in sampled:
                 own = np.flatnonzero(waiting.tid == tid)
@@ -95,11 +93,3 @@ class Join:
         self.waiting = waiting.take(~came)
         weight = np.minimum(np.concatenate(weights), 0xFFFF_FFFF).astype("<u4")
         return Joined(np.concatenate(found_rows), waiting.take(np.concatenate(samples)), weight)
-
-
-def _threads(tid: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """The distinct threads, sorted, and for each row the index of its own."""
-    if len(tid) and (tid == tid[0]).all():
-        return tid[:1], np.zeros(len(tid), np.intp)
-    tids, slots = np.unique(tid, return_inverse=True)
-    return tids, slots.astype(np.uint16) if len(tids) <= 1 << 16 else slots  # numpy sorts 16 bits by radix

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from wstrace import schema
+from wstrace.analysis.tally import combinations
 from wstrace.batch import Batch, Dictionary
 from wstrace.clock import now_ns
 from wstrace.text import printable, size
@@ -78,6 +79,12 @@ class WorkingSet:
         ]))  # fmt: skip
 
     @property
+    def kinds(self) -> NDArray[Any]:
+        """The kind of each mapping, an index into schema.KINDS, shape (n,)."""
+        kinds: NDArray[Any] = (self.mappings["flags"] >> schema.KIND_SHIFT) & 15
+        return kinds
+
+    @property
     def resident(self) -> NDArray[Any]:
         """Mask of the runs that count as resident, shape (n,)."""
         mask: NDArray[Any] = (self.runs["flags"] & schema.NOT_RESIDENT) == 0
@@ -115,7 +122,7 @@ class WorkingSet:
     @property
     def tables(self) -> NDArray[Any]:
         """Mask of the runs that are page tables, shape (n,)."""
-        kernel = (self.mappings["flags"][self.runs["row"]] >> schema.KIND_SHIFT) & 15 == schema.KIND_KERNEL
+        kernel = self.kinds[self.runs["row"]] == schema.KIND_KERNEL
         mask: NDArray[Any] = kernel & ((self.runs["flags"] & (schema.PAGE_EXCLUSIVE | schema.PAGE_SHARED)) == 0)
         return mask
 
@@ -135,34 +142,26 @@ class WorkingSet:
             what: module = the file or `[heap]`, `[stack]`, `[anon]`; mapping = each range of addresses; kind = file,
                 anon, heap, stack, shared memory ...
         """
-        kinds = (self.mappings["flags"] >> schema.KIND_SHIFT) & 15
+        kinds = self.kinds
         keys = {"module": self.mappings["file"], "mapping": np.arange(len(kinds)), "kind": kinds}[what]
-        groups, first, of_mapping = np.unique(keys, return_index=True, return_inverse=True)
-        sizes = (self.mappings["end"] - self.mappings["start"]).astype(np.float64)
-        mapped = np.bincount(of_mapping, sizes, len(groups))
-        weights = np.where(self.resident, self.runs["pages"], 0) * float(self.page_size)
+        rows, of_mapping = combinations(keys)
         of_run = of_mapping[self.runs["row"]]
-        resident = np.bincount(of_run, weights, len(groups))
+        weights = np.where(self.resident, self.runs["pages"], 0) * float(self.page_size)
         exclusive = (self.runs["flags"] & schema.PAGE_EXCLUSIVE) != 0
-        private = np.bincount(of_run, np.where(exclusive, weights, 0), len(groups))
-        tables = np.bincount(of_run, np.where(self.tables, weights, 0), len(groups))
+        resident, private, tables = (
+            np.bincount(of_run, one, len(rows)) for one in (weights, weights * exclusive, weights * self.tables)
+        )
+        mapped = np.bincount(of_mapping, self.mappings["end"] - self.mappings["start"], len(rows))
         owners = [
-            Owner(
-                self._group_name(what, int(row)),
-                schema.KINDS[int(kinds[row])] if int(kinds[row]) < len(schema.KINDS) else schema.KINDS[0],
-                int(resident[i]),
-                int(private[i]),
-                int(mapped[i]),
-                int(tables[i]),
-            )
-            for i, row in enumerate(first)
+            Owner(self._group_name(what, row), schema.KINDS[kinds[row]], *map(int, sizes))
+            for row, *sizes in zip(rows.tolist(), resident, private, mapped, tables, strict=True)
         ]
         return sorted(owners, key=lambda owner: (-owner.resident, owner.name))
 
     def _group_name(self, what: By, row: int) -> str:
         """The name of the group that the mapping in that row is in."""
         if what == "kind":
-            return schema.KINDS[min(int(self.mappings["flags"][row]) >> schema.KIND_SHIFT & 15, len(schema.KINDS) - 1)]
+            return schema.KINDS[self.kinds[row]]
         if what == "module":
             return self.owner(row)
         start, end = int(self.mappings["start"][row]), int(self.mappings["end"][row])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wstrace.analysis.composition import Past
 from wstrace.analysis.names import Processes
 from wstrace.analysis.symbols import label_of, symbolizer_of
+from wstrace.analysis.tally import numbered
 from wstrace.batch import Batch
 from wstrace.schema import (
     DTYPES,
@@ -139,7 +140,7 @@ def processes_batch(trace: TraceFile) -> Batch:
     numbers, rows = Processes(_HOSTS), trace.processes
     absent = np.zeros(len(rows), "<u8")
     pid, tid, event, time = (rows.columns.get(name, absent) for name in ("pid", "tid", "event", "time_ns"))
-    every, at = np.unique(numbers.numbers(rows.columns.get("host"), pid), return_inverse=True)
+    every, at = numbered(numbers.numbers(rows.columns.get("host"), pid))
     found: dict[str, NDArray[Any]] = {c.name: np.zeros(len(every), DTYPES[c.type]) for c in PROCESSES.columns}
     found["pid"][at], found["code"][:] = pid, -1
     order = np.argsort(time, kind="stable")

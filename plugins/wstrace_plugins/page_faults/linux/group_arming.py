@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.analysis.tally import numbered
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
@@ -27,7 +28,7 @@ from wstrace_plugins.page_faults.linux.arming import Arming, met
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings, no_groups
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
-from wstrace_plugins.page_faults.linux.samples import CGROUP_ID, by_runs
+from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 #: Between two looks at which processes the groups have: at least so long, and so many times what the last one took.
@@ -212,7 +213,7 @@ class CgroupIds:
         ids = columns.pop(CGROUP_ID, None)
         if ids is None:
             return columns
-        numbers, which = by_runs(ids)
+        numbers, which = numbered(ids)
         if not self._codes.keys() >= set(numbers.tolist()):
             self._walk()
         found = np.array([self._codes.get(number, 0) for number in numbers.tolist()], "<u4")[which]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.analysis.tally import distinct
 from wstrace.ledger import Ledger
 from wstrace.schema import DTYPES, FAULT_MAJOR, FAULT_PC_KERNEL, STACK_DUMP
 from wstrace_plugins.page_faults.linux import perf_event as perf
@@ -249,13 +248,6 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
         "flags": flag,
         **further,
     }
-
-
-def by_runs(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The distinct values, of which many stand in a row, and for each one the index of its own."""
-    changes = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
-    keys = distinct(values[changes])
-    return keys, np.repeat(keys.searchsorted(values[changes]), np.diff(np.append(changes, len(values))))
 
 
 def _column(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace import schema
+from wstrace.analysis.tally import numbered
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.intervals import cut, within
 from wstrace_plugins.os.linux.pagemap import (
@@ -140,7 +141,7 @@ def _shares(entries: NDArray[Any], top: NDArray[Any]) -> NDArray[Any]:
     """The number of mappings of each page as u8, by /proc/kpagecount; 254 = as many or more, 255 = not known."""
     counts = np.where(top & EXCLUSIVE_BIT, 1, _UNKNOWN).astype("u1")
     rows = np.flatnonzero((top & (PRESENT_BIT | EXCLUSIVE_BIT)) == PRESENT_BIT)
-    frames, back = np.unique(entries[rows] & np.uint64(PFN_MASK), return_inverse=True)
+    frames, back = numbered(entries[rows] & np.uint64(PFN_MASK))
     found = []
     try:
         with FileIO("/proc/kpagecount") as file:

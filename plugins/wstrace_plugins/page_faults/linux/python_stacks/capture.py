@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.analysis.tally import distinct
+from wstrace.analysis.tally import distinct, numbered
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
@@ -36,7 +36,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     StackRows,
 )
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
-from wstrace_plugins.page_faults.linux.samples import by_runs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -247,7 +246,7 @@ class PythonStacks:
 
     def _found(self, hashes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The innermost frame of each stack by its hash, and how it was had."""
-        keys, which = by_runs(hashes)
+        keys, which = numbered(hashes)
         leaves, hows = np.zeros(len(keys), "<u4"), np.zeros(len(keys), "|u1")
         for i, key in enumerate(keys.tolist()):
             known = self._decoder.leaf(key) if self._decoder is not None else None
