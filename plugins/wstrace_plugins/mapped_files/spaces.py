@@ -333,11 +333,11 @@ def _earlier(
 class AddressSpaces:
     """The address spaces of all processes.
 
-    What has ended is kept for keep_ns after the newest record so that late records still resolve; nothing else is
+    What has ended is kept for KEEP_NS after the newest record, so that late records still resolve; nothing else is
     retained.
-    keep_ns: how late, in ns, a record may arrive and still resolve.
     """
 
+    KEEP_NS = 2_000_000_000
     MAX_PROCESSES = 8192
     #: of these, those of processes that have ended: 32 MB
     MAX_ENDED = 1 << 16
@@ -346,8 +346,7 @@ class AddressSpaces:
     MAX_HELD = 1 << 18
     _COUNTED_EVERY = 1 << 13  # new mappings between two counts
 
-    def __init__(self, strings: Dictionary, keep_ns: int = 2_000_000_000) -> None:
-        self._keep_ns = keep_ns
+    def __init__(self, strings: Dictionary) -> None:
         self._names = {kind: strings.code(name) for kind, name in _NAMES.items()}
         self._processes: OrderedDict[int, Space] = OrderedDict()
         self._ended: deque[tuple[int, int, int]] = deque()  # when, which process, and its size
@@ -455,8 +454,8 @@ class AddressSpaces:
         self._horizon = min(self._horizon, time)
 
     def passed(self, time: int) -> None:
-        """Records up to that time have arrived: forgets what ended more than keep_ns earlier."""
-        self._horizon = max(self._horizon, time - self._keep_ns)
+        """Records up to that time have arrived: forgets what ended more than KEEP_NS earlier."""
+        self._horizon = max(self._horizon, time - self.KEEP_NS)
         if self.mappings >= self._counted_at:
             self._counted_at = self.mappings + self._COUNTED_EVERY
             held, recent = 0, 0

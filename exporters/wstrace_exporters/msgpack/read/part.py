@@ -308,12 +308,12 @@ def tiled(rows: NDArray[Any], size: int) -> NDArray[Any] | None:
     return entries
 
 
-def first_header(path: str, limits: Limits = LIMITS) -> frames.Header | None:
+def first_header(path: str) -> frames.Header | None:
     """The header of a file, or None unless its first frame is a good header. Raises TraceFileError if unreadable."""
     source = open_input(path)
     try:
-        frame = frame_at(source, 0, None, limits)
-        return frames.unpack_header(frame.body, limits) if frame is not None and frame.kind == HEADER else None
+        frame = frame_at(source, 0, None, LIMITS)
+        return frames.unpack_header(frame.body, LIMITS) if frame is not None and frame.kind == HEADER else None
     except FrameError:
         return None
     finally:

@@ -80,17 +80,14 @@ class Assembler:
         if plus:
             self.op("add", target, plus)
 
-    def load64(self, target: Register, value: int) -> None:
-        """target = value, a constant of 64 bits."""
-        self._load64(target, value)
-
-    def _load64(self, target: Register, value: int, source: int = 0) -> None:
+    def load64(self, target: Register, value: int, source: int = 0) -> None:
+        """target = value, a constant of 64 bits; source: what it is, where it is no number."""
         self._add(_LOAD_64, target, source, 0, value & 0xFFFFFFFF)
         self._add(0, 0, 0, 0, value >> 32 & 0xFFFFFFFF)
 
     def map(self, target: Register, fd: int) -> None:
         """target = the map with that descriptor."""
-        self._load64(target, fd, _MAP_FD)
+        self.load64(target, fd, _MAP_FD)
 
     def load(self, target: Register, base: Register, offset: int = 0, size: int = DOUBLE) -> None:
         """target = memory at base + offset."""
@@ -128,7 +125,7 @@ class Assembler:
     def function(self, target: Register, label: str) -> None:
         """target = the function that begins at a label, for a helper that calls it back."""
         self._functions.append((len(self._code), label))
-        self._load64(target, 0, _FUNCTION)
+        self.load64(target, 0, _FUNCTION)
 
     def exit(self) -> None:
         """Ends the program with R0."""

@@ -54,7 +54,7 @@ def this_kernel() -> Kernel:
     if platform.machine() != _MACHINE:
         raise Unavailable(f"Python stacks are read on {_MACHINE} only, this machine is {platform.machine()}")
     for begin in BEGINS:
-        types = KernelTypes(begin=begin)
+        types = KernelTypes(begin)
         found = {".".join(member): types.offset(*member) for member in _MEMBERS}
         changed, offsets = _changed(types), [offset for offset in found.values() if offset is not None]
         if len(offsets) == len(found) and changed is not None:
@@ -246,13 +246,13 @@ _NOWHERE = 0xFFFFFFFF
 class KernelTypes:
     """The structures of the running kernel.
 
-    file: the description. begin: bytes of the types and of the names that are read: the structures of a task stand near
-    the begin. Raises Unavailable: this kernel does not describe itself.
+    begin: bytes of the types and of the names that are read: the structures of a task stand near the begin. Raises
+    Unavailable: this kernel does not describe itself.
     """
 
-    def __init__(self, file: str | os.PathLike[str] = _FILE, begin: int = 1 << 20) -> None:
+    def __init__(self, begin: int) -> None:
         try:
-            with open(file, "rb", buffering=0) as opened:
+            with open(_FILE, "rb", buffering=0) as opened:
                 magic, _, _, header, types, types_size, names, names_size = _HEADER.unpack(opened.read(_HEADER.size))
                 opened.seek(header + types)
                 self._types = np.frombuffer(_read(opened, min(types_size, begin)), "<u4")
@@ -265,7 +265,7 @@ class KernelTypes:
             ) from None
         self._found: dict[str, int] = {}
         if magic != _MAGIC:
-            raise Unavailable(f"{file} is no BTF of this machine's byte order")
+            raise Unavailable(f"{_FILE} is no BTF of this machine's byte order")
 
     def offset(self, structure: str, member: str) -> int | None:
         """The offset of a member in bytes; None where the structure has none of that name."""
