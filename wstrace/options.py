@@ -167,6 +167,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _convert(value: Any, annotation: Any, name: str) -> Any:
+    """The value in the type of its annotation. Raises ValueError."""
     origin = typing.get_origin(annotation)
     if members := _members(annotation):
         kinds = [kind for kind in members if kind is not type(None)]

@@ -90,6 +90,7 @@ class Losses:
         return self._events[ranges]
 
     def _build(self) -> None:
+        """Gives each range, by its number, to the nodes of the tree that it covers whole: two a level at most."""
         self._bounds = distinct(np.concatenate((self.first, self.last)))
         self._size = 1 << max(len(self._bounds) - 1, 1).bit_length()
         left = self._bounds.searchsorted(self.first).astype(np.int64) + self._size

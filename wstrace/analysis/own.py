@@ -97,6 +97,7 @@ class OwnRule:
         return [self._origin(file, prefixes) for file in files]
 
     def _origin(self, file: SourceFile, prefixes: set[str]) -> tuple[Origin, str]:
+        """The origin of a file, and its package. prefixes: the folders that hold the `lib` of an interpreter."""
         path = file.path
         if not path:
             return Origin.NONE, ""

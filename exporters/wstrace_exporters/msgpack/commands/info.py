@@ -75,6 +75,7 @@ def unknown_lines(unknown: dict[str, Any]) -> Iterator[str]:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    """The facts of a file as text."""
     from wstrace.text import duration, plural, size
 
     rows = facts["rows"]

@@ -211,6 +211,7 @@ class PageFaults(Source):
         return not held and not any(one.filled for one in (self._rare, *self._rings))
 
     def _collect(self, *, final: bool) -> Iterator[Batch]:
+        """Reads all rings, and emits what none of them can come before any more; `final`: all that is there."""
         assert self._rings is not None
         if not self._announced:
             self._announced = True

@@ -272,6 +272,7 @@ class SideBand:
         self._records.append((now_ns, perf.PERF_RECORD_LOST, 0, _U64.pack(now_ns)))
 
     def _mmap2(self, time_ns: int, misc: int, record: bytes) -> None:
+        """A process has mapped something, by mmap(), execve(), brk() or shmat()."""
         pid, tid, start, length, offset, major, minor, ino, _, prot, flags = _MMAP2.unpack_from(record, 8)
         call = None
         if self._calls is not None and (call := self._calls.mapped(time_ns, pid, tid, start, start + length)):
@@ -345,6 +346,7 @@ class SideBand:
         self._processes.append((time_ns, pid, ppid, tid, PROCESS_FORK, name, UNKNOWN_CODE))
 
     def _exit(self, time_ns: int, misc: int, record: bytes) -> None:
+        """A thread has ended; with its last one, so has the process."""
         pid, _, tid, _ = _TASK.unpack_from(record, 8)
         live = self.live.setdefault(pid, Live(0, 0, {tid}))
         if live.bare and tid == pid:

@@ -116,6 +116,7 @@ def layout(version: tuple[int, int], runtime: bytes) -> Layout:
 
 
 def _from_debug_offsets(version: tuple[int, int], runtime: bytes) -> Layout:
+    """The layout that a CPython describes itself, from 3.13 on. Raises NoLayoutError."""
     names = fields_of(version)
     if len(runtime) < 8 * (1 + len(names)) or not runtime.startswith(_COOKIE):
         raise NoLayoutError(
