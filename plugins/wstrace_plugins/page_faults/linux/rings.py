@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -156,6 +157,7 @@ _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
 #: The pause grows up to this while nothing comes: a wake-up takes as long as several faults, and there is nothing to
 #: read. A process that begins to fault again is read that much later, once.
 _IDLE_SECONDS = 0.4
+_NICE = -10
 
 
 class Pace:
@@ -165,6 +167,7 @@ class Pace:
         self.seconds, self._pause = seconds, seconds
         self._due, self._bell = 0.0, -1
         self._poll: Any = None
+        self._first = False  # whether its thread runs before others
         self._closing = threading.Lock()
 
     def watch(self, fds: Iterable[int]) -> None:
@@ -181,6 +184,9 @@ class Pace:
 
     def wait(self, seconds: float) -> bool:
         """Waits at most so long; returns whether there is much to read, or the session stops."""
+        if not self._first:
+            self._first = True
+            _run_before_others()
         return bool(self._poll.poll(seconds * 1000))
 
     def has_read(self, *, news: bool) -> None:
@@ -203,3 +209,13 @@ class Pace:
     def forked(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._closing = threading.Lock()
+
+
+def _run_before_others() -> None:
+    """Has the calling thread run before others where that is permitted and it is not the program's main thread.
+
+    On a busy machine rings overflow while their reader waits for a CPU: with rings of 8 KiB it loses a third less.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        with contextlib.suppress(OSError):
+            _os.setpriority(_os.PRIO_PROCESS, threading.get_native_id(), _NICE)
