@@ -37,8 +37,9 @@ class Firing(NamedTuple):
     sizes: tuple[tuple[int, int], ...] = ()
 
     def since(self, time_ns: int) -> tuple[int, int]:
-        """The first time and size that was read from then on; the firing's own where none was."""
-        return next((one for one in self.sizes if one[0] >= time_ns), (self.time_ns, self.n_bytes))
+        """The last time and size that was read up to then, else the first one; the firing's own where none was."""
+        first = self.sizes[0] if self.sizes else (self.time_ns, self.n_bytes)
+        return next((one for one in reversed(self.sizes) if one[0] <= time_ns), first)
 
     def to_facts(self, begin_ns: int, let_go: Mapping[str, int], asked_seconds: float) -> dict[str, object]:
         """The fact `recording` of a trace file.

@@ -130,9 +130,11 @@ def test_the_first_line_is_the_answer(tmp_path):
     code, text = said(run(*BEFORE, shared=3), run(*AFTER, shared=5), folder=tmp_path)
     assert code == 0
     lines = text.splitlines()
-    assert lines[0] == ("+112.0 KiB resident at the last snapshot (156.0 KiB -> 268.0 KiB): +96.0 import pandas, "
-                        "+12.0 new app.py:70, -8.0 gone app.py:60, ...")  # fmt: skip
-    assert any(line.split()[:2] == ["+96.0", "KiB"] and line.endswith("pandas") for line in lines)
+    assert lines[0] == ("+112.0 KiB resident at the last snapshot (156.0 KiB -> 268.0 KiB): +96.0 pandas, "
+                        "+12.0 new app.py:70, ~+8.0 tool, ...")  # fmt: skip
+    named = [line.split() for line in lines[lines.index("") + 2 :][:3]]
+    assert [(row[0], " ".join(row[4:])) for row in named] == [  # change and second, each with its unit
+        ("+96.0", "pandas"), ("+12.0", "new app.py:70"), ("~+8.0", "tool")]  # fmt: skip
     assert sum(line.endswith("Total") for line in lines) == 1
     _, text = said(run(*BEFORE), run(*BEFORE), folder=tmp_path)
     assert text.splitlines()[0] == "no change: 144.0 KiB resident at the last snapshot"

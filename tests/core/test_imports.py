@@ -134,7 +134,7 @@ def test_of_a_sampled_trace_what_rows_have_is_reported_as_estimates(tmp_path):
     trace = traced(*[PANDAS] * 300, *[APP] * 700).trace()
     trace.info.sampled = 10
     saved(trace, path := str(tmp_path / "x.wst"))
-    first, *lines = CliRunner().invoke(command, [path]).output.splitlines()
+    first, *lines = CliRunner().invoke(command, [path, "-v"]).output.splitlines()
     assert first.startswith("import pandas brings ~1.2 of 3.9 MiB at the peak")
     (row,) = [line.split() for line in lines if line.endswith(" pandas")][:1]
     assert row == ["~1.2", "MiB", "~1.2", "MiB", "~1.2", "MiB", "~300", "~0", "pandas"]

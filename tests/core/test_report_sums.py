@@ -1,19 +1,26 @@
 """What several processes have together: each physical page once where that is known, and what the first line says."""
 
 import pytest
-from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.analysis.filter import Filter
-from wstrace.analysis.moments import read_sums
 from wstrace.analysis.report import Report
 from wstrace.analysis.report import report as report_of
-from wstrace.schema import LOSS_EXECUTED, PAGE_EXCLUSIVE, PAGE_SHARED, PROCESS_EXEC
+from wstrace.schema import (
+    KIND_FILE,
+    KIND_SHIFT,
+    LOSS_EXECUTED,
+    MAP_READ,
+    MAPPING,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PROCESS_EXEC,
+)
+from wstrace.testing import batch_of
 
-SUMS = {"from_ns": 90, "to_ns": 110, "pids": [7, 8], "pss": 6 * PAGE, "distinct": 5 * PAGE,
-        "why": ""}  # fmt: skip
 
-
-def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Report:
+def two(shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Report:
     """Two processes with 2 pages of their own each, and 2 that both have."""
     script = Script()
     for page in range(4):
@@ -21,36 +28,35 @@ def two(extra: object = None, shares: bool = False, pids: tuple[int, ...] = (7, 
     known = {"shares": [1, 2]} if shares else {}
     for number, pid in enumerate(pids):
         script.snapshot(100 + number, (ANON, 2, PAGE_EXCLUSIVE), (ANON + 2 * PAGE, 2, PAGE_SHARED), pid=pid, **known)
-    trace = script.trace()
-    if extra is not None:
-        trace.info.extra["sums"] = extra
-    return trace.report(at=at)
+    return script.trace().report(at=at)
 
 
-def test_each_page_counts_once_where_the_distinct_ones_were_read():
-    shown = two(SUMS)
-    assert shown.answer.startswith("20.0 KiB at the peak in 2 processes, shared memory divided: ")
-    assert (shown.total["resident"], shown.total["rss"]) == (5 * PAGE, 8 * PAGE)
-
-
-def test_shared_pages_are_divided_where_the_mappings_of_each_page_were_counted():
-    shown = two(shares=True)
+@pytest.mark.parametrize("shares", [False, True])
+def test_each_page_counts_once(shares):
+    shown = two(shares)
     assert shown.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
+    assert (shown.total["resident"], shown.total["rss"]) == (6 * PAGE, 8 * PAGE)
     rows = {row.label: row["pss"] for row in shown.rows}
-    assert (sum(rows.values()), rows["load_frame app.py:31"], rows["save app.py:40"]) == (6 * PAGE, 2 * PAGE, PAGE)
+    assert not shares or (rows["load_frame app.py:31"], rows["save app.py:40"]) == (2 * PAGE, PAGE)
 
 
-@pytest.mark.parametrize(
-    "extra", [None, {**SUMS, "to_ns": 99}, {**SUMS, "pids": [7, 8, 9]}, {**SUMS, "pss": None, "distinct": None}]
-)
-def test_of_sums_that_are_not_known_the_first_line_says_that_shared_pages_count_for_each(extra):
-    shown = two(extra)
-    assert not shown.of.divided
-    assert shown.answer.startswith("32.0 KiB at the peak in 2 processes, shared memory counted for each: ")
+def test_the_pages_of_a_file_are_one_wherever_they_are_mapped_and_others_only_at_one_address():
+    script, shared = Script(), PAGE_FILE | PAGE_SHARED
+    script.fault(10, ANON, APP)
+    elsewhere = FILE - (1 << 30)
+    script.batches.append(batch_of(MAPPING, script.strings, id=90, time_ns=1, pid=8, offset=PAGE,
+                                   start=elsewhere + PAGE, end=elsewhere + 9 * PAGE, dev=1, ino=5, build_id=0,
+                                   file="/usr/lib/libbig.so", flags=MAP_READ | KIND_FILE << KIND_SHIFT))  # fmt: skip
+    script.snapshot(100, (FILE, 3, shared), (ANON, 2, PAGE_SHARED))
+    script.snapshot(101, (elsewhere + PAGE, 3, shared), (ANON + PAGE, 2, PAGE_SHARED), pid=8, file=90)
+    shown = script.trace().report()
+    assert shown.total["resident"] == (4 + 3) * PAGE
+    by = script.trace().report(by=("process",)).rows
+    assert sorted(row["resident"] for row in by) == [(1 + 2 / 2 + 1 + 1 / 2) * PAGE] * 2
 
 
 def test_of_one_process_nothing_is_summed():
-    assert two(SUMS, pids=(7,)).answer.startswith("16.0 KiB at the peak: ")
+    assert two(pids=(7,)).answer.startswith("16.0 KiB at the peak: ")
 
 
 def test_the_first_line_has_a_part_in_its_own_unit_and_the_first_snapshot_is_not_the_beginning():
@@ -63,14 +69,6 @@ def test_the_first_line_has_a_part_in_its_own_unit_and_the_first_snapshot_is_not
     assert from_disk.answer.startswith("0 B of 8.0 KiB at the first snapshot (only from disk)")
 
 
-@pytest.mark.parametrize("extra", ["x", {}, {**SUMS, "pids": "78"}, {**SUMS, "from_ns": True}, {**SUMS, "pids": []},
-                                   {**SUMS, "to_ns": 1 << 70}])  # fmt: skip
-def test_what_a_damaged_file_says_is_not_believed(extra):
-    found = two(extra)
-    assert read_sums(found.of.info) is None
-    assert not found.of.divided
-
-
 def test_the_second_line_says_how_many_processes_have_no_snapshot():
     script = Script()
     for pid in (8, 9, 10):
@@ -80,6 +78,15 @@ def test_the_second_line_says_how_many_processes_have_no_snapshot():
     script.fault(10, ANON, SAVE)
     script.snapshot(100, (ANON, 1, PAGE_EXCLUSIVE))
     assert "3 processes without a snapshot" in script.trace().report(at="exit").completeness
+
+
+def test_where_a_process_was_not_seen_several_have_at_least_so_much():
+    script = Script()
+    for pid in (7, 8, 9):
+        script.fault(10 + pid, ANON + pid * PAGE, SAVE, pid=pid)
+    script.snapshot(100, (ANON, 2, PAGE_EXCLUSIVE))
+    script.snapshot(101, (ANON, 2, PAGE_EXCLUSIVE), pid=8)
+    assert script.trace().report(at="peak").answer.startswith("at least 16.0 KiB at the peak in 2 processes, shared")
 
 
 def test_the_rows_are_a_table_for_other_libraries():

@@ -45,7 +45,7 @@ def test_what_a_process_copied_as_it_ended_is_distinguished(tmp_path):
     assert lines[0].endswith("; 36.0 KiB more as 1 process ended")
     assert "ended" not in lines[1]
     head = next(line for line in lines if line.endswith("own line"))
-    assert head.split() == ["copied", "at", "the", "end", "share", "own", "line"]
+    assert head.split() == ["copied", "at", "the", "end", "own", "line"]
     total = next(line for line in lines if line.endswith(" Total"))
     assert total.split()[:4] == ["112.0", "KiB", "36.0", "KiB"]
 

@@ -89,14 +89,16 @@ class Script:
         """A row of a process's own thread."""
         return batch_of(PROCESS, self.strings, time_ns=time, pid=pid, ppid=1, tid=pid, event=event, name=name, code=-1)
 
-    def snapshot(self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, **columns) -> None:
-        """Runs of (start, pages, flags)."""
+    def snapshot(
+        self, time: int, *runs: tuple[int, int, int], pid: int = 7, number: int = 0, file: int = 2, **columns
+    ) -> None:
+        """Runs of (start, pages, flags). file: the mapping of those below ANON."""
         start, pages, flags = (list(column) for column in zip(*runs, strict=True))
-        mapping = [1 if at >= ANON else 2 for at in start]
+        mapping = [1 if at >= ANON else file for at in start]
         kind = [KIND_ANON if at >= ANON else KIND_FILE for at in start]
-        file = ["[anon]" if at >= ANON else "/usr/lib/libbig.so" for at in start]
+        files = ["[anon]" if at >= ANON else "/usr/lib/libbig.so" for at in start]
         rows = batch_of(RESIDENT_PAGES, self.strings, start=start, pages=pages, flags=flags, mapping=mapping, kind=kind,
-                        file=file, **columns)  # fmt: skip
+                        file=files, **columns)  # fmt: skip
         part = SnapshotPart(pid, number, 0, True, time, sum(pages))
         self.batches.append(Batch(RESIDENT_PAGES, rows.columns, strings=self.strings, snapshot=part))
 

@@ -133,7 +133,7 @@ def test_a_target_is_held_so_long_and_no_longer():
         while not source.finished and time.monotonic() < began + 10:
             assert list(source.drain(0.05)) == []
         assert time.monotonic() - began >= 0.2
-        why = "the command ran longer than 0.2 s (option longest)"
+        why = "the command ran longer than 0.2 s (-s final_snapshot:longest=SECONDS)"
         assert context.info.lacking == [f"the resident pages at the exit: {why}"]
     finally:
         target.signal(signal.SIGKILL)

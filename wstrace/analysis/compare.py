@@ -14,7 +14,7 @@ from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, f
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Snapshot, Snapshots
 from wstrace.analysis.own import short_path
-from wstrace.analysis.report import Report, report
+from wstrace.analysis.report import Report, completeness, notes_of, report
 from wstrace.errors import TraceFileError, UsageError
 from wstrace.schema import PAGE_FAULT
 from wstrace.table import Recorded
@@ -52,19 +52,6 @@ class Change(Row):
     def as_dict(self, by: Sequence[str], names: Iterable[str]) -> dict[str, object]:
         """The keys of a row in JSON."""
         return super().as_dict(by, names) | {"estimated": self["estimated"], "was": self.was}
-
-
-def _alike_measure(compared: Iterable[Composition]) -> str:
-    """`resident` where each page counts once in all of these; else `rss`: what processes share counts for each."""
-    return "resident" if all(of.divided or of.processes < 2 for of in compared) else "rss"
-
-
-def _rows_of(of: Composition, by: str, measure: str) -> list[Row]:
-    """The rows by a dimension, `resident` by that measure."""
-    rows = of.rows(by)
-    for row in rows:
-        row.values["resident"] = row.values.get(measure, row["resident"])
-    return rows
 
 
 def changes_between(first: Iterable[Row], second: Iterable[Row], by: str) -> list[Change]:
@@ -106,7 +93,7 @@ def _grouped(rows: Iterable[Row], by: str) -> dict[tuple[str, str], list[Row]]:
 
 def _alike(first: list[Row], second: list[Row], by: str) -> Iterable[tuple[list[Row], list[Row]]]:
     """The rows of a function that are the same in both runs; all of them together where that is not known."""
-    if by != "line":
+    if by not in ("line", "owner"):
         return [(first, second)]
     if not first or not second:
         return [*(([row], []) for row in first), *(([], [row]) for row in second)]
@@ -148,17 +135,15 @@ class Run:
                 "record one: wstrace report -o FILE -- COMMAND, wstrace snapshot PID -o FILE, or -s working_set",
             )
         self.of = self.report.of
-        #: what its rows count as resident
-        self.measure = "resident"
         #: whether any fault has a Python stack
         self.stacked = bool(self.of.inputs.faults["stack"].any())
 
     def rows(self, by: str) -> list[Row]:
         """Its rows by a dimension; one that needs more than the usual keys of a cube has the trace read again."""
         if set(dimensions_of((by,))[by].keys) <= self.of.past.cube.keys.keys():
-            return _rows_of(self.of, by, self.measure)
+            return self.of.rows(by)
         again = report(self.trace, (by,), at=self._at).of
-        return [] if again is None else _rows_of(again, by, self.measure)
+        return [] if again is None else again.rows(by)
 
     @property
     def total(self) -> int:
@@ -166,15 +151,20 @@ class Run:
         return sum(row["resident"] for row in self.rows("kind"))
 
     @property
+    def short(self) -> str:
+        """That a part of its peak is all that was seen; "" = it was seen whole, or is not what is compared."""
+        peak = self.of.inputs.of_peak
+        if not peak or self.of.rss >= 0.95 * peak:
+            return ""
+        return f"{self.name} shows {self.of.rss / peak:.0%} of its peak, which was too short to be seen whole"
+
+    @property
     def doubts(self) -> list[str]:
         """Why its numbers may be others than they seem."""
         found = []
         if (state := self.trace.state) in ("cut", "damaged", "incomplete"):
             found.append(f"{self.name} is {state}: what it lacks is not known here")
-        if (peak := self.of.inputs.of_peak) and self.of.rss < 0.95 * peak:
-            found.append(
-                f"{self.name} shows {self.of.rss / peak:.0%} of its peak, which was too short to be seen whole"
-            )
+        found += [self.short] * bool(self.short)
         if self.trace.rows.get(PAGE_FAULT.name) and not self.of.complete:
             found.append(f"{self.name}: {self.report.completeness}")
         return found
@@ -183,16 +173,18 @@ class Run:
 class Comparison:
     """What the second of two runs has more or less in memory.
 
-    at: the moment, as of Snapshots.at(); None = the peak if both have looked for it (`-s peak_snapshot`), else the last
+    at: the moment, as of Snapshots.at(); None = the peak if both have seen it whole (`-s peak_snapshot`), else the last
     snapshot of each process. first, second: the runs. Raises TraceFileError: a trace has no whole snapshot; UsageError:
     there is no such mark.
     """
 
     def __init__(self, first: Recorded, second: Recorded, at: str | int | None = None) -> None:
-        if at is None:
-            at = "peak" if all("peak_snapshot" in trace.info.extra for trace in (first, second)) else "exit"
-        self.first, self.second = Run(first, at), Run(second, at)
-        self.first.measure = self.second.measure = _alike_measure((self.first.of, self.second.of))
+        looked = all("peak_snapshot" in trace.info.extra for trace in (first, second))
+        self.first, self.second = (Run(trace, at or ("peak" if looked else "exit")) for trace in (first, second))
+        #: why the exits are compared
+        self.instead = [run.short for run in (self.first, self.second) if at is None and run.short]
+        if self.instead:
+            self.first, self.second = Run(first, "exit"), Run(second, "exit")
 
     @property
     def change(self) -> int:
@@ -237,36 +229,29 @@ class Comparison:
         everything: also the rows that did not change: these sum to the totals.
         """
         why = self.why_not("package")
-        by = by or ("file" if why else "package")
+        by = by or ("file" if why else "owner")
         rows = self.rows(by)
-        lines = self.rows("line") if dimensions_of((by,))[by].owner else rows
         total = Change(Label("Total"), self.first.rows("kind"), self.second.rows("kind"))
         return Report(
             (by,),
             "change",
-            self._answer(lines),
+            self._answer(rows),
             "; ".join(self.doubts) or "complete",
-            [why] * bool(why),
+            [*(f"compared at the exit: {short}" for short in self.instead), *[why] * bool(why)],
             {name: n for name, n in total.values.items() if name != "estimated"},
             [row for row in rows if everything or row["change"] or row["private"]],
             self.moment,
         )
 
-    def _answer(self, lines: list[Change]) -> str:
-        """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 import pandas, ...`."""
-        if not self.change and not any(row["change"] for row in lines):
+    def _answer(self, rows: list[Change]) -> str:
+        """`+12.1 MiB resident at the peak (29.6 -> 41.7 MiB): +9.8 pandas, ...`, of the rows of the table."""
+        changed = sum(abs(row["change"]) for row in rows)
+        if not self.change and not changed:
             return f"no change: {size(self.second.total)} resident {self.moment}"
         from_to = f"{size(self.first.total)} -> {size(self.second.total)}"
         head = f"{signed(self.change)} resident {self.moment} ({from_to})"
-        phrases: dict[str, list[int]] = {}
-        for row in lines:
-            imported = f"import {printable(row.of('package'), NAME_LIMIT)}" if row.imports else ""
-            sums = phrases.setdefault(imported or name_of(row.label), [0, 0])
-            sums[0], sums[1] = sums[0] + row["change"], sums[1] + row["estimated"]
-        summed = ((name, change, estimated) for name, (change, estimated) in phrases.items())
-        parts = sorted(summed, key=lambda part: (-abs(part[1]), part[0]))
-        _, divisor = unit_of(abs(self.change) or abs(parts[0][1]))
-        changed = sum(abs(n) for _, n, _ in parts)
+        _, divisor = unit_of(abs(self.change) or abs(rows[0]["change"]))
+        parts = ((name_of(row.label), row["change"], row["estimated"]) for row in rows)
         return f"{head}: {most_of(parts, changed, lambda n: f'{n / divisor:+,.1f}', _SHARE)}"
 
 
@@ -303,8 +288,9 @@ class OverTime:
         ends = [taken[at].time_ns for at in last.tolist()]
         past = Past(trace, [(time, pids) for time in ends], by=(by,), chosen=Filter(pids=pids)) if ends else None
         parts = [Composition(trace, time, past=past, number=at) for at, time in enumerate(ends)]
-        measure = _alike_measure(parts)
-        self.moments = [_moment(of, _rows_of(of, by, measure)) for of in parts]
+        self.moments = [_moment(of, of.rows(by)) for of in parts]
+        self._complete = completeness(trace, past, parts[-1], parts[-1].sums) if past else ""
+        self._notes = notes_of(trace)
 
     def growth(self, first: int = 0, last: int = -1) -> list[Change]:
         """What the rows of one moment have more at another, the largest change first; sizes in bytes."""
@@ -326,13 +312,13 @@ class OverTime:
         more = {"step_seconds": self.step, "moments": moments}
         if len(self.moments) < 2:
             none = "the trace has no two snapshots of resident pages: record with -s working_set:interval=1"
-            return Report((self.by,), "change", none, "", more=more)
+            return Report((self.by,), "change", none, self._complete, self._notes, more=more)
         first, last = self.moments[0], self.moments[-1]
-        complete = all(moment.complete for moment in self.moments)
-        words = "complete" if complete else "records are missing: rows may hold bytes of an older owner"
+        doubt = "" if all(moment.complete for moment in self.moments) else "; rows may hold bytes of an older owner"
         total = Change(Label("Total"), first.rows, last.rows).values
         del total["estimated"]
-        return Report((self.by,), "change", self._answer(rows), words, [], total, rows, more=more)
+        return Report((self.by,), "change", self._answer(rows), f"{self._complete}{doubt}", self._notes, total, rows,
+                      more=more)  # fmt: skip
 
     def _answer(self, rows: list[Change]) -> str:
         """`+9.4 MiB in 10.0 s (1.0 MiB/s): parse_record leak.py:12`, or the rows that changed most that way."""

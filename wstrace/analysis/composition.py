@@ -15,9 +15,8 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Labels, Row, dimensions_of, joined, rows_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.inputs import LEFT_OUT, Columns, Wanted, pages_of, read_all
+from wstrace.analysis.inputs import LEFT_OUT, Columns, Inputs, Wanted, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
-from wstrace.analysis.moments import read_sums
 from wstrace.analysis.names import names_of
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.tally import combinations, distinct
@@ -155,7 +154,7 @@ class Composition:
         loaded, loader: the pages that their owner copied from another process, and the fault that had loaded each.
         page_cells: of each resident page its cell in the cube; LEFT_OUT = a filter left it out.
         processes: how many have resident pages. rss: resident bytes, of several processes the sum of what each has, as
-            far as the filter lets it through. divided: whether the bytes of their shared pages are divided.
+            far as the filter lets it through.
     """
 
     def __init__(self, trace: Recorded, at: str | int = "exit", *, past: Past | None = None, number: int = 0,
@@ -292,25 +291,16 @@ class Composition:
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]
         self.processes, self.rss = len(spaces), int(pages.sum())
-        once, read = None if pss is None else float(pss.sum()), None if chosen else read_sums(self.info)
-        if (
-            read is not None
-            and read.pids == frozenset(inputs.pids[spaces].tolist())
-            and read.begin <= runs["time"].min()
-            and runs["time"].max() <= read.end
-        ):
-            once = read.distinct if read.distinct is not None else once if once is not None else read.pss
-        divided = None if once is None or len(spaces) < 2 else _divided(pages, private, pss, once)
-        resident = pages if divided is None else divided
-        if pss is None:  # one factor divides what all of these share
-            estimated |= resident != pages
+        resident = pages
+        if self.processes > 1:
+            parts = np.bincount(which, 1 / _holders(inputs, exclusive)[keep], len(first))
+            resident = np.round(parts * self.page_size).astype(np.int64)
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:
             amounts["rss"] = pages
             if pss is not None:
                 amounts["pss"] = np.round(pss).astype(np.int64)
-        self.divided = divided is not None
         self._page_sums = {name: np.bincount(cells, one, len(cube)).astype(np.int64)
                            for name, one in amounts.items() if len(owner)}  # fmt: skip
 
@@ -323,15 +313,19 @@ class Composition:
         return Batch(schema.PAGE_FAULT, columns, strings=self.strings)
 
 
-def _divided(
-    pages: NDArray[np.int64], private: NDArray[np.int64], pss: NDArray[np.float64] | None, once: float
-) -> NDArray[np.int64]:
-    """The bytes of cells of several processes, in which each physical page counts once.
+def _holders(inputs: Inputs, exclusive: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Of each resident page how many of these processes have it. exclusive: of each run.
 
-    Where the distinct pages were counted, the shared ones are divided among these processes alone; else among all
-    processes that have them. once: all bytes.
+    A page of several is the same one of a file, or one that none has copied since a fork, at the same address.
     """
-    shared = (pages if pss is None else pss) - private
-    factor = max((once - private.sum()) / max(shared.sum(), 1), 0.0)
-    found: NDArray[np.int64] = private + np.minimum(np.round(shared * factor), pages - private).astype(np.int64)
+    runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
+    names, (run, number) = inputs.names, pages_of(runs)
+    start, offset, *file = names.symbolizer.mappings.columns(runs["mapping"], "start", "offset", "dev", "ino")
+    of_file = ((runs["flags"] & schema.PAGE_FILE) != 0) & (file[1] != 0)
+    first = np.where(of_file, runs["start"] - start + offset, runs["start"]) >> shift
+    host = np.array([names.processes.host_and_pid(n)[0] for n in inputs.processes.tolist()], np.int64)[runs["space"]]
+    found, shared = np.ones(len(run), np.int64), ~exclusive[run]
+    page, run = (first[run] + number.astype(np.uint64))[shared], run[shared]
+    _, which = combinations(page, *(column[run] for column in (host, *(one * of_file for one in file))))
+    found[shared] = np.bincount(which)[which]
     return found

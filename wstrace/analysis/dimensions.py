@@ -14,7 +14,7 @@ from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.frames import native_frame, native_frames
 from wstrace.analysis.own import package_of
 from wstrace.analysis.stack_views import Label as Label
-from wstrace.analysis.stack_views import StackBy, line_of_native, whole
+from wstrace.analysis.stack_views import OWN_CODE, StackBy, line_of_native, whole
 from wstrace.analysis.symbols import OFFSET
 from wstrace.analysis.tally import combinations, numbered
 from wstrace.batch import Batch
@@ -89,7 +89,7 @@ class Row:
 def name_of(label: str) -> str:
     """A label as a sentence has it."""
     if label.startswith(("(package ", "(standard ")):
-        label = label[1:].removesuffix(")")
+        label = label[1:].removesuffix(")").removesuffix(", stack cut")
     return printable(label, NAME_LIMIT)
 
 
@@ -314,6 +314,13 @@ def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: 
 _LINES = _of_stacks("line")
 
 
+def _owners(cube: Cube) -> Labels:
+    """The labels by package, of the program's own code by line."""
+    lines, packages = _LINES(cube), _of_stacks("package")(cube)
+    own = np.array([label.text == OWN_CODE for label in packages.labels], np.bool_)[packages.of] | _in_own_code(cube)
+    return Labels(np.where(own, lines.of, packages.of + len(lines.labels)), lines.labels + packages.labels)
+
+
 def _imports(cube: Cube) -> Labels:
     """The labels by import: those of lines, which know what they were importing."""
     found = _LINES(cube)
@@ -346,6 +353,8 @@ _ALL = (
     Dimension("function", "function", OF_STACK, _of_stacks("function"), owner=True),
     # the package of the innermost frame outside of the standard library
     Dimension("package", "package", OF_STACK, _of_stacks("package"), owner=True),
+    # the own line where it has no package, else that
+    Dimension("owner", "own line or package", OF_STACK, _owners, owner=True),
     # the package that the own line imports
     Dimension("import", "import", OF_STACK, _imports, owner=True),
     Dimension("stack", "stack", OF_STACK, _of_stacks("stack"), owner=True),

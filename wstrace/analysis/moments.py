@@ -11,7 +11,6 @@ from wstrace.batch import Batch, SnapshotPart
 from wstrace.errors import UsageError
 from wstrace.schema import MARK, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
 from wstrace.table import Recorded
-from wstrace.trace_info import TraceInfo
 
 T = TypeVar("T")
 
@@ -85,12 +84,7 @@ LAST = ("exit", "last look", "now", "end")
 _NEVER = (1 << 64) - 1
 #: between the first snapshots of two processes, at most
 _BETWEEN_NS = 1_000_000_000
-#: From this part of the largest one on, a look counts as the peak where the sums were read beside it.
-_AS_LARGE = 0.99
-
-
 _MOST = 1 << 63
-_MOST_PROCESSES = 1 << 16
 
 
 class Snapshot(NamedTuple):
@@ -229,19 +223,9 @@ class Snapshots:
         return [max(seen.values())] if seen else []
 
     def _largest(self) -> list[int]:
-        """The time at which the last snapshots of the processes that lived then were the largest; [] without any.
-
-        A look beside which the sums of the processes were read goes before one that is hardly larger.
-        """
+        """The time at which the last snapshots of the processes that lived then were the largest; [] without any."""
         best = self.sizes()
-        if not best:
-            return []
-        pages, time = max(best)
-        read = read_sums(self.info)
-        summed = [n for n, at in best if read is not None and at == read.end]
-        if read is not None and summed and summed[-1] >= _AS_LARGE * pages:
-            return [read.end]
-        return [time]
+        return [max(best)[1]] if best else []
 
     def sizes(self) -> list[tuple[int, int]]:
         """After each snapshot the resident pages of the last ones of all processes that lived then, and its time.
@@ -290,33 +274,3 @@ def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
         pids, times = batch["pid"][ended], batch["time_ns"][ended]
         found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
     return found
-
-
-# -- sums of several processes ---------------------------------------------------------------------------------
-
-
-class ReadSums(NamedTuple):
-    """What the source `peak_snapshot` has read of these processes beside a look, between two times in ns.
-
-    pss: bytes, where a page that others have too counts for a part. distinct: bytes, each page once. None = not known.
-    """
-
-    pids: frozenset[int]
-    begin: int
-    end: int
-    pss: int | None
-    distinct: int | None
-
-
-def read_sums(info: TraceInfo) -> ReadSums | None:
-    """What a trace says of the sums at the peak; None where it says nothing, or what cannot be."""
-    noted = info.extra.get("sums")
-    if not isinstance(noted, dict) or not isinstance(pids := noted.get("pids"), list):
-        return None
-    begin, end, pss, distinct = (
-        value if type(value := noted.get(name)) is int and 0 <= value < _MOST else None
-        for name in ("from_ns", "to_ns", "pss", "distinct")
-    )
-    if begin is None or end is None or not 0 < len(pids) <= _MOST_PROCESSES:
-        return None
-    return ReadSums(frozenset(pid for pid in pids if type(pid) is int), begin, end, pss, distinct)

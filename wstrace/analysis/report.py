@@ -153,12 +153,8 @@ def report(
         sums = of.sums
         if len(moments) > first + 1 and past.inputs[-1].time_ns < of.inputs.time_ns:
             before = Composition(trace, past=past, number=first + 1)
-            # where shared memory is divided at one of the moments alone, it counts for each process at both
-            name = "resident" if before.divided == of.divided or "rss" not in before.sums else "rss"
-            now = np.append(
-                sums.get(name, sums["resident"]), np.zeros(len(past.cube) - len(sums["resident"]), np.int64)
-            )
-            sums = {**sums, "grown": now - before.sums[name]}
+            now = np.append(sums["resident"], np.zeros(len(past.cube) - len(sums["resident"]), np.int64))
+            sums = {**sums, "grown": now - before.sums["resident"]}
     if not lead:
         lead = "faults" if of is None else "grown" if "grown" in sums else "resident"
     lines = rows_of(past.labels("line"), sums, lead)
@@ -173,8 +169,7 @@ def report(
             *further,
             *[_FOLLOWS_OBJECTS] * (REUSED in answer),
             *_nothing(chosen, total),
-            *trace.info.obstacles,
-            *(text for text, _ in trace.ledger.sentences()),
+            *notes_of(trace),
         ],
         total,
         lines if tuple(by) == ("line",) else rows_of(past.labels(*by), sums, lead),
@@ -220,6 +215,8 @@ def _answer(
                 if unit_of(most)[0] == unit
                 else f"{size(whole)} of {size(most)}"
             )
+        elif of.processes > 1 and (len(of.inputs.unseen) or of.rss < 0.995 * (peak or 0)):
+            head = f"at least {head}"
         head += f" {printable(moment_words(of.inputs.moment), NAME_LIMIT)}"
     elif lead == "faults":
         of_all = f"{number(whole)} of {plural(seen, 'fault')}" if chosen else plural(whole, "fault")
@@ -227,8 +224,7 @@ def _answer(
     else:
         head += f" {MEASURES[lead]}"
     if of is not None and lead in ("resident", "grown") and of.processes > 1:
-        divided = ", shared memory divided" if of.divided else ", shared memory counted for each"
-        head += f" in {number(of.processes)} processes{divided}"
+        head += f" in {number(of.processes)} processes, shared memory divided"
     if chosen:
         head += f" ({printable(str(chosen), NAME_LIMIT)})"
     if lead == "faults":
@@ -275,6 +271,11 @@ def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
     """Why a filter has left nothing; [] = it has left something, or nothing more is known of it."""
     hint = "" if any(total.values()) else chosen.nearest_file
     return [f"no page lies in {printable(chosen.file, NAME_LIMIT)}: {printable(hint)}"] * bool(hint)
+
+
+def notes_of(trace: Recorded) -> list[str]:
+    """What the records lack, with what lifts that; and what was lost."""
+    return [*trace.info.obstacles, *(text for text, _ in trace.ledger.sentences())]
 
 
 def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict[str, NDArray[np.int64]]) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IMPORT_SYSTEM = "<frozen importlib"
 
 StackBy = Literal["line", "function", "stack", "package"]
-LIBRARY = "(standard library)"
+LIBRARY, OWN_CODE = "(standard library)", "(own code)"
 CALLED_BY = " < "
 
 
@@ -158,7 +158,7 @@ class StackViews:
         found: list[Label] = []
         for node, is_library in zip(nodes[rows].tolist(), library[rows].tolist(), strict=True):
             if node:
-                label = "(own code)" if origins[node] > Origin.PACKAGE else self._frames.package(node)
+                label = OWN_CODE if origins[node] > Origin.PACKAGE else self._frames.package(node)
             else:
                 label = LIBRARY if is_library else "(no package)"
             found.append(Label(label, package=label))

@@ -15,7 +15,7 @@ from wstrace.analysis.dimensions import Row, most_of, name_of, rows_of
 from wstrace.analysis.faults import FORKS
 from wstrace.analysis.inputs import Inputs
 from wstrace.analysis.losses import space_of
-from wstrace.analysis.report import Report, completeness
+from wstrace.analysis.report import Report, completeness, notes_of
 from wstrace.analysis.tally import begins, numbered
 from wstrace.schema import FRAME_CUT, HOW_NO_PYTHON, PAGE_EXCLUSIVE
 from wstrace.table import Recorded
@@ -41,7 +41,7 @@ def unshared(trace: Recorded, by: Sequence[str] = ("line",)) -> Report:
         words += "; what they copied while they ended counts too"  # an interpreter's end writes to what it frees
     answer = found.answer(rows if tuple(by) == ("line",) else found.rows("line"))
     more = {"forks": found.forks(), "at_least": found.at_least, "estimated": found.estimated}
-    return Report(tuple(by), "copied", answer, words, list(trace.info.obstacles), total, rows,
+    return Report(tuple(by), "copied", answer, words, notes_of(trace), total, rows,
                   facts=trace.info.to_dict(), ledger=trace.ledger.as_dict(), more=more)  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def _of_earlier_forks(trace: Recorded, by: Sequence[str]) -> Report | None:
     complete = completeness(trace, past, None, {name: past.cube.measure(name) for name in past.cube.sums})
     answer = f"{total / divisor:,.1f} {unit} un-shared in {duration(seconds)}, of forks before the trace"
     return Report(tuple(by), "copied", f"{answer}{': ' * bool(words)}{words}", complete,
-                  list(trace.info.obstacles), {"copied": total, "at_the_end": 0},
+                  notes_of(trace), {"copied": total, "at_the_end": 0},
                   rows_of(past.labels(*by), {"copied": sums}, "copied"), facts=trace.info.to_dict(),
                   ledger=trace.ledger.as_dict(), more={"forks": [], "at_least": True, "estimated": False})  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from wstrace.batch import Batch
 from wstrace.errors import WstraceError
@@ -14,10 +14,6 @@ from wstrace.terminal import Output
 from wstrace.text import printable, printable_words
 from wstrace.trace_info import NOT_SAVED, TraceInfo
 
-if TYPE_CHECKING:
-    from wstrace.terminal import TextTable
-    from wstrace.trace import Trace
-
 
 class Console(Exporter):
     """Prints the report of the trace that was kept.
@@ -25,7 +21,7 @@ class Console(Exporter):
     Args:
         stream: the stream to print to; None = stderr.
         quiet: print only what was lost.
-        over_time: the seconds between two moments, of which what grew is printed first; 0 = none. It needs snapshots of
+        over_time: the seconds between two moments, of which what grew is printed; 0 = none. It needs snapshots of
             resident pages: `-s working_set:interval=1`.
     """
 
@@ -61,7 +57,8 @@ class Console(Exporter):
     def _show(self, output: Output) -> None:
         """Prints what `report FILE` prints."""
         from wstrace import open_trace
-        from wstrace_exporters.console.report_table import usual
+        from wstrace.analysis.compare import OverTime
+        from wstrace_exporters.console.report_table import over_time, parts
 
         info = self._context.info
         if info.saved in ("", "-"):
@@ -69,17 +66,12 @@ class Console(Exporter):
             return
         try:
             with open_trace(info.saved) as trace:
-                found, grown = trace.report(), self._grown(trace) if self._step else []
+                grown = OverTime(trace, self._step) if self._step else None
+                lines = over_time(grown) if grown and len(grown.moments) > 1 else parts(trace.report())
         except WstraceError as error:  # somebody else has taken it away
             output.write(f"{printable(str(error))}\n")
             return
-        output.show(*grown, *usual(found), "", next_step(info))
-
-    def _grown(self, trace: Trace) -> list[str | TextTable]:
-        from wstrace.analysis.compare import OverTime
-        from wstrace_exporters.console.report_table import over_time
-
-        return [*over_time(OverTime(trace, self._step)), ""]
+        output.show(*lines, "", next_step(info))
 
     def after_fork_in_child(self) -> None:
         """In a forked child: drops the output without writing."""

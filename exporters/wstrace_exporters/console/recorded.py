@@ -30,7 +30,9 @@ class TraceWords(TargetWords):
         return not (word.isdigit() or is_trace(word))
 
 
+VERBOSE = click.option("-v", "--verbose", is_flag=True, help="All columns, and notes.")
 _OPTIONS = (
+    VERBOSE,
     click.option("--duration", type=Duration(), metavar="30s|5m", help="Of a PID: end after this time, not at Ctrl-C."),
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE."),
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
@@ -41,7 +43,7 @@ _OPTIONS = (
 
 
 def recording_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Adds what trace_of() takes, and --json, to the options of a command."""
+    """Adds what trace_of() takes, -v and --json, to the options of a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return click.pass_context(command)

@@ -15,7 +15,7 @@ from wstrace.trace import Trace
 from wstrace_exporters.html.document import document, name
 from wstrace_exporters.html.pictures.icicle import growth, icicle
 from wstrace_exporters.html.pictures.resident import whole, workers
-from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, points, spans, timeline
+from wstrace_exporters.html.pictures.timeline import MARKS, Times, marks, spans, timeline
 
 #: The rows of the table of two runs.
 ROWS = 100
@@ -52,7 +52,7 @@ def _page(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
         **_headline(trace, found, of),
         "why": _why(trace, of, times, time),
         "whole": whole(of),
-        "time": {**time, "snapshots": points(of, times)},
+        "time": time,
         "tree": icicle(of),
         "workers": workers(of, times),
     }

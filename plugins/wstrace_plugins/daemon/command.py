@@ -48,7 +48,10 @@ def daemon(config: str | None, check: bool) -> int:
         return 0
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     node = backend("wstrace_plugins.daemon").NodeDaemon(config, _say)
-    for line in missing() if not node.goes_on else ():
+    everything = ["no --config FILE: the page faults of the whole machine are traced, and go to no output"] * (
+        config is None
+    )
+    for line in (*everything, *missing()) if not node.goes_on else ():
         _say(line)
     node.run(_ready)
     _notify("STOPPING=1")

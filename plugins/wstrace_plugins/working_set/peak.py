@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from wstrace.batch import Batch
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Target
-from wstrace_plugins.working_set.backend import Accounted, KeeperFailed, backend
+from wstrace_plugins.working_set.backend import KeeperFailed, backend
 from wstrace_plugins.working_set.process_tree import SnapshotSource, traced
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _MOST = 0.05
 #: CPU time that snapshots have besides, whenever there may be more by that factor: those of a share alone are too far
 #: apart to see the peak of a program that ends after 0.3 s.
 _FREE_SECONDS, _GROWN_MUCH = 0.03, 1.25
-#: Processes that have not grown for so many seconds have settled. Then the sums are read, and of a little more, too, a
-#: snapshot is taken: a peak that lasts is whole.
+#: Processes that have not grown for so many seconds have settled. Then a snapshot is taken of a little more, too: a
+#: peak that lasts is whole.
 _SETTLED, _LITTLE = 0.1, 1.002
 
 
@@ -57,7 +57,7 @@ class PeakSnapshotSource(SnapshotSource):
     grows fast: by half), a snapshot is taken, at most as many as take `max_cpu` (about 10 ms of CPU time per GiB each),
     and 30 ms besides. A copy of what is shared since a fork changes no resident size, but takes a fault. A peak that is
     over before is not seen whole: compare the `bytes` of the snapshot with `largest`, and with the peak of one process
-    that the system counts (`peak_resident_bytes`). The `pss` and `distinct` of several processes are read beside it.
+    that the system counts (`peak_resident_bytes`).
 
     Args:
         interval: seconds between two readings of the resident sizes.
@@ -74,14 +74,13 @@ class PeakSnapshotSource(SnapshotSource):
             raise UsageError(f"peak_snapshot: max_cpu is {max_cpu}", f"give a part of one CPU, above 0, up to {_MOST}")
         super().__init__()
         self._interval, self._apart = interval, 1 / max_cpu
-        self._due = self._next = self._sums_due = self._grew = 0.0
+        self._due = self._next = self._grew = 0.0
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
         self._seen = 0  # the largest size that was read
         self._largest: list[WorkingSet] = []
         self._bytes = 0  # in it, each page once
         self._emitted = False
-        self._summed = True  # as long as there is no snapshot of several processes
 
     def start(self, context: Context) -> None:
         """Checks that attached targets can be read; of what a launched one starts, what can be read is enough."""
@@ -96,7 +95,6 @@ class PeakSnapshotSource(SnapshotSource):
         """The snapshot at the start of an attached process; otherwise nothing before the end."""
         first = not self._number
         self._read()
-        self._read_sums()
         if first and not self._launched:
             yield from self._batches()
         running = next((one for one in self._launched if one.wait(0) is None), None)
@@ -108,8 +106,6 @@ class PeakSnapshotSource(SnapshotSource):
     def stop(self) -> Iterable[Batch]:
         """The largest snapshot."""
         self._read()
-        self._sums_due = 0.0
-        self._read_sums()
         if self._largest:
             resident = sum(one.total_bytes for one in self._largest)
             self._context.info.extra["peak_snapshot"] = {
@@ -148,9 +144,7 @@ class PeakSnapshotSource(SnapshotSource):
         once = total - sum(shared) + max(shared, default=0)
         self._last = _Sizes({one.pid: sizes.faults[one.pid] for one in taken}, total, once, once)
         if once > self._bytes:
-            self._bytes, self._largest, self._emitted, self._summed = once, taken, False, len(taken) < 2
-            self._sums_due = now + _SETTLED
-            self._context.info.extra.pop("sums", None)
+            self._bytes, self._largest, self._emitted = once, taken, False
 
     def _sizes(self, pids: list[int]) -> _Sizes:
         """The sizes of these processes now, compared with the last snapshot."""
@@ -162,41 +156,6 @@ class PeakSnapshotSource(SnapshotSource):
         least = last.least + max(resident - last.resident, 0)
         most = least + sum(n - last.faults[pid] for pid, n in faults.items()) * mmap.PAGESIZE
         return _Sizes(faults, resident, min(least, resident), min(most, resident))
-
-    def _read_sums(self) -> None:
-        """Takes the sums of several processes while they have what the largest snapshot saw.
-
-        The frames of all pages are read for that, which takes ten times as long as a snapshot: at most 5 % of the time.
-        """
-        now = time.monotonic()
-        if self._summed or now < self._sums_due:
-            return
-        self._sums_due = now + _SETTLED
-        pids = [one.pid for one in self._largest]
-        found: list[Accounted] = []
-        pages: int | None = None
-        if self._still_there(pids):
-            with contextlib.suppress(Unavailable):  # one has ended
-                found = [self._backend.accounted(pid) for pid in pids]
-            with contextlib.suppress(Unavailable):  # only root sees which pages are one
-                pages = self._backend.distinct(pids)
-            self._sums_due = time.monotonic() + self._apart * (time.monotonic() - now)
-        # not where one has given memory back, or made copies, while all were read
-        if not found or not self._still_there(pids):
-            return
-        self._summed = True
-        known = [one.pss for one in found if one.pss is not None]
-        times = [one.time_ns for one in self._largest]
-        self._context.info.extra["sums"] = {
-            "from_ns": min(times), "to_ns": max(times), "pids": pids,
-            "pss": sum(known) if len(known) == len(pids) else None, "distinct": pages,
-        }  # fmt: skip
-
-    def _still_there(self, pids: list[int]) -> bool:
-        """Whether these have as much as the largest snapshot saw."""
-        sizes, resident = self._sizes(pids), sum(one.total_bytes for one in self._largest)
-        return (resident / _GROWN <= sizes.resident <= resident * _GROWN
-                and self._bytes / _GROWN <= sizes.least and sizes.most <= self._bytes * _GROWN)  # fmt: skip
 
     def _batches(self) -> Iterator[Batch]:
         """The batches of the largest snapshot."""
@@ -260,7 +219,7 @@ class FinalSnapshotSource(SnapshotSource):
         if self._target is None:
             return
         if now > self._until:
-            self._give_up(f"the command ran longer than {self._longest:g} s (option longest)")
+            self._give_up(f"the command ran longer than {self._longest:g} s (-s final_snapshot:longest=SECONDS)")
         elif now >= self._next:
             self._hold()
             self._next = now + self._pause

@@ -79,7 +79,8 @@ def title(name: str, arguments: Sequence[str]) -> str:
         return name
     if " " in words[0] and not words[0].startswith(("/", "\\")):  # `postgres: checkpointer`, set by the process itself
         return " ".join(words).strip()
-    return " ".join((base_name(words[0]), *words[1:]))
+    script = [base_name(word) if word.startswith("/") else word for word in words[1:2]]  # of an interpreter
+    return " ".join((base_name(words[0]), *script, *words[2:]))
 
 
 def processes(system: Any, roots: Sequence[int] = ()) -> Iterator[Process]:

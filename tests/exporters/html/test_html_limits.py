@@ -117,21 +117,3 @@ def test_a_report_is_an_html_file_and_overwrites_none(tmp_path):
     with pytest.raises(OutputError):
         trace.html(str(path))
     assert trace.html(str(path), force=True) == 4
-
-
-def test_a_snapshot_that_has_not_come_to_all_processes_is_no_point_of_the_timeline():
-    script = Script()
-    script.batches.append(script.process(900, 9, PROCESS_FORK, "other"))
-    for at in range(6):
-        script.fault((1 + at) * 1_000_000, ANON + at * PAGE, APP, pid=9 if at % 2 else 7)
-    for number, (milliseconds, pid, pages) in enumerate(
-        [(1.5, 7, 1), (4.2, 7, 2), (4.4, 9, 2), (5.5, 7, 3), (5.7, 9, 2)]
-    ):
-        script.snapshot(
-            int(milliseconds * 1e6), (ANON + (pid == 9) * PAGE, pages, PAGE_EXCLUSIVE), pid=pid, number=number
-        )
-    time = page(script.trace())[0]["time"]
-    at = [(time["first"] + column * time["width"]) / 1000 for column, _ in time["snapshots"]]
-    held = [size // PAGE for _, size in time["snapshots"]]
-    assert held == [1, 4, 5, 5], "process 9 had faulted at 2 ms, whose first snapshot was at 4.4"
-    assert [round(one, 1) for one in at] == [0.5, 3.4, 4.5, 4.7], "ms since the first fault"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from wstrace.cli.common import json_option, print_json
-from wstrace.terminal import Output
 from wstrace.text import damage_note, plural, printable
+from wstrace_exporters.console.recorded import VERBOSE
 
 
 @click.command()
@@ -16,13 +16,14 @@ from wstrace.text import damage_note, plural, printable
 @click.option("--at", metavar="peak|exit|start|MARK",
               help="The moment; by default the peak if both traces have it, else the last snapshots.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Also what did not change.")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of a table; JSON has all.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of a table; JSON has all.")
+@VERBOSE
 @click.option("--html", metavar="FILE.html", help="Write an offline page with the stacks of both instead.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @json_option
 def diff(
-    first: str, second: str, by: str, at: str | None, everything: bool, top: int, html: str | None, force: bool,
-    as_json: bool,
+    first: str, second: str, by: str, at: str | None, everything: bool, top: int, verbose: bool, html: str | None,
+    force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
 
@@ -33,7 +34,7 @@ def diff(
     wstrace diff a.wst b.wst --html grown.html
     """
     import wstrace
-    from wstrace_exporters.console.report_table import parts
+    from wstrace_exporters.console.report_table import parts, show
 
     with wstrace.open_trace(first) as one, wstrace.open_trace(second) as other:
         if html:
@@ -45,4 +46,4 @@ def diff(
         if as_json:
             print_json(found.as_dict())
         else:
-            Output.standard("stdout").show(*parts(found, top=top))
+            show(parts(found, top, everything=bool(by or verbose)), everything=bool(by or verbose))

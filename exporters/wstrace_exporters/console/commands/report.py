@@ -83,16 +83,15 @@ def _chosen(options: dict[str, Any]) -> Filter:
 def _show(trace: Trace, by: tuple[str, ...], options: dict[str, Any]) -> None:
     from wstrace.analysis.own import OwnRule
     from wstrace.analysis.report import report as made
-    from wstrace.terminal import Output
-    from wstrace_exporters.console.report_table import parts, usual
+    from wstrace_exporters.console.report_table import parts, show
 
     found = made(trace, by or ("line",), options["at"], lead=options["sort"], chosen=_chosen(options),
                  rule=OwnRule(options["own"], options["not_own"]))  # fmt: skip
     if options["as_json"]:
         print_json(found.as_dict())
         return
-    top = options["top"]
-    Output.standard("stdout").show(*(parts(found, top=top) if by else usual(found, top)))
+    everything = bool(by or options["verbose"])
+    show(parts(found, options["top"], everything=everything), everything=everything)
 
 
 def _folded(trace: Trace) -> None:
@@ -109,8 +108,7 @@ def _folded(trace: Trace) -> None:
 def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> None:
     """Prints what is resident at moments that are `step` seconds apart."""
     from wstrace.analysis.compare import OverTime
-    from wstrace.terminal import Output
-    from wstrace_exporters.console.report_table import over_time
+    from wstrace_exporters.console.report_table import over_time, show
 
     if "," in by:
         raise UsageError(f"--by {by}", "name one dimension with --over-time")
@@ -118,7 +116,8 @@ def _over_time(trace: Trace, step: float, by: str, options: dict[str, Any]) -> N
     if options["as_json"]:
         print_json(found.report().as_dict())
     else:
-        Output.standard("stdout").show(*over_time(found, options["top"]))
+        everything = options["verbose"]
+        show(over_time(found, options["top"], everything=everything), everything=everything)
 
 
 def _faults(trace: Trace, options: dict[str, Any], *, as_json: bool) -> None:

@@ -26,8 +26,7 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
     wstrace unshared x.wst --by function
     """
     from wstrace.analysis.unshared import unshared as unshared_of
-    from wstrace.terminal import Output
-    from wstrace_exporters.console.report_table import parts
+    from wstrace_exporters.console.report_table import parts, show
 
     by = tuple(word for word in options["by"].split(",") if word) or ("line",)
     with trace_of(target, options, literal=ctx.meta["wstrace.literal"]) as (trace, code):
@@ -35,5 +34,6 @@ def unshared(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> 
         if options["as_json"]:
             print_json(found.as_dict())
         else:
-            Output.standard("stdout").show(*parts(found, top=options["top"]))
+            everything = bool(options["by"] or options["verbose"])
+            show(parts(found, options["top"], everything=everything), everything=everything)
     return code

@@ -3,7 +3,9 @@
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const page = document.getElementById('page');
-const PATTERNS = 9;
+const PATTERNS = 10;
+/** Behind the patterns of owners: what is no owner or one of many, plain and striped. */
+const PLAIN = 8, STRIPED = 9;
 
 /** An element with attributes and children; text is text, never markup. */
 function el(tag, attributes = {}, ...children) {
@@ -67,6 +69,13 @@ const tiles = [];
 /** A colour with lines or dots on it, so that it differs from the others without colours. */
 function pattern(context, n) { return context.createPattern(tiles[n % PATTERNS], 'repeat'); }
 
+/** The pattern of an owner, which is the same in all pictures: the largest own lines have one each. */
+const owners = new Map();
+for (const { labels } of Object.values(data.time?.views ?? {})) {
+  labels.forEach((label, at) => { if (label !== '(others)' && !owners.has(label)) owners.set(label, at % PLAIN); });
+}
+function look(name) { return owners.get(name) ?? PLAIN; }
+
 function tileOf(n) {
   const tile = document.createElement('canvas');
   tile.width = tile.height = 8;
@@ -76,11 +85,11 @@ function tileOf(n) {
   g.strokeStyle = g.fillStyle = variable('--hatch');
   g.beginPath();
   const kind = n % PATTERNS;
-  if (kind === 1 || kind === 5) { g.moveTo(-2, 6); g.lineTo(6, -2); g.moveTo(2, 10); g.lineTo(10, 2); }
+  if (kind === 1 || kind === 5 || kind === STRIPED) { g.moveTo(-2, 6); g.lineTo(6, -2); g.moveTo(2, 10); g.lineTo(10, 2); }
   if (kind === 2 || kind === 5) { g.moveTo(-2, 2); g.lineTo(6, 10); g.moveTo(2, -2); g.lineTo(10, 6); }
   if (kind === 3 || kind === 7) { g.moveTo(0, 4); g.lineTo(8, 4); }
   if (kind === 4 || kind === 7) { g.moveTo(4, 0); g.lineTo(4, 8); }
-  if (kind === 6 || kind === 8) { g.fillRect(1, 1, 2, 2); if (kind === 6) g.fillRect(5, 5, 2, 2); }
+  if (kind === 6) { g.fillRect(1, 1, 2, 2); g.fillRect(5, 5, 2, 2); }
   g.stroke();
   return tile;
 }

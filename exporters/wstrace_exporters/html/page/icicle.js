@@ -17,12 +17,8 @@ function unpacked(tree) {
   return nodes;
 }
 
-/** Where a name's colour stands in the palette: the same name has the same everywhere. */
-function hue(name) {
-  let hash = 7;
-  for (let at = 0; at < name.length; at++) hash = (hash * 31 + name.charCodeAt(at)) | 0;
-  return Math.abs(hash) % 7;
-}
+/** Own lines of the other pictures by their frames: `import pandas app.py:2` is line 2 of the module app.py. */
+const lines = new Map([...owners].map(([label, at]) => [label.replace(/^import \S+/, '<module>'), at]));
 
 function icicle(tree) {
   const body = section('icicle', 'Who: stacks',
@@ -64,7 +60,7 @@ function icicle(tree) {
     while (waiting.length) {
       const [node, x, wide, depth] = waiting.pop();
       boxes.push([node, x, wide, depth]);
-      g.fillStyle = meant(node) ? variable('--more') : colour(hue(nodes.names[nodes.name[node]]));
+      g.fillStyle = meant(node) ? variable('--more') : colour(lines.get(text(node)) ?? PLAIN);
       g.fillRect(x, depth * ROW, Math.max(wide - 0.5, 0.3), ROW - 1);
       if (node === at && document.activeElement === canvas) {
         g.strokeStyle = variable('--accent');

@@ -20,18 +20,18 @@ function whole(parts) {
   for (const part of parts) {
     const bar = el('div', {class: 'bar'});
     bar.style.width = 100 * part.bytes / most + '%';
-    part.owners.forEach(([name, n], at) => {
+    part.owners.forEach(([name, n]) => {
       const text = `${part.name}: ${bytes(n)} (${share(n, total)}) ${name}`, say = () => { said.textContent = text; };
       const one = el('span', {class: 'segment', tabindex: 0, role: 'img', 'aria-label': text, title: text,
         onmouseenter: say, onfocus: say}, n / most > 0.12 ? name : '');
-      Object.assign(one.style, {flexGrow: n, background: background(at)});
+      Object.assign(one.style, {flexGrow: n, background: background(look(name))});
       bar.append(one);
     });
     body.append(el('div', {class: 'part', 'data-part': part.name}, el('span', {class: 'label'}, part.name),
       el('span', {class: 'number', 'data-value': part.bytes}, `${bytes(part.bytes)} ${share(part.bytes, total)}`),
       el('div', {class: 'track'}, bar)));
   }
-  body.append(el('p', {class: 'total'}, 'Total ', el('b', {'data-value': total}, bytes(total))), said);
+  body.append(el('p', {class: 'total'}, 'Total resident ', el('b', {'data-value': total}, bytes(total))), said);
 }
 
 /** A row for each process, from its beginning to its end; what it shares and what is its own, and what it copied. */
@@ -47,8 +47,8 @@ function workers(all) {
       const left = Math.min(x(all.moment), width - 6), wide = Math.max(end - left, 6);
       g.fillStyle = variable('--line');
       g.fillRect(x(bar.begin), 0, end - x(bar.begin), tall);
-      [[bar.resident, 0], [bar.private, 1]].forEach(([amount, look]) => {
-        g.fillStyle = pattern(g, look);
+      [[bar.resident, PLAIN], [bar.private, STRIPED]].forEach(([amount, tile]) => {
+        g.fillStyle = pattern(g, tile);
         g.fillRect(left, tall - tall * amount / most, wide, tall * amount / most);
       });
       const at = column => x((data.time.first + column * data.time.width) / 1e6);
@@ -62,7 +62,7 @@ function workers(all) {
   }
   if (!all.copies.length) return;
   const copied = all.copies.reduce((sum, [, n]) => sum + n, 0);
-  body.append(el('h3', {'data-value': copied}, `Copied since a fork: ${bytes(copied)}`), el('div', {id: 'copies'},
+  body.append(el('h3', {'data-value': copied}, all.answer), el('div', {id: 'copies'},
     table(['copied', ''], all.copies.map(([name, n]) => [[bytes(n), n], name]), 'Copied since a fork')));
 }
 

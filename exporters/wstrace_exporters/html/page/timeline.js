@@ -36,7 +36,7 @@ function unpackView(view, columns) {
 function timeline(time) {
   const body = section('timeline', 'When: memory over time, by owner',
     'Cumulative. “still resident” counts the bytes that are there at the counted moment, at the time when they arrived; '
-    + 'points are all that was resident at a snapshot; “brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all) for what arrived then.');
+    + '“brought” counts all that arrived. Drag over a part, or use the arrow keys (with Shift to widen, Esc for all) for what arrived then.');
   if (!time.n) return cannot(body, data.why.times);
   for (const view of Object.values(time.views)) unpackView(view, time.n);
   for (const why of data.why.timeline) body.append(el('p', {class: 'note'}, why));
@@ -58,8 +58,7 @@ function timeline(time) {
 
   function draw(g, width, tall) {
     const view = time.views[state.view], stacked = curves(view), reads = state.weight === 'from_disk';
-    const snapshots = state.weight === 'resident' ? time.snapshots : [];
-    const most = Math.max(1, stacked.at(-1)[time.n], ...snapshots.map(([, held]) => held)), bottom = tall - 24;
+    const most = Math.max(1, stacked.at(-1)[time.n]), bottom = tall - 24;
     const x = column => LEFT + (width - LEFT - RIGHT) * column / time.n, y = amount => bottom - (bottom - 12) * amount / most;
     const at = moment => x((moment * 1e6 - time.first) / time.width);
     const text = variable('--text');
@@ -67,7 +66,7 @@ function timeline(time) {
     g.lineWidth = 0.5;
     for (let owner = stacked.length - 1; owner >= 0; owner--) {
       path([[LEFT, bottom], ...Array.from(stacked[owner], (amount, column) => [x(column), y(amount)]), [x(time.n), bottom]]);
-      g.fillStyle = pattern(g, owner);
+      g.fillStyle = pattern(g, look(view.labels[owner]));
       g.strokeStyle = text;
       g.fill();
       g.stroke();
@@ -98,17 +97,13 @@ function timeline(time) {
       g.stroke();
       g.fillText(words, at(moment) + 3, 22);
     }
-    g.setLineDash([2, 3]);
-    g.lineWidth = 1.5;
-    path(snapshots.map(([column, held]) => [x(column), y(held)]));
-    g.stroke();
-    for (const [column, held] of snapshots) g.fillRect(x(column) - 3, y(held) - 3, 6, 6);
+    g.setLineDash([]);
     g.fillStyle = variable('--accent');
     g.globalAlpha = 0.25;
     const [from, to] = drag ?? [state.from, state.to].map(x);
     if (drag || state.from !== null) g.fillRect(from, 12, to - from, bottom - 12);
     g.globalAlpha = 1;
-    legend.replaceChildren(...view.labels.map((name, owner) => el('span', {}, swatch(owner), ' ' + name)));
+    legend.replaceChildren(...view.labels.map(name => el('span', {}, swatch(look(name)), ' ' + name)));
   }
 
   plot.addEventListener('pointerdown', event => {
@@ -182,7 +177,7 @@ function spanRows(time) {
         const first = Math.min(Math.max(Math.floor(column(from)), 0), time.n - 1);
         change({from: first, to: Math.max(Math.min(Math.ceil(column(to)), time.n), first + 1)});
       }}, name);
-    Object.assign(bar.style, {background: background(row), left: 100 * (left - begin) / long + '%', width: 100 * (right - left) / long + '%', top: row * 18 + 'px'});
+    Object.assign(bar.style, {background: background(PLAIN), left: 100 * (left - begin) / long + '%', width: 100 * (right - left) / long + '%', top: row * 18 + 'px'});
     rows.append(bar);
   }
   rows.style.height = 18 * (1 + Math.max(-1, ...time.spans.map(([row]) => row))) + 'px';

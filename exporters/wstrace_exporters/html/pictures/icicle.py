@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from wstrace.analysis.compare import Comparison
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.dimensions import Label
-from wstrace.analysis.frames import to_the_root
+from wstrace.analysis.frames import Frame, to_the_root
+from wstrace.analysis.stack_views import IMPORT_SYSTEM
 from wstrace.text import number, printable
 from wstrace_exporters.html.document import varints
 
@@ -53,8 +55,9 @@ def _paths(labels: Sequence[Sequence[Label]]) -> tuple[list[Step], list[list[int
         return codes.setdefault((printable(name, NAME_LIMIT), line), len(codes))
 
     named = list(dict.fromkeys(stack for _, _, stack in labels[:PATHS]))
-    stacks = [to_the_root(stack.frames) for stack in named]
-    frames = list(chain.from_iterable(map(reversed, stacks)))
+    imports: dict[int, Frame] = {}
+    stacks = [_folded(stack.frames, imports) for stack in named]
+    frames = list(chain.from_iterable(stacks))
     # call sites share their frames, of which each is named once, in their order: the same trace gives the same page
     number_of = {
         id(frame): code(frame.located + frame.doubt, frame.line * bool(frame.shown))
@@ -71,6 +74,23 @@ def _paths(labels: Sequence[Sequence[Label]]) -> tuple[list[Step], list[list[int
     return list(codes), paths
 
 
+def _folded(stack: tuple[Frame, ...], imports: dict[int, Frame]) -> list[Frame]:
+    """The frames of a stack, outermost first, of the import system none: `import numpy/__init__.py` for what it runs.
+
+    imports: the frames so named, by the id of the one that each stands for.
+    """
+    found, system = [], False
+    for frame in reversed(to_the_root(stack)):
+        above, system = system, frame.file.startswith(IMPORT_SYSTEM)
+        if above and frame.function == "<module>":
+            if id(frame) not in imports:
+                imports[id(frame)] = replace(frame, function="import")
+            found.append(imports[id(frame)])
+        elif not system:
+            found.append(frame)
+    return found
+
+
 def growth(found: Comparison) -> dict[str, Any]:
     """The tree of the stacks of two runs, by what the second has more of each and less, and the bytes of both.
 
@@ -78,9 +98,10 @@ def growth(found: Comparison) -> dict[str, Any]:
     """
     codes: dict[Step, int] = {("all", 0): 0}
     amounts: dict[tuple[int, ...], list[int]] = {}
+    imports: dict[int, Frame] = {}
     for run, of in enumerate((found.first.of, found.second.of)):
         for at, row in enumerate(of.rows("stack")):
-            frames = to_the_root(row.labels[0].frames)[::-1]
+            frames = _folded(row.labels[0].frames, imports)
             names = [OTHERS] if at >= PATHS else [one.located + one.doubt for one in frames] or [row.label]
             path = tuple(codes.setdefault((printable(name, NAME_LIMIT), 0), len(codes)) for name in names)
             amounts.setdefault(path, [0, 0])[run] += row["resident"]

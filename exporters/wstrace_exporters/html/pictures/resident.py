@@ -35,8 +35,9 @@ def whole(of: Composition) -> dict[str, Any]:
     """The parts, which sum to the total of `report`; of each owner (name, bytes)."""
     parts, rows = [], of.rows("kind", "line")
     for title, kinds, columns in _PARTS:
-        of_kind = [row for row in rows if row.labels[0].text in kinds]
-        owners = _most([(row.labels[1].text, sum(row[column] for column in columns)) for row in of_kind])
+        amounts = [(row.labels[1].text, {**row.values, "shared": row["resident"] - row["private"]})
+                   for row in rows if row.labels[0].text in kinds]  # fmt: skip
+        owners = _most([(text, sum(values[column] for column in columns)) for text, values in amounts])
         if owners:
             parts.append({"name": title, "bytes": sum(n for _, n in owners), "owners": owners})
     return {"parts": parts}
@@ -60,7 +61,8 @@ def workers(of: Composition, times: Times) -> dict[str, Any] | None:
     resident, private, faults = (sums.get(column, none) for column in ("resident", "private", "faults"))
     order = sorted(range(len(numbers)), key=lambda at: (-resident[at], -faults[at]))
     inputs, unshared = of.inputs, Unshared(of)
-    copied = {fork["pid"]: fork["copied"] for fork in unshared.forks()}
+    copied = {fork["pid"]: fork["copied"] - fork["at_the_end"] for fork in unshared.forks()}
+    lines = unshared.rows("line")
     first, last = (times.seconds(int(times.edges[at])) if times.n else 0.0 for at in (0, -1))
     moment = times.seconds(inputs.time_ns) if inputs.time_ns else last
     bars: list[dict[str, Any]] = []
@@ -76,6 +78,7 @@ def workers(of: Composition, times: Times) -> dict[str, Any] | None:
     notes = [f"{number(len(bars))} of {number(len(order))} processes, those with the most."] * (len(order) > PROCESSES)
     if unshared.at_least:
         notes.append("Copied is a lower bound: what was in memory before the trace is not known.")
-    copies = _most([(row.label, row["copied"]) for row in unshared.rows("line")])
+    copies = _most([(row.label, row["copied"] - row["at_the_end"]) for row in lines])
     span = [min(bar["begin"] for bar in bars), max(bar["end"] for bar in bars)]
-    return {"bars": bars, "span": span, "moment": moment, "notes": notes, "copies": copies}
+    return {"bars": bars, "span": span, "moment": moment, "notes": notes, "copies": copies,
+            "answer": unshared.answer(lines)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The timeline: what arrived when, by owner; what was resident at each snapshot; marks; spans."""
+"""The timeline: what arrived when, by owner; marks; spans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.composition import Composition
-from wstrace.analysis.moments import Snapshots, marks_of
+from wstrace.analysis.moments import marks_of
 from wstrace.analysis.timeline import Over, Timeline, drawn, spans_of
 from wstrace_exporters.html.document import name, varints
 
@@ -77,26 +77,6 @@ def _owners(over: Over, page: int) -> dict[str, Any]:
     units = {"brought": page / 2, "resident": page / 2}
     figures = {figure: written(getattr(over, figure), units.get(figure, 1)) for figure in _FIGURES}
     return {"labels": labels, "unit": page / 2, **figures, "untimed": written(over.untimed, page / 2)}
-
-
-def points(of: Composition, times: Times) -> list[list[int]]:
-    """The snapshots of resident memory: of each the column and the bytes of all processes, the last one of a column.
-
-    One before the first snapshot of a process that had faulted by then is of a part of the memory, and is no point.
-    """
-    if not times.n:
-        return []
-    snapshots, inputs = Snapshots(of.trace), of.inputs
-    began = dict(zip(inputs.pids.tolist(), inputs.first_ns.tolist(), strict=True))
-    sizes = snapshots.sizes()
-    at = np.array([time for _, time in sizes], np.uint64)
-    partial = np.zeros(len(at), np.bool_)
-    for first in snapshots.first(int(at.max(initial=0))):
-        partial |= (at >= np.uint64(began.get(first.process[1], first.time_ns))) & (at < np.uint64(first.time_ns))
-    sizes = [size for size, is_partial in zip(sizes, partial.tolist(), strict=True) if not is_partial]
-    columns = np.clip(times.at(np.array([time for _, time in sizes], np.uint64)) + 1, 0, times.n)
-    last = {column: pages * of.page_size for column, (pages, _) in zip(columns.tolist(), sizes, strict=True)}
-    return [[column, held] for column, held in last.items()]
 
 
 def marks(of: Composition, times: Times) -> dict[str, Any]:

@@ -116,4 +116,4 @@ def _answer(module: Any, connection: Any, sql: str, tables: Iterable[Rows] = ())
         for rows in tables:
             if rows.refused is not None:
                 raise rows.refused from None
-        raise UsageError(f"query: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"query: {' '.join(str(error).splitlines()[:2])}") from None  # the second has what is near

@@ -31,7 +31,7 @@ _ROOM, _ROOM_PER_CPU, _CPUS = 304 << 20, 27 << 20, 8
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LAUNCHER_SLACK = 1 << 20  # The launcher itself may grow by this much between its last measurement and execve().
+_LAUNCHER_GROWS = 9 / 8  # The launcher itself may grow by this factor between its last measurement and execve().
 _LONGEST_POLL = 86_400.0  # poll(2) takes milliseconds as an int: 24 days at most.
 _POLL_SECONDS = 0.01  # The interval of polling where pidfd_open is missing (before Linux 5.3) or refused (containers).
 
@@ -139,7 +139,7 @@ class LinuxTarget(Target):
 
     def _from_rusage(self, seconds: float, peak: int, minor: int, major: int) -> Usage:
         """The usage of a target that has ended, by its struct rusage."""
-        if peak <= (self._before.peak_resident_bytes or 0) + _LAUNCHER_SLACK:
+        if peak <= (self._before.peak_resident_bytes or 0) * _LAUNCHER_GROWS:
             return Usage(minor, major, self._peak, seconds, True, self.pid)
         # The largest value of it and of the children that it has waited for; rusage does not say which.
         owner = self.pid if (self._peak or 0) >= peak else None

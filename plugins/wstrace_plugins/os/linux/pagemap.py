@@ -164,5 +164,4 @@ def _open(pid: int) -> int:
             pid and not procfs.stat(pid).mapped_bytes
         ):  # A process that has released its memory at exit belongs to root: observed with our own processes.
             raise TargetExited(f"process {pid} ends just now: it has no memory any more") from None
-        remedy = "run wstrace as that process's user or as root"
-        raise Unavailable(f"cannot open {path}: {error.strerror}", remedy) from None
+        raise Unavailable(f"cannot open {path}: {error.strerror}", procfs.right_to_read()) from None

@@ -398,12 +398,19 @@ def read(pid: int | str, file: str, most: int = _FILE_BYTES) -> bytes:
         raise refused(pid, path, error) from None
 
 
+def right_to_read() -> str:
+    """What lets us read another process."""
+    if os.geteuid():
+        return "run wstrace as that process's user or as root"
+    return "root of a container needs CAP_SYS_PTRACE"
+
+
 def refused(pid: int | str, path: str, error: OSError) -> Unavailable:
     """The error for a file of a process that cannot be read."""
     if isinstance(error, FileNotFoundError | ProcessLookupError):
         return TargetExited(f"there is no process {pid}")
     full = error.errno in (errno.EMFILE, errno.ENFILE)
-    remedy = "allow more open files: ulimit -n" if full else "run wstrace as that process's user or as root"
+    remedy = "allow more open files: ulimit -n" if full else right_to_read()
     return Unavailable(f"cannot read {path}: {error.strerror}", remedy)
 
 

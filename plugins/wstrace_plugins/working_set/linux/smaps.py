@@ -104,7 +104,7 @@ def _clear(pid: int) -> None:
         raise TargetExited(f"there is no process {pid}") from None
     except OSError as error:
         why = f"cannot clear the referenced bits of process {pid} (/proc/{pid}/clear_refs): {error.strerror}"
-        raise Unavailable(why, "run wstrace as that process's user or as root") from None
+        raise Unavailable(why, procfs.right_to_read()) from None
 
 
 @functools.cache
