@@ -13,8 +13,8 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.frames import native_frame, native_frames
 from wstrace.analysis.own import package_of
-from wstrace.analysis.stack_views import Label as Label
 from wstrace.analysis.stack_views import OWN_CODE, StackBy, line_of_native, whole
+from wstrace.analysis.stack_views import Label as Label
 from wstrace.analysis.symbols import OFFSET
 from wstrace.analysis.tally import combinations, numbered
 from wstrace.batch import Batch

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wstrace.analysis.composition import Composition
+from wstrace.analysis.dimensions import Row
 from wstrace.analysis.inputs import NEVER
 from wstrace.analysis.unshared import Unshared
 from wstrace.schema import KIND_ANON, KIND_FILE, KIND_HEAP, KIND_SHARED, KINDS
@@ -35,12 +36,16 @@ def whole(of: Composition) -> dict[str, Any]:
     """The parts, which sum to the total of `report`; of each owner (name, bytes)."""
     parts, rows = [], of.rows("kind", "line")
     for title, kinds, columns in _PARTS:
-        amounts = [(row.labels[1].text, {**row.values, "shared": row["resident"] - row["private"]})
-                   for row in rows if row.labels[0].text in kinds]  # fmt: skip
-        owners = _most([(text, sum(values[column] for column in columns)) for text, values in amounts])
+        of_kind = [row for row in rows if row.labels[0].text in kinds]
+        owners = _most([(row.labels[1].text, sum(_bytes(row, column) for column in columns)) for row in of_kind])
         if owners:
             parts.append({"name": title, "bytes": sum(n for _, n in owners), "owners": owners})
     return {"parts": parts}
+
+
+def _bytes(row: Row, which: str) -> int:
+    """The private or shared bytes, of which each physical page counts once."""
+    return row["private"] if which == "private" else row["resident"] - row["private"]
 
 
 def _most(found: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
