@@ -97,6 +97,12 @@ def test_the_size_on_the_disk_goes_before_the_time(tmp_path):
         assert trace.rows["page_fault"] > 5000
 
 
+def test_what_was_gained_counts_from_the_reading_before_the_records_that_are_kept():
+    firing = Firing(2_003, "growth=90MiB/10s", "api", REACHED, 100, sizes=((1_000, 10), (2_000, 100)))
+    assert [firing.since(at) for at in (500, 1_001, 2_001)] == [(1_000, 10), (1_000, 10), (2_000, 100)]
+    assert firing._replace(sizes=()).since(0) == (2_003, 100)
+
+
 def test_it_goes_on_after_a_recording_and_the_next_one_has_the_same_minutes(tmp_path):
     recorded = Recorded(tmp_path / "api.wst", keep=60)
     recorded.faults(100)

@@ -124,6 +124,6 @@ def test_of_a_process(grows, words):
 
 
 def test_all_else_is_there_on_request(traces):
-    for words in (("report", "-v"), ("report", "--by", "line"), ("imports", "-v"), ("diff", traces[1], "-v")):
+    for words in (("report", "-v"), ("report", "--by", "line"), ("imports", "-v"), ("diff", traces[2], "-v")):
         heads = next(line for line in screen(*words, traces[1], columns=160) if "private" in line)
         assert len(_APART.split(heads.strip())) > 3

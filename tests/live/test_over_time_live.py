@@ -28,4 +28,5 @@ def test_run_over_time_tells_what_grew_first(tmp_path, full_level, python_stacks
             break
     assert lines[0].startswith("+"), lines
     assert "keep grow.py:5" in lines[0]
-    assert any("MiB at the " in line for line in lines), "the report follows"
+    assert not any("MiB at the " in line for line in lines), "one answer"
+    assert "0 lost" in lines[1]
