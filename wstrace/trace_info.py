@@ -137,8 +137,8 @@ class TraceInfo:
 
     @property
     def level_name(self) -> str:
-        """The name of the level; "full" if no source has reported another one."""
-        return self.level.name if self.level is not None else "full"
+        """The name of the level; "not known" where no source has reported one."""
+        return self.level.name if self.level is not None else "not known"
 
     @property
     def obstacles(self) -> list[str]:
@@ -227,6 +227,10 @@ class TraceInfo:
                 if (value := getattr(of, name)) != default:
                     found[key] = list(value) if isinstance(value, tuple) else value
         return {**found, **{key: value for key, value in self.extra.items() if key not in _KEYS}}
+
+    def begun(self) -> dict[str, object]:
+        """to_dict() of a trace that goes on; without its processes, as their exit codes are not known yet."""
+        return replace(self, targets=()).to_dict()
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, object]) -> TraceInfo:

@@ -115,3 +115,32 @@ def test_a_process_comes_before_its_faults_though_these_fill_a_frame_first(tmp_p
     with open_trace(str(tmp_path / "x.wst")) as trace:
         read = [(batch.schema.name, set(batch["pid"].tolist())) for batch in trace.read(Selection())]
     assert read == [("process", {7}), ("page_fault", {7}), ("process", {8}), ("page_fault", {8})]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_trace_of_a_killed_writer_says_the_level_it_had(tmp_path, parts):
+    exporter, context = started(tmp_path / "x.wst")
+    why = "kernel addresses are hidden"
+    context.info.level, context.info.targets = Level("user", why, "sysctl x"), (synthetic.PID,)  # as the sources start
+    context.info.note("the plugin x failed")
+    for part in range(parts):
+        everything(exporter, context, 100)
+        exporter.flush(1)
+        assert part == parts - 1 or exporter._writer.rotate()
+    exporter.after_fork_in_child()  # closes the file and writes nothing, as a kill
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.state == "cut"
+        assert trace.info.obstacles == [f"level user: {why}; to lift it: sysctl x"]
+        assert trace.info.notes == ["the plugin x failed"]
+        # what goes on is no process that was left running: its end is not known
+        assert (trace.info.targets, trace.info.exit_code) == ((), None)
+
+
+def test_a_cut_trace_without_a_level_does_not_claim_one(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    everything(exporter, context, 100)
+    exporter.flush(1)
+    exporter.after_fork_in_child()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert trace.info.level_name == "not known"
+        assert trace.info.obstacles == ["level not known: the trace does not say it"]

@@ -18,7 +18,7 @@ def trace_info(
 ) -> TraceInfo:
     """The TraceInfo of a recorded trace.
 
-    header: the header of its first part. facts: the content of its last facts mark; {} when the file was cut. marks:
+    header: the header of its first part. facts: the content of its last facts mark; {} when the file has none. marks:
     all of its marks, of which the clock marks are used. first_ns: the time of its first row, 0 = none: it began then,
     unless a clock mark says when.
     """

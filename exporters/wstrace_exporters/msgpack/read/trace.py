@@ -18,7 +18,7 @@ from wstrace.plugins import default_plugins
 from wstrace.schema import DTYPES, ID_SPACES, PAGE_FAULT, PROCESS, STREAMS, Column, Schema
 from wstrace.table import Selection
 from wstrace.trace import Trace
-from wstrace.trace_info import TraceInfo, Usage
+from wstrace.trace_info import Level, TraceInfo, Usage
 from wstrace_exporters.msgpack.format import frames
 from wstrace_exporters.msgpack.format.frames import announced_rows
 from wstrace_exporters.msgpack.format.layout import END, LIMITS, VERSION, Limits
@@ -224,7 +224,7 @@ class TraceFile(Trace):
 
     @property
     def facts(self) -> dict[str, object]:
-        """The last facts of the session that wrote the file, combined if there were several; {} for a cut trace.
+        """The last facts of the session that wrote the file, combined if there were several; {} if there are none.
 
         `info` has them as a TraceInfo.
         """
@@ -238,7 +238,7 @@ class TraceFile(Trace):
             return found[0] if found else {}
         together = TraceInfo.of_several([TraceInfo.from_dict(facts) for facts in found])
         if len(found) < len(last):  # what the system accounted to all of them is not known
-            together.usage = Usage()
+            together.usage, together.level = Usage(), None
         return together.to_dict()
 
     @property
@@ -254,7 +254,9 @@ class TraceFile(Trace):
         info = self._description()
         info.incomplete = self._lacking() or info.incomplete
         info.hosts = hosts_of(self.marks)
-        if not self.facts:
+        if info.level is None and info.incomplete:
+            info.level = Level("not known", "the trace does not say it")
+        if not info.ended_ns and info.sampled == 1:
             info.sampled = self._sampled
         return info
 

@@ -154,7 +154,7 @@ class MsgpackExporter(FileExporter):
         self._parts = Parts(path, command=context.info.command, like=_recorded_header(context), force=self._force,
                             resume=self._resume, rotate_bytes=size, rotate_seconds=seconds, keep=keep,
                             sync=self._sync)  # fmt: skip
-        self._writer = TraceWriter(self._parts, context.strings)
+        self._writer = TraceWriter(self._parts, context.strings, facts=context.info.begun)
         if context.info.recorded:
             for at, wall in context.info.clock.marks:
                 self._writer.copy_mark({"m": "clock", "t": at, "monotonic": at, "realtime": wall})

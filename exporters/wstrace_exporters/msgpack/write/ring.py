@@ -59,7 +59,7 @@ class Ring(TraceWriter):
             sync="never",  # what is let go again need not reach the disk: the parts of a recording are synced
             ledger=self._count,
         )
-        super().__init__(parts, context.strings)
+        super().__init__(parts, context.strings, facts=context.info.begun)
 
     def _begin_part(self) -> None:
         super()._begin_part()

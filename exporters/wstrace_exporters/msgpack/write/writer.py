@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -195,11 +195,15 @@ class TraceWriter:
     """Writes one trace, in one or several parts. Every method raises OutputError when the output can take no more.
 
     parts: the first part, and what opens each further one. strings: the session's dictionary, for the codes in `str`
-    columns. mappings: how many mappings are held, so that later parts repeat those that they need.
+    columns. mappings: how many mappings are held, so that later parts repeat those that they need. facts: the
+    description of the trace so far, which stands before the first rows of each part, for a trace whose writer is killed.
     """
 
-    def __init__(self, parts: Parts, strings: Dictionary, *, mappings: int = HELD_MAPPINGS) -> None:
-        self._parts = parts
+    def __init__(
+        self, parts: Parts, strings: Dictionary, *, mappings: int = HELD_MAPPINGS,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:  # fmt: skip
+        self._parts, self._facts = parts, facts
         self._strings = strings
         self._gathered: dict[str, list[Batch]] = {}  # stream -> batches that wait to become a frame
         self._gathered_rows: Counter[str] = Counter()
@@ -403,6 +407,8 @@ class TraceWriter:
 
         A batch may have columns that earlier ones lacked: columns of the schema, or columns that an enricher added.
         """
+        if not self._announced and (facts := self._facts()):
+            self.mark("facts", facts=plain(facts))
         name = schema.name
         known = self._announced.setdefault(name, set())
         new = [column for column in columns if column not in known]
