@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -231,3 +232,54 @@ def test_opentelemetry_instrument_picks_it_up(disabled, tmp_path):
         assert plain(span.attributes)["wstrace.faults.quality"] == "exact"
         assert all(n > 1000 for shown in counts.values() for n in shown)
         assert len(counts) == 1
+
+
+def test_an_application_s_telemetry_has_no_process_0():
+    done = run(
+        HEAD
+        + """
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from wstrace.schema import PROCESS, PROCESS_FORK
+spans, events = InMemorySpanExporter(), InMemoryLogRecordExporter()
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(spans))
+_logs.set_logger_provider(LoggerProvider())
+_logs.get_logger_provider().add_log_record_processor(SimpleLogRecordProcessor(events))
+other = batch_of(PAGE_FAULT, time_ns=1, pid=7, tid=7, pc=1, va=1, flags=0, file="/lib/a", kind=1)
+born = batch_of(PROCESS, time_ns=1, pid=7, ppid=os.getpid(), tid=7, event=PROCESS_FORK, name="child", code=-1)
+for pid in (os.getpid(), os.getppid()):  # ourselves, and a process beside us
+    s = Session(pid, sources=[ScriptedSource([born, batch(3), other])], exporters=[OtelExporter(providers="global")],
+                enrichers=[], record=False)
+    s.start(); s.wait(5); s.stop()
+said = [(r.log_record.event_name, r.log_record.attributes.get("process.pid")) for r in events.get_finished_logs()]
+print(json.dumps([os.getpid(), [said.count(("wstrace.page_fault", None)),
+                                [(n, p) for n, p in said if n != "wstrace.page_fault"]],
+                  [(s.name, s.attributes["process.pid"]) for s in spans.get_finished_spans()]]))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    own, (faults, said), made = json.loads(done.stdout)
+    assert faults == 8, "those of all processes"
+    assert said == [["wstrace.process.start", own], ["wstrace.process.start", os.getpid()]]
+    assert [pid for _, pid in made] == [os.getpid()], "of the process beside us; the application has its own spans"
+
+
+def test_where_the_system_has_one_counter_it_has_no_type(monkeypatch):
+    from wstrace_exporters.otel.export import metrics
+
+    def no_resource(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(metrics, "import_module", no_resource)  # as on Windows
+    embedded = metrics.Embedded()
+    session = Counter({("process.paging.faults", (kind,)): 5 for kind in metrics.TYPES})
+    embedded._live.append(lambda: session)
+    ((observed, attributes),) = [
+        (one.value, one.attributes) for one in embedded._observe("process.paging.faults", None)
+    ]
+    assert attributes == {}
+    assert observed > 100

@@ -88,8 +88,11 @@ class OtelExporter(Exporter):
         if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return
         is_global = self._uses_global(context)
-        self._processes = Processes(context.strings, limit=0 if is_global else self._limit, modules=self._modules)
-        self._processes.roots = tuple(target.pid for target in context.targets) or context.info.targets
+        roots = tuple(target.pid for target in context.targets) or context.info.targets
+        # with the application's own telemetry its children are all in one row
+        limit = len(roots) if is_global else self._limit
+        self._processes = Processes(context.strings, limit=limit, modules=self._modules)
+        self._processes.roots = roots
         if is_global:
             embedded.begin(self._values)
         else:

@@ -125,7 +125,7 @@ class Lifecycle:
 
         They are those that a launched target got, below TRACEPARENT; otherwise it is below its parent process.
         """
-        if process.pid in self._places:
+        if not process.pid or process.pid in self._places:  # 0: many processes, of which none began here
             return
         process.resource = None
         reserved = take_reserved() if process.pid in self._processes.roots else None

@@ -168,22 +168,24 @@ class Embedded:
         found = Counter(self._past)
         for values in list(self._live):
             found.update(values())
-        for kind, n in zip(TYPES, _process_faults(), strict=False):  # by the kernel, not only while a session ran
-            found[names.PAGING_FAULTS, (kind,)] = n
+        if counted := _process_faults():  # by the kernel, not only while a session ran
+            found = Counter({key: n for key, n in found.items() if key[0] != names.PAGING_FAULTS})
+        found.update(counted)
         found.update(memory(os.getpid()))
         return [Observation(n, dict(attributes)) for (name, attributes), n in found.items() if name == metric]
 
 
-def _process_faults() -> tuple[int, ...]:
-    """(minor, major) page faults of this process by the system's counter; on Windows, one number for both types."""
+def _process_faults() -> Values:
+    """The page faults of this process by the system's counter, by type; on Windows, one number for both types."""
     try:
         resource: Any = import_module("resource")
     except ImportError:
         platform = own_platform()
         this = platform.process(os.getpid()) if platform is not None else None
-        return () if this is None else (this.faults, 0)
+        return Counter() if this is None else Counter({(names.PAGING_FAULTS, ()): this.faults})
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_minflt, used.ru_majflt
+    counts = zip(TYPES, (used.ru_minflt, used.ru_majflt), strict=True)
+    return Counter({(names.PAGING_FAULTS, (kind,)): n for kind, n in counts})
 
 
 embedded = Embedded()

@@ -168,8 +168,7 @@ def _count_pages(pages: Counter[tuple[int, int]], batch: Batch) -> None:
 class Processes:
     """All traced processes; at most `limit` have a row of their own, the rest is `other` (pid 0). One thread adds.
 
-    limit: processes with a row of their own; 0 = all in one row, as a service's own telemetry needs it. modules: files
-    with a series of their own, per process.
+    limit: processes with a row of their own. modules: files with a series of their own, per process.
     """
 
     def __init__(self, strings: Dictionary, *, limit: int, modules: int) -> None:
