@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Reference(NamedTuple):
-    """A source or exporter that is imported when a trace uses it: what a hook gives in place of a class.
+    """A source, enricher or exporter that is imported when a trace uses it: what a hook gives in place of a class.
 
     name: that of the class, as users know it.
     target: "module:class".
@@ -90,10 +90,11 @@ def wstrace_sources() -> Sequence[type[Source] | Reference]:
 
 
 @hookspec
-def wstrace_enrichers() -> Sequence[type[Enricher]]:
+def wstrace_enrichers() -> Sequence[type[Enricher] | Reference]:
     """When a session is built. By: plugins that add columns to the records of others.
 
-    Returns Enricher classes. They run in the alphabetical order of their own names; one that raises is detached.
+    Returns Enricher classes, or References to them. They run in the alphabetical order of their own names; one that
+    raises is detached.
     """
 
 

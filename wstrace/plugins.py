@@ -218,12 +218,12 @@ class Plugins:
         self._call("wstrace_formats", lambda plugin, given: found.update(suffixes_of(plugin, given, found)))
         return found
 
-    def failures(self, hook: str) -> list[str]:
-        """One line for each plugin that failed in this hook."""
+    def failures(self, hook: str = "") -> list[str]:
+        """One line for each plugin that failed so far, in this hook or in any; its other hooks are in use."""
         return [
-            f"plugin {plugin.name!r} is left out: {plugin.error}"
+            f"plugin {plugin.name!r} failed: {plugin.error}"
             for plugin in self.found
-            if plugin.state == "failed" and plugin.error.startswith(f"{hook}:")
+            if plugin.state == "failed" and plugin.error.startswith(hook)
         ]
 
     @functools.cached_property

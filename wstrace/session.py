@@ -16,7 +16,7 @@ from wstrace import bus
 from wstrace.batch import Batch, Dictionary, checked
 from wstrace.bus import Bus, ExporterQueue, Limit, WorkThread
 from wstrace.clock import now_ns
-from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError, named, quietly, why
+from wstrace.errors import PluginError, Unavailable, UsageError, WstraceError, log, named, quietly, why
 from wstrace.interfaces import Context, Enricher, Exporter, Group, Source, Target
 from wstrace.ledger import Ledger
 from wstrace.options import Config, Spec, build, parse_spec
@@ -113,6 +113,9 @@ class Session:
             wait_children=wait_children,
             streams=None if None in wanted else frozenset().union(*filter(None, wanted)),
         )
+        for failure in self._plugins.failures():
+            self.info.note(failure)
+            log().warning("%s", failure)
         queues = [ExporterQueue(exporter, self.ledger, queue_bytes, live=live) for exporter in self._exporters]
         self._bus = Bus(enrichers, queues, self.ledger, queue_bytes, self._patience)
         self._state, self._lock = "new", threading.RLock()

@@ -60,6 +60,7 @@ elif ROLE == "hook":
 
     _hook.__name__ = _METHOD
     globals()[_METHOD] = hookimpl(_hook)
+    del _hook
 elif ROLE:
     globals()[f"wstrace_{ROLE}s"] = hookimpl(lambda: [evil(ROLE, _METHOD, _HOW)])
 

@@ -60,6 +60,12 @@ def test_an_exporter_that_failed_is_seen_by_the_exit_code(plug, what, shown):
     assert shown in err
 
 
+def test_a_plugin_of_which_a_hook_fails_is_named_once_by_each_trace(plug, tmp_path):
+    code, _, err = run(plug, "hook:wstrace_enrichers:raise", "run", "-q", "-o", tmp_path / "x.wst", "--", "true")
+    assert (code, err) == (0, "wstrace: plugin 'evil' failed: wstrace_enrichers: RuntimeError: boom\n")
+    assert "plugin 'evil' failed: wstrace_enrichers: " in run(plug, "", "report", tmp_path / "x.wst")[1]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["drain", "stop"])
 def test_a_source_that_hangs_is_left_behind_and_named(plug, method, tmp_path):

@@ -10,10 +10,9 @@ from contextlib import closing, contextmanager
 import click
 
 from wstrace.cli import before_the_trace
-from wstrace.cli.tracing import Recording, Tracing, tracing_options, warn
+from wstrace.cli.tracing import Recording, Tracing, tracing_options
 from wstrace.errors import CommandNotFound, UsageError
 from wstrace.options import parse_spec
-from wstrace.text import printable
 
 
 class TargetWords(click.Command):
@@ -75,8 +74,6 @@ def run(ctx: click.Context, options: Tracing, user: str | None, target: tuple[st
         recording = Recording(options)
         recording.options = with_sources_by_the_way(recording)
         os.environ.update(recording.plugins.target_environment(recording.exporter_names()))
-        for failure in recording.plugins.failures("wstrace_target_environment"):
-            warn(printable(failure))
         # Launch before anything else: the launcher's memory at its fork counts in the target's peak (VmHWM).
         with _prints_elsewhere(recording.options.output):
             launched = recording.plugins.platform.launch(command, user=user or recording.config.get("user"))
