@@ -1,5 +1,7 @@
 """The resolver `sections` against binutils, on real binaries and on ones built here."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from kit.binutils import FLAVOURS, run
 
+from wstrace.cli import main
 from wstrace.interfaces import MappedFile
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.resolver import ImageResolver, module_name, read_image
@@ -51,6 +54,20 @@ def test_sections_have_readelfs_number_name_and_address(built):
         places = ImageResolver().resolve(MappedFile(str(file)), offsets)
         assert [(p.number, p.section, p.address) for p in places] == expected, file
         assert str(places[0]) == f"{file.name}!{rows[0][1]}({rows[0][0]})"
+
+
+def test_lines_of_a_snapshot_are_cut_where_readelf_has_borders(capsys):
+    libc, checked = real_binaries()[1], 0
+    sections = [(f"{libc.name}!{name}({n})", o, o + size) for n, name, _, o, size in sections_by_readelf(libc)]
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(libc))]
+    files = [(*(int(word, 16) for word in row[0].split("-")), int(row[2], 16)) for row in maps]
+    assert main(["snapshot", str(os.getpid()), "--sections", "--json"]) == 0
+    for line in json.loads(capsys.readouterr().out)["runs"]:
+        for offset in (line["address"] - start + o for start, end, o in files if start <= line["address"] < end):
+            for begin, end in ((begin, end) for name, begin, end in sections if name == line["owner"]):
+                checked += 1
+                assert begin <= offset < offset + 4096 * (line["pages"] - 1) + 1 <= end
+    assert checked > 3
 
 
 def spelled(name: str) -> str:

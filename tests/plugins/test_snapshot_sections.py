@@ -1,5 +1,6 @@
 """Resident pages by image section, `module!section(n)` as in the 1996 article."""
 
+import json
 import os
 import struct
 
@@ -7,9 +8,11 @@ import pytest
 from kit.fake_windows import FakeAllocation, FakeWindows
 
 from wstrace.batch import Dictionary
+from wstrace.cli import main
 from wstrace.schema import PAGE_COPY_ON_WRITE, PAGE_EXECUTE, PAGE_READ, PAGE_WRITE
 from wstrace_plugins.os import system
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.working_set.commands import snapshot
 from wstrace_plugins.working_set.commands.snapshot import protections
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows.backend import Space
@@ -34,7 +37,9 @@ def dll():
     return head.ljust(PAGE, b"\0")
 
 
-def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
+@pytest.fixture
+def taken(tmp_path):
+    """A snapshot of a process with a DLL and a heap."""
     (tmp_path / "a.dll").write_bytes(dll())
     windows = FakeWindows()
     process = windows.process(OURS)
@@ -47,10 +52,32 @@ def test_each_page_belongs_to_the_section_that_it_begins_in(tmp_path):
     process.working_set = {BASE: shared, BASE + PAGE: shared, BASE + 2 * PAGE: shared, BASE + 4 * PAGE: private,
                            BASE + 5 * PAGE: shared, HEAP: private}  # fmt: skip
     with Space(OURS, windows) as space:
-        taken = read(space, Dictionary())
+        return read(space, Dictionary())
+
+
+def test_each_page_belongs_to_the_section_that_it_begins_in(taken):
     owners = sectioned(taken).by("module")
     assert [(o.name, o.resident // PAGE, o.private // PAGE, o.mapped // PAGE) for o in owners] == [
         ("a.dll!.data(2)", 2, 1, 2), ("a.dll!.text(1)", 2, 0, 3), ("[anon]", 1, 1, 16), ("a.dll", 1, 0, 1),
+    ]  # fmt: skip
+
+
+def test_a_line_has_address_size_sharing_protection_and_section(taken, monkeypatch, capsys):
+    """The line of the details list of 1996; runs are cut at the borders of sections, and nowhere else."""
+    monkeypatch.setattr(snapshot, "working_set", lambda *_, **__: taken)
+    assert main(["snapshot", str(OURS), "--sections"]) == 0
+    head, *lines = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert head.split() == ["address", "KiB", "S/P", "prot", "E", "owner"]
+    assert [line.split() for line in lines] == [
+        ["10000000", "4", "S", "RO", "a.dll"], ["10001000", "8", "S", "RO", "a.dll!.text(1)"],
+        ["10004000", "4", "P", "RW", "a.dll!.data(2)"], ["10005000", "4", "S", "RO", "a.dll!.data(2)"],
+        ["50000000", "4", "P", "RW", "[anon]"],
+    ]  # fmt: skip
+    assert main(["snapshot", str(OURS), "--sections", "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["address"], run["pages"], run["owner"]) for run in runs] == [
+        (BASE, 1, "a.dll"), (BASE + PAGE, 2, "a.dll!.text(1)"), (BASE + 4 * PAGE, 1, "a.dll!.data(2)"),
+        (BASE + 5 * PAGE, 1, "a.dll!.data(2)"), (HEAP, 1, "[anon]"),
     ]  # fmt: skip
 
 

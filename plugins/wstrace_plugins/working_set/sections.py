@@ -40,6 +40,10 @@ def sectioned(taken: WorkingSet) -> WorkingSet:
     places = {"va": columns["start"][paged], "mapping": (row[paged] + 1).astype("<u4")}
     found = symbolizer.of(Batch(PAGE_FAULT, places, strings=taken.strings), "va", "mapping", "file")
     columns["file"][paged] = [taken.strings.code(label_of(place, "section")) for place in found]
+    # and those of one section one mapping again
+    first = np.flatnonzero((nth == 0) | (columns["file"] != np.roll(columns["file"], 1)))
+    end = columns["end"][np.append(first[1:], len(row)) - 1]
+    columns = {name: column[first] for name, column in columns.items()} | {"end": end}
     low, high, of = cut(taken.runs["start"], taken.runs["start"] + taken.runs["pages"] * page, columns["start"])
     runs = {name: column[of] for name, column in taken.runs.items()}
     runs |= {"start": low, "pages": ((high - low) // page).astype("<u4")}

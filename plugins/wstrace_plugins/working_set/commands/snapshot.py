@@ -12,7 +12,7 @@ from wstrace import schema
 from wstrace.cli.common import debug_privilege, json_option, print_json
 from wstrace.terminal import Bar, Cell, Column, Output, TextTable
 from wstrace.text import printable, size, well_formed
-from wstrace_plugins.working_set.working_set import By, Owner, WorkingSet, working_set
+from wstrace_plugins.working_set.working_set import By, WorkingSet, working_set
 
 SnapshotBy = By | Literal["section"]
 #: what is said of pages beside their protection
@@ -26,6 +26,7 @@ _MORE = (
 @click.argument("pid", type=int)
 @click.option("--by", type=click.Choice(["module", "section", "mapping", "kind"]),
               help="Sums instead of runs of pages; section = module!section(n).")  # fmt: skip
+@click.option("--sections", is_flag=True, help="Owners are sections, module!section(n), at which runs are cut.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
 @click.option("--top", type=click.IntRange(1), help="So many rows at most.")
 @json_option
@@ -33,8 +34,9 @@ _MORE = (
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
 @debug_privilege
 def snapshot(
-    pid: int, by: SnapshotBy | None, shares: bool, top: int | None, as_json: bool, output: str | None, force: bool
-) -> None:
+    pid: int, by: SnapshotBy | None, sections: bool, shares: bool, top: int | None, as_json: bool, output: str | None,
+    force: bool,
+) -> None:  # fmt: skip
     """Show the resident pages of a process: address, size, shared or private, protection, executable, owner.
 
     Adjacent pages with equal attributes stand in one line. S: another process has the page now (Windows: could have
@@ -44,6 +46,10 @@ def snapshot(
         _save(pid, output, shares=shares, force=force)
         return
     taken = working_set(pid, shares=shares)
+    if sections or by == "section":
+        from wstrace_plugins.working_set.sections import sectioned
+
+        taken = sectioned(taken)
     if as_json:
         print_json(_facts(taken, by))
         return
@@ -82,7 +88,7 @@ def _runs(taken: WorkingSet, top: int | None) -> TextTable:
 
 def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None) -> TextTable:
     """Resident, private, shared and mapped bytes of each owner."""
-    owners = [owner for owner in _by(taken, by) if owner.resident or by == "mapping"]
+    owners = [owner for owner in taken.by(_of(by)) if owner.resident or by == "mapping"]
     numbers = [Column("resident"), Column("private"), Column("shared"), Column("mapped")]
     most = max((owner.resident for owner in owners), default=0)
     rows: list[list[Cell]] = [
@@ -93,12 +99,9 @@ def _owners(taken: WorkingSet, by: SnapshotBy, top: int | None) -> TextTable:
     return TextTable.of([*numbers, Column("", "bar"), Column(by, "name")], rows, top)
 
 
-def _by(taken: WorkingSet, by: SnapshotBy) -> list[Owner]:
-    if by == "section":
-        from wstrace_plugins.working_set.sections import sectioned
-
-        return sectioned(taken).by("module")
-    return taken.by(by)
+def _of(by: SnapshotBy) -> By:
+    """In a snapshot by section, the modules are the sections."""
+    return "module" if by == "section" else by
 
 
 def _totals(taken: WorkingSet) -> str:
@@ -120,7 +123,7 @@ def _facts(taken: WorkingSet, by: SnapshotBy | None) -> dict[str, Any]:
     if by is not None:
         facts["owners"] = [
             {"name": well_formed(o.name), "kind": o.kind, "resident": o.resident, "private": o.private,
-             "shared": o.shared, "mapped": o.mapped} for o in _by(taken, by)
+             "shared": o.shared, "mapped": o.mapped} for o in taken.by(_of(by))
         ]  # fmt: skip
         return facts
     facts["runs"] = _rows(taken)
