@@ -15,6 +15,7 @@ from wstrace_plugins.mapped_files.windows import backend
 from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.image import ImageFile
 from wstrace_plugins.symbols.pe import read_image
 from wstrace_plugins.symbols.resolver import OTHER_FILE, ImageResolver
@@ -22,8 +23,8 @@ from wstrace_plugins.symbols.resolver import OTHER_FILE, ImageResolver
 BASE = 0x7FFB_0000_0000
 
 
-def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
-    """A small PE32+ file of data that names its PDB."""
+def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3, path=b"a.pdb", kind=0x40000040):
+    """A small PE32+ file of data, or of another kind of section, that names its PDB."""
     optional = bytearray(112 + 128)
     struct.pack_into("<H", optional, 0, 0x20B)
     struct.pack_into("<I", optional, 56, size)
@@ -31,8 +32,8 @@ def image(stamp=0x5F000000, size=0x3000, pdb=bytes(range(16)), age=3):
     struct.pack_into("<II", optional, 112 + 8 * 6, 0x1000, 28)
     head = struct.pack("<2s58xI", b"MZ", 0x80).ljust(0x80, b"\0")
     head += struct.pack("<4sHHIIIHH", b"PE\0\0", 0x8664, 1, stamp, 0, 0, len(optional), 0) + bytes(optional)
-    head += struct.pack("<8sIIIIIIHHI", b".rdata", 0x200, 0x1000, 0x200, 0x400, 0, 0, 0, 0, 0x40000040)
-    record = b"RSDS" + pdb + struct.pack("<I", age) + b"a.pdb\0"
+    head += struct.pack("<8sIIIIIIHHI", b".rdata", 0x200, 0x1000, 0x200, 0x400, 0, 0, 0, 0, kind)
+    record = b"RSDS" + pdb + struct.pack("<I", age) + path + b"\0"
     debug = struct.pack("<IIHHIIII", 0, 0, 0, 0, 2, len(record), 0x1000 + 28, 0x400 + 28) + record
     return head.ljust(0x400, b"\0") + debug.ljust(0x200, b"\0")
 
@@ -72,6 +73,28 @@ def test_a_file_that_was_updated_since_is_not_believed(loaded, tmp_path):
     assert found == loaded(image(), path="\\\\server\\share\\a.dll") == "5f0000003000", "that of stamp and size"
     with ImageFile(str(tmp_path / "a.dll")) as file:
         assert read_image(file).build_id != found
+
+
+@pytest.mark.parametrize(
+    ("pdb", "asked"),
+    [
+        (b"a.pdb", True),
+        (rb"C:\build\a.pdb", True),
+        (b"", True),
+        (rb"\\server\share\a.pdb", False),
+        (b"//server/a.pdb", False),
+    ],
+)
+def test_a_pdb_on_a_server_is_not_looked_for(pdb, asked, tmp_path, monkeypatch):
+    """dbghelp tries the path that the linker wrote, and a share would get the user's credentials."""
+    calls = []
+    monkeypatch.setattr(dbghelp, "functions", lambda *call: calls.append(call) or {})
+    (tmp_path / "a.dll").write_bytes(image(path=pdb, kind=0x60000020))
+    with ImageFile(str(tmp_path / "a.dll")) as file:
+        found = read_image(file)
+    assert [place.function for place in found.places("a.dll", np.array([0x1010], "<u8"))] == [""]
+    assert bool(calls) is asked
+    assert found.build_id == bytes(range(16)).hex() + "3"
 
 
 def test_what_is_no_image_or_gone_has_none(loaded):

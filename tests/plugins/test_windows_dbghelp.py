@@ -14,6 +14,7 @@ from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 GUID = bytes(range(16))
 BUILD = GUID.hex() + "1"
 CODE = 0x180001000
+IGNORE_CVREC, EXPORTS = 0x80, 4
 
 
 @pytest.fixture
@@ -22,7 +23,8 @@ def stand_ins(monkeypatch):
 
     def stand_in(*, kind=3, guid=GUID, pdb_unmatched=0, dbg_unmatched=0):
         def described(image, base, info):
-            fields = (kind, guid, pdb_unmatched, dbg_unmatched)
+            # the record in the image names its PDB: without it (IGNORE_CVREC) there are the exports alone
+            fields = (EXPORTS if options[-1] & IGNORE_CVREC else kind, guid, pdb_unmatched, dbg_unmatched)
             for at, form, value in zip((32, 3204, 3224, 3228), ("<I", "16s", "<I", "<I"), fields, strict=True):
                 ctypes.memmove(info + at, struct.pack(form, value), struct.calcsize(form))
             return 1
@@ -35,11 +37,11 @@ def stand_ins(monkeypatch):
             ctypes.memmove(symbol + 84, name, len(name))
             return 1
 
-        cleaned = []
+        cleaned, options = [], [0]
         monkeypatch.setattr(dbghelp, "_loaded", type(dbghelp._loaded)())
         monkeypatch.setattr(dbghelp, "lost", False)
         functions = {
-            "SymGetOptions": lambda: 0, "SymSetOptions": lambda options: 0, "SymCleanup": cleaned.append,
+            "SymGetOptions": lambda: 0, "SymSetOptions": options.append, "SymCleanup": cleaned.append,
             "SymInitializeW": lambda *_: 1, "SymLoadModuleExW": lambda *_: 0x180000000,
             "SymGetModuleInfoW64": described, "SymFromAddrW": function,
         }  # fmt: skip

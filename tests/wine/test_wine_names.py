@@ -18,7 +18,7 @@ from wstrace_plugins.symbols.resolver import ImageResolver
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
 FOLDER = Path(sys.executable).parent
-DEBUGGED, STRIPPED = str(FOLDER / "debugged.dll"), str(FOLDER / "stripped.dll")
+DEBUGGED, STRIPPED, NAMED = (str(FOLDER / f"{name}.dll") for name in ("debugged", "stripped", "named"))
 NAMES = ["hidden_static", "hidden_external", "shown"]
 
 
@@ -45,6 +45,19 @@ def test_functions_that_are_not_exported_are_named():
 def test_without_debug_information_the_exports_remain():
     """The same code: what lies before the only export has no name, and none is invented."""
     assert functions(STRIPPED, rvas(STRIPPED)) == [("", 0), ("", 0), ("shown", 0)]
+
+
+def test_a_function_of_a_pdb_is_named_by_the_pdb_of_this_build_alone(tmp_path):
+    library = ctypes.CDLL(NAMED)
+    places = (ctypes.c_void_p * 2).in_dll(library, "places")
+    at = np.array([place - library._handle for place in places], "<u8")
+    assert functions(NAMED, at) == [("hidden", 0), ("shown", 0)]
+    other = bytearray(Path(NAMED).read_bytes())
+    other[other.index(b"RSDS") + 4] ^= 1  # its GUID
+    (tmp_path / "named.dll").write_bytes(other)
+    assert functions(str(tmp_path / "named.dll"), at) == [("", 0), ("shown", 0)]
+    shutil.copy(NAMED.replace(".dll", ".pdb"), tmp_path)
+    assert functions(str(tmp_path / "named.dll"), at, ImageResolver()) == [("", 0), ("shown", 0)]
 
 
 def test_data_and_headers_are_no_functions():

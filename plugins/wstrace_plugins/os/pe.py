@@ -24,6 +24,7 @@ EXPORTS, EXCEPTIONS, DEBUG = 0, 3, 6  # IMAGE_DIRECTORY_ENTRY_*
 _PE32, _PE32_PLUS, _CODEVIEW = 0x10B, 0x20B, 2
 _MAX_SECTIONS = 4096  # the loader takes 96; tools write more into files that are never loaded
 _MAX_DEBUG_ENTRIES = 64
+_MAX_RECORD = 1 << 12
 
 SECTION_HEADER = np.dtype([
     ("Name", "S8"), ("VirtualSize", "<u4"), ("VirtualAddress", "<u4"), ("SizeOfRawData", "<u4"),
@@ -91,14 +92,25 @@ class Pe:
     @property
     def build_id(self) -> str:
         """The id of a build, of its file, in hexadecimal: the GUID and age of its PDB, else its time stamp and size."""
+        record = self._codeview
+        return record[4:20].hex() + f"{struct.unpack_from('<I', record, 20)[0]:x}" if record else self.stamp_id
+
+    @property
+    def pdb(self) -> str:
+        """The path of its PDB, as its linker wrote it; "" for none."""
+        return self._codeview[24:].partition(b"\0")[0].decode("utf-8", "replace")
+
+    @cached_property
+    def _codeview(self) -> bytes:
+        """The record RSDS of its file: signature, GUID, age, path; b"" without one."""
         rva, size = self.directory(DEBUG)
         try:
             start, _ = self.place(rva)
             for at in range(start, start + 28 * min(size // 28, _MAX_DEBUG_ENTRIES), 28):
                 kind, length, _, pointer = struct.unpack("<4I", self.read(at + 12, 16))
-                record = self.read(pointer, 24) if kind == _CODEVIEW and length >= 24 else b""
+                record = self.read(pointer, min(length, _MAX_RECORD)) if kind == _CODEVIEW and length >= 24 else b""
                 if record.startswith(b"RSDS"):
-                    return record[4:20].hex() + f"{struct.unpack_from('<I', record, 20)[0]:x}"
+                    return record
         except ValueError:  # damaged
             pass
-        return self.stamp_id
+        return b""

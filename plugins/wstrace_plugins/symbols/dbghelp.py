@@ -1,7 +1,8 @@
 """dbghelp.dll: functions from the PDB of a PE image, and C++ names undecorated. Elsewhere it knows nothing.
 
-Nothing is downloaded: symbols are looked for in the image and its folder, whatever _NT_SYMBOL_PATH or the image itself
-name. dbghelp reads them in this process, as it does in any debugger: Microsoft's PDB, DBG and COFF, Wine's DWARF too.
+Nothing is downloaded: symbols are looked for in the image, its folder, and where its linker wrote them, whatever
+_NT_SYMBOL_PATH names. dbghelp reads them in this process, as it does in any debugger: Microsoft's PDB, DBG and COFF,
+Wine's DWARF too.
 Where a foreign image crashes it (ctypes raises OSError then), it is not called again: see `lost`. Wine 8 crashes,
 for one, at an image that names its PDB "", with any file beside it: it frees what it never set (pdb_fetch_file_info).
 Source: Microsoft Learn, dbghelp.h: SymInitialize, SymSetOptions, SymLoadModuleEx, SymFromAddr, UnDecorateSymbolName.
@@ -40,10 +41,10 @@ SymGetModuleInfoW64 = declare(_DLL, "SymGetModuleInfoW64", c_int32, c_void_p, c_
 SymFromAddrW = declare(_DLL, "SymFromAddrW", c_int32, c_void_p, c_uint64, c_void_p, c_void_p)
 
 UNDNAME_NAME_ONLY = 0x1000
-#: UNDNAME, FAIL_CRITICAL_ERRORS (no box on the screen), EXACT_SYMBOLS (the PDB of this very build), IGNORE_CVREC (no
-#: path out of the image: it may be a share), IGNORE_NT_SYMPATH, SECURE (no symbol server), NO_PROMPTS,
+#: UNDNAME, FAIL_CRITICAL_ERRORS (no box on the screen), EXACT_SYMBOLS (the PDB of this very build, by the record in the
+#: image, which IGNORE_CVREC would leave out), IGNORE_NT_SYMPATH, SECURE (no symbol server), NO_PROMPTS,
 #: DISABLE_SYMSRV_AUTODETECT
-_OPTIONS = 0x2 | 0x200 | 0x400 | 0x80 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x200_0000
+_OPTIONS = 0x2 | 0x200 | 0x400 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x200_0000
 
 # IMAGEHLP_MODULEW64 and SYMBOL_INFOW have one layout in both widths (compiled with mingw-w64 for both)
 _MODULE_BYTES, _SYM_TYPE_AT = 3264, 32
@@ -156,10 +157,7 @@ def _opened(path: str, build_id: str) -> int:
 
 
 def _matches(info: bytes, build_id: str) -> bool:
-    """Whether the symbols of an IMAGEHLP_MODULEW64 are of this build.
-
-    No page says whether EXACT_SYMBOLS still holds with IGNORE_CVREC.
-    """
+    """Whether the symbols of an IMAGEHLP_MODULEW64 are of this build."""
     guid = info[_PDB_GUID]
     return not any(struct.unpack_from("<2I", info, _UNMATCHED_AT)) and (
         not any(guid) or build_id.startswith(guid.hex())
