@@ -1,5 +1,6 @@
 """Paths of mapped files and the rows of allocations, on a stand-in machine."""
 
+import numpy as np
 import pytest
 from kit.fake_windows import FakeAllocation, FakeWindows
 
@@ -7,8 +8,9 @@ from wstrace.interfaces import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import paths
+from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.memory import Memory
-from wstrace_plugins.os.windows.paths import drive_path, is_remote, openable
+from wstrace_plugins.os.windows.paths import drive_path, is_remote, openable, utf16
 
 VOLUME = "\\Device\\HarddiskVolume9"
 
@@ -27,6 +29,17 @@ VOLUME = "\\Device\\HarddiskVolume9"
 ])  # fmt: skip
 def test_a_path_of_the_kernels_as_people_read_it(kernels, shown):
     assert drive_path(FakeWindows(), kernels) == shown
+
+
+def test_a_name_ends_at_a_nul_and_holds_no_half_of_a_character():
+    units = np.frombuffer("C:\\l_intl.nls\0x".encode("utf-16-le") + b"\x00\xd8", "<u2")
+    assert utf16(units) == "C:\\l_intl.nls"
+    assert utf16(units[:-3]) == "C:\\l_intl.nls"
+    assert utf16(units[-1:]) == "\ufffd"
+    windows = FakeWindows()
+    windows.process(7).allocations.append(FakeAllocation(0x1000, 0x1000, winapi.MEM_MAPPED, file="\\??\\C:\\a.nls\0"))
+    with processes.opened(windows, 7, winapi.QUERY_RIGHTS) as handle:
+        assert Memory(windows, handle).file(0x1000) == "C:\\a.nls"
 
 
 def test_a_letter_that_is_given_later_is_found_and_not_requested_at_each_name(monkeypatch):

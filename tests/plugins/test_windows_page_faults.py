@@ -89,6 +89,18 @@ def test_a_buffer_that_is_too_small_grows_and_nothing_is_lost():
     list(source.stop())
 
 
+def test_the_size_that_a_query_gives_back_is_not_that_of_the_buffer():
+    """GetWsChangesEx gives the bytes that it wrote: a next query of that size would be too small for more records."""
+    windows = machine()
+    source, _ = traced(windows)
+    before = len(windows.calls)
+    for n in range(1, 8):
+        for _ in range(n):
+            windows.processes[7].fault(EXE, HEAP)
+        assert len(faults(source.drain(0.0))["pc"]) == n
+    assert len(windows.calls) - before == 7, "each drain is one query"
+
+
 def test_nothing_recorded_and_a_concurrent_query_are_no_errors():
     windows = machine()
     source, context = traced(windows)

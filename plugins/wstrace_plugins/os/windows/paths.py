@@ -42,8 +42,8 @@ _drives: WeakKeyDictionary[Any, dict[str, tuple[str, float]]] = WeakKeyDictionar
 
 
 def utf16(units: NDArray[Any]) -> str:
-    """The text of UTF-16 code units, with U+FFFD for an unpaired surrogate, so that every encoding can hold it."""
-    return units.tobytes().decode("utf-16-le", "replace")
+    """The text of UTF-16 code units up to a NUL, with U+FFFD for an unpaired surrogate: every encoding can hold it."""
+    return units.tobytes().decode("utf-16-le", "replace").partition("\0")[0]
 
 
 def drive_path(api: WindowsApi, path: str) -> str:
@@ -112,4 +112,4 @@ def _drive_letters(api: WindowsApi) -> dict[str, str]:
 def _device(api: WindowsApi, name: str) -> str:
     target = np.zeros(_CHARS, "<u2")
     count = api.QueryDosDeviceW(name, target.ctypes.data, len(target))
-    return utf16(target[:count]).partition("\0")[0] if count else ""
+    return utf16(target[:count]) if count else ""

@@ -116,10 +116,15 @@ class Watch:
             raise winapi.failed("InitializeProcessForWsWatch", self._api.GetLastError(), f"of pid {self.pid}")
         code = self._query()  # InitializeProcessForWsWatch may return TRUE without enabling the watch (observed)
         if code not in (0, winapi.ERROR_NO_MORE_ITEMS):
+            why, remedy = (
+                ("it is a stub here, as under Wine", "record on Windows itself; report, replay and convert work here")
+                if processes.wine_version()
+                else ("it was refused, or security software took a right of the handle away", "exempt python.exe there")
+            )
             raise Unavailable(
                 f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChangesEx fails with {code} "
-                f"({winapi.meaning(code)}); it is a stub here{', as under Wine' if processes.wine_version() else ''}",
-                "record on Windows itself, with a 64-bit Python; report, replay and convert work here",
+                f"({winapi.meaning(code)}); {why}",
+                remedy,
             )
         self._pending = self._take() if code == 0 else None
 
