@@ -56,6 +56,16 @@ def test_the_stub_has_the_names_of_the_api_from_the_same_modules():
         wstrace.no_such_name  # noqa: B018
 
 
+def test_each_statement_about_windows_has_the_test_that_settles_it():
+    live = ROOT / "tests" / "live"
+    table = (ROOT / "docs" / "compatibility.md").read_text("utf-8").partition("### What is proven")[2]
+    tests = [name for path in (live / "test_windows_live.py", live / "test_windows_assumptions.py")
+             for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)]  # fmt: skip
+    named = re.findall(r"`(test_\w+)`", table)
+    assert len(named) >= 23
+    assert sorted(named) == sorted(tests)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_public_thing_has_a_docstring(path):
     tree = ast.parse(path.read_text("utf-8"))

@@ -21,10 +21,10 @@ from wstrace_plugins.mapped_files.windows.backend import build_id
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import launchers, token
 from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.layouts import PSAPI_WORKING_SET_EX_INFORMATION
 from wstrace_plugins.os.windows.process import listed
 from wstrace_plugins.page_faults.windows.watch import FIRST_FILTERED_BUILD, Watch
 from wstrace_plugins.symbols.resolver import ImageResolver
-from wstrace_plugins.working_set.windows.backend import Space
 
 PAGE = 4096
 #: Wine runs the others, so that the tests themselves have no mistake when they meet a Windows
@@ -101,11 +101,20 @@ print(level_of(api).name, bool((columns["flags"][ours] & 2).any()))
         assert on == ["full", "True"], "assumption: SeDebugPrivilege brings kernel addresses back"
 
 
-@real
-def test_pages_of_each_numa_node_are_neither_locked_nor_large(child):
-    with Space(child.pid) as space:
-        blocks = space.query()
-        assert not (blocks & blocks.dtype.type(0xE00)).any(), "assumption: bits 9-11 are the node, and nothing else"
+def test_the_unnamed_bits_of_a_block_are_the_numa_node(child):
+    blocks = np.zeros(1 << 18, "<u8")
+    with processes.opened(winapi, child.pid, winapi.QUERY_RIGHTS) as handle:
+        assert winapi.QueryWorkingSet(handle, blocks.ctypes.data, blocks.nbytes)
+        blocks = blocks[1 : 1 + int(blocks[0])]
+        blocks = blocks[blocks < np.uint64(1 << 63)]
+        pages = np.zeros(len(blocks), PSAPI_WORKING_SET_EX_INFORMATION)
+        pages["VirtualAddress"] = blocks & ~np.uint64(0xFFF)
+        assert winapi.QueryWorkingSetEx(handle, pages.ctypes.data, pages.nbytes)
+    bits = pages["VirtualAttributes"].astype("<u8")
+    valid = bits & np.uint64(1) != 0
+    assert valid.sum() > 100
+    same = (blocks >> np.uint64(9) & np.uint64(7)) == (bits >> np.uint64(16) & np.uint64(7))
+    assert same[valid].all(), "assumption: bits 9-11 are the node (of nodes below 8), and nothing else"
 
 
 @real

@@ -20,7 +20,7 @@ if processes.wine_version():
     pytest.skip("only on Windows itself: Wine's watch is a stub", allow_module_level=True)
 
 import wstrace
-from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL, PAGE_LOCKED
 from wstrace.session import Session
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Watch
@@ -157,8 +157,10 @@ def test_a_locked_page_is_reported_and_stays(child):
         child("at = region(8); touch(at, 8); k.VirtualLock(ctypes.c_void_p(at), 4096); print(f'{at:x}', end='')"), 16
     )
     with Space(child.pid) as space:
-        found = space.attributes(np.array([start, start + PAGE], "<u8"))
-    assert found.locked.tolist() == [True, False]
+        runs = space.runs(space.mappings(wstrace.Dictionary()))
+        ours = (runs["start"] >= start) & (runs["start"] < start + 8 * PAGE)
+    assert runs["pages"][ours].tolist() == [1, 7]
+    assert ((runs["flags"][ours] & PAGE_LOCKED) != 0).tolist() == [True, False]
 
 
 def test_children_are_followed(tmp_path):

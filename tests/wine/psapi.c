@@ -6,7 +6,10 @@
 
      section wstrace-watch-PID: struct watch below; mutex wstrace-watch-lock-PID around every access.
 
-   QueryWorkingSet is made of the system's QueryWorkingSetEx, for the calling process. */
+   QueryWorkingSet is made of the system's QueryWorkingSetEx, which answers for the calling process alone in Wine. Of
+   another process a committed page of a file counts as resident, and a private one if it holds anything but zeros, as
+   reading the process shows; what EmptyWorkingSet has taken out does not come back. What no Wine has is made up by
+   address: NUMA nodes 0 and 1, share counts of 2 to 7. */
 #define PSAPI_VERSION 1
 #include <windows.h>
 #include <stdio.h>
@@ -100,6 +103,7 @@ static BOOL changes(HANDLE process, void *buffer, DWORD size, DWORD *required, s
             memcpy((char *)buffer + i * record, &watch->records[i], record);
         memset((char *)buffer + watch->count * record, 0, record);
         ((basic *)((char *)buffer + watch->count * record))->FaultingVa = (void *)(ULONG_PTR)watch->lost;
+        if (required) *required = (watch->count + 1) * record; /* cb is in and out: the bytes that it gave */
         watch->count = 0;
         watch->lost = 0;
     }
@@ -118,6 +122,7 @@ BOOL WINAPI GetWsChangesEx(HANDLE process, extended *buffer, DWORD *size) {
 
 BOOL WINAPI K32GetProcessMemoryInfo(HANDLE process, void *counters, DWORD size);
 BOOL WINAPI K32QueryWorkingSetEx(HANDLE process, void *buffer, DWORD size);
+BOOL WINAPI K32EmptyWorkingSet(HANDLE process);
 
 BOOL WINAPI GetProcessMemoryInfo(HANDLE process, void *counters, DWORD size) {
     int slot = slot_of(process, FALSE);
@@ -136,32 +141,80 @@ static ULONG_PTR protection(ULONG_PTR win32) {
     return 0;
 }
 
+static DWORD emptied; /* the pid of the other process that was emptied last */
+
+BOOL WINAPI EmptyWorkingSet(HANDLE process) {
+    DWORD pid = GetProcessId(process);
+    if (pid && pid != GetCurrentProcessId()) emptied = pid;
+    return K32EmptyWorkingSet(process);
+}
+
+#define AT_ONCE 32
+typedef ULONG_PTR page[512];
+
+/* Marks those of some pages in a row that hold anything as valid. */
+static void read_pages(HANDLE process, ex_information *pages, DWORD n) {
+    page content[AT_ONCE];
+    SIZE_T done;
+    if (!ReadProcessMemory(process, pages->VirtualAddress, content, n * sizeof *content, &done)) return;
+    for (DWORD i = 0; i < n; i++)
+        for (DWORD word = 0; word < 512 && !(pages[i].VirtualAttributes & 1); word++)
+            if (content[i][word]) pages[i].VirtualAttributes |= 1;
+}
+
+/* The valid, share count, protection, shared and node bits of PSAPI_WORKING_SET_EX_BLOCK. */
+BOOL WINAPI QueryWorkingSetEx(HANDLE process, ex_information *pages, DWORD size) {
+    DWORD pid = GetProcessId(process), n = size / sizeof *pages;
+    MEMORY_BASIC_INFORMATION region = {0};
+    if (pid == GetCurrentProcessId()) {
+        if (!K32QueryWorkingSetEx(GetCurrentProcess(), pages, size)) return FALSE;
+    } else
+        for (DWORD i = 0, of; i < n; i += of) {
+            char *at = pages[i].VirtualAddress, *end = (char *)region.BaseAddress + region.RegionSize;
+            if (at < (char *)region.BaseAddress || at >= end) {
+                if (!VirtualQueryEx(process, at, &region, sizeof region)) return FALSE;
+                end = (char *)region.BaseAddress + region.RegionSize;
+            }
+            for (of = 0; of < AT_ONCE && i + of < n && at + of * 4096 < end; of++) {
+                if (pages[i + of].VirtualAddress != at + of * 4096) break;
+                pages[i + of].VirtualAttributes = (ULONG_PTR)(region.Protect & 0x7ff) << 4;
+                if (region.State == MEM_COMMIT && region.Type != MEM_PRIVATE)
+                    pages[i + of].VirtualAttributes |= 1 | 1 << 15;
+            }
+            if (region.State == MEM_COMMIT && region.Type == MEM_PRIVATE && pid != emptied)
+                read_pages(process, pages + i, of);
+        }
+    for (DWORD i = 0; i < n; i++) {
+        ULONG_PTR number = (ULONG_PTR)pages[i].VirtualAddress >> 12, *bits = &pages[i].VirtualAttributes;
+        if (!(*bits & 1)) continue;
+        *bits = (*bits & ~(ULONG_PTR)0x3f000e) | (number & 1) << 16 | (*bits >> 15 & 1) * (2 + number % 6) << 1;
+    }
+    return TRUE;
+}
+
 BOOL WINAPI QueryWorkingSet(HANDLE process, ULONG_PTR *buffer, DWORD size) {
     enum { BLOCK = 512 };
     ex_information pages[BLOCK];
     MEMORY_BASIC_INFORMATION region;
     ULONG_PTR room = size / sizeof *buffer, found = 0;
-    if (GetProcessId(process) != GetCurrentProcessId()) {
-        SetLastError(ERROR_ACCESS_DENIED);
-        return FALSE;
-    }
     if (!room) {
         SetLastError(ERROR_BAD_LENGTH);
         return FALSE;
     }
-    for (char *at = 0; VirtualQuery(at, &region, sizeof region); at = (char *)region.BaseAddress + region.RegionSize) {
+    for (char *at = 0; VirtualQueryEx(process, at, &region, sizeof region);
+         at = (char *)region.BaseAddress + region.RegionSize) {
         if (region.State != MEM_COMMIT) continue;
         for (SIZE_T page = 0; page < region.RegionSize; page += BLOCK * 4096ull) {
             SIZE_T n = (region.RegionSize - page) / 4096;
             if (n > BLOCK) n = BLOCK;
             for (SIZE_T i = 0; i < n; i++) pages[i].VirtualAddress = (char *)region.BaseAddress + page + i * 4096;
-            if (!K32QueryWorkingSetEx(GetCurrentProcess(), pages, n * sizeof *pages)) continue;
+            if (!QueryWorkingSetEx(process, pages, n * sizeof *pages)) continue;
             for (SIZE_T i = 0; i < n; i++) {
                 ULONG_PTR bits = pages[i].VirtualAttributes;
                 if (!(bits & 1)) continue;
                 if (++found < room)
-                    buffer[found] = (ULONG_PTR)pages[i].VirtualAddress | (bits >> 15 & 1) << 8 | (bits >> 1 & 7) << 5 |
-                                    protection(bits >> 4 & 0x7ff);
+                    buffer[found] = (ULONG_PTR)pages[i].VirtualAddress | (bits >> 16 & 7) << 9 | (bits >> 15 & 1) << 8 |
+                                    (bits >> 1 & 7) << 5 | protection(bits >> 4 & 0x7ff);
             }
         }
     }

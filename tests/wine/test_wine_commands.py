@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +23,6 @@ def test_ps_runs(command):
 
 
 def test_snapshot_and_empty_of_the_calling_process(capsys, tmp_path):
-    """The stand-in knows the working set of its own process only."""
     from wstrace.cli import main
 
     assert main(["snapshot", str(os.getpid())]) == 0
@@ -34,6 +36,101 @@ def test_snapshot_and_empty_of_the_calling_process(capsys, tmp_path):
     assert main(["diff", path, path]) == 0
     assert main(["empty", str(os.getpid()), "--yes"]) == 0  # Wine takes nothing out: all of it stayed
     assert "stayed" in capsys.readouterr().out
+
+
+TOUCH = """
+import ctypes, sys
+k = ctypes.WinDLL("kernel32")
+k.VirtualAlloc.restype = ctypes.c_void_p
+k.VirtualAlloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint32]
+at = k.VirtualAlloc(None, 4096 * 4096, 0x3000, 4)
+print(f"{at:x}", flush=True)
+for line in sys.stdin:
+    for page in map(int, line.split()):
+        ctypes.c_char.from_address(at + page * 4096).value = b"x"
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process: its pid, the address of 4,096 pages, and what touches some of these."""
+    script = tmp_path / "touch.py"
+    script.write_text(TOUCH)
+    process = subprocess.Popen([sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    at = int(process.stdout.readline(), 16)
+
+    def touch(*pages):
+        print(*pages, file=process.stdin, flush=True)
+        assert process.stdout.readline() == "done\n"
+
+    yield process.pid, at, touch
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_a_snapshot_of_another_process_has_the_pages_that_it_touched(command, other):
+    pid, at, touch = other
+    touch(0, 1, 2, 10, 63)
+    code, printed, said = command("snapshot", pid, "--json", "--shares", "--sections")
+    assert code == 0, said
+    runs = json.loads(printed)["runs"]
+    ours = [((run["address"] - at) // 4096, run["pages"]) for run in runs if at <= run["address"] < at + 4096 * 4096]
+    assert ours == [(0, 3), (10, 1), (63, 1)], "whatever the NUMA node of each page"
+    of_ntdll = [run for run in runs if run["owner"].lower().startswith("ntdll.dll!")]
+    assert {run["owner"].partition("!")[2] for run in of_ntdll} >= {".text(1)"}
+    assert {run["shares"] for run in of_ntdll} == {2, 3, 4, 5, 6, 7}
+    lines = command("snapshot", pid, "--sections")[1].splitlines()
+    assert any(line.split()[0] == f"{at:x}" and line.split()[1:4] == ["12", "P", "RW"] for line in lines)
+
+
+def test_delta_of_another_process_has_what_it_touched_meanwhile(command, other):
+    pid, _, touch = other
+    done, touched = threading.Event(), []
+
+    def go_on():
+        while not done.wait(0.2):
+            touched.append(touch(len(touched)))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    code, printed, said = command("delta", pid, "--duration", "3s", "--json")
+    done.set()
+    thread.join()
+    assert code == 0, said
+    assert 4096 <= json.loads(printed)["new_bytes"] <= 4096 * (len(touched) + 64)  # and what its Python needs for it
+
+
+def test_empty_and_wss_of_another_process(command, other):
+    pid, _, touch = other
+    touch(*range(64))
+    code, printed, said = command("wss", pid, "--for", "100ms", "--by-emptying", "--yes", "--json")
+    assert code == 0, said
+    assert json.loads(printed)["method"] == "emptying"
+    code, printed, said = command("empty", pid, "--yes", "--json")
+    assert code == 0, said
+    found = json.loads(printed)
+    assert found["before"] - found["after"] >= 64 * 4096
+    assert sum(found["stayed"].values()) == found["after"]
+    code, _, said = command("wss", pid, "--for", "100ms")
+    assert (code, "--by-emptying" in said) == (122, True)
+
+
+def test_attach_by_name(command, target, tmp_path):
+    name = shutil.copy(sys.executable, os.path.join(os.path.dirname(sys.executable), "by-name.exe"))
+    process = subprocess.Popen([name, os.path.join(HERE, "fault_on_request.py")], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    assert process.stdout.readline() == "ready\n"
+    print("wait 40", file=process.stdin, flush=True)
+    code, _, said = command("attach", "--name", "BY-NAME*", "--duration", "4s", "-o", tmp_path / "x.wst")
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+    Path(name).unlink()
+    assert code == 0, said
+    assert json.loads(command("info", tmp_path / "x.wst", "--json")[1])["rows"]["page_fault"] == 40
+    assert command("attach", "--name", "no-such*")[0] == 122
 
 
 def test_delta_of_the_calling_process():
