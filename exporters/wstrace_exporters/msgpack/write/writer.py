@@ -196,7 +196,7 @@ class TraceWriter:
 
     parts: the first part, and what opens each further one. strings: the session's dictionary, for the codes in `str`
     columns. mappings: how many mappings are held, so that later parts repeat those that they need. facts: the
-    description of the trace so far, which stands before the first rows of each part, for a trace whose writer is killed.
+    description of the trace so far, which stands before the first rows of each part, for a trace of a killed writer.
     """
 
     def __init__(
