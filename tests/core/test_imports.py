@@ -56,6 +56,12 @@ def test_what_finds_and_reads_a_module_belongs_to_it():
     assert found == {"pandas": (4, 5), "pandas > (imported at pandas/__init__.py:1)": (1, 1)}
 
 
+def test_what_a_package_imports_without_a_name_is_that_packages_in_line_1():
+    arrow = [*body("pyarrow/__init__.py", 59), *RUNNING, *PANDAS]
+    answer = imports(traced([*CREATING, *arrow], [*CREATING, *arrow], PANDAS).trace(), "exit").answer
+    assert answer.endswith(": 8.0 pyarrow, 4.0 pandas")
+
+
 def test_of_several_modules_that_a_line_imports_what_comes_before_they_run_is_of_that_line():
     first, second = ([*body(name), *RUNNING, *MAIN] for name in ("one.py", "two.py"))
     found = tree(traced([*READING, *MAIN], first, [*READING, *MAIN], second, second))

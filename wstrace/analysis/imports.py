@@ -32,6 +32,7 @@ from wstrace.text import base_name, printable, size, unit_of
 _FROZEN = r"^<frozen (?!importlib)([\w.]+)>$"
 _ARCHIVE = r"^.*\.(?:zip|whl|egg|pyz)/(?=.)"
 _EXTENSION = r"^(?:\w+\.(?:cpython|pypy|graalpy|abi3|cp\d+)[\w.-]*|(?!lib)\w+)\.(?:so|pyd)$"
+_AT = "(imported at "
 NOT_IMPORTING, CUT = "(not importing)", "(imports that the stack lacks)"
 #: Stand for the file of the imports that a stack lacks which was cut, and of an extension module.
 _CUT_FILE, _EXTENSION_FILE = -1, -2
@@ -53,7 +54,9 @@ class ImportRow(Row):
     __slots__ = ("all", "path")
 
     def __init__(self, path: tuple[str, ...]) -> None:
-        package = "" if path[-1].startswith("(") else path[-1].partition(".")[0]
+        package, _, inside = path[-1].removeprefix(_AT).partition("/" if path[-1].startswith(_AT) else ".")
+        if path[-1].startswith("(") and not inside:  # of no module, or not imported by a package
+            package = ""
         super().__init__((Label(path[-1], "\n".join(path), package=package),), dict.fromkeys(FIGURES, 0))
         self.path, self.all = path, dict.fromkeys(FIGURES, 0)
 
@@ -257,4 +260,4 @@ def _place(tree: CallTree, site: int) -> str:
         site = int(tree.column("parent")[site])
     if not site:
         return "(imported by the interpreter)"
-    return f"(imported at {short_path(tree.text(int(tree.column('file')[site])))}:{tree.column('line')[site]})"
+    return f"{_AT}{short_path(tree.text(int(tree.column('file')[site])))}:{tree.column('line')[site]})"
