@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from kit.machine import one_after_the_other
 
+from wstrace.errors import Unavailable
+
 # How fast examples are made says how busy the machine is, and nothing about what is tested.
 settings.register_profile("wstrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("wstrace")
@@ -54,6 +56,17 @@ def signals_of_a_terminal():
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture
+def watchable():
+    """Skips where write watch does not work."""
+    from wstrace_plugins.write_watch.source import WriteWatchSource
+
+    try:
+        WriteWatchSource.probe()
+    except Unavailable as refused:
+        pytest.skip(f"no write watch here: {refused}")
 
 
 @pytest.fixture

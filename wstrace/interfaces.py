@@ -286,7 +286,10 @@ class Source(abc.ABC):
 
     @classmethod
     def probe(cls) -> Level:
-        """The level that this machine and privilege permit, found by trying it on the calling process."""
+        """The level that this machine and privilege permit, found by trying it on the calling process.
+
+        Raises Unavailable: there is none, for that reason.
+        """
         return Level("full")
 
     @classmethod

@@ -258,11 +258,21 @@ CONTENT_LOSS = Schema(
     about="what took the content of addresses away, or moved it",
 )
 
+#: of a run of pages: what it is, and where it lies
+_RUN = (
+    Column("start", "u64", "addr", "first byte of the run"),
+    Column("pages", "u32", "count", "of the run", unit="pages"),
+)
+_LIES = (
+    Column("mapping", "u32", "map", "the mapping that it lies in, 0 = unknown"),
+    Column("file", "u32", "str", "path of that mapping, or [heap], [stack], [anon] ...", derived=True),
+    Column("kind", "u8", "id", "kind of that mapping", derived=True, words=KINDS),
+)
+
 RESIDENT_PAGES = Schema(
     "resident",
     (
-        Column("start", "u64", "addr", "first byte of the run"),
-        Column("pages", "u32", "count", "of the run", unit="pages"),
+        *_RUN,
         Column(
             "flags",
             "u16",
@@ -271,9 +281,7 @@ RESIDENT_PAGES = Schema(
             "256 zero page, 512 swapped, 1024 locked, 2048 guard",
         ),
         Column("shares", "u8", "count", "processes that map it, 255 = unknown"),
-        Column("mapping", "u32", "map", "the mapping that it lies in, 0 = unknown"),
-        Column("file", "u32", "str", "path of that mapping, or [heap], [stack], [anon] ...", derived=True),
-        Column("kind", "u8", "id", "kind of that mapping", derived=True, words=KINDS),
+        *_LIES,
     ),
     snapshot=True,
     always=frozenset(("start", "pages")),
@@ -282,13 +290,7 @@ RESIDENT_PAGES = Schema(
 
 WRITTEN_PAGES = Schema(
     "written",
-    (
-        Column("start", "u64", "addr", "first byte of the run"),
-        Column("pages", "u32", "count", "of the run", unit="pages"),
-        Column("mapping", "u32", "map", "the mapping that it lies in, 0 = unknown"),
-        Column("file", "u32", "str", "path of that mapping, or [heap], [stack], [anon] ...", derived=True),
-        Column("kind", "u8", "id", "kind of that mapping", derived=True, words=KINDS),
-    ),
+    _RUN + _LIES,
     snapshot=True,
     always=frozenset(("start", "pages")),
     about="pages that were written since the snapshot before: runs of pages",

@@ -164,7 +164,8 @@ def test_memory_of_a_killed_keeper_is_reported_as_that():
 
 UNPRIVILEGED = """
 import ctypes, os, sys
-from wstrace.interfaces import Context
+from wstrace.errors import Unavailable
+from wstrace.interfaces import Context, Level
 from wstrace_plugins.os.linux.backend import LinuxPlatform
 # all is imported while folders that only root can read are in reach
 from wstrace_plugins.working_set import working_set
@@ -176,7 +177,10 @@ ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: else /proc/self is root's afte
 # this Python and this folder may be root's alone
 space.__file__ = sys.argv[1]
 sys.executable = next(path for path in (sys.executable, "/usr/bin/python3") if os.access(path, os.X_OK))
-level = FinalSnapshotSource.probe()
+try:
+    level = FinalSnapshotSource.probe()
+except Unavailable as refused:
+    level = Level("none", refused.why, refused.remedy)
 source, target = FinalSnapshotSource(), LinuxPlatform().launch(["sleep", "0.3"])
 source.start(Context(targets=(target,)))
 target.resume()

@@ -94,14 +94,6 @@ def test_empty_leaves_them_where_they_are(huge, capsys):
         assert status(pid, "HugetlbPages") == 2 * huge
 
 
-@pytest.fixture
-def watchable():
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    if linux.probe().name != "full":
-        pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")
-
-
 def test_a_write_watch_tells_a_huge_page_as_a_whole(huge, watchable):
     memory = mmap.mmap(-1, 4 * huge, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)
     array = np.frombuffer(memory, "u1")

@@ -17,7 +17,6 @@ from wstrace import schema
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.linux import pagemap
 from wstrace_plugins.working_set.linux import backend as linux
-from wstrace_plugins.write_watch.linux import backend as write_watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE = mmap.PAGESIZE
@@ -138,6 +137,7 @@ def test_attributes_of_pages_one_by_one():
     assert words(locked[0]) == words(locked[1]) == {"READ", "WRITE", "EXCLUSIVE", "LOCKED"}
 
 
+@pytest.mark.usefixtures("watchable")
 @pytest.mark.parametrize("privileged", [True, False])
 def test_guard_pages_and_write_protection_are_nothing_swapped_out(privileged, monkeypatch):
     """MADV_GUARD_INSTALL (Linux 6.13) and a userfaultfd leave marks where no page is; they look like swap entries."""
@@ -150,8 +150,6 @@ def test_guard_pages_and_write_protection_are_nothing_swapped_out(privileged, mo
         memoryview(watch).cast("B")[5 * PAGE] = 1
         ready(at(guarded), numpy.frombuffer(watch, "u1").ctypes.data, code)
     """
-    if write_watch.probe().name != "full":
-        pytest.skip("write protection: only on Linux 6.7 and later, where userfaultfd is allowed")
     with stopped(script) as (pid, (guarded, watched, code)):
         if not privileged:
             monkeypatch.setattr(pagemap.Pagemap, "entries", hidden(pagemap.Pagemap.entries))

@@ -132,12 +132,9 @@ def watched_with_all_memory(memory: mmap.mmap):
     return watch, written
 
 
+@pytest.mark.usefixtures("watchable")
 @pytest.mark.parametrize("watched", [watched_region, watched_with_all_memory])
 def test_a_write_watch_of_pages_that_are_swapped_out(watched):
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    if linux.probe().name != "full":
-        pytest.skip("write watch: only on Linux 6.7 and later, where userfaultfd is allowed")
     memory = filled(64)
     watch, written = watched(memory)
     with watch:

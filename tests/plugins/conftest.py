@@ -71,16 +71,6 @@ def drive():
     return DrivenEnricher
 
 
-@pytest.fixture
-def watchable():
-    """Skips where write watch does not work."""
-    from wstrace_plugins.write_watch.linux import backend as linux
-
-    level = linux.probe()
-    if level.name != "full":
-        pytest.skip(f"no write watch here: {level.why}; {level.remedy}")
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     need("g++", "readelf", "nm", "addr2line", "strip")

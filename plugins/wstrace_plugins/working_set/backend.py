@@ -2,7 +2,7 @@
 
 Such a module has
 
-* `probe()`, `probe_keeper()`: the Level that this machine gives, tried on the calling process;
+* `probe()`: the Level that this machine gives, tried on the calling process;
 * `Space(pid)`: an opened process, with `mappings(strings)`, `runs(mappings, shares=...)`, `uncounted()`, `empty()`,
   `why_stayed()`, `owned()` (linux/space.py describes each); raises TargetExited when the process has ended, Unavailable
   when it is refused or has no address space;

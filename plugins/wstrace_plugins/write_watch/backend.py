@@ -2,7 +2,6 @@
 
 It has
 
-* `probe()`: the Level on this machine, tried on a page of its own;
 * `allocate(nbytes)`: fresh zeroed private memory, page-aligned, that a watch can cover; an object with a writable
   buffer of at least nbytes, which frees the memory with its last reference;
 * `Watcher()`: a watch of the calling process, which covers no memory at first; it proves that it works (a written page

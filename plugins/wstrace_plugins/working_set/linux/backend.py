@@ -44,19 +44,6 @@ def probe() -> Level:
     return Level("pagemap", why, "Linux 6.7 or newer")
 
 
-def probe_keeper() -> Level:
-    """full, or none with the reason; tried on the calling process."""
-    try:
-        keeper = make_keeper()
-        try:
-            keeper.hold(os.getpid()).close()
-        finally:
-            keeper.close()
-    except Unavailable as refused:
-        return Level("none", refused.why, refused.remedy)
-    return Level("full")
-
-
 def listed() -> Iterator[tuple[int, int, str, str, int]]:
     """Every process with an address space."""
     for pid in procfs.processes():

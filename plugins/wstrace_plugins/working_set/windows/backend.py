@@ -41,20 +41,10 @@ REASONS = (
 
 
 def probe() -> Level:
-    """The level, `full` or `none` with the reason, tried on the calling process."""
-    try:
-        with Space(os.getpid()) as space:
-            space.runs(space.mappings(Dictionary()))
-    except Unavailable as refused:
-        return Level("none", refused.why, refused.remedy)
+    """full, tried on the calling process. Raises Unavailable."""
+    with Space(os.getpid()) as space:
+        space.runs(space.mappings(Dictionary()))
     return Level("full")
-
-
-def probe_keeper() -> Level:
-    """The level `none`: see make_keeper()."""
-    return Level(
-        "none", "Windows frees the memory of a process at its end", "-s working_set takes snapshots until then"
-    )
 
 
 def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
@@ -66,7 +56,7 @@ def _refusing(why: str, remedy: str = "") -> Callable[..., NoReturn]:
     return refuse
 
 
-make_keeper = _refusing("Windows frees the memory of a process at its end")
+make_keeper = _refusing("Windows frees the memory of a process at its end", "-s working_set takes snapshots until then")
 clear_referenced = _refusing("Windows does not report which pages were used", "use --by-emptying")
 file_heat = _refusing("Windows does not say which pages of a file are in memory", "wstrace snapshot PID --by mapping")
 distinct = _refusing("Windows does not say which pages of two processes are one")

@@ -16,7 +16,6 @@ import os
 import numpy as np
 
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Level
 from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.linux import pagemap as pm
 from wstrace_plugins.os.linux.userfaultfd import Userfaultfd
@@ -24,15 +23,6 @@ from wstrace_plugins.write_watch.linux.all_memory import AllMemory, Ranges
 from wstrace_plugins.write_watch.linux.all_memory import mappings as mappings
 
 _NONE = np.empty(0, "<u8")
-
-
-def probe() -> Level:
-    """The level, tried on pages of its own: `full`, or `none` with the reason."""
-    try:
-        Watcher().close()
-    except Unavailable as refused:
-        return Level("none", refused.why, refused.remedy)
-    return Level("full")
 
 
 def allocate(nbytes: int) -> mmap.mmap:

@@ -18,7 +18,6 @@ import numpy as np
 
 from wstrace.batch import Dictionary
 from wstrace.errors import Unavailable
-from wstrace.interfaces import Level
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.windows import api as winapi
@@ -36,15 +35,6 @@ _lock = threading.RLock()
 #: start -> end of live memory that allocate() made
 _allocations: dict[int, int] = {}
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
-
-
-def probe() -> Level:
-    """The level, `full` or `none` with the reason, tried on pages of its own."""
-    try:
-        Watcher().close()
-    except Unavailable as refused:
-        return Level("none", refused.why, refused.remedy)
-    return Level("full")
 
 
 def allocate(nbytes: int, api: WindowsApi = winapi) -> Any:
