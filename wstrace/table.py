@@ -212,8 +212,7 @@ class Batches:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from wstrace.arrow import Converter
 
-        stream: object = Converter(self.columns, self.trace.strings, self).reader().__arrow_c_stream__(requested_schema)
-        return stream
+        return Converter(self.columns, self.trace.strings, self).reader().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
         begin, end = self.selection.start, self.selection.end
@@ -234,8 +233,7 @@ def _categories(codes: NDArray[Any], names: Sequence[str], library: Any) -> obje
     texts = [names[code] if code < len(names) else "" for code in present.tolist()]
     position = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     places = np.array([position[text] for text in texts], "<i8")[inverse]
-    categorical: object = library.Categorical.from_codes(places, list(position))
-    return categorical
+    return library.Categorical.from_codes(places, list(position))
 
 
 #: (rows, a column, the names behind its codes; None = it has numbers) -> a text for each row

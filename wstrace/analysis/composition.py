@@ -220,8 +220,7 @@ class Composition:
     @property
     def fault_cells(self) -> NDArray[np.uint32]:
         """Of each recorded fault its cell in the cube."""
-        cells: NDArray[np.uint32] = self.inputs.faults["cell"]
-        return cells
+        return self.inputs.faults["cell"]
 
     @cached_property
     def sums(self) -> dict[str, NDArray[np.int64]]:

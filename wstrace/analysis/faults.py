@@ -114,8 +114,7 @@ class Faults:
         page = np.minimum(self._pages.searchsorted(keys), len(self._pages) - 1)
         wanted = page.astype(np.uint64) << np.uint64(32) | lives.astype(np.uint64)
         at = np.minimum(self._groups.searchsorted(wanted), len(self._groups) - 1)
-        found: Numbers = np.where((self._pages[page] == keys) & (self._groups[at] == wanted), at, -1)
-        return found
+        return np.where((self._pages[page] == keys) & (self._groups[at] == wanted), at, -1)
 
     def upto(self, groups: Numbers, times: NDArray[np.uint64]) -> Numbers:
         """The last fault of each group up to a time; -1 = none."""

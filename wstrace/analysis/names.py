@@ -233,8 +233,7 @@ class Names:
         new = set(codes.tolist()).difference(self._own)
         self._own.update((code, module_origin(self.text(code), self.rule)[0] == Origin.OWN) for code in new)
         own = [self._own[code] for code in codes.tolist()]
-        found: NDArray[np.bool_] = np.array(own, np.bool_)[which]
-        return found
+        return np.array(own, np.bool_)[which]
 
     def name(self, process: int, tid: int = 0) -> str:
         """The name of a process, by its number, or of one of its threads; `[unknown]`."""

@@ -32,8 +32,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     ordered = np.sort(values)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    found: NDArray[Any] = ordered[first]
-    return found
+    return ordered[first]
 
 
 def begins(*columns: NDArray[Any]) -> NDArray[np.bool_]:

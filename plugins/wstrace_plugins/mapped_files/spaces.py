@@ -184,8 +184,7 @@ class Space:
     def covered(self, addresses: NDArray[Any]) -> NDArray[np.bool_]:
         """Mask of the addresses at which something is mapped now."""
         start, end, _, _ = self._table()
-        mask: NDArray[np.bool_] = addresses < end[np.searchsorted(start, addresses, "right")]
-        return mask
+        return addresses < end[np.searchsorted(start, addresses, "right")]
 
     def forget(self, horizon: int) -> None:
         """Forgets how it came, until that time, to what was mapped then."""

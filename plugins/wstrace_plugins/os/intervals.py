@@ -24,8 +24,7 @@ def overlap(
     def below(address: NDArray[Any]) -> NDArray[np.int64]:
         at = np.searchsorted(other_start, address, "right") - 1
         inside = np.minimum(address, other_end[at]) - np.minimum(other_start[at], address)
-        covered: NDArray[np.int64] = np.where(at < 0, 0, lengths[at] + inside.astype(np.int64))
-        return covered
+        return np.where(at < 0, 0, lengths[at] + inside.astype(np.int64))
 
     return below(end) - below(start)
 

@@ -81,8 +81,7 @@ class WorkingSet:
     @property
     def kinds(self) -> NDArray[Any]:
         """The kind of each mapping, an index into schema.KINDS, shape (n,)."""
-        kinds: NDArray[Any] = (self.mappings["flags"] >> schema.KIND_SHIFT) & 15
-        return kinds
+        return (self.mappings["flags"] >> schema.KIND_SHIFT) & 15
 
     @property
     def resident(self) -> NDArray[Any]:

@@ -115,8 +115,7 @@ class WriteWatch(Closing):
     def ranges(self, *, reset: bool = True) -> NDArray[np.int64]:
         """Byte ranges of the written pages, adjacent ones joined: start and stop in the buffer, shape (n, 2)."""
         ranges = np.stack(self._runs(reset=reset), axis=1) - self._start
-        clipped: NDArray[np.int64] = np.clip(ranges, 0, self.nbytes)
-        return clipped
+        return np.clip(ranges, 0, self.nbytes)
 
     def _runs(self, *, reset: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The addresses where runs of written pages begin and end."""

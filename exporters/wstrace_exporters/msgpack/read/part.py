@@ -231,8 +231,7 @@ class Part:
             keep &= (entries["stream"] == 0) | (entries["stream"] == self._number(selection.stream))
         if selection.pids is not None:
             keep &= (entries["pids"] == 0) | (entries["pids"] & np.uint64(pid_set(selection.pids)) != 0)
-        chosen: NDArray[Any] = entries[keep]
-        return chosen
+        return entries[keep]
 
     def marks(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Yields the marks of the file; with `kind`, without those that the index shows to be of another kind."""

@@ -87,8 +87,7 @@ def add_stacks(tree: CallSites, code: KnownCode, stacks: Unwound) -> NDArray[np.
         leaf[rows] = tree.add(
             leaf[rows], kind=kind, mapping=mapping, offset=offset, function=function, file=file, flags=flags
         )
-    found: NDArray[np.uint32] = leaf[inverse]
-    return found
+    return leaf[inverse]
 
 
 def _distinct(stacks: Unwound) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -123,8 +123,7 @@ def inside(address: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> NDA
     if not len(start):
         return np.zeros(len(address), bool)
     at = np.searchsorted(start, address, "right") - 1
-    found: NDArray[Any] = (at >= 0) & (address < end[at])
-    return found
+    return (at >= 0) & (address < end[at])
 
 
 def _sorted(parts: list[Ranges]) -> Ranges:
