@@ -7,15 +7,18 @@ from wstrace.analysis.filter import Filter
 from wstrace.analysis.report import Report
 from wstrace.analysis.report import report as report_of
 from wstrace.schema import (
+    FAULT_WRITE,
     KIND_FILE,
     KIND_SHIFT,
     LOSS_EXECUTED,
+    LOSS_FORKED,
     MAP_READ,
     MAPPING,
     PAGE_EXCLUSIVE,
     PAGE_FILE,
     PAGE_SHARED,
     PROCESS_EXEC,
+    PROCESS_FORK,
 )
 from wstrace.testing import batch_of
 
@@ -53,6 +56,20 @@ def test_the_pages_of_a_file_are_one_wherever_they_are_mapped_and_others_only_at
     assert shown.total["resident"] == (4 + 3) * PAGE
     by = script.trace().report(by=("process",)).rows
     assert sorted(row["resident"] for row in by) == [(1 + 2 / 2 + 1 + 1 / 2) * PAGE] * 2
+
+
+def test_what_a_child_copied_and_shared_with_its_own_child_is_a_page_beside_the_one_of_its_parent():
+    script = Script()
+    script.fault(10, ANON, APP)
+    for at, pid, parent in ((20, 8, 7), (40, 9, 8), (50, 10, 7)):
+        script.batches.append(script.process(at, pid, PROCESS_FORK, "child"))
+        script.lose(at, LOSS_FORKED, pid=pid, other=parent)
+    script.fault(30, ANON, SAVE, pid=8, flags=FAULT_WRITE)
+    for pid in (7, 8, 9, 10):
+        script.snapshot(100 + pid, (ANON, 1, PAGE_SHARED), pid=pid)
+    shown = script.trace().report(at="exit")
+    assert {row.label: row["resident"] for row in shown.rows} == {
+        "load_frame app.py:31": PAGE, "save app.py:40": PAGE}  # fmt: skip
 
 
 def test_of_one_process_nothing_is_summed():

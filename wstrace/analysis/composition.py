@@ -292,7 +292,7 @@ class Composition:
         self.processes, self.rss = len(spaces), int(pages.sum())
         resident = pages
         if self.processes > 1:
-            parts = np.bincount(which, 1 / _holders(inputs, exclusive)[keep], len(first))
+            parts = np.bincount(which, 1 / _holders(inputs, exclusive, owner)[keep], len(first))
             resident = np.round(parts * self.page_size).astype(np.int64)
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
@@ -312,10 +312,11 @@ class Composition:
         return Batch(schema.PAGE_FAULT, columns, strings=self.strings)
 
 
-def _holders(inputs: Inputs, exclusive: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Of each resident page how many of these processes have it. exclusive: of each run.
+def _holders(inputs: Inputs, exclusive: NDArray[np.bool_], owner: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Of each resident page how many of these processes have it. exclusive: of each run. owner: of each page.
 
-    A page of several is the same one of a file, or one that none has copied since a fork, at the same address.
+    A page of several is the same one of a file; or it has the same address and the same fault brought it, as whoever
+    copies a page since a fork brings a further one.
     """
     runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
     names, (run, number) = inputs.names, pages_of(runs)
@@ -324,7 +325,8 @@ def _holders(inputs: Inputs, exclusive: NDArray[np.bool_]) -> NDArray[np.int64]:
     first = np.where(of_file, runs["start"] - start + offset, runs["start"]) >> shift
     host = np.array([names.processes.host_and_pid(n)[0] for n in inputs.processes.tolist()], np.int64)[runs["space"]]
     found, shared = np.ones(len(run), np.int64), ~exclusive[run]
-    page, run = (first[run] + number.astype(np.uint64))[shared], run[shared]
-    _, which = combinations(page, *(column[run] for column in (host, *(one * of_file for one in file))))
+    page, by = (first[run] + number.astype(np.uint64))[shared], np.where(of_file[run], -1, owner)[shared]
+    run = run[shared]
+    _, which = combinations(page, by, *(column[run] for column in (host, *(one * of_file for one in file))))
     found[shared] = np.bincount(which)[which]
     return found
