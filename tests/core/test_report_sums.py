@@ -24,10 +24,14 @@ from wstrace.testing import batch_of
 
 
 def two(shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Report:
-    """Two processes with 2 pages of their own each, and 2 that both have."""
+    """Two processes with 2 pages of their own each, and 2 that both have since a fork."""
     script = Script()
     for page in range(4):
         script.fault(10 + page, ANON + page * PAGE, APP if page < 2 else SAVE)
+    script.batches.append(script.process(20, 8, PROCESS_FORK, "child"))
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    for page in range(2):
+        script.fault(30 + page, ANON + page * PAGE, APP, pid=8, flags=FAULT_WRITE)
     known = {"shares": [1, 2]} if shares else {}
     for number, pid in enumerate(pids):
         script.snapshot(100 + number, (ANON, 2, PAGE_EXCLUSIVE), (ANON + 2 * PAGE, 2, PAGE_SHARED), pid=pid, **known)
@@ -40,7 +44,7 @@ def test_each_page_counts_once(shares):
     assert shown.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
     assert (shown.total["resident"], shown.total["rss"]) == (6 * PAGE, 8 * PAGE)
     rows = {row.label: row["pss"] for row in shown.rows}
-    assert not shares or (rows["load_frame app.py:31"], rows["save app.py:40"]) == (2 * PAGE, PAGE)
+    assert not shares or (rows["load_frame app.py:31"], rows["save app.py:40"]) == (4 * PAGE, 2 * PAGE)
 
 
 def test_the_pages_of_a_file_are_one_wherever_they_are_mapped_and_others_only_at_one_address():
