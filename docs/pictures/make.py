@@ -3,6 +3,7 @@
 python docs/pictures/make.py
 """
 
+import base64
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,10 @@ def taken(browser, page, parts, *, dark=False, suffix=""):
             " return {x: one.left, y: one.top, width: one.width, height: one.height}; })()"
         )
         place["height"] = min(place["height"] + 4, TALLEST)
-        browser.picture(HERE / f"{part}{suffix}.png", place)
+        shot = browser.send(
+            "Page.captureScreenshot", format="png", clip={**place, "scale": 1}, captureBeyondViewport=True
+        )
+        (HERE / f"{part}{suffix}.png").write_bytes(base64.b64decode(shot["data"]))
 
 
 def main():

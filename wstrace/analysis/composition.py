@@ -152,6 +152,7 @@ class Composition:
             pages.
         run: of each resident page its row in `inputs.runs`.
         loaded, loader: the pages that their owner copied from another process, and the fault that had loaded each.
+        part: of each resident page, how much of it counts for its process, so that it counts once.
         page_cells: of each resident page its cell in the cube; LEFT_OUT = a filter left it out.
         processes: how many have resident pages. rss: resident bytes, of several processes the sum of what each has, as
             far as the filter lets it through.
@@ -290,10 +291,8 @@ class Composition:
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]
         self.processes, self.rss = len(spaces), int(pages.sum())
-        resident = pages
-        if self.processes > 1:
-            parts = np.bincount(which, 1 / _holders(inputs, exclusive, owner)[keep], len(first))
-            resident = np.round(parts * self.page_size).astype(np.int64)
+        self.part = np.ones(len(owner)) if self.processes < 2 else 1 / _holders(inputs, exclusive, owner)
+        resident = np.bincount(which, self.part[keep] * self.page_size, len(first)).round().astype(np.int64)
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:

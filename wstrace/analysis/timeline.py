@@ -59,15 +59,16 @@ class Timeline:
             return np.bincount(which[some[timed]], amounts, len(rows)).astype(np.float64)
 
         page, time = of.page_cells, np.append(at, -1)[of.owner]
-        page, time = page[page != LEFT_OUT], time[page != LEFT_OUT]
-        pages, of_page = combinations(page, time)
-        resident = np.append(np.zeros(len(rows)), np.bincount(of_page, minlength=len(pages))) * of.page_size
+        kept = page != LEFT_OUT
+        pages, of_page = combinations(page[kept], time[kept])
+        there, resident = (np.append(np.zeros(len(rows)), np.bincount(of_page, each, len(pages))) * of.page_size
+                           for each in (None, of.part[kept]))  # fmt: skip
         self._cell = np.append(cell[timed][rows], page[pages])
         self._time = np.append(at[timed][rows], time[pages])
         none = np.zeros(len(pages))
         parts = counted(timed), counted(major), counted(of.gone_faults, each)
         faults, from_disk, gone = (np.append(one, none) for one in parts)
-        self._figures = {"faults": faults, "from_disk": from_disk, "brought": resident + gone * of.page_size,
+        self._figures = {"faults": faults, "from_disk": from_disk, "brought": there + gone * of.page_size,
                          "resident": resident}  # fmt: skip
 
     def by(self, *views: str) -> Over:
