@@ -181,6 +181,8 @@ def shades(*, unicode: bool) -> str:
 BAR = 14  # the width of a bar in cells
 GAP = "  "
 _ROOM = 28  # bars, then columns with `spare`, are left out when names would have fewer cells than this
+_USUAL = 10  # rows of a table that has more than a terminal has room for only where more were wanted
+_AROUND = 7  # lines around these: two that are empty, its heads and its sum, two that say what next, a prompt
 _NARROW = 8  # any column is left out when names would have fewer cells than this
 #: The most characters of a name, with or without a terminal.
 _NAME_LIMIT = 1024
@@ -345,6 +347,24 @@ class Output:
             cells = 0
         return max(cells or 80, 20)
 
+    def rows_beside(self, lines: Sequence[str], rows: int) -> int:
+        """How many rows of a table fit the terminal, beside these lines and what is around a table; at least 3."""
+        try:
+            height = int(os.environ.get("LINES") or os.get_terminal_size(self.stream.fileno()).lines)
+        except (OSError, ValueError):
+            height = 0
+        if not self.terminal or not height or rows > _USUAL:
+            return rows
+        return max(min(rows, height - _AROUND - sum(len(self._broken(line)) for line in lines)), 3)
+
+    def _broken(self, text: str) -> list[str]:
+        """The text in lines of the terminal, broken between words."""
+        if not self.terminal or self.width is None:
+            return [printable(text).rstrip()]
+        from textwrap import wrap
+
+        return wrap(printable(text), self.width, break_long_words=False, break_on_hyphens=False) or [""]
+
     def show(self, *parts: str | TextTable) -> None:
         """Writes lines and tables, with control characters escaped, in one write; "" is an empty line.
 
@@ -355,13 +375,9 @@ class Output:
         for part in parts:
             if isinstance(part, TextTable):
                 lines += part.lines(width=width, unicode=self.unicode, colors=colors)
-            elif self.terminal and width is not None:
-                from textwrap import wrap
-
-                broken = wrap(printable(part), width, break_long_words=False, break_on_hyphens=False) or [""]
-                lines += broken if lines or not colors else [styled(line, "bold") for line in broken]
             else:
-                lines.append(printable(part).rstrip())
+                broken = self._broken(part)
+                lines += broken if lines or not colors else [styled(line, "bold") for line in broken]
         self.write("".join(f"{line}\n" for line in lines))
 
 

@@ -40,10 +40,10 @@ GROWS = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(b'x') * 
 _APART = re.compile(" {2,}")
 
 
-def screen(*words: object, columns: int = 80) -> list[str]:
+def screen(*words: object, columns: int = 80, rows: int = 24) -> list[str]:
     """The lines of a terminal of 80x24 (or wider) after `wstrace WORDS`, without colours."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     seen = b""
     with subprocess.Popen([*WSTRACE, *map(str, words)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
@@ -106,6 +106,13 @@ def test_run(traces, tmp_path, words):
 ])  # fmt: skip
 def test_of_a_trace_file(traces, words, forks):
     assert_one_screen(screen(*words, traces[1 + bool(forks)]))
+
+
+@pytest.mark.parametrize("command", ["report", "imports"])
+def test_on_a_smaller_terminal_the_table_has_fewer_rows(traces, command):
+    lines = screen(command, traces[1], rows=16)
+    assert len(lines) <= 15
+    assert "Total (of" in " ".join(lines)
 
 
 def test_diff(traces):

@@ -67,7 +67,7 @@ class Console(Exporter):
         try:
             with open_trace(info.saved) as trace:
                 grown = OverTime(trace, self._step) if self._step else None
-                lines = over_time(grown) if grown and len(grown.moments) > 1 else parts(trace.report())
+                lines = over_time(grown) if grown and len(grown.moments) > 1 else parts(trace.report(), output=output)
         except WstraceError as error:  # somebody else has taken it away
             output.write(f"{printable(str(error))}\n")
             return

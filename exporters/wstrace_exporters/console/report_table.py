@@ -28,11 +28,18 @@ def show(lines: Sequence[str | TextTable], *, everything: bool, by: str = ", --b
     output.show(*lines, *["", f"next: -v for all columns{by}"] * (output.terminal and not everything))
 
 
-def parts(report: Report, top: int = 10, *, everything: bool = False) -> list[str | TextTable]:
-    """The lines of a report, and its table; everything: with all columns, and notes of what is no loss."""
+def parts(
+    report: Report, top: int = 10, *, everything: bool = False, output: Output | None = None
+) -> list[str | TextTable]:
+    """The lines of a report, and its table; everything: with all columns, and notes of what is no loss.
+
+    output: where this goes, so that it fits; None = stdout.
+    """
     notes = [note for note in report.notes if everything or not note.startswith("note ")]
-    found: list[str | TextTable] = [report.answer, *(line for line in (report.completeness, *notes) if line)]
-    return [*found, "", table(report, top, everything=everything)] if report.rows else found
+    found = [report.answer, *(line for line in (report.completeness, *notes) if line)]
+    if not everything:
+        top = (output or Output.standard("stdout")).rows_beside(found, top)
+    return [*found, "", table(report, top, everything=everything)] if report.rows else [*found]
 
 
 def table(report: Report, top: int, *, everything: bool = False) -> TextTable:

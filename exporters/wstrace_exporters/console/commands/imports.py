@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from wstrace.cli.common import Size, print_json
-from wstrace.terminal import Cell, Column, TextTable
+from wstrace.terminal import Cell, Column, Output, TextTable
 from wstrace.text import number, plural, size
 from wstrace_exporters.console.recorded import TraceWords, recording_options, trace_of
 
@@ -58,6 +58,7 @@ def parts(found: Report, top: int, least: int | None, *, everything: bool) -> li
     rows = cast("list[ImportRow]", found.rows)
     lines = report_parts(replace(found, rows=modules(rows)), top, everything=everything)
     if not everything:
+        top = Output.standard("stdout").rows_beside([line for line in lines if isinstance(line, str)], top)
         largest = sorted((row for row in rows if len(row.path) <= _LEVELS), key=lambda row: -row.all["resident"])[:top]
         return [*lines[:-1], _tree([row for row in rows if row in largest], found)]
     least = round(_LEAST * found.total["resident"]) if least is None else least
