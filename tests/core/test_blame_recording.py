@@ -1,11 +1,29 @@
 """The first line of a recording: the size, what was gained before, whose it is, and what of that is not known."""
 
 import pytest
-from kit.blame_scripted import ANON, APP, PAGE, SAVE, Script, composition
+from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script, composition
 
+from wstrace.analysis.filter import Filter
 from wstrace.analysis.recording import first_lines, moment_of
+from wstrace.analysis.report import Report
+from wstrace.analysis.report import report as report_of
 from wstrace.firing import ENDED, KILLED, REACHED, Firing, Recording
-from wstrace.schema import LOSS_EVENTS, PAGE_EXCLUSIVE
+from wstrace.schema import (
+    FAULT_WRITE,
+    KIND_FILE,
+    KIND_SHIFT,
+    LOSS_EVENTS,
+    LOSS_EXECUTED,
+    LOSS_FORKED,
+    MAP_READ,
+    MAPPING,
+    PAGE_EXCLUSIVE,
+    PAGE_FILE,
+    PAGE_SHARED,
+    PROCESS_EXEC,
+    PROCESS_FORK,
+)
+from wstrace.testing import batch_of
 
 SECOND = 1_000_000_000
 MIB = 256  # pages
@@ -94,3 +112,109 @@ def test_of_several_cgroups_only_its_own_processes_count():
     assert shown(trace)[0].endswith(": no fault was recorded then, and its memory was not looked at")
     trace.info.extra["recording"]["pids"] = [7, 8]
     assert "3.0 by load_frame app.py:31" in shown(trace)[0]
+
+
+def two(shares: bool = False, pids: tuple[int, ...] = (7, 8), at: str = "peak") -> Report:
+    """Two processes with 2 pages of their own each, and 2 that both have since a fork."""
+    script = Script()
+    for page in range(4):
+        script.fault(10 + page, ANON + page * PAGE, APP if page < 2 else SAVE)
+    script.batches.append(script.process(20, 8, PROCESS_FORK, "child"))
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    for page in range(2):
+        script.fault(30 + page, ANON + page * PAGE, APP, pid=8, flags=FAULT_WRITE)
+    known = {"shares": [1, 2]} if shares else {}
+    for number, pid in enumerate(pids):
+        script.snapshot(100 + number, (ANON, 2, PAGE_EXCLUSIVE), (ANON + 2 * PAGE, 2, PAGE_SHARED), pid=pid, **known)
+    return script.trace().report(at=at)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_each_page_counts_once(shares):
+    shown = two(shares)
+    assert shown.answer.startswith("24.0 KiB at the peak in 2 processes, shared memory divided: ")
+    assert (shown.total["resident"], shown.total["rss"]) == (6 * PAGE, 8 * PAGE)
+    rows = {row.label: row["pss"] for row in shown.rows}
+    assert not shares or (rows["load_frame app.py:31"], rows["save app.py:40"]) == (4 * PAGE, 2 * PAGE)
+
+
+def test_the_pages_of_a_file_are_one_wherever_they_are_mapped_and_others_only_at_one_address():
+    script, shared = Script(), PAGE_FILE | PAGE_SHARED
+    script.fault(10, ANON, APP)
+    elsewhere = FILE - (1 << 30)
+    script.batches.append(batch_of(MAPPING, script.strings, id=90, time_ns=1, pid=8, offset=PAGE,
+                                   start=elsewhere + PAGE, end=elsewhere + 9 * PAGE, dev=1, ino=5, build_id=0,
+                                   file="/usr/lib/libbig.so", flags=MAP_READ | KIND_FILE << KIND_SHIFT))  # fmt: skip
+    script.snapshot(100, (FILE, 3, shared), (ANON, 2, PAGE_SHARED))
+    script.snapshot(101, (elsewhere + PAGE, 3, shared), (ANON + PAGE, 2, PAGE_SHARED), pid=8, file=90)
+    shown = script.trace().report()
+    assert shown.total["resident"] == (4 + 3) * PAGE
+    by = script.trace().report(by=("process",)).rows
+    assert sorted(row["resident"] for row in by) == [(1 + 2 / 2 + 1 + 1 / 2) * PAGE] * 2
+
+
+def test_what_a_child_copied_and_shared_with_its_own_child_is_a_page_beside_the_one_of_its_parent():
+    script = Script()
+    script.fault(10, ANON, APP)
+    for at, pid, parent in ((20, 8, 7), (40, 9, 8), (50, 10, 7)):
+        script.batches.append(script.process(at, pid, PROCESS_FORK, "child"))
+        script.lose(at, LOSS_FORKED, pid=pid, other=parent)
+    script.fault(30, ANON, SAVE, pid=8, flags=FAULT_WRITE)
+    for pid in (7, 8, 9, 10):
+        script.snapshot(100 + pid, (ANON, 1, PAGE_SHARED), pid=pid)
+    shown = script.trace().report(at="exit")
+    assert {row.label: row["resident"] for row in shown.rows} == {
+        "load_frame app.py:31": PAGE, "save app.py:40": PAGE}  # fmt: skip
+
+
+def test_of_one_process_nothing_is_summed():
+    assert two(pids=(7,)).answer.startswith("16.0 KiB at the peak: ")
+
+
+def test_the_first_line_has_a_part_in_its_own_unit_and_the_first_snapshot_is_not_the_beginning():
+    script = Script()
+    script.fault(10, ANON, APP)
+    for at in (100, 200):
+        script.snapshot(at, (ANON, 2, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    from_disk = report_of(trace, at="start", chosen=Filter(hard=True))
+    assert from_disk.answer.startswith("0 B of 8.0 KiB at the first snapshot (only from disk)")
+
+
+def test_the_second_line_says_how_many_processes_have_no_snapshot():
+    script = Script()
+    for pid in (8, 9, 10):
+        script.batches.append(script.process(20, pid, PROCESS_EXEC, "worker"))
+        script.lose(20, LOSS_EXECUTED, pid=pid)
+        script.fault(30 + pid, ANON, SAVE, pid=pid)
+    script.fault(10, ANON, SAVE)
+    script.snapshot(100, (ANON, 1, PAGE_EXCLUSIVE))
+    assert "3 processes without a snapshot" in script.trace().report(at="exit").completeness
+
+
+def test_where_a_process_was_not_seen_several_have_at_least_so_much():
+    script = Script()
+    for pid in (7, 8, 9):
+        script.fault(10 + pid, ANON + pid * PAGE, SAVE, pid=pid)
+    script.snapshot(100, (ANON, 2, PAGE_EXCLUSIVE))
+    script.snapshot(101, (ANON, 2, PAGE_EXCLUSIVE), pid=8)
+    assert script.trace().report(at="peak").answer.startswith("at least 16.0 KiB at the peak in 2 processes, shared")
+
+
+def test_the_rows_are_a_table_for_other_libraries():
+    script = Script()
+    for page in range(6):
+        script.fault(10 + page, ANON + page * PAGE, APP if page < 4 else SAVE, tid=8 if page == 5 else 0)
+    script.snapshot(1000, (ANON, 6, PAGE_EXCLUSIVE))
+    trace = script.trace()
+    rows = trace.report().rows
+    assert trace.report_table().to_numpy()["resident"].tolist() == [row["resident"] for row in rows]
+    shown = trace.report(by=("thread", "line"), sort="faults")
+    frame = pytest.importorskip("pyarrow").table(trace.report_table(by=("thread", "line"), sort="faults")).to_pylist()
+    assert [row["label"] for row in frame] == [row.label for row in shown.rows]
+    assert [(row["thread"].split()[1], row["resident"] // PAGE) for row in frame] == [
+        ("(7)", 4),
+        ("(7)", 1),
+        ("(8)", 1),
+    ]
+    assert sum(row["private"] for row in frame) == 6 * PAGE

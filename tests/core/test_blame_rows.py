@@ -2,26 +2,30 @@
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
-from kit.blame_scripted import ANON, APP, FILE, IMPORT, PAGE, SAVE, Script, composition, saved
+from kit.blame_scripted import ANON, APP, CODE, FILE, IMPORT, OWN_CODE, PAGE, SAVE, Script, composition, saved
 
 from wstrace.analysis.composition import Composition
 from wstrace.analysis.report import report
 from wstrace.analysis.unshared import Unshared
 from wstrace.analysis.unshared import unshared as of_forks
-from wstrace.errors import TraceFileError, UsageError
+from wstrace.batch import Batch
+from wstrace.errors import UsageError
 from wstrace.schema import (
     FAULT_MAJOR,
+    HOW_NO_PYTHON,
+    HOW_NOT_KNOWN,
     LOSS_DISCARDED,
     LOSS_EXECUTED,
     LOSS_FORKED,
     LOSS_SHARES,
     LOSS_UNMAPPED,
+    MAPPING,
     MARK,
     PAGE_EXCLUSIVE,
     PAGE_FILE,
-    PAGE_HUGE,
     PAGE_SHARED,
     PAGE_SWAPPED,
     PROCESS,
@@ -214,13 +218,6 @@ def test_unshared_counts_one_copy_less_than_there_are_holders(children):
     assert found["completeness"].startswith("complete")
 
 
-def test_a_child_that_only_ran_another_program_unshared_nothing():
-    script = forked(0)
-    script.lose(100, LOSS_FORKED, pid=8, other=7)
-    script.lose(200, LOSS_EXECUTED, pid=8)
-    assert Unshared(script.blame()).total == 0
-
-
 def test_copies_of_a_process_that_ended_are_reported_to_hold_those_of_its_end(tmp_path):
     script = forked(1)
     shown = Unshared(script.blame())
@@ -229,20 +226,6 @@ def test_copies_of_a_process_that_ended_are_reported_to_hold_those_of_its_end(tm
     saved(script.trace(), path := str(tmp_path / "x.wst"))
     lines = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()
     assert lines[1].endswith("; what they copied while they ended counts too")
-
-
-def test_pages_that_came_with_a_huge_page_are_shared_too():
-    script = Script()
-    script.fault(10, ANON, APP)
-    script.lose(20, LOSS_FORKED, pid=8, other=7)
-    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
-    assert Unshared(script.blame()).total == 0, "nothing tells that the parent had this page"
-    script = Script()
-    script.fault(10, ANON, APP)
-    script.snapshot(15, (ANON, 512, PAGE_EXCLUSIVE | PAGE_HUGE))
-    script.lose(20, LOSS_FORKED, pid=8, other=7)
-    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
-    assert Unshared(script.blame()).total == PAGE
 
 
 @pytest.mark.parametrize("writer", [7, 8])
@@ -316,14 +299,6 @@ def test_sql_has_a_row_for_each_page_and_each_copy(tmp_path):
         assert answer.rows == [("save app.py:40", pid, 16) for pid in (8, 9, 10, 11)]
 
 
-def test_a_run_that_claims_more_pages_than_there_can_be_is_refused_before_it_takes_memory():
-    script = Script()
-    script.fault(10, ANON, APP)
-    script.snapshot(20, (ANON, 4_294_967_295, PAGE_EXCLUSIVE))
-    with pytest.raises(TraceFileError, match="4,294,967,295 resident pages"):
-        script.blame()
-
-
 def test_a_loss_that_ends_before_it_begins_is_empty():
     script = forked(2)
     whole = sizes(script.blame())
@@ -337,3 +312,112 @@ def test_line_2_says_how_many_faults_have_no_python_line_where_they_are_many(n, 
     trace.ledger.set("without_stack", n, "interpreter not known yet")
     line = report(trace).completeness
     assert ("501 without their Python line (interpreter not known yet)" in line) == said
+
+
+LIBRARY, OWN, OTHER = 3, 4, 5
+FIRST, SECOND = [(LIBRARY, 64), (OWN, 0x100)], [(LIBRARY, 64), (OTHER, 0x200)]
+
+
+def lines(script: Script, n: int) -> dict[str, tuple[int, int, int]]:
+    """Pages of the process by line: resident, and samples."""
+    script.snapshot(1000, (ANON, n, PAGE_EXCLUSIVE))
+    shown = script.blame()
+    assert shown.rss == n * PAGE
+    return {row.label: (row["resident"] // PAGE, row["samples"]) for row in shown.rows("line")}
+
+
+def test_a_sample_stands_for_the_faults_of_its_thread_before_it():
+    script = Script()
+    for page in range(8):
+        script.fault(10 + page, ANON + page * PAGE, native={3: FIRST, 7: SECOND}.get(page, ()))
+    assert lines(script, 8) == {"own": (4, 1), "libown.so": (4, 1)}
+
+
+def test_the_programs_own_instruction_needs_no_sample_and_its_samples_stand_for_no_other():
+    script = Script()
+    for page in range(6):
+        own = page % 2 == 0
+        pc, native = (OWN_CODE + 0x300, [(OWN, 0x300)]) if own else (CODE + 64, SECOND if page == 5 else ())
+        script.fault(10 + page, ANON + page * PAGE, pc=pc, native=native)
+    assert lines(script, 6) == {"libown.so": (3, 1), "own": (3, 3)}
+
+
+def test_a_sample_of_another_thread_stands_for_nothing():
+    script = Script()
+    script.fault(10, ANON, tid=8)
+    script.fault(11, ANON + PAGE, native=FIRST)
+    script.fault(12, ANON + 2 * PAGE)
+    assert lines(script, 3) == {"own": (2, 1), "tool": (1, 0)}
+
+
+def test_a_fault_with_a_python_stack_is_its_lines():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.fault(11, ANON + PAGE, APP, native=FIRST)
+    assert lines(script, 2) == {"load_frame app.py:31": (2, 0)}
+
+
+def test_the_library_of_a_package_is_reported_as_the_package():
+    script = Script()
+    packages = "/venv/lib/python3.11/site-packages"
+    path = script.strings.code(f"{packages}/pandas.libs/libsomething-1a2b3c4d.so.3")
+    columns = script.batches[0].columns
+    file = np.where(columns["id"] == 3, path, columns["file"]).astype("<u4")
+    script.batches[0] = Batch(MAPPING, {**columns, "file": file}, strings=script.strings)
+    script.fault(10, ANON)
+    script.fault(11, ANON + PAGE, IMPORT)
+    script.snapshot(1000, (ANON, 2, PAGE_EXCLUSIVE))
+    shown = script.blame()
+    (row,) = shown.rows("package")
+    assert (row.label, row["resident"]) == ("pandas", 2 * PAGE)
+    of_line = {row.label: row.of("package") for row in shown.rows("line")}
+    assert of_line["libsomething-1a2b3c4d.so.3"] == "pandas"
+
+
+DESTRUCTOR = [("__del__", "/srv/app/app.py", 90)]
+SIGNALLED = [("stop", "/srv/app/app.py", 70), *SAVE]
+
+
+def served(*, ends: bool = True, how: int = HOW_NO_PYTHON) -> Script:
+    """A child that copies 16 pages by a line, 2 in a thread without Python, and 9 behind its last frame."""
+    script = Script()
+    for page in range(64):
+        script.fault(10 + page, ANON + page * PAGE, APP)
+    script.lose(100, LOSS_FORKED, pid=8, other=7)
+    for page in range(16):
+        script.fault(1000 + page, ANON + page * PAGE, SAVE, pid=8)
+    script.fault(1100, ANON + 20 * PAGE, pid=8, tid=9)
+    script.fault(1200, ANON + 21 * PAGE, SIGNALLED, pid=8)
+    script.fault(1210, ANON + 22 * PAGE, pid=8, tid=9)
+    for page in range(8):
+        script.fault(1300 + page, ANON + (30 + page) * PAGE, pid=8, how=how)
+    script.fault(1304, ANON + 50 * PAGE, DESTRUCTOR, pid=8)
+    if ends:
+        script.batches.append(script.process(5000, 8, PROCESS_EXIT, "app"))
+    return script
+
+
+def test_what_a_process_copied_as_it_ended_is_distinguished(tmp_path):
+    shown = Unshared(served().blame())
+    assert (shown.total, shown.at_the_end) == (28 * PAGE, 9 * PAGE)
+    found = {row.of("function"): (row["copied"], row["at_the_end"]) for row in shown.rows("function")}
+    assert found == {"save": (16 * PAGE, 0), "stop": (PAGE, 0), "": (10 * PAGE, 8 * PAGE), "__del__": (PAGE, PAGE)}
+    report = of_forks(served().trace()).as_dict()
+    assert (report["total"]["at_the_end"], sum(row["at_the_end"] for row in report["rows"])) == (9 * PAGE, 9 * PAGE)
+    saved(served().trace(), path := str(tmp_path / "x.wst"))
+    lines = CliRunner().invoke(unshared, [path], catch_exceptions=False).output.splitlines()
+    assert lines[0].startswith("76.0 KiB un-shared after 1 fork: 64.0 save app.py:40, 8.0 ")
+    assert lines[0].endswith("; 36.0 KiB more as 1 process ended")
+    assert "ended" not in lines[1]
+    head = next(line for line in lines if line.endswith("own line"))
+    assert head.split() == ["copied", "at", "the", "end", "own", "line"]
+    total = next(line for line in lines if line.endswith(" Total"))
+    assert total.split()[:4] == ["112.0", "KiB", "36.0", "KiB"]
+
+
+@pytest.mark.parametrize(("ends", "how"), [(False, HOW_NO_PYTHON), (True, HOW_NOT_KNOWN)])
+def test_nothing_is_reported_of_an_end_that_is_not_known(ends, how):
+    """GIVEN a process that goes on, or with unknown last stacks THEN all counts as copied while it ran."""
+    shown = Unshared(served(ends=ends, how=how).blame())
+    assert (shown.total, shown.at_the_end) == (28 * PAGE, 0)
+    assert shown.ended == ends, "then line 2 says that what it copied as it ended counts too"

@@ -59,7 +59,7 @@ def stack_of(rows: dict[int, dict[str, int]], leaf: int) -> list[tuple[int, ...]
 
 
 @given(st.lists(STACKS, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_stacks_come_back_as_they_went_in_and_equal_ones_have_one_id(batches):
     sites, rows, ids = tree(), {}, {}
     for stacks in batches:
@@ -83,7 +83,7 @@ def cut_frame() -> tuple[int, ...]:
 
 
 @given(STACKS, st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_past_its_limit_a_stack_is_whole_or_cut_and_never_another_one(stacks, limit):
     sites = tree(limit)
     leaves = insert(sites, stacks)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from wstrace.analysis import dimensions as registry
 from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Label, Labels, rows
+from wstrace.analysis.symbols import Instructions
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import UsageError
 from wstrace.hookspecs import Dimension
-from wstrace.schema import KINDS, PAGE_FAULT, PROCESS, PROCESS_FORK
+from wstrace.schema import KIND_ANON, KIND_FILE, KIND_SHIFT, KINDS, MAPPING, PAGE_FAULT, PROCESS, PROCESS_FORK
+from wstrace.testing import batch_of
 from wstrace.text import base_name
 
 NAMES = ["/usr/lib/libc.so.6", "/opt/lib/libc.so.6", "/usr/bin/python3.11", "[heap]", "[anon]", "/a b/data\n.bin"]
@@ -49,7 +51,7 @@ def text(code: int) -> str:
 
 
 @given(st.lists(st.lists(FAULT, max_size=30), max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_are_those_of_counting_by_hand(batches):
     strings, cube = dictionary(), Cube()
     expected = {by: Counter() for by in ("file", "module", "kind", "process")}
@@ -81,7 +83,7 @@ def test_past_32768_labels_those_of_least_faults_are_one_row_and_the_sum_stays()
 
 
 @given(st.lists(st.lists(FAULT, min_size=1, max_size=30), max_size=5), st.integers(2, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_past_its_limit_a_cube_keeps_the_total_and_what_counted_most(batches, limit):
     strings, cube = dictionary(), Cube(limit=limit)
     for batch in batches:
@@ -126,3 +128,36 @@ def test_a_plugin_adds_a_dimension_of_a_column_with_one_entry(monkeypatch):
     cube = Cube(registry.dimensions_of(("cause",)).values())
     cube.add(faults([(7, 7, 0, 1, 1, 1)] * 3, dictionary(), cause=[0, 1, 1]))
     assert {row.label: row.values["faults"] for row in rows(cube, ("cause",))} == {"first touch": 1, "swap": 2}
+
+
+def numbers_of(known: Instructions, pc: list[int], mapping: list[int], file: int | list[int] = 1) -> list[int]:
+    faults = batch_of(PAGE_FAULT, pid=1, tid=1, va=1, flags=0, pc=pc, pc_mapping=mapping, pc_file=file)
+    return known.of(faults)[0].tolist()
+
+
+def mapped(known: Instructions, ids: list[int], start: list[int], offset: int | list[int], kind: int) -> None:
+    known.learn(batch_of(MAPPING, id=ids, pid=1, start=start, offset=offset, flags=kind << KIND_SHIFT))
+
+
+def test_a_part_of_a_file_that_is_mapped_apart_has_the_same_instructions():
+    known = Instructions()
+    mapped(known, [1, 2, 3], [0x10000, 0x70000, 0x74000], [0x1000, 0x1000, 0x5000], KIND_FILE)
+    assert len(set(numbers_of(known, [0x14010, 0x74010, 0x74010], [1, 2, 3]))) == 1
+    one, other = numbers_of(known, [0x14010, 0x14010], [1, 1], [1, 2])
+    assert one != other, "of another file"
+
+
+def test_code_without_a_file_is_known_by_its_address():
+    """Where a part of a JIT's memory gets other rights it is a mapping of its own, which begins elsewhere."""
+    known = Instructions()
+    mapped(known, [1, 2], [0x10000, 0x14000], 0, KIND_ANON)
+    one, same, other = numbers_of(known, [0x14010, 0x14010, 0x10010], [1, 2, 1])
+    assert one == same != other
+
+
+def test_without_its_mapping_an_instruction_is_known_by_its_place_in_a_page():
+    known = Instructions(limit=4)
+    mapped(known, [3, 4, 0], [0x10000, 0x20000, 0], 0, KIND_FILE)
+    first, same, other = numbers_of(known, [0x20010, 0x71010, 0x20020], [4, 9, 4])
+    assert first == same != other
+    assert numbers_of(known, [0x10010], [3]) != [first]

@@ -1,6 +1,8 @@
 """Plugins that raise, exit, or give back garbage, at every hook and method: they are named, and the host lives."""
 
+import errno
 import inspect
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ import wstrace.plugins
 from wstrace.batch import Batch
 from wstrace.cli import main
 from wstrace.cli.doctor import _probe
-from wstrace.errors import PluginError, WstraceError
+from wstrace.errors import PluginError, WstraceError, named, why
 from wstrace.hookspecs import hookimpl
 from wstrace.plugins import Plugins, default_plugins
 from wstrace.schema import PAGE_FAULT
@@ -239,3 +241,29 @@ def test_a_checkout_that_is_not_installed_says_so(monkeypatch, capsys):
             assert len(shown.splitlines()) == 1
     finally:
         default_plugins.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "perf_event_open"), "allow more open files: ulimit -n"),
+        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), "allow more open files: ulimit -n"),
+        (MemoryError("Unable to allocate 384. KiB"), "allow more memory: ulimit -v, or the limit of the container"),
+        (
+            OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+            "allow more memory: ulimit -v, or the limit of the container",
+        ),
+        (ValueError("odd"), "WSTRACE_DEBUG=1 shows where"),
+    ],
+)
+def test_a_limit_of_the_process_is_reported_with_what_lifts_it(error, remedy):
+    with pytest.raises(PluginError) as shown, named("source x"):
+        raise error
+    assert shown.value.remedy == remedy
+    assert shown.value.exit_code == (125 if isinstance(error, ValueError) else 122), "the system does not permit more"
+    assert str(shown.value).startswith("source x failed: ")
+
+
+def test_an_error_without_words_is_its_type():
+    assert why(MemoryError()) == "MemoryError"
+    assert why(ValueError("odd")) == "ValueError: odd"

@@ -11,15 +11,7 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import rows as rows_of
 from wstrace.analysis.own import Origin, OwnRule, SourceFile, jit_function, module_origin, package_of
 from wstrace.batch import Batch, Dictionary
-from wstrace.schema import (
-    CALL_SITE,
-    FRAME_CUT,
-    FRAME_NATIVE,
-    FRAME_PYTHON,
-    FRAME_UNCHECKED,
-    HOW_EXACT,
-    PAGE_FAULT,
-)
+from wstrace.schema import CALL_SITE, FRAME_CUT, FRAME_NATIVE, FRAME_PYTHON, FRAME_UNCHECKED, HOW_EXACT, PAGE_FAULT
 from wstrace.testing import batch_of
 
 LIB = "/usr/lib/python3.11"
@@ -200,10 +192,7 @@ def test_what_is_not_certain_is_never_reported_as_certain():
                         stack=[row[0] for row in rows], stack_how=[row[1] for row in rows]))  # fmt: skip
     for by in ("line", "function", "stack"):
         (name,) = {label.partition(" (")[0] for label in labels(counts, by)}
-        assert labels(counts, by) == {
-            name: 1,
-            f"{name} (not checked)": 1,
-        }
+        assert labels(counts, by) == {name: 1, f"{name} (not checked)": 1}
 
 
 def sites(**columns: list[int]) -> Batch:
@@ -212,7 +201,7 @@ def sites(**columns: list[int]) -> Batch:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=30), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_whatever_a_file_says_a_walk_ends_and_no_row_is_replaced(rows, pieces):
     tree, first = CallTree(), {}
     for part in np.array_split(np.array(rows), pieces):
