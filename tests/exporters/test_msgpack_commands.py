@@ -75,19 +75,19 @@ def test_info_as_json(trace):
     assert json.loads(wstrace("info", trace, "--json", "--quick")[1])["rows"] == shown["rows"]
 
 
-@pytest.mark.parametrize("word", ["info", "convert", "query"])
+@pytest.mark.parametrize("word", ["info", "report", "convert", "query"])
 def test_no_such_file_and_no_trace_are_one_line(tmp_path, word):
     rests = {"convert": [["-o", tmp_path / "o.wst"], ["-o", tmp_path / "o.csv"], ["-e", "console"]],
              "query": [["select 1"]]}.get(word, [[]])  # fmt: skip
-    (tmp_path / "text").write_text("hello")
-    cases = (("none", "No such file"), ("text", "is no wstrace trace file"))
+    (tmp_path / "text.wst").write_text("hello")
+    cases = (("none.wst", "No such file"), ("text.wst", "is no wstrace trace file"))
     for (name, why), rest in itertools.product(cases, rests):
         code, out, err = wstrace(word, tmp_path / name, *rest)
         assert code == 125
         assert why in err
         assert err.count("\n") == 1
         assert not out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.wst"]
 
 
 def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):

@@ -57,7 +57,6 @@ arrays = st.sampled_from(sorted(DTYPES)).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(arrays, st.booleans(), st.booleans(), st.sampled_from(["none", "zlib", "zstd"]))
 def test_every_type_chain_and_codec_comes_back(array, delta, shuffle, codec):
     back = through(array, delta=delta, shuffle=shuffle, codec=codec)
@@ -184,7 +183,7 @@ def test_a_columns_total_is_bounded_though_each_fits():
     assert len(frames.unpack_rows(body, lambda name: name == "3").columns) == 1
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(DECODERS)), st.binary(max_size=200))
 def test_bytes_from_anywhere_give_a_value_or_a_frame_error(decoder, data):
     with suppress(FrameError):
@@ -200,7 +199,7 @@ keys = st.sampled_from([*"nstcvfm", "id", "base", "index", "rows", "ledger", "ne
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.sampled_from(sorted(DECODERS)), st.dictionaries(keys, values, max_size=6))
 def test_maps_of_the_right_keys_and_wrong_values_give_a_value_or_a_frame_error(decoder, value):
     with suppress(FrameError):

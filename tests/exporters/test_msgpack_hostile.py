@@ -1,9 +1,7 @@
 """Files that a stranger made: every frame is whole by its CRC, and what it says is odd."""
 
-import contextlib
 import functools
 import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -12,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.command_line import in_process
 
-from wstrace.cli import main
 from wstrace.schema import DTYPES
 from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.columns import zstd
@@ -52,11 +50,8 @@ def faults(**more: Any) -> tuple[int, Any]:
 
 def wstrace(*words: object) -> tuple[int, str]:
     """A command in this process: its exit code, and all that it said."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wstrace.cli._speak_utf8", lambda: None)
-        code = main([str(word) for word in words])
-    return code, said.getvalue()
+    code, out, err = in_process(*words)
+    return code, out + err
 
 
 def commands(path: str, folder: Path) -> list[list[str]]:

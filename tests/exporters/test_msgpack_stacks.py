@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from kit.msgpack_scripted import started
 from kit.stacks_scripted import Fault, Stacks, stacks_of
 
+from wstrace.errors import OutputError
 from wstrace.table import Selection
-from wstrace_exporters.msgpack.format.layout import name_and_number
+from wstrace_exporters.msgpack.format.layout import LIMITS, name_and_number
 from wstrace_exporters.msgpack.read.trace import TraceFile, open_trace
 from wstrace_exporters.msgpack.write.copy import copy
 
@@ -23,7 +24,7 @@ FAULTS = st.lists(
     min_size=1,
     max_size=20,
 )
-SETTINGS = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def write(path, *batches_of_faults, **options) -> list:
@@ -55,16 +56,11 @@ def columns(batches, name: str) -> list[int]:
     return [value for batch in batches if name in batch for value in batch[name].tolist()]
 
 
-@given(st.lists(FAULTS, min_size=1, max_size=3))
+@given(st.lists(FAULTS, min_size=1, max_size=3), FAULTS)
 @SETTINGS
-def test_what_went_in_comes_out(tmp_path, lists):
-    same(tmp_path / "x.wst", write(tmp_path / "x.wst", *lists))
-
-
-@given(FAULTS, FAULTS)
-@SETTINGS
-def test_a_merge_and_a_recovered_file(tmp_path, one, other):
-    exported = write(tmp_path / "a.wst", one), write(tmp_path / "b.wst", other)
+def test_a_file_a_merge_and_a_recovered_file_give_what_went_in(tmp_path, lists, other):
+    exported = write(tmp_path / "a.wst", *lists), write(tmp_path / "b.wst", other)
+    same(tmp_path / "a.wst", exported[0])
     for names, output in (("ab", "merged.wst"), ("a", "again.wst")):
         with open_trace([str(tmp_path / f"{name}.wst") for name in names]) as trace:
             copy(trace, str(tmp_path / output), force=True)
@@ -102,3 +98,34 @@ def test_a_column_that_faults_derive_is_stored_of_a_call_site(tmp_path, name):
         assert list(alone) == whole
         texts = [trace.strings[value] for value in whole] if name == "file" else whole
         assert set(texts) == ({"", "a.py"} if name == "file" else {0, 1, 2})
+
+
+def test_call_sites_stand_before_their_faults_also_where_a_fault_has_waited_for_longer(tmp_path):
+    exporter, context = started(tmp_path / "x.wst")
+    stacks = Stacks(context.strings, context.stack_ids)
+    exporter.export(stacks.batches([Fault()])[-1])
+    for batch in stacks.batches([Fault([("f", "a.py", 1)])]):
+        exporter.export(batch)
+    exporter.close()
+    with open_trace(str(tmp_path / "x.wst")) as trace:
+        assert [batch.schema.name for batch in trace.read(Selection())] == ["call_site", "page_fault"]
+
+
+def test_call_sites_past_the_limit_are_counted_in_the_writer_and_in_the_reader(tmp_path, monkeypatch):
+    few = LIMITS._replace(table_rows=8)
+    monkeypatch.setattr("wstrace_exporters.msgpack.write.writer.LIMITS", few)
+    exporter, context = started(tmp_path / "x.wst")
+    stacks = Stacks(context.strings, context.stack_ids)
+    for n in range(6):
+        for batch in stacks.batches([Fault([(f"f{n}", "a.py", 1)])]):
+            exporter.export(batch)
+    with pytest.raises(OutputError, match="lacks 3 records: call_site has more rows than a reader takes"):
+        exporter.close()
+    for limits, known in ((few, 3), (LIMITS._replace(table_rows=3), 2)):
+        with open_trace(str(tmp_path / "x.wst"), limits=limits) as trace:
+            assert [bool(stack) for stack in columns(trace.batches("page_fault"), "stack")] == [
+                n < known for n in range(6)
+            ]
+            assert trace.damage()["lost_names"] == 6 - known
+            (mark,) = (mark for mark in trace.marks if mark["m"] == "lost")
+            assert (mark["lost"], mark["why"]) == ({"call_site": 3}, "call_site has more rows than a reader takes")

@@ -76,16 +76,6 @@ def test_a_reader_that_stops_reading_ends_report_quietly(traced):
             assert report.wait(60) == 0
 
 
-def test_errors_are_one_line(tmp_path):
-    (tmp_path / "text.wst").write_text("this is no trace")
-    for arguments in (["text.wst"], ["missing.wst"], ["text.wst", "--by", "fil"], ["text.wst", "--hard", "--soft"], []):
-        report = wstrace("report", *(str(tmp_path / word) if word.endswith(".wst") else word for word in arguments))
-        assert report.returncode == 125, report.stderr
-        assert report.stderr.startswith("wstrace: ")
-        assert report.stderr.count("\n") == 1
-        assert report.stdout == ""
-
-
 @pytest.mark.parametrize("command", ["report", "unshared", "imports"])
 def test_a_file_that_may_not_be_overwritten_is_not_reported_as_the_answer(traced, command):
     """GIVEN a trace of another run at the output's path THEN a command that did not run has no figures."""

@@ -9,11 +9,20 @@ from typing import Any
 import click
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, Script, saved
-from kit.screen import Screen
 
 from wstrace.terminal import Output, width_of
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
 
 HOSTILE = "/tmp/\x1b]0;owned\x07\x1b[2J[bold red]x[/] \u202egnp.so" + b"\xff".decode("utf-8", "surrogateescape")
 

@@ -4,14 +4,7 @@ import pytest
 from kit.blame_scripted import ANON, APP, FILE, PAGE, SAVE, Script
 
 from wstrace.interfaces import Context, Exporter, Level
-from wstrace.schema import (
-    LOSS_EVENTS,
-    LOSS_MOVED,
-    LOSS_POPULATED,
-    LOSS_UNMAPPED,
-    PAGE_EXCLUSIVE,
-    PAGE_FILE,
-)
+from wstrace.schema import LOSS_EVENTS, LOSS_MOVED, LOSS_POPULATED, LOSS_UNMAPPED, PAGE_EXCLUSIVE, PAGE_FILE
 from wstrace.table import Selection
 from wstrace.testing import ExporterContract, ScriptedTarget
 from wstrace_exporters.live_screen.live import Live
