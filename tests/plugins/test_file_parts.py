@@ -104,7 +104,7 @@ def test_a_pipe_and_a_missing_file_have_no_parts(tmp_path):
         assert resolver.parts(MappedFile(str(tmp_path / "pipe"))) == ()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(0, 600), st.binary(min_size=1, max_size=8)), max_size=4),
        cut=st.integers(0, 900))  # fmt: skip
 def test_parts_of_a_changed_file_are_within_it(tmp_path, changes, cut):

@@ -11,16 +11,32 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from kit.kernel_answers import REFUSALS, refuses
 
 import wstrace
 from wstrace.errors import TargetExited, Unavailable
 from wstrace_plugins.os.linux import pagemap, userfaultfd
 from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.working_set.linux import pageout
+
+#: every refusal of a call that a newer, an older or a guarded kernel was seen or is documented to give
+REFUSALS = ("EPERM", "ESRCH", "EIO", "EAGAIN", "ENOMEM", "EFAULT", "EINVAL", "ENOTTY", "ENOSYS", "EOPNOTSUPP")
+
+
+def refuses(request: int, number: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """ioctl(2) as a kernel does it that answers this request with this error."""
+
+    def ioctl(fd, wanted, argument):
+        if wanted != request:
+            return real(fd, wanted, argument)
+        ctypes.set_errno(number)
+        return -1
+
+    return ioctl
+
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: pagemap"),

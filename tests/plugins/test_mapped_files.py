@@ -1,16 +1,27 @@
-"""The enricher `mapped_files`: ids, late rows, what lay where and when."""
+"""The enricher `mapped_files` and the question `mapped_file()`: late rows, what lay where and when; by a model too."""
 
+import ctypes
 import gc
+import mmap
+import subprocess
+import sys
 import tracemalloc
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from wstrace.batch import Batch, SnapshotPart
+import wstrace
+from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.errors import TargetExited
 from wstrace.interfaces import Context
 from wstrace.schema import (
     ADDRESS_SPACE,
+    DTYPES,
     KIND_FILE,
     KIND_KERNEL,
     KIND_SHIFT,
@@ -22,6 +33,7 @@ from wstrace.schema import (
     PROCESS_FORK,
     RESIDENT_PAGES,
     SPACE_MAP,
+    SPACE_REPLACE,
     SPACE_UNMAP,
 )
 from wstrace.testing import EnricherContract, batch_of
@@ -100,25 +112,22 @@ def test_close_gives_what_no_record_has_needed(drive):
     assert list(shown.enricher.close()) == []
 
 
+def snapshot(shown: Any, time_ns: int, source: str = "") -> None:
+    pages = batch_of(RESIDENT_PAGES, shown.context.strings, start=0x8000, pages=1, flags=0, shares=1)
+    columns = {name: pages[name] for name in pages}
+    part, window = SnapshotPart(pid=7, time_ns=time_ns), (time_ns, time_ns)
+    shown.give(Batch(RESIDENT_PAGES, columns, window=window, source=source, strings=pages.strings, snapshot=part))
+
+
 def test_a_fork_waits_for_the_mappings_of_its_time_when_another_source_comes_between(drive):
     """A source gives its process rows, then its address_space rows; the final snapshot is another source's."""
     shown = drive()
     shown.process(PROCESS_EXEC, 10)
     shown.process(PROCESS_FORK, 30, pid=8, ppid=7)
-    pages = batch_of(RESIDENT_PAGES, shown.context.strings, start=0x8000, pages=1, flags=0, shares=1)
-    columns = {name: pages[name] for name in pages}
-    part = SnapshotPart(pid=7, time_ns=50)
-    shown.give(Batch(RESIDENT_PAGES, columns, window=(50, 50), source="other", strings=pages.strings, snapshot=part))
+    snapshot(shown, 50, "other")
     shown.space(SPACE_MAP, 20, (0x1000, 0x2000, "/a"))
     assert shown.fault((40, 0x1000)) == ["/a"]
     assert shown.fault((40, 0x1000), pid=8) == ["/a"]
-
-
-def snapshot(shown: Any, time_ns: int) -> None:
-    pages = batch_of(RESIDENT_PAGES, shown.context.strings, start=0x8000, pages=1, flags=0, shares=1)
-    columns = {name: pages[name] for name in pages}
-    part = SnapshotPart(pid=7, time_ns=time_ns)
-    shown.give(Batch(RESIDENT_PAGES, columns, window=(time_ns, time_ns), strings=pages.strings, snapshot=part))
 
 
 def test_what_ended_is_known_until_the_faults_themselves_have_passed_it(drive):
@@ -148,9 +157,7 @@ def test_what_ended_is_known_while_a_record_of_then_is_held(drive):
         assert bool(shown.context.mappings_at(*of_then)[0]) is known
 
 
-def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_behind_it(
-    drive,
-):
+def test_what_ended_before_a_snapshot_is_known_to_the_first_faults_that_come_behind_it(drive):
     """A tracer that reads its rings for the first time after ten seconds, in which others looked at the memory."""
     shown = drive()
     snapshot(shown, 9 * SECOND)
@@ -282,3 +289,198 @@ def test_memory_is_flat_over_many_execs(drive):
     finally:
         tracemalloc.stop()
     assert shown.context.ledger.get("unresolved") == 0
+
+
+PAGE = 4096
+FILES = ("/a", "/b", "/c")
+
+
+@dataclass
+class Model:
+    """What each page of each process holds now: page -> (file, offset of the mapping at address 0)."""
+
+    pages: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
+
+    def map(self, pid: int, first: int, n: int, file: str, offset: int) -> None:
+        table = self.pages.setdefault(pid, {})
+        table.update(dict.fromkeys(range(first, first + n), (file, offset - first * PAGE)))
+
+    def unmap(self, pid: int, first: int, n: int) -> None:
+        for page in range(first, first + n):
+            self.pages.setdefault(pid, {}).pop(page, None)
+
+
+def batch(schema, strings: Dictionary, rows: list[dict]) -> Batch:
+    columns = {
+        c.name: np.array([row[c.name] for row in rows], DTYPES[c.type])
+        for c in schema.columns
+        if rows and c.name in rows[0]
+    }
+    times = [row["time_ns"] for row in rows]
+    return Batch(schema, columns, window=(min(times), max(times)), strings=strings)
+
+
+pids = st.integers(1, 4)
+page = st.integers(16, 47)
+actions = st.one_of(
+    st.tuples(st.just("map"), pids, page, st.integers(1, 12), st.sampled_from(FILES), st.integers(0, 3)),
+    st.tuples(st.just("unmap"), pids, page, st.integers(1, 12)),
+    st.tuples(
+        st.just("listing"),
+        pids,
+        st.lists(st.tuples(page, st.sampled_from(FILES)), max_size=4, unique_by=lambda p: p[0]),
+    ),
+    st.tuples(st.just("fork"), pids, pids),
+    st.tuples(st.just("exec"), pids),
+    st.tuples(st.just("exit"), pids),
+    st.tuples(st.just("fault"), pids, page),
+    st.tuples(st.just("fault"), pids, page),
+    st.tuples(st.just("drain")),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(actions, max_size=60), st.booleans())
+def test_every_fault_has_the_file_that_lay_there_at_its_time(script, one_batch):
+    """GIVEN any story of maps, unmaps, listings, forks, execs and exits WHEN faults are shown in batches after them
+    THEN each has the file and the offset that lay at its address at its own time.
+    """
+    context = Context()
+    enricher = MappedFiles()
+    enricher.start(context)
+    model = Model()
+    code = context.strings.code
+    spaces, processes, faults, expected, given_out = [], [], [], [], []
+
+    def space(event, time, pid, first, n, file="", offset=0):
+        spaces.append({"time_ns": time, "pid": pid, "event": event, "start": first * PAGE, "end": (first + n) * PAGE,
+                       "offset": offset, "file": code(file), "dev": 1, "ino": len(file),
+                       "flags": FILE if file else 0})  # fmt: skip
+
+    def process(event, time, pid, ppid=0):
+        processes.append({"time_ns": time, "pid": pid, "ppid": ppid, "tid": pid, "event": event, "name": 0, "code": 0})
+
+    def drain():
+        for schema, rows in ((PROCESS, processes), (ADDRESS_SPACE, spaces), (PAGE_FAULT, faults)):
+            if rows:
+                given_out.extend(enricher.enrich(batch(schema, context.strings, rows)))
+                rows.clear()
+
+    # faults before the first row of a process, or just after an exec, are taken late: see the tests of that
+    for pid in range(1, 5):
+        process(PROCESS_EXEC, 1, pid)
+        space(SPACE_MAP, 2, pid, 1, 1, "/a")
+        model.map(pid, 1, 1, "/a", 0)
+    second = 1_000_000_000
+    for step, (action, *args) in enumerate(script):
+        time = (step + 1) * second // 8
+        match action, *args:
+            case "map", pid, first, n, file, offset:
+                space(SPACE_MAP, time, pid, first, n, file, offset * PAGE)
+                model.map(pid, first, n, file, offset * PAGE)
+            case "unmap", pid, first, n:
+                space(SPACE_UNMAP, time, pid, first, n)
+                model.unmap(pid, first, n)
+            case "listing", pid, rows:
+                rows = [(1, "/a"), *sorted(rows)]
+                model.pages[pid] = {}
+                for number, (first, file) in enumerate(rows):
+                    space(SPACE_MAP if number else SPACE_REPLACE, time, pid, first, 1, file)
+                    model.map(pid, first, 1, file, 0)
+            case "fork", pid, child if pid != child:
+                process(PROCESS_FORK, time, child, pid)
+                model.pages[child] = dict(model.pages.get(pid, {}))
+            case "exec", pid:
+                process(PROCESS_EXEC, time, pid)
+                model.pages[pid] = {}
+                time += second // 16  # settled
+                space(SPACE_MAP, time, pid, 1, 1, "/a")
+                model.map(pid, 1, 1, "/a", 0)
+            case "exit", pid:
+                process(PROCESS_EXIT, time, pid)
+            case "fault", pid, number:
+                held = model.pages.get(pid, {}).get(number)
+                early = any(
+                    p["event"] == PROCESS_EXEC and p["pid"] == pid and time - p["time_ns"] <= second // 8
+                    for p in processes
+                )
+                if held or not early:
+                    faults.append(
+                        {"time_ns": time, "pid": pid, "tid": pid, "pc": PAGE, "va": number * PAGE + 7, "flags": 0}
+                    )
+                    expected.append(held and (held[0], held[1] + number * PAGE))
+            case ("drain",) if not one_batch:
+                drain()
+    drain()
+    given_out.extend(enricher.close())
+
+    mappings = {}
+    for out in given_out:
+        if out.schema.name == "mapping":
+            for row in zip(*(out[name].tolist() for name in ("id", "start", "offset", "file")), strict=True):
+                assert row[0] == len(mappings) + 1  # append-only, from 1 on
+                mappings[row[0]] = row[1:]
+    found = []
+    for out in given_out:
+        if out.schema.name == "page_fault":
+            for va, mapping, file in zip(*(out[n].tolist() for n in ("va", "mapping", "file")), strict=True):
+                start, offset, code_of_file = mappings.get(mapping, (0, 0, 0))
+                assert code_of_file == file
+                found.append((context.strings[file], offset + (va - 7) - start) if mapping else None)
+    assert found == expected
+    unresolved = context.ledger.get("unresolved", "va")
+    assert unresolved == sum(e is None for e in expected)
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
+
+
+def address_of(mapped: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+
+@linux
+def test_every_line_of_maps():
+    """GIVEN a process that waits WHEN each of its mappings is requested THEN the answer is its line in maps."""
+    code = "import sys, mmap; m = mmap.mmap(-1, 1 << 20); print('x', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        files = 0
+        for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines():
+            fields = line.split(None, 5)
+            start, end = (int(word, 16) for word in fields[0].split("-"))
+            path = fields[5] if len(fields) > 5 and fields[5].startswith("/") else None
+            expected = None if path is None or path.startswith("/dev/zero") else path
+            files += expected is not None
+            if start < 1 << 63:
+                for address in (start, end - 1):
+                    assert wstrace.mapped_file(address, process.pid) == expected, line
+        assert files > 10
+        process.kill()
+
+
+@linux
+def test_odd_and_deleted_names(tmp_path):
+    path = tmp_path / "a b\nc\tü (deleted) x"
+    path.write_bytes(bytes(8192))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        address = address_of(mapped)
+        assert wstrace.mapped_file(address + 5000) == str(path)
+        path.unlink()
+        assert wstrace.mapped_file(address) == str(path)
+
+
+@linux
+def test_addresses_without_a_file():
+    with mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as anonymous:
+        assert wstrace.mapped_file(address_of(anonymous)) is None
+    for nothing in (0, 1, 1 << 62, (1 << 64) - 1, 1 << 64, -1):
+        assert wstrace.mapped_file(nothing) is None
+
+
+@linux
+def test_a_process_that_is_gone():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(TargetExited, match=str(process.pid)):
+        wstrace.mapped_file(0x1000, process.pid)

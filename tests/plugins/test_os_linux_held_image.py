@@ -87,8 +87,3 @@ def test_where_it_cannot_be_executed_a_fork_holds_the_command(monkeypatch):
     target.resume()
     assert target.wait(20) == 7
     target.close()
-    monkeypatch.setattr(launcher, "image", lambda go, answer: None)
-    target = platform().launch(["sh", "-c", "exit 8"])
-    target.resume()
-    assert target.wait(20) == 8
-    target.close()

@@ -1,16 +1,30 @@
 """The side band of the Linux backend without a kernel: processes, mappings, their moves, shared address spaces."""
 
+import random
 import struct
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.side_band_records import band, comm, lost, mmap2, new_task, record, syscall, task
 from kit.side_band_records import given as rows_of
 
-from wstrace.schema import KINDS, PROCESS_EXEC, PROCESS_TITLE
+from wstrace.batch import Dictionary
+from wstrace.schema import (
+    KIND_ANON,
+    KIND_FILE,
+    KIND_SHIFT,
+    KINDS,
+    LOSS_EVENTS,
+    PROCESS_EXEC,
+    PROCESS_FORK,
+    PROCESS_TITLE,
+    SPACE_MAP,
+)
 from wstrace_plugins.mapped_files.spaces import AddressSpaces
-from wstrace_plugins.page_faults.linux.calls import Calls
+from wstrace_plugins.page_faults.linux.calls import LARGEST_FOLIO, MREMAP_DONTUNMAP, RETURNED, Call, Calls, space_rows
+from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 
 def test_life_of_a_process():
@@ -204,3 +218,261 @@ def test_a_program_that_gains_privilege_goes_on_untraced():
     for ran in (mmap2(0x1000, 0x1000, b"/x", 11), task(7, 11, 7, 8, 7), comm(b"new name", 11)):
         side, _, processes, _ = band(comm(b"a", 10, executed=True) + ran + end)
         assert side.privileged_programs == 0
+
+
+ALONE = ("mlock", "mlock2", "mlockall")
+PAIRED = ("munmap", "mremap", "madvise", "process_madvise", "brk", "shmdt", "shmat", "mmap")
+NAMES = (*ALONE, *PAIRED, *(name + RETURNED for name in PAIRED))
+NUMBERS = {name: number for number, name in enumerate(NAMES, 1)}
+END = (1 << 64) - 1
+
+
+def make(*, births: bool = True) -> SideBand:
+    return SideBand(
+        Dictionary(),
+        children=True,
+        exit_code=lambda pid: 0,
+        calls=Calls(NUMBERS),
+        new_task=NEW_TASK if births else None,
+    )
+
+
+def losses(*records: bytes, watermark: int = END, births: bool = True) -> list[tuple[Any, ...]]:
+    side = make(births=births)
+    for one in (comm(b"a", 1), *records):
+        side.take(one)
+    rows = rows_of(side, watermark)["content_loss"]
+    return [(time, pid, LOSS_EVENTS[event], start, end, to, other) for time, pid, event, start, end, to, other in rows]
+
+
+def call(name: str, time_ns: int, *arguments: int, result: int = 0, pid: int = 7) -> bytes:
+    record = syscall(NUMBERS[name], time_ns, *arguments, pid=pid, tid=pid)
+    if name in PAIRED:
+        record += syscall(NUMBERS[name + RETURNED], time_ns + 5, result, pid=pid, tid=pid)
+    return record
+
+
+def test_a_range_does_not_wrap():
+    assert losses(call("munmap", 10, END - 0xFFF, 1 << 40)) == [(10, 7, "unmapped", END - 0xFFF, END, 0, 0)]
+
+
+@pytest.mark.parametrize("advice", [20, 21], ids=["MADV_COLD", "MADV_PAGEOUT"])
+def test_advice_that_unmaps_what_may_stay_in_the_page_cache(advice):
+    """A folio of which a part is reclaimed is split, and thereby unmapped as a whole."""
+    at = 1 << 30
+    assert losses(call("madvise", 10, at, 0x1001, advice)) == [
+        (10, 7, "perhaps unmapped", at - LARGEST_FOLIO, at + 0x2000 + LARGEST_FOLIO, 0, 0)
+    ]
+
+
+def test_the_ranges_of_process_madvise_are_not_reported():
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=4096)) == [
+        (10, 7, "perhaps lost", 0, END, 0, 0)
+    ]
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 4, 0, result=EINVAL)) == []
+    assert losses(call("process_madvise", 10, 3, 0x5000, 1, 21, 0, result=4096)) == []  # MADV_PAGEOUT
+
+
+def test_brk_that_shrinks():
+    wanted, grown = call("brk", 10, 0, result=0x10010), call("brk", 20, 0x15000, result=0x15000)
+    shrunk = call("brk", 30, 0x12001, result=0x12001)
+    assert losses(wanted, grown, shrunk) == [(30, 7, "brk shrank", 0x13000, 0x15000, 0, 0)]
+    assert losses(shrunk) == []  # from where it did is not known
+    assert losses(grown, call("brk", 30, 0x12000, result=0x15000)) == []  # refused
+    child = task(7, 25, 11, 11, 7) + call("brk", 30, 0x14000, result=0x14000, pid=11)
+    assert losses(grown, child)[-1] == (30, 11, "brk shrank", 0x14000, 0x15000, 0, 0)
+    assert losses(grown, comm(b"b", 25, executed=True), shrunk)[1:] == []
+
+
+def test_a_mapping_at_a_fixed_address_replaces_what_was_there():
+    entry = syscall(NUMBERS["mmap"], 10, 0x10000, 0x2000, 3, 0x32)
+    failure = syscall(NUMBERS["mmap" + RETURNED], 12, EINVAL)
+    grows_a_neighbour = mmap2(0x8000, 0xA000, b"//anon", 14)
+    assert losses(entry, grows_a_neighbour) == [(10, 7, "replaced by a new mapping", 0x10000, 0x12000, 0, 0)]
+    assert losses(entry, failure, grows_a_neighbour) == []
+    assert losses(entry, mmap2(0x20000, 0x1000, b"/x", 14)) == []  # of another call, as the return was lost
+
+
+@pytest.mark.parametrize(
+    ("records", "start", "end"),
+    [
+        (call("mlock", 10, 0x1000, 0x2000), 0x1000, 0x3000),
+        (call("mlock2", 10, 0x1000, 0x2000, 0), 0x1000, 0x3000),
+        (call("mlockall", 10, 1), 0, END),
+        (call("madvise", 10, 0x1000, 0x2000, 22), 0x1000, 0x3000),
+        (call("madvise", 10, 0x1000, 0x2000, 23), 0x1000, 0x3000),
+        (call("process_madvise", 10, 9, 0x500, 1, 23, 0, result=4096), 0, END),
+        (syscall(NUMBERS["mmap"], 10, 0, 0x2000, 3, 0x8022) + mmap2(0x10000, 0x2000, b"//anon", 10), 0x10000, 0x12000),
+        (mmap2(0x10000, 0x2000, b"//anon", 10, flags=0x2022), 0x10000, 0x12000),
+    ],
+    ids=["mlock", "mlock2", "mlockall", "POPULATE_READ", "POPULATE_WRITE", "of itself", "MAP_POPULATE", "locked"],
+)  # fmt: skip
+def test_what_may_have_brought_pages_without_a_fault(records, start, end):
+    assert losses(records) == [(10, 7, "populated", start, end, 0, 0)]
+
+
+def test_a_fork_waits_until_it_is_distinguished_from_a_vfork():
+    side = make()
+    side.take(comm(b"a", 1) + task(7, 10, 11, 11, 7))
+    assert rows_of(side, 20)["content_loss"] == []
+    assert side.holds
+    side.take(new_task(NEW_TASK, 30, CLONE_VM))
+    assert rows_of(side, 40_000_000)["content_loss"][0][2] == LOSS_EVENTS.index("shares memory")
+    assert not side.holds
+
+
+def test_without_the_tracepoint_of_births_a_fork_is_not_proven():
+    born = task(7, 10, 2**22, 2**22, 2**22 - 1)
+    assert losses(born, births=False) == [(10, 2**22, "perhaps forked", 0, END, 0, 2**22 - 1)]
+
+
+def test_each_process_that_shares_the_memory_has_a_row():
+    shared = task(7, 10, 11, 11, 7) + new_task(NEW_TASK, 11, CLONE_VM)
+    rows = losses(shared, call("munmap", 20, 0x10000, 1, pid=11))
+    assert sorted(rows[1:]) == [
+        (20, 7, "unmapped", 0x10000, 0x11000, 0, 0),
+        (20, 11, "unmapped", 0x10000, 0x11000, 0, 0),
+    ]
+
+
+def test_a_detached_segment_is_unmapped_as_far_as_it_was_mapped():
+    attached = comm(b"a", 1) + mmap2(0x10000, 0x5000, b"/SYSV00000000 (deleted)", 10)
+    assert losses(attached, call("shmdt", 20, 0x10000)) == [(20, 7, "unmapped", 0x10000, 0x15000, 0, 0)]
+    assert losses(attached, call("shmdt", 20, 0x11000)) == [(20, 7, "perhaps lost", 0, END, 0, 0)]
+
+
+def test_lost_records_of_rare_calls_cost_no_mapping():
+    side = make()
+    side.take(comm(b"a", 5))
+    side.take(call("madvise", 10, 0, 1, 14) + lost(3, 0), rare=True)
+    rows = rows_of(side, END)
+    assert (side.lost, side.stale, side.others, rows["address_space"]) == (0, False, 3, [])
+    assert {LOSS_EVENTS[row[2]] for row in rows["content_loss"]} == {"perhaps lost"}
+
+
+def test_a_full_ring_has_lost_what_came_after_it_until_it_was_read():
+    """The kernel tells it only with the next record that finds room, which may never come."""
+    side = make()
+    side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7) + task(4, 19, 7, 7, 1))
+    side.take(call("madvise", 10, 0x1000, 1, 4), rare=True, full_ns=20)
+    side.take(lost(3, 25) + call("madvise", 25, 0x1000, 1, 4, pid=8), rare=True)
+    rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in rows_of(side, END)["content_loss"]]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked"), (19, 7, "perhaps lost")]
+    assert [row for row in rows if row[0] < 25] == [*shown, (20, 8, "perhaps lost")]
+    assert rows[-1] == (25, 8, "discarded"), "the ring had room when that was called"
+
+
+@pytest.mark.parametrize("rare", [True, False])
+def test_what_is_lost_may_have_happened_until_the_next_record(rare):
+    """Of what was touched since the record before, something may have been discarded, too."""
+    side = make()
+    side.take(comm(b"a", 5) + task(7, 18, 8, 8, 7))
+    side.take(call("madvise", 10, 0x1000, 1, 4) + lost(3, 25), rare=rare)
+    rows = [(time, pid, LOSS_EVENTS[event]) for time, pid, event, *_ in rows_of(side, END)["content_loss"]]
+    shown = [(10, 7, "discarded"), (16, 7, "perhaps lost"), (18, 8, "forked")]
+    assert rows == [*shown, (25, 7, "perhaps lost"), (25, 8, "perhaps lost")]
+
+
+def test_a_loss_before_all_else_that_was_read_is_of_its_own_time():
+    """Not of the beginning of the clock: a trace would seem to last since the machine was started."""
+    side = make()
+    side.take(comm(b"a", 5_000))
+    rows_of(side, 6_000)
+    side.take(lost(3, 7_000))
+    rows = rows_of(side, END)
+    assert [row[0] for row in rows["content_loss"] + rows["address_space"]] == [6_001, 7_000, 6_001]
+    first = make()
+    for one in (comm(b"a", 5_000), lost(3, 7_000)):
+        first.take(one)
+    assert [row[0] for row in rows_of(first, END)["content_loss"]] == [7_000]
+
+
+PAGE, PAGES = 4096, 48
+#: A page of a file: its inode and its number there.
+Known = tuple[int, int]
+
+
+def applied(spaces: AddressSpaces, rows: list[tuple[int, ...]]) -> None:
+    for time, pid, event, start, end, *rest in rows:
+        spaces.apply(event, time, pid, start, end, tuple(rest))
+
+
+def known(spaces: AddressSpaces, pid: int, time: int) -> dict[int, Known]:
+    """What lies in each page of a process."""
+    found = {}
+    for start, end, (mapping, _) in spaces.process(pid).at(time).rows():
+        for at in range(start, end, PAGE):
+            found[at // PAGE] = mapping.ino, (mapping.offset + at - mapping.start) // PAGE if mapping.ino else 0
+    return found
+
+
+class Machine:
+    """The address space of one process as the kernel has it, and what rows tell of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.spaces, self.time = random.Random(seed), AddressSpaces(Dictionary()), 0
+        self.truth = {}
+
+    def span(self) -> tuple[int, int]:
+        start = self.random.randrange(PAGES - 1)
+        return start, self.random.randint(1, min(12, PAGES - start))
+
+    def map(self) -> None:
+        start, n = self.span()
+        ino, first = self.random.randint(0, 3), self.random.randrange(20)
+        self.time += 10
+        self.truth |= {start + i: (ino, first + i if ino else 0) for i in range(n)}
+        flags = (KIND_FILE if ino else KIND_ANON) << KIND_SHIFT | 1
+        row = (self.time, 7, SPACE_MAP, start * PAGE, (start + n) * PAGE, first * PAGE * bool(ino), ino, 0, ino, flags)
+        applied(self.spaces, [row])
+
+    def called(self, name: str, *arguments: int, result: int = 0) -> None:
+        self.time += 10
+        call = Call(name, 7, self.time - 5, self.time, arguments, result)
+        applied(self.spaces, space_rows(call))
+
+    def unmap(self) -> None:
+        start, n = self.span()
+        for page in range(start, start + n):
+            self.truth.pop(page, None)
+        self.called("munmap", start * PAGE, n * PAGE - self.random.randrange(PAGE))
+
+    def remap(self) -> None:
+        """Moves some pages that are mapped, of one mapping or (Linux 6.17) of several, and lets one grow or shrink."""
+        start, old = self.span()
+        while old and any(page not in self.truth for page in range(start, start + old)):
+            old -= 1
+        if not old:
+            return
+        moved = [self.truth[page] for page in range(start, start + old)]
+        ino, first = moved[0]
+        one = all(page == (ino, first + i if ino else 0) for i, page in enumerate(moved))
+        new = self.random.randint(1, 12) if one else old
+        free = all(page not in self.truth for page in range(start + old, start + new))
+        to = self.random.choice([page for page in range(2 * PAGES) if page + new <= start or page >= start + old]
+                                + [start] * free)  # fmt: skip
+        stays = self.random.random() < 0.2 and new == old and to != start
+        now = moved[:new] + [(ino, first + i if ino else 0) for i in range(old, new)]
+        for page in range(start, start + old):
+            if not stays:
+                del self.truth[page]
+        self.truth |= {to + i: page for i, page in enumerate(now)}
+        flags = 3 | MREMAP_DONTUNMAP * stays
+        self.called("mremap", start * PAGE, old * PAGE, new * PAGE, flags, result=to * PAGE)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_reported_is_what_is_mapped(seed):
+    machine = Machine(seed)
+    for _ in range(150):
+        machine.random.choice((machine.map, machine.unmap, machine.remap, machine.remap))()
+        assert known(machine.spaces, 7, machine.time) == machine.truth
+
+
+def test_a_child_moves_what_it_has_from_its_parent_in_its_own_memory():
+    spaces = AddressSpaces(Dictionary())
+    applied(spaces, [(1, 7, SPACE_MAP, 0x10000, 0x12000, 0, 5, 0, 42, KIND_FILE << KIND_SHIFT)])
+    spaces.apply_process(PROCESS_FORK, 5, 8, 7)
+    applied(spaces, space_rows(Call("mremap", 8, 10, 20, (0x10000, 0x2000, 0x4000, 3), 0x90000)))
+    assert known(spaces, 8, 20) == {0x90 + i: (42, i) for i in range(4)}
+    assert known(spaces, 7, 20) == {0x10 + i: (42, i) for i in range(2)}

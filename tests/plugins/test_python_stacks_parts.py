@@ -22,10 +22,7 @@ from wstrace_plugins.os.linux.cpython import layouts
 from wstrace_plugins.os.linux.cpython.objects import LineTable
 from wstrace_plugins.page_faults.linux.python_stacks import kernel
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
-from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
-    Interpreters,
-    python_in,
-)
+from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters, python_in
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW, StackRows
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 

@@ -46,7 +46,7 @@ def test_a_map_grows(target):
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=12), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_of_all_lines_that_cover_an_address_the_last_one_names_it(pieces):
     """Against the plain statement, however the map grew."""
     path, lines = path_of(os.getpid()), []

@@ -76,8 +76,7 @@ def test_one_without_a_time_is_refused_with_the_time_to_write():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["rss", "rss=", "rss=much", "growth=1MiB/0s", "end=1", "max=90%", "high", "oom", "rss=1MiB/1s", ""],
+    "text", ["rss", "rss=", "rss=much", "growth=1MiB/0s", "end=1", "max=90%", "high", "oom", "rss=1MiB/1s", ""]
 )
 def test_what_is_no_trigger_is_refused_in_one_line(text):
     with pytest.raises(UsageError, match="trigger") as refused:

@@ -101,7 +101,7 @@ def test_the_limits_and_the_members_of_a_job():
 
 @given(st.lists(st.tuples(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))),
        st.integers(0, 2**64 - 1))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_records_come_out_as_they_went_in(rows, lost):
     records = np.zeros(len(rows) + 1, layouts.PSAPI_WS_WATCH_INFORMATION_EX)
     for record, (pc, va, tid) in zip(records, rows, strict=False):

@@ -263,7 +263,7 @@ def brute_runs(blocks, borders):
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from([1, 4, 0x103])), unique_by=lambda p: p[0], min_size=1),
        st.sets(st.integers(0, 60)))  # fmt: skip
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_runs_are_those_of_a_plain_loop(pages, borders):
     blocks = np.sort(np.array([n * PAGE | bits for n, bits in pages], "<u8"))
     starts = np.array(sorted(b * PAGE for b in borders), "<u8")

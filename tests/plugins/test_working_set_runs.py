@@ -78,7 +78,7 @@ def expected(memory: Memory, zero: set[int]) -> dict[int, int]:
 
 
 @given(layouts, st.integers(1, 7), st.randoms())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_runs_say_what_each_page_says(layout, chunk, random):
     memory = Memory(layout)
     plain = [a for a, e in memory.entries.items() if e & PRESENT and not e & (FILE | EXCLUSIVE)]
@@ -159,7 +159,6 @@ def laid(steps) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(ranges, ranges)
-@settings(deadline=None)
 def test_intervals_against_sets(ours, others):
     ours, others = laid(ours), laid(others)
     covered = {x for a, b in zip(*others, strict=True) for x in range(int(a), int(b))}

@@ -11,7 +11,6 @@ import time
 
 import numpy as np
 import pytest
-from kit.private_memory import PRIVATE
 
 import wstrace
 from wstrace import schema
@@ -20,6 +19,10 @@ from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter, ScriptedTarget
 from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.write_watch.source import WriteWatchSource
+
+#: The flags of private memory: this file is collected on Windows too.
+PRIVATE = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: userfaultfd"),
