@@ -1,4 +1,4 @@
-"""The fuzzer's corpus is replayed always; with --long it looks for new inputs too (pip install atheris)."""
+"""The fuzzers' corpora, of traces and commands, are replayed always; --long looks for new inputs (atheris)."""
 
 import importlib.util
 import random
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fuzz_commands
 import pytest
 
 HERE = Path(__file__).parent
@@ -57,3 +58,20 @@ def test_ten_thousand_guided_inputs(tmp_path):
                "-runs=10000", f"-artifact_prefix={tmp_path}/"]  # fmt: skip
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr[-3000:]
+
+
+@pytest.fixture(autouse=True)
+def plain_streams(monkeypatch):
+    monkeypatch.setattr("wstrace.cli._speak_utf8", lambda: None)
+
+
+def test_sixty_odd_files_are_read_or_refused_by_every_command():
+    wrong = [(words, why) for _, words, why in fuzz_commands.fuzz(1, files=60)]
+    assert not wrong, wrong[:3]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_new_odd_files_for_two_minutes():
+    wrong = [(words, why) for _, words, why in fuzz_commands.fuzz(random.randrange(1 << 30), seconds=120)]
+    assert not wrong, wrong[:3]

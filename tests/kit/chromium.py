@@ -71,11 +71,9 @@ class Chromium:
         """The parameters of all events of that name so far: `Network.requestWillBeSent`."""
         return self._ask({"events": name})
 
-    def open(self, url: str, ready: str, *, width: int = 1280, height: int = 1600, dark: bool = False) -> None:
+    def open(self, url: str, ready: str) -> None:
         """Opens a page, and waits until this expression is true there."""
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self.send("Emulation.setDeviceMetricsOverride", width=1280, height=1600, deviceScaleFactor=1, mobile=False)
         self.send("Page.navigate", url=url)
         self.wait(ready)
 

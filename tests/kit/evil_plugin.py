@@ -51,9 +51,7 @@ def evil(role: str, method: str, how: str) -> type[Any]:
 #: $EVIL is role:method:how, what the installed plugin does
 ROLE, _, _REST = os.environ.get("EVIL", "").partition(":")
 _METHOD, _, _HOW = _REST.partition(":")
-if ROLE == "import":
-    misbehave(_HOW)
-elif ROLE == "hook":
+if ROLE == "hook":
 
     def _hook(*_: object, **__: object) -> Any:
         return misbehave(_HOW)

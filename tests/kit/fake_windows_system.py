@@ -8,11 +8,7 @@ from typing import Any
 import numpy as np
 
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows.layouts import (
-    OSVERSIONINFOW,
-    PROCESS_BASIC_INFORMATION,
-    SYSTEM_PROCESS_INFORMATION,
-)
+from wstrace_plugins.os.windows.layouts import OSVERSIONINFOW, PROCESS_BASIC_INFORMATION, SYSTEM_PROCESS_INFORMATION
 
 BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 0x800, 0x2000
 

@@ -9,12 +9,11 @@ from typing import Any
 #: a file of tests, or one test of it
 MACHINE = (
     "tests/live/test_as_nobody.py",  # kernel.perf_event_paranoid, and the memory that nobody may lock
-    "tests/live/test_capture_attach_refused.py::test_another_users_process",
+    "tests/live/test_capture_attach.py::test_another_users_process",
     "tests/live/test_final_snapshot.py::test_without_privilege_it_works_where_the_kernel_allows_it",  # a setting
-    "tests/live/test_hugetlb.py",  # the reserve of huge pages
     "tests/live/test_native_stacks_beside_others.py",  # bpftrace and `perf -a` trace everything
-    "tests/live/test_python_stacks_loss.py",
-    "tests/live/test_swap.py",
+    "tests/live/test_python_stacks.py::test_beside_another_tracer_begun_before_or_after_ours",
+    "tests/live/test_swap.py",  # and the reserve of huge pages
 )
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import escape
@@ -92,13 +92,14 @@ def one_file(data: bytes) -> Callable[[str, str, dict[str, str], bytes], Answer]
     return answer
 
 
-def listing(keys: list[str], size: int, page: int = 1000) -> Callable[[str], bytes]:
-    """The pages that S3 gives of these keys, each of an object of that size, by the path of the request."""
+def listing(sizes: Mapping[str, int], page: int = 1000) -> Callable[[str], bytes]:
+    """The pages that S3 gives of the keys of objects of these sizes, by the path of the request."""
+    keys = list(sizes)
 
     def listed(path):
         token = re.search(r"continuation-token=(\d+)", path)
         first = int(token[1]) if token else 0
-        rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size><ETag>\"1\"</ETag>"
+        rows = "".join(f"<Contents><Key>{escape(key)}</Key><Size>{sizes[key]}</Size><ETag>\"1\"</ETag>"
                        "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
                        for key in keys[first : first + page])  # fmt: skip
         more = first + page < len(keys)

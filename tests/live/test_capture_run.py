@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -11,10 +12,14 @@ import numpy as np
 import pytest
 from kit.open_files import descriptors
 
+from wstrace.interfaces import Context, Source
 from wstrace.schema import PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, SPACE_MOVE, SPACE_UNMAP
+from wstrace.testing import SourceContract
+from wstrace_plugins.os.linux.backend import platform
 from wstrace_plugins.os.linux.pagemap import PAGE
 from wstrace_plugins.os.linux.versions import kernel
 from wstrace_plugins.page_faults.linux import calls
+from wstrace_plugins.page_faults.linux.backend import PageFaults
 
 pytestmark = pytest.mark.usefixtures("full_level")
 
@@ -231,3 +236,21 @@ def test_nothing_is_left_open_by_a_command_that_ran_or_could_not(trace, tmp_path
         trace([plain])
     trace(["true"])
     assert descriptors() == before
+
+
+BUSY = "import time\nwhile True: bytearray(1 << 20); time.sleep(0.001)"
+
+
+class TestPageFaults(SourceContract):
+    @pytest.fixture(autouse=True)
+    def busy(self):
+        self.child = subprocess.Popen([sys.executable, "-S", "-c", BUSY])
+        yield
+        self.child.kill()
+        self.child.wait()
+
+    def make(self) -> Source:
+        return PageFaults()
+
+    def context(self) -> Context:
+        return Context(targets=(platform().attach(self.child.pid),))

@@ -22,14 +22,16 @@ REPLACED = "replaced by a new mapping"
 EVERY = {word for word in LOSS_EVENTS if word and word != "evicted" and not word.startswith("perhaps")}
 
 
-def traced() -> bool:
-    """True where the tracepoints of calls may be opened."""
+@pytest.fixture
+def tracefs():
+    """Skips where the tracepoints of calls may not be opened."""
     from wstrace_plugins.page_faults.linux import calls
 
     numbers, opened = calls.watch_calls([0])
     for _, fd in opened:
         os.close(fd)
-    return bool(numbers)
+    if not numbers:
+        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
 
 
 def losses(trace: Any) -> list[tuple[Any, ...]]:
@@ -52,13 +54,11 @@ def after_exec(trace: Any) -> list[tuple[Any, ...]]:
     return rows[max(n for n, row in enumerate(rows) if row[0] == "executed") :]
 
 
-def test_every_loss_is_a_row_and_no_failure_is(trace, tmp_path):
+def test_every_loss_is_a_row_and_no_failure_is(tracefs, trace, tmp_path):
     """GIVEN a program whose calls succeed and fail WHEN another process, which is not traced, does the same all along
     THEN the rows are exactly what the program says, in its order; where records were lost, as the tracer did not get
     to run, the trace says so, and has no other rows.
     """
-    if not traced():
-        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
     program = compiled(tmp_path, PROGRAM.read_text())
     loop = f"while '{program}' '{tmp_path}/other'; do sleep .01; done"  # slower than the tracer reads
     with subprocess.Popen(["sh", "-c", loop]) as other:
@@ -90,12 +90,10 @@ int main(void) {
 """
 
 
-def test_what_a_full_ring_has_lost_is_reported_of_a_program_that_was_executed_since(trace, tmp_path):
+def test_what_a_full_ring_has_lost_is_reported_of_a_program_that_was_executed_since(tracefs, trace, tmp_path):
     """GIVEN a ring that is full, as nobody reads it WHEN another program is executed, discards memory and ends THEN the
     trace says of that program, too, that calls may be lacking.
     """
-    if not traced():
-        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
     (tmp_path / "many").mkdir()
     many, program = compiled(tmp_path / "many", MANY), compiled(tmp_path, PROGRAM.read_text())
     words = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
@@ -120,9 +118,7 @@ int main(void) {
 """
 
 
-def test_a_fork_is_distinguished_from_a_vfork(trace, tmp_path):
-    if not traced():
-        pytest.skip("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)")
+def test_a_fork_is_distinguished_from_a_vfork(tracefs, trace, tmp_path):
     program = compiled(tmp_path, FAMILY)
     for _ in range(8):  # where others call all the time records are lost, and the trace has doubts instead of a fork
         done = trace([program])

@@ -13,11 +13,64 @@ from pathlib import Path
 import pytest
 from kit.cgroups import MadeCgroup, made_cgroup
 from kit.command_line import begun, until, wstrace
-from kit.growing import growing
-from kit.kept_minutes import wait_until_traced
 
 from wstrace import open_trace
+from wstrace.errors import TraceFileError
 from wstrace.firing import Recording
+
+
+def wait_until_traced(ring: Path, tracer: subprocess.Popen[str], seconds: float = 60.0) -> None:
+    """Waits until a ring has rows of processes, which come when these are armed; fails when its tracer ends."""
+    until(lambda: tracer.poll() is not None or _has_processes(ring), seconds)
+    assert tracer.poll() is None, tracer.communicate()
+
+
+def _has_processes(ring: Path) -> bool:
+    try:
+        with open_trace(ring) as trace:
+            return bool(trace.rows.get("process"))
+    except TraceFileError:  # it is not there yet, or has no header yet
+        return False
+
+
+#: Each line of its input is `N [PAUSE [PROCESSES]]`: it grows by N times 1.25 MiB, by its lines 5 and 7, with pauses of
+#: so many seconds, and prints `done`. Of several processes its children grow, and it prints the exit status of each.
+PROGRAM = """
+import os, sys, time
+kept = []
+def load_index():
+    kept.append(bytearray(1 << 20))
+def cache_user():
+    kept.append(bytearray(256 << 10))
+for line in sys.stdin:
+    n, pause, processes = map(float, (*line.split(), "0", "1")[:3])
+    children = []
+    while processes > 1 and len(children) < processes and (pid := os.fork()):
+        children.append(pid)
+    if len(children) > 1 and len(children) == processes:
+        print("ends", *sorted(os.waitpid(pid, 0)[1] for pid in children), flush=True)
+        sys.exit()
+    for _ in range(int(n)):
+        load_index()
+        cache_user()
+        if pause:
+            time.sleep(pause)
+    print("done", flush=True)
+"""
+
+
+def growing(folder: Path) -> str:
+    """The path of the program, `app.py` in that folder."""
+    file = folder / "app.py"
+    file.write_text(PROGRAM)
+    return str(file)
+
+
+def grow(program: subprocess.Popen[str], n: int) -> None:
+    """Lets the program grow by n times 1.25 MiB, and waits until it has."""
+    print(n, file=program.stdin, flush=True)
+    assert program.stdout.readline() == "done\n"
+
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: control groups")
 
@@ -236,3 +289,61 @@ def test_a_limit_that_is_not_there_is_reported_before_anything_is_traced(tmp_pat
     assert "trigger psi" in done.stderr or "memory" in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_attach_records_the_minutes_before_a_size_and_the_end(tmp_path, full_level, python_stacks):
+    program = subprocess.Popen(
+        [sys.executable, growing(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    grow(program, 1)
+    words = ("--keep", "60s", "--on", "rss=100MiB", "--on", "end", "-o", "api.wst")
+    tracer = begun("attach", program.pid, *words, cwd=tmp_path)
+    try:
+        wait_until_traced(tmp_path / "api.ring.wst", tracer)
+        grow(program, 100)
+        until((tmp_path / "api-1.wst").exists)
+        grow(program, 1)
+        program.communicate(timeout=20)
+        _, said = tracer.communicate(timeout=90)
+    finally:
+        for process in (program, tracer):
+            process.kill()
+            process.communicate()
+    assert tracer.returncode == 0, said
+    line = next(line for line in said.splitlines() if ": at " in line)
+    found = re.fullmatch(r"\S+: at ([\d.]+) MiB; \+([\d.]+) in the last \S+ m?s: ([\d.]+) by load_index app.py:5,"
+                         r" ([\d.]+) by cache_user app.py:7", line)  # fmt: skip
+    assert found, said
+    size, gained, first, second = (float(one) for one in found.groups())
+    assert size >= 100
+    assert first == pytest.approx(100, abs=40), "how many had come when it was looked at depends on the machine"
+    assert second == pytest.approx(first / 4, rel=0.1)
+    assert gained == pytest.approx(first + second, rel=0.1)
+    assert any(": ended at " in line for line in said.splitlines()), said
+    assert sorted({path.name.partition(".")[0] for path in tmp_path.glob("*.wst")}) == ["api-1", "api-2"], "no ring"
+    with open_trace(tmp_path / "api-1.wst") as trace:
+        shown = Recording.of(trace.info.extra)
+        assert shown.what == "rss=100MiB"
+        assert shown.n_bytes / (1 << 20) == pytest.approx(size, abs=0.1)
+        assert trace.state == "clean"
+        assert not trace.info.incomplete
+    with open_trace(tmp_path / "api-2.wst") as later:
+        assert Recording.of(later.info.extra).how == "ended"
+        assert later.rows["page_fault"] >= 101 * 320, "it has the minutes of the first one too"
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (["-s", "triggers:pause=-1"], "pause is 0 or more"),
+        (["-e", "flight_recorder:recordings=-1"], "recordings is 0 or more"),
+        (["--on", "rss=much"], "trigger rss=much"),
+    ],
+)
+def test_options_of_both_parts_hold_beside_keep_and_on(tmp_path, words, refused):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        keep = ("--keep", "60s", "--on", "end", "-o", "api.wst", "--duration", "1ms")
+        done = wstrace("attach", process.pid, *keep, *words, cwd=tmp_path)
+        process.kill()
+    assert (done.returncode, list(tmp_path.iterdir())) == (125, []), done.stderr
+    assert refused in done.stderr

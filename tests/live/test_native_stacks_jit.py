@@ -1,17 +1,22 @@
-"""Code without `.eh_frame`: JIT compilers with and without a perf map. Its callers are guesses, and marked."""
+"""Code without `.eh_frame`: callers in JIT compilers' code are guesses, and marked; other stacks are cut short."""
 
 import shutil
 import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from kit.recorded_run import record
+from kit.command_line import answer
+from kit.pythons import installed
+from kit.recorded_run import compiled, faults, record
 from kit.stack_truth import StackNames
 
-from wstrace.schema import FRAME_GUESSED
+import wstrace
+from wstrace.schema import FRAME_GUESSED, HOW_NOT_SAMPLED, STACK_HOW
 
 pytestmark = pytest.mark.usefixtures("full_level")
+#: those with `-X perf`
+TRAMPOLINES = [python for python in installed() if python.version >= (3, 12) and not python.root]
 NODE = """
 function innermost(n) {
   const kept = [];
@@ -94,24 +99,44 @@ def test_go_is_walked_by_its_frame_pointers(tmp_path):
     assert {s[1:3] for s in inner} == {("main.caller", "main.main")}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="only on Python 3.12 or later: -X perf")
-def test_python_with_perf_trampolines_tells_its_functions_here(tmp_path):
-    assert_python(tmp_path, sys.executable)
-
-
-def test_python_3_12_with_perf_trampolines_tells_its_functions(tmp_path):
-    python = "/root/.pyenv/versions/3.12.1/bin/python"
-    if not Path(python).exists():
-        pytest.skip("needs Python 3.12 of pyenv")
-    assert_python(tmp_path, python)
-
-
-def assert_python(folder: Path, python: str) -> None:
-    (folder / "program.py").write_text(PYTHON)
-    _, stacks = sampled(folder, [python, "-X", "perf", str(folder / "program.py")])
+@pytest.mark.parametrize("python", TRAMPOLINES, ids=lambda python: python.label)
+def test_python_with_perf_trampolines_tells_its_functions(tmp_path, python):
+    (tmp_path / "program.py").write_text(PYTHON)
+    _, stacks = sampled(tmp_path, python.command("-X", "perf", tmp_path / "program.py"))
     inner = [s for s in stacks if "innermost" in s]
     assert len(inner) > 100
     for stack in inner:
         python_frames = [name for name in stack if name in ("innermost", "middle", "<module>")]
         assert python_frames == ["innermost", "middle", "<module>"], stack
         assert stack[-1] in ("_start", "__libc_start_main"), stack
+
+
+SOURCE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+__attribute__((noinline)) int down(char *at, int n) {
+    if (n) { int r = down(at, n - 1); __asm__ volatile(""); return r + 1; }
+    *at = 1;
+    return *at;
+}
+int main(void) {
+    char *m = mmap(0, 64 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(m, 64 * 4096, MADV_NOHUGEPAGE);
+    for (int i = 0; i < 64; i++) { down(m + i * 4096, 20); __asm__ volatile(""); }
+    printf("%p\\n", (void *)m);
+    fflush(stdout);
+}
+"""
+
+
+def test_a_static_program_has_stacks_that_are_cut_short(tmp_path):
+    program = compiled(tmp_path, SOURCE, "-static", "-fno-optimize-sibling-calls", "-fomit-frame-pointer")
+    native = "page_faults:stacks=native,stack_period=1,kernel=no"
+    begin = int(answer("run", "-q", "-o", tmp_path / "trace.wst", "-s", native, "--", program), 16)
+    with wstrace.open_trace(str(tmp_path / "trace.wst")) as opened:
+        rows = faults(opened)
+    mine = (rows["va"] >= begin) & (rows["va"] < begin + 64 * 4096) & (rows["native_how"] != HOW_NOT_SAMPLED)
+    hows = Counter(STACK_HOW[one] for one in rows["native_how"][mine].tolist())
+    assert hows["own, cut short"] > 32, hows
+    assert set(hows) == {"own, cut short"}

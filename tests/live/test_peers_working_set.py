@@ -17,10 +17,7 @@ from kit.stopped_process import rollup
 import wstrace
 from wstrace.errors import TargetExited
 
-pytestmark = [
-    pytest.mark.peers,
-    pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap"),
-]
+pytestmark = [pytest.mark.peers, pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")]
 
 
 def program(name: str) -> str:

@@ -1,16 +1,22 @@
-"""Targets that lie about their frames, and a tracer that has few rights."""
+"""Targets that lie about their frames, a tracer that has few rights, bpf(2) refused: none comes to harm."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from kit.command_line import answer
-from kit.pythons import installed, named
+from kit.forged import PLACES, offsets
+from kit.pythons import frames, installed, judged, named
+from kit.recorded_run import compiled
+from kit.refused import wstrace_refused
 
-from wstrace.schema import STACK_HOW
+from wstrace.schema import FRAME_CUT, STACK_HOW
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import DEPTH
 
 OURS = [python for python in installed() if not python.root]
 pytestmark = pytest.mark.usefixtures("full_level", "python_stacks")
@@ -100,3 +106,95 @@ def test_what_rights_are_enough_is_tried(caps, level, why):
     name, said, remedy = (part.strip() for part in done.stdout.split("|"))
     assert (name, why in said) == (level, True)
     assert ("setcap cap_bpf,cap_perfmon+ep" in remedy) == (level == "none")
+
+
+_MAP_CREATE, _LOAD = 0, 5
+
+
+@pytest.mark.parametrize(
+    ("number", "command", "why"),
+    [
+        (errno.EPERM, None, "bpf(2) is refused by a seccomp filter"),
+        (errno.ENOSYS, None, "this kernel has no bpf(2), or a seccomp filter hides it"),
+        (errno.EINVAL, _LOAD, "the kernel refuses the eBPF program (Invalid argument)"),
+        (errno.ENOMEM, _MAP_CREATE, "the kernel refuses the eBPF program (Cannot allocate memory)"),
+        (errno.E2BIG, _LOAD, "the kernel refuses the eBPF program (Argument list too long)"),
+    ],
+)
+def test_a_refusal_is_a_level_with_its_reason(tmp_path, number, command, why):
+    program = [sys.executable, "-c", "bytes(1 << 22)"]
+    run = ["run", "-f", "-o", tmp_path / "trace.wst"]
+    done = wstrace_refused("bpf", number, *run, "--", *program, first=command)
+    assert done.returncode == 0, done.stderr
+    assert f"without Python stacks: {why}" in done.stdout + done.stderr
+    if number not in (errno.EPERM, errno.E2BIG):  # one of all calls, and one of the programs alone
+        return
+    sources = json.loads(wstrace_refused("bpf", number, "doctor", "--json", first=command).stdout)["sources"]
+    found = sources["page_faults:stacks=python"]
+    assert found["level"] == "none"
+    assert why in found["why"]
+    assert found["remedy"] or number == errno.E2BIG  # a kernel that is new enough and refuses it: no remedy is known
+    done = wstrace_refused("bpf", number, *run, "-s", "page_faults:stacks=python", "--", *program, first=command)
+    assert done.returncode not in (0, 1), "requested by name, it is an error of the documented kind"
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+HERE = Path(__file__).parent
+
+FLOOD = 3000
+
+
+def forged(folder: Path, *, free_threaded: int = 0) -> Path:
+    defined = f"#define FREE_THREADED {free_threaded}\n#define FLOOD {FLOOD}\n"
+    (folder / "offsets.h").write_text(offsets(PLACES) + defined)
+    return compiled(folder, (HERE / "forged_python.c").read_text(), "-I", str(folder))
+
+
+def test_lies_harm_nobody(trace, tmp_path):
+    program, said, out = forged(tmp_path), tmp_path / "said", tmp_path / "regions.json"
+    both = f"{program} > {said} & {sys.executable} {HERE}/python_truth.py {out} 20 && wait $!"
+    traced = trace(["sh", "-c", both], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    traced.assert_balanced()
+    sites, faults = named(traced)
+    hows = np.array(STACK_HOW)[faults.stack_how]
+    stacks = frames(traced)
+    seen = {}
+    depths = {}
+    liar = set()
+    for line in said.read_text().splitlines():
+        base, pages, kind = line.split(maxsplit=2)
+        inside = (faults.va >= int(base, 16)) & (faults.va < int(base, 16) + 4096 * int(pages)) & (hows != "")
+        mine = np.flatnonzero(inside)[-int(pages) :]
+        liar |= set(faults.pid[mine].tolist())
+        for row in mine.tolist():
+            stack = int(faults.stack[row])
+            assert len(stacks[stack]) <= DEPTH
+            depths.setdefault(kind, set()).add(len(stacks[stack]))
+            cut = any(flags & FRAME_CUT for _, flags in stacks[stack])
+            seen.setdefault(kind, set()).add((str(hows[row]), sites.get(stack, ("",))[0], cut))
+    assert len(liar) == 1
+    assert seen["honest"] == seen["edges"] == {("exact", "honest", False)}
+    assert (depths["honest"], depths["edges"]) == ({1}, {2})
+    assert seen["ring of one"] == seen["ring of two"] == {("exact", "honest", True)}
+    assert {how for how, _, _ in seen["ring of threads"]} == {"frames not readable"}
+    assert {how for how, _, _ in seen["long"] | seen["nowhere"] | seen["flood"]} <= {
+        "exact", "no Python frame", "frames not readable", "stack lost",
+    }  # fmt: skip
+    assert all(len(name) <= 512 for name, _, file in sites.values() for name in (name, file))
+    # the honest Python beside it has its own frames, or says that one was lost
+    names = {"honest", "forge.py"}
+    for row in np.flatnonzero(~np.isin(faults.pid, list(liar))).tolist():
+        name, _, file = sites.get(int(faults.stack[row]), ("", 0, ""))
+        assert not {name, file} & names
+        assert not name.startswith("xx")
+    right, wrong, _ = judged(traced, json.loads(out.read_text()))
+    assert not wrong
+    assert right > 500
+
+
+def test_a_build_without_a_gil_is_refused_with_a_sentence(trace, tmp_path):
+    traced = trace([forged(tmp_path, free_threaded=1)], stacks="python")
+    assert {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()} & {"interpreter not known"}
+    assert any("without a GIL (free-threaded)" in what for what in traced.context.info.lacking)

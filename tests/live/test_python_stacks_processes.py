@@ -1,4 +1,4 @@
-"""Which process runs which CPython: attach, many threads, exec, forks, subinterpreters, namespaces, rights."""
+"""Which process runs which CPython: attach, many threads, exec, forks, subinterpreters, namespaces, late starts."""
 
 import os
 import select
@@ -15,7 +15,62 @@ import pytest
 from kit.pythons import installed, named
 from kit.recorded_run import compiled
 
-from wstrace.schema import STACK_HOW
+from wstrace.schema import PROCESS_EXEC, STACK_HOW
+
+#: Starts ORPHANS orphans, whose parents end at once, and executes argv[1...] in the midst of them. Each orphan touches
+#: PAGES pages at BASE some time later. Ends when all have ended.
+ORPHANS, PAGES, BASE = 400, 4, 0x5000_0000_0000
+_SOURCE = f"""
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef UNSEEN
+#define fork() syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)
+#define execv(program, words) syscall(SYS_execve, program, words, environ)
+#endif
+static void orphan(int i) {{
+    usleep(i * 7919 % 1600000);
+    volatile char *p = mmap((void *){BASE:#x}, {PAGES} * 4096, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    madvise((void *)p, {PAGES} * 4096, MADV_NOHUGEPAGE);
+    for (int page = 0; page < {PAGES}; page++) p[page * 4096] = 1;
+    _exit(0);
+}}
+int main(int argc, char **argv) {{
+    int ends[2];
+    char none;
+    if (pipe(ends)) return 1;
+    for (int i = 0; i < {ORPHANS}; i++) {{
+        pid_t parent = fork();
+        if (!parent) {{
+            close(ends[0]);
+            if (!fork()) orphan(i);
+            _exit(0);
+        }}
+        waitpid(parent, 0, 0);
+        if (i == {ORPHANS} / 3 && !fork()) execv(argv[1], argv + 1);
+    }}
+    close(ends[1]);
+    while (read(ends[0], &none, 1) > 0);
+    while (wait(0) > 0);
+    return 0;
+}}
+"""
+
+
+def fork_storm(folder: Path, *, unseen: bool) -> Path:
+    """The compiled program; `unseen`: nothing that it imports says that it starts processes."""
+    return compiled(folder, _SOURCE, *["-DUNSEEN"] * unseen)
+
+
+def touched(faults: Any) -> tuple[int, int]:
+    """(the faults in the orphans' pages, how many different pages of different orphans these are)."""
+    mine = faults[(faults.va >= BASE) & (faults.va < BASE + PAGES * 4096)]
+    return len(mine), len(np.unique(np.stack([mine.pid, mine.va >> np.uint64(12)]), axis=1).T)
+
 
 PYTHONS = {python.label: python for python in installed()}
 OURS = [python for python in PYTHONS.values() if not python.root]
@@ -267,3 +322,29 @@ print(dict(collections.Counter(STACK_HOW[how] for batch in faults for how in bat
     assert done.returncode == 0, done.stderr
     assert "'exact': " in done.stdout, done.stdout
     assert int(done.stdout.partition("'exact': ")[2].partition(",")[0].strip("}\n")) >= 400
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_no_orphan_loses_its_events_when_stacks_are_opened(trace, tmp_path, unseen):
+    """Its parent has ended when another process is met, and it is not known yet that it was born."""
+    program = (
+        "import mmap, time\nfor i in range(8): time.sleep(0.3); x = mmap.mmap(-1, 1 << 22); x.write(bytes(1 << 22))"
+    )
+    traced = trace([fork_storm(tmp_path, unseen=unseen), OURS[0].program, "-S", "-c", program])
+    assert touched(traced.faults()) == (ORPHANS * PAGES, ORPHANS * PAGES)
+    assert "exact" in {STACK_HOW[how] for how in traced.column("page_fault", "stack_how").tolist()}
+    traced.assert_balanced()
+
+
+def test_what_a_short_process_ran_is_known_from_its_mappings(trace):
+    """It has ended before anybody could look at it."""
+    python = OURS[0].program
+    traced = trace(["sh", "-c", f"for i in 1 2 3 4 5 6; do {python} -S -c pass; /bin/true; done"])
+    names = {code: traced.context.strings[code] for code in set(traced.column("process", "name").tolist())}
+    executed = traced.processes(PROCESS_EXEC)
+    pythons = {int(row.pid) for row in executed if names[int(row.name)].startswith("python")}
+    others = {int(row.pid) for row in executed} - pythons
+    assert (len(pythons), len(others)) == (6, 7)
+    pids, hows = traced.column("page_fault", "pid"), traced.column("page_fault", "stack_how")
+    of_others = np.isin(pids, list(others))
+    assert {STACK_HOW[how] for how in hows[of_others].tolist()} == {"no Python frame"}

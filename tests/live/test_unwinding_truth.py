@@ -5,16 +5,203 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
-from kit import perf_data
-from kit.perf_data import Mapping, Sample
 from kit.recorded_run import compiled
-from kit.unwound import Stack, code_of, stacks
+
+from wstrace.batch import Dictionary
+from wstrace.schema import KIND_FILE, KIND_SHIFT, KIND_VDSO, MAP_EXECUTE, MAP_READ, MAPPING
+from wstrace.testing import batch_of
+from wstrace_plugins.stacks.linux.known_code import KnownCode
+from wstrace_plugins.stacks.unwinder import Samples, unwind
+
+# perf.data: tools/perf/Documentation/perf.data-file-format.txt, include/uapi/linux/perf_event.h
+#: registers of perf's dumps on x86-64, in the order in which they are written: ours come first but for the segments
+_MASK = 0xFF0FFF
+
+
+class Sample(NamedTuple):
+    pid: int
+    tid: int
+    time: int
+    ip: int
+    registers: list[int]
+    dump: bytes
+    size: int
+
+
+class Mapping(NamedTuple):
+    pid: int
+    start: int
+    end: int
+    offset: int
+    device: tuple[int, int]
+    ino: int
+    protection: int
+    name: str
+
+
+def record(command: Sequence[str], folder: Path, *, event: str, period: int, dump: int = 16384) -> Path:
+    """perf.data of a command, with the stack of one event out of this many."""
+    path = folder / "perf.data"
+    subprocess.run(
+        ["perf", "record", "-q", "-e", event, "-c", str(period), "-m", "2048", "--call-graph", f"dwarf,{dump}",
+         "-o", str(path), "--", *command],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    return path
+
+
+def read(path: Path) -> tuple[list[Sample], list[Mapping]]:
+    """The samples that have registers, and the mappings in the order of their times.
+
+    The file holds the records of one CPU's ring behind those of another: a process that moved between CPUs has its
+    mappings out of order there.
+    """
+    data = path.read_bytes()
+    (attributes,) = struct.unpack_from("<Q", data, 24)
+    start, size = struct.unpack_from("<QQ", data, 40)
+    (kind,) = struct.unpack_from("<Q", data, attributes + 24)
+    #: the fields of a record behind the time, where `sample_id_all` puts one: id, stream, CPU, identifier
+    behind_time = 8 * (1 + sum(bool(kind & bit) for bit in (64, 512, 128, 1 << 16)))
+    samples = []
+    mappings = []
+    at = start
+    while at < start + size:
+        record, _, length = struct.unpack_from("<IHH", data, at)
+        if record == 10:
+            pid, _, first, bytes_, offset, major, minor, ino, _, protection, _ = struct.unpack_from(
+                "<IIQQQIIQQII", data, at + 8
+            )
+            name = data[at + 72 : at + length].split(b"\0")[0].decode()
+            (time,) = struct.unpack_from("<Q", data, at + length - behind_time)
+            new = Mapping(pid, first, first + bytes_, offset, (major, minor), ino, protection, name)
+            mappings.append((time, new))
+        elif record == 9 and (sample := _sample(data, at + 8, kind)) is not None:
+            samples.append(sample)
+        at += length or size
+    mappings.sort(key=lambda one: one[0])
+    return samples, [new for _, new in mappings]
+
+
+def _sample(data: bytes, at: int, kind: int) -> Sample | None:
+    at += 8 * bool(kind & 1 << 16)
+    ip, pid, tid, time = struct.unpack_from("<QIIQ", data, at)
+    at += 24 + 8 * sum(bool(kind & bit) for bit in (8, 64, 512, 128, 256))
+    if kind & 32:
+        at += 8 + 8 * struct.unpack_from("<Q", data, at)[0]
+    (abi,) = struct.unpack_from("<Q", data, at)
+    if not abi:
+        return None
+    count = _MASK.bit_count()
+    registers = struct.unpack_from(f"<{count}Q", data, at + 8)
+    at += 8 + 8 * count
+    (size,) = struct.unpack_from("<Q", data, at)
+    (real,) = struct.unpack_from("<Q", data, at + 8 + size) if size else (0,)
+    return Sample(pid, tid, time, ip, [*registers[:9], *registers[-8:]], data[at + 8 : at + 8 + size], real)
+
+
+def script(path: Path) -> dict[tuple[int, int], list[int]]:
+    """(tid, time) -> the addresses that perf's own unwinder found, innermost first, without the kernel's."""
+    text = subprocess.run(
+        ["perf", "script", "-i", str(path), "-F", "pid,tid,time,ip", "--ns", "--no-inline", "--max-stack", "1024"],
+        capture_output=True, text=True, check=True, timeout=300,
+    ).stdout  # fmt: skip
+    found = {}
+    stack = []
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 2 and "/" in words[0]:
+            seconds, _, rest = words[1].rstrip(":").partition(".")
+            stack = found.setdefault((int(words[0].partition("/")[2]), int(seconds) * 10**9 + int(rest)), [])
+        elif words and int(words[0], 16) < 1 << 63:
+            stack.append(int(words[0], 16))
+    return found
+
+
+def arrays(samples: Sequence[Sample]) -> dict[str, Any]:
+    """registers u64 (n, 17), dump u64 (n, words), size u64 (n,)."""
+    words = max((len(sample.dump) for sample in samples), default=0) // 8
+    dump = np.zeros((len(samples), words), "<u8")
+    for row, sample in enumerate(samples):
+        dump[row, : len(sample.dump) // 8] = np.frombuffer(sample.dump, "<u8")
+    registers = np.array([sample.registers for sample in samples], "<u8").reshape(-1, 17)
+    return {"registers": registers, "dump": dump, "size": np.array([sample.size for sample in samples], "<u8")}
+
+
+class Stack(NamedTuple):
+    """The places of its frames, innermost first, and whether they are all.
+
+    A place is an offset into a file, or an address.
+    """
+
+    places: list[int]
+    addresses: list[int]
+    whole: bool
+
+
+def _around(old: Mapping, new: Mapping) -> list[Mapping]:
+    """What a new mapping leaves of an old one."""
+    below = old._replace(end=min(old.end, new.start))
+    first = max(old.start, new.end)
+    above = old._replace(start=first, offset=old.offset + first - old.start)
+    return [one for one in (below, above) if one.start < one.end]
+
+
+def code_of(pid: int, mappings: Sequence[Mapping]) -> KnownCode:
+    """What is known of the code of a process; of two mappings of an address the later one holds."""
+    live = []
+    for new in mappings:
+        if new.protection & 4 or new.name == "//anon":
+            live = [rest for one in live for rest in _around(one, new)] + [new]
+    live.sort(key=lambda one: one.start)
+    kinds = [KIND_VDSO if one.name == "[vdso]" else KIND_FILE for one in live]
+    strings = Dictionary()
+    code = KnownCode(strings)
+    code.learn(
+        batch_of(
+            MAPPING, strings, id=list(range(2, 2 + len(live))), time_ns=1, pid=pid,
+            start=[one.start for one in live], end=[one.end for one in live], offset=[one.offset for one in live],
+            file=[one.name if one.name.startswith("/") and not one.name.startswith("//") else "[anon]" for one in live],
+            dev=[os.makedev(*one.device) for one in live], ino=[one.ino for one in live], build_id="",
+            flags=[MAP_READ | MAP_EXECUTE | kind << KIND_SHIFT for kind in kinds],
+        )
+    )  # fmt: skip
+    starts, ends = np.array([one.start for one in live], "<u8"), np.array([one.end for one in live], "<u8")
+
+    def mappings_at(rows, addresses):
+        at = np.searchsorted(starts, addresses, side="right") - 1
+        return np.where((at >= 0) & (addresses < ends[np.maximum(at, 0)]), at + 2, 0).astype("<u4")
+
+    code.begin([pid], mappings_at)
+    return code
+
+
+def stacks(samples: Sequence[Sample], code: KnownCode) -> list[Stack]:
+    """The stacks of samples of one process."""
+    found = unwind(Samples(**arrays(samples)), code)
+    made = []
+    mappings = {one.id: one for one in code._mappings}
+    for row, whole in enumerate(found.whole.tolist()):
+        frames = [code.frames[number].tolist() for number in found.frames[row, : found.depth[row]]]
+        places = [frame[2] for frame in frames if frame[1]]
+        addresses = []
+        for _, mapping, offset, *_ in frames:
+            if mapping:
+                one = mappings[mapping]
+                in_file = code._strings[one.file].startswith("/") or one.is_vdso
+                addresses.append(offset - one.offset + one.start if in_file else offset)
+        made.append(Stack(places, addresses, whole))
+    return made
+
 
 pytestmark = [
     pytest.mark.usefixtures("full_level"),
@@ -64,7 +251,7 @@ public class Faulty {
 
 
 def in_main_process(data: Path) -> tuple[int, list[Sample], list[Mapping]]:
-    samples, mappings = perf_data.read(data)
+    samples, mappings = read(data)
     [(pid, _)] = collections.Counter(one.pid for one in samples).most_common(1)
     return pid, [one for one in samples if one.pid == pid], [one for one in mappings if one.pid == pid]
 
@@ -72,7 +259,7 @@ def in_main_process(data: Path) -> tuple[int, list[Sample], list[Mapping]]:
 def compared(data: Path) -> tuple[dict[str, float], collections.Counter[str]]:
     """The shares of our stacks that are equal to perf's, longer, shorter, different; and examples."""
     pid, samples, mappings = in_main_process(data)
-    truth = perf_data.script(data)
+    truth = script(data)
     assert len(samples) > 500
     counts = collections.Counter()
     examples = collections.Counter()
@@ -104,7 +291,7 @@ def test_python_of_the_distribution(tmp_path):
     python = "/usr/bin/python3"
     if not Path(python).exists():
         pytest.skip("needs the distribution's python3")
-    data = perf_data.record([python, "-c", PYTHON], tmp_path, event="page-faults", period=12)
+    data = record([python, "-c", PYTHON], tmp_path, event="page-faults", period=12)
     shares, examples = compared(data)
     assert shares["equal"] >= 0.994, (shares, examples.most_common(5))
 
@@ -112,7 +299,7 @@ def test_python_of_the_distribution(tmp_path):
 def test_cxx_with_exceptions_signals_and_realigned_frames(tmp_path):
     source = (Path(__file__).parent / "unwinding_truth.cpp").read_text()
     program = compiled(tmp_path, source, "-O2", "-lstdc++", name="program.cpp")
-    shares, examples = compared(perf_data.record([str(program)], tmp_path, event="page-faults", period=8))
+    shares, examples = compared(record([str(program)], tmp_path, event="page-faults", period=8))
     assert shares["equal"] >= 0.994, (shares, examples.most_common(5))
 
 
@@ -127,7 +314,7 @@ def test_a_just_in_time_compiler_is_not_cut_shorter(tmp_path, name):
         command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx64m", "-cp", str(tmp_path), "Faulty"]
     else:
         command = ["node", "-e", NODE]
-    shares, examples = compared(perf_data.record(command, tmp_path, event="page-faults", period=8))
+    shares, examples = compared(record(command, tmp_path, event="page-faults", period=8))
     assert shares.get("shorter", 0) < 0.001, (shares, examples.most_common(5))
     assert shares.get("different", 0) < 0.002, (shares, examples.most_common(5))
     assert shares["equal"] + shares.get("longer", 0) > 0.998

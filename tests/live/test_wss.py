@@ -1,21 +1,28 @@
-"""`wstrace wss`: the pages that a program is known to use, second by second, and no others."""
+"""`wstrace wss` and `wstrace delta`: the pages a program is known to use or to write, and no others."""
 
+import contextlib
 import json
 import mmap
 import os
 import re
+import resource
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import kit.nobody as kit_nobody
 import pytest
-from kit.command_line import wstrace
+from kit.command_line import answer, begun
+from kit.command_line import wstrace as command
+from kit.fresh_process import ran_in_a_fresh_process
 from kit.recorded_run import compiled
 
+import wstrace
 from wstrace.errors import TargetExited
 from wstrace_plugins.working_set.commands.wss import Use, after_emptying, referenced
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux: /proc/PID/pagemap")
 PAGE, PAGES = mmap.PAGESIZE, 6000
 
 
@@ -123,7 +130,7 @@ def test_a_program_that_ends_has_used_what_is_not_known(target):
 
 def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
     target.use(0, 700)
-    done = wstrace("wss", target.pid, "--for", "1s")
+    done = command("wss", target.pid, "--for", "1s")
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
     assert re.match(r"used at most \d\S* MiB of \S+ MiB resident in .*: ", first)
@@ -134,7 +141,7 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
         assert 570 <= float(re.search(pattern, text)[1]) * (1 << 20) / PAGE <= 745, text
     assert f"referenced bits of process {target.pid} were cleared: " in done.stderr
     for seconds in (0.2, 1, 5, 25):  # in so short a time it may not have run
-        shown = json.loads(wstrace("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
+        shown = json.loads(command("wss", target.pid, "--for", f"{seconds}s", "--json").stdout)
         uses = {use["name"]: use for use in shown["uses"]}
         if uses[target.file]["used"]:
             break
@@ -147,7 +154,7 @@ def test_the_command_answers_in_its_first_line_and_says_what_it_did(target):
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes pages out of another process: needs CAP_SYS_NICE")
 def test_emptying_brings_back_what_is_used_and_says_what_it_cost(program, file):
     with Target(program, file) as unlocked:
-        assert "add --yes" in wstrace("wss", unlocked.pid, "--for", "200ms", "--by-emptying").stderr
+        assert "add --yes" in command("wss", unlocked.pid, "--for", "200ms", "--by-emptying").stderr
         unlocked.use(0, 0)
         timer = threading.Timer(0.7, unlocked.use, (100, 300))
         timer.start()
@@ -162,7 +169,7 @@ def test_emptying_brings_back_what_is_used_and_says_what_it_cost(program, file):
 
 
 def test_no_time_is_refused():
-    done = wstrace("wss", os.getppid(), "--for", "0s")
+    done = command("wss", os.getppid(), "--for", "0s")
     assert (done.returncode, "nothing is used in no time" in done.stderr) == (125, True)
 
 
@@ -175,3 +182,129 @@ def test_another_users_process_is_refused_in_a_line(target):
     assert "run wstrace as that process's user or as root" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+def test_delta_counts_faults_pages_and_writes_of_a_block(request):
+    # what delta() itself writes grows with the mappings of its process: one that has run thousands of tests has many
+    if ran_in_a_fresh_process(request):
+        return
+    old = mmap.mmap(-1, 64 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for i in range(64):
+        old[i * PAGE] = 1
+    with wstrace.delta() as d:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        new = mmap.mmap(-1, 1000 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            new.madvise(mmap.MADV_NOHUGEPAGE)
+        for i in range(1000):
+            new[i * PAGE] = 1
+        for i in range(16):
+            old[i * PAGE] = 2
+        inside = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert inside <= d.minor_faults <= inside + 200
+    assert inside >= 1000
+    assert d.major_faults == 0
+    assert 1000 * PAGE <= d.new_bytes <= 1000 * PAGE + (2 << 20)
+    if d.written_bytes is None:
+        pytest.skip(f"no write watch here: {d.not_written}")
+    assert 1016 * PAGE <= d.written_bytes <= 1016 * PAGE + (4 << 20)
+    assert d.watch_faults >= 16
+    by = {change.name: change for change in d.by()}
+    assert by["[anon]"].new >= 1000 * PAGE
+    assert sum(change.new for change in d.by()) == sum(change.new for change in d.by("kind")) == d.new_bytes
+
+
+def test_delta_tells_a_file_and_its_sections():
+    code = ("import wstrace, json\nwith wstrace.delta(written=False) as d:\n import sqlite3\n"
+            "print(json.dumps([[c.name, c.new] for c in d.by('section')]), d.new_bytes)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    text, _, total = done.stdout.strip().rpartition(" ")
+    rows = json.loads(text)
+    assert any("sqlite3" in name and "!.text(" in name for name, _ in rows)
+    assert sum(new for _, new in rows) == int(total)
+
+
+def test_delta_says_why_writes_are_not_reported():
+    with wstrace.delta(written=False) as d:
+        pass
+    assert d.written_bytes is None
+    assert d.not_written
+
+
+def test_delta_command_tells_pages_and_instructions():
+    """The target touches 50 new pages twice each: given back in between, so that each is brought in twice."""
+    code = """
+import mmap, sys
+m = mmap.mmap(-1, 50 * mmap.PAGESIZE, flags=34)
+print(flush=True)
+sys.stdin.readline()
+for _ in range(2):
+    for i in range(0, len(m), mmap.PAGESIZE):
+        m[i] = 1
+    m.madvise(mmap.MADV_DONTNEED) if _ == 0 else None
+print(flush=True)
+sys.stdin.readline()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as target:
+        target.stdout.readline()
+        delta = begun("delta", target.pid, "--json", **pipes)
+        delta.stderr.readline()  # it watches now
+        target.stdin.write("\n")
+        target.stdin.flush()
+        target.stdout.readline()
+        text, _ = delta.communicate("\n", timeout=60)
+        target.kill()
+        target.communicate()
+    facts = json.loads(text)
+    assert not facts["ended"]
+    assert 50 * PAGE <= facts["new_bytes"] < 2 << 20
+    assert sum(change["new"] for change in facts["new"]) == facts["new_bytes"]
+    if "not_traced" in facts:
+        pytest.skip(f"no page faults here: {facts['not_traced']}")
+    twice = [line for line in facts["faults"] if line["count"] == 2 and line["at"] == "[anon]"]
+    assert len(twice) >= 50
+    assert all("!.text(" in line["via"] for line in twice)
+    assert sum(line["count"] for line in facts["faults"]) == facts["minor"] + facts["major"]
+
+
+def test_delta_command_on_a_process_that_ends():
+    for seconds in (2.5, 10, 40):  # on a busy machine it may have ended before it is looked at
+        with subprocess.Popen(["sleep", str(seconds)]) as target:
+            done = command("delta", target.pid, "--duration", f"{8 * seconds}s", "--json")
+        if done.returncode != 122:
+            break
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["ended"]
+    assert facts["seconds"] < 6 * seconds
+
+
+def test_delta_command_counts_by_function_and_tells_addresses_when_requested():
+    """GIVEN a process that touches pages in a loop THEN it has one row, and a line for each page if requested."""
+    code = """
+import contextlib, mmap, time
+m = mmap.mmap(-1, 400 * mmap.PAGESIZE, flags=34)
+with contextlib.suppress(OSError): m.madvise(mmap.MADV_NOHUGEPAGE)
+print(flush=True)
+while True:
+    for i in range(0, len(m), mmap.PAGESIZE):
+        m[i] = 1
+    m.madvise(mmap.MADV_DONTNEED)
+    time.sleep(0.02)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as target:
+        target.stdout.readline()
+        grouped = answer("delta", target.pid, "--duration", "1s")
+        lines = answer("delta", target.pid, "--duration", "1s", "--addresses", "--top", 30)
+        target.kill()
+    if "its page faults are not shown" in grouped or "fault" not in grouped.splitlines()[-1]:
+        pytest.skip("no page faults here")
+    head = next(n for n, line in enumerate(grouped.splitlines()) if line.split()[:1] == ["faults"])
+    table = grouped.splitlines()[head:]
+    assert table[0].split() == ["faults", "file", "of", "the", "page", "by", "function"]
+    count, row = table[1].split(maxsplit=1)
+    assert int(count.replace(",", "")) >= 400
+    assert row.startswith("[anon]  by  ")
+    assert table.index("") <= 22
+    assert len([line for line in lines.splitlines() if " via " in line]) >= 30

@@ -100,11 +100,7 @@ class Collector:
         config = self.directory / "config.yaml"
         config.write_text(self._config())
         with (self.directory / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(binary()), f"--config=file:{config}"],
-                stdout=log,
-                stderr=log,
-            )
+            self._process = subprocess.Popen([str(binary()), f"--config=file:{config}"], stdout=log, stderr=log)
         for _ in range(200):
             if self._process.poll() is not None:
                 raise RuntimeError((self.directory / "log.txt").read_text()[-2000:])

@@ -65,9 +65,7 @@ def test_a_killed_trace_is_sent_under_the_same_keys(versity):
     tests = Path(__file__).parent.parent
     with versity:
         tracer = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, URL],
-            env={**os.environ, "PYTHONPATH": str(tests)},
-            stdout=subprocess.PIPE,
+            [sys.executable, "-c", PROGRAM, URL], env={**os.environ, "PYTHONPATH": str(tests)}, stdout=subprocess.PIPE
         )
         assert tracer.stdout.readline() == b"written\n"
         tracer.send_signal(signal.SIGKILL)
