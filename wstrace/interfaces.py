@@ -86,6 +86,11 @@ class Group(abc.ABC):
         return
 
 
+#: mappings that no file backs, but whose functions the running system may know: the kernel's, from the lowest of its
+#: addresses on, and those of the image that it maps into each process
+OWN_KERNEL = ("[kernel]", "[vdso]")
+
+
 class MappedFile(NamedTuple):
     """A file that a process had mapped, and what distinguishes it from another file under its name.
 
@@ -95,6 +100,7 @@ class MappedFile(NamedTuple):
     dev, ino: its device and inode, 0 = not known; without a build-id, another file under its name is not used.
     as_of_ns: the wall time at which a recorded trace ended; without a build-id, a file that was changed later is not
         used. 0 = not known, or the trace is live.
+    boot_id: of one of OWN_KERNEL, whose path is its name: the boot that it is of; "" = this one.
     """
 
     path: str
@@ -103,6 +109,7 @@ class MappedFile(NamedTuple):
     dev: int = 0
     ino: int = 0
     as_of_ns: int = 0
+    boot_id: str = ""
 
 
 class Part(NamedTuple):

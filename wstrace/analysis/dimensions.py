@@ -20,7 +20,7 @@ from wstrace.analysis.tally import combinations, numbered
 from wstrace.batch import Batch
 from wstrace.errors import UsageError
 from wstrace.hookspecs import Dimension
-from wstrace.interfaces import Place
+from wstrace.interfaces import OWN_KERNEL, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import HOW_NOT_SAMPLED, KINDS
 from wstrace.text import base_name, estimate_mark, printable, without_arguments
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from wstrace.analysis.cube import Cube
     from wstrace.analysis.names import Names
 
+#: The top bit of the offset of an instruction that is kept.
+_TOP_BIT = np.uint64(43)
 NOT_KNOWN = "(not known)"
 #: The most characters of a label in a sentence.
 NAME_LIMIT = 60
@@ -272,6 +274,13 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
     places_of = cube.key("instruction" if view == "instruction" else "place")[cells]
     files = [names.text(code) for code in cube.key("pc_file")[cells].tolist()]
     mappings, offsets = cube.key("pc_mapping")[cells] * (places_of != 0), places_of & OFFSET
+    kernel = np.flatnonzero(np.array([file in OWN_KERNEL for file in files], np.bool_) & (offsets >> _TOP_BIT != 0))
+    if view == "line":
+        mappings[kernel] = 0  # the list of the kernel's functions takes 60 ms to read: only other views name them
+    elif len(kernel):  # its addresses begin with ones, which the number of an instruction lacks
+        known, of_kernel = names.symbolizer.mappings.find(mappings[kernel])
+        there = kernel[known]
+        offsets[there] = (offsets[there] | ~np.uint64(0) << _TOP_BIT) - of_kernel["start"]
     strings = names.strings
     if strings is None or not len(cells):
         return []

@@ -10,7 +10,7 @@ import numpy as np
 from wstrace.analysis.tally import distinct, numbered
 from wstrace.batch import Batch, Dictionary
 from wstrace.errors import log
-from wstrace.interfaces import Context, MappedFile, Place
+from wstrace.interfaces import OWN_KERNEL, Context, MappedFile, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import KIND_ANON, KIND_SHIFT, MAPPING
 from wstrace.text import base_name
@@ -106,6 +106,11 @@ class Symbolizer:
         self._info = context.info
         self.mappings = MappingTable(1 << 20 if self._live else 1 << 22)
 
+    @property
+    def _of_known_boot(self) -> bool:
+        """Whether all records are of one boot, which is known: only that one's kernel has its functions there."""
+        return not self._info.recorded or (bool(self._info.boot_id) and not self._info.hosts)
+
     def _as_of_ns(self) -> int:
         info = self._info
         return info.clock.wall(info.ended_ns) if info.recorded and info.ended_ns and not self._live else 0
@@ -172,12 +177,16 @@ class Symbolizer:
         keys = np.stack([rows[name][order].astype(np.uint64) for name in _FILE_KEYS])
         for part in np.split(order, np.flatnonzero(np.diff(keys).any(axis=0)) + 1) if len(order) else ():
             path = _name(strings, int(rows["file"][part[0]]))
-            if path.startswith("["):
+            if path.startswith("[") and not (path in OWN_KERNEL and self._of_known_boot):
                 index[where[part]] = len(places)
                 places.append(path)
                 continue
             distinct_offsets, which = numbered(offsets[part])
             index[where[part]] = len(places) + which
+            if path in OWN_KERNEL:
+                found = self._resolve(MappedFile(path, boot_id=self._info.boot_id), distinct_offsets, lines=False)
+                places += [place if place.function or place.number else path for place in found]
+                continue
             first = part[0]
             mapped = MappedFile(
                 path,

@@ -1,4 +1,4 @@
-"""ImageResolver: names the image section and the function at an offset of a mapped file."""
+"""ImageResolver: names the image section and the function at an offset of a mapped file, or of the running kernel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.interfaces import MappedFile, Part, Place, Resolver, SourceLine
+from wstrace.errors import WstraceError
+from wstrace.interfaces import OWN_KERNEL, MappedFile, Part, Place, Resolver, SourceLine
 from wstrace_plugins.os import system
-from wstrace_plugins.symbols.image import Image, ImageError, ImageFile
+from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, UNKNOWN, Image, ImageError, ImageFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class ImageResolver(Resolver):
         self._max_bytes = max_bytes
         #: by device, inode, size and time of change; the latest used last; None = no image, which is not read again
         self._images: OrderedDict[tuple[int, int, int, int], Image | None] = OrderedDict()
+        self._own_kernel = lru_cache(maxsize=16)(own_kernel_image)
         self._lock = threading.Lock()  # a report and several exporters' threads may use one resolver
 
     def resolve(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[Place]:
@@ -99,6 +101,8 @@ class ImageResolver(Resolver):
 
     def _image(self, file: MappedFile) -> Image | str:
         """The image that may be trusted for a file, or why there is none. Counts the reason."""
+        if file.path in OWN_KERNEL:
+            return self._own_kernel(file.path, file.boot_id) or UNREADABLE
         held = [key for key, one in self._images.items() if file.build_id and one and one.build_id == file.build_id]
         if held:
             return self._held(held[0]) or NO_IMAGE
@@ -208,3 +212,68 @@ def is_inode(opened: ImageFile, file: MappedFile) -> bool:
         return False
     named_file = importlib.import_module("wstrace_plugins.os.linux.named_file")
     return bool(named_file.is_mapped(opened.stream.fileno(), file.dev, file.ino))
+
+
+#: offsets in `[kernel]` count from here: the upper half of the addresses is the kernel's
+KERNEL_START = 1 << 63
+MAX_BYTES = 64 << 20
+_KALLSYMS, _BOOT = "/proc/kallsyms", "/proc/sys/kernel/random/boot_id"
+#: nm's letters of what is code
+_CODE = np.frombuffer(b"tTwW", "u1")
+_NEWLINE, _SPACE = b"\n "
+
+
+def own_kernel_image(file: str, boot_id: str) -> Image | None:
+    """The Image of `[kernel]` or `[vdso]`; None where it is not this boot's, or cannot be read.
+
+    file: one of OWN_KERNEL. boot_id: the boot that it belongs to; "" = this one.
+    """
+    try:
+        if boot_id:
+            with open(_BOOT, encoding="ascii") as booted:
+                if boot_id != booted.read().strip():
+                    return None
+    except (OSError, ValueError):
+        return None
+    return kernel_image() if file == OWN_KERNEL[0] else vdso_image()
+
+
+def vdso_image() -> Image | None:
+    """The image that the kernel maps into every process."""
+    from wstrace_plugins.os.elf import Elf
+    from wstrace_plugins.os.linux.procfs import own_vdso
+    from wstrace_plugins.symbols.elf import image_of
+
+    try:
+        content = own_vdso()
+        image = image_of(Elf(lambda offset, size: content[offset : offset + size]))
+    except (ValueError, WstraceError):
+        return None
+    return replace(image, demangle=lambda name: name.removeprefix("__vdso_"))  # clock_gettime is the weak name
+
+
+def kernel_image(path: str = _KALLSYMS) -> Image | None:
+    """The functions of the kernel and its modules (`name [module]`); None where addresses are hidden."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES)
+        text = np.frombuffer(content, "u1")
+        # ADDRESS TYPE NAME[\t[MODULE]]
+        ends = np.flatnonzero(text == _NEWLINE)
+        starts = np.append(0, ends + 1)[: len(ends)]
+        starts = starts[ends - starts > 19]
+        starts = starts[(text[starts + 16] == _SPACE) & np.isin(text[starts + 17], _CODE)]
+        digits = np.lib.stride_tricks.sliding_window_view(text, 16)[starts].tobytes()
+        addresses = np.frombuffer(bytes.fromhex(digits.decode("ascii")), ">u8").astype("<u8")
+    except (OSError, ValueError):
+        return None
+    if not addresses[:64].any():
+        return None
+    order = np.argsort(addresses, kind="stable")
+    # of several names of an address the last one counts
+    order = order[np.append(addresses[order][1:] != addresses[order][:-1], True)]
+    symbols = np.zeros(len(order), SYMBOL)
+    symbols["start"], symbols["name"] = addresses[order], starts[order] + 19
+    symbols["end"] = np.append(symbols["start"][1:], UNKNOWN)
+    segments = np.array([(0, KERNEL_START, KERNEL_START, KERNEL_START)], SEGMENT)
+    return Image(segments, np.empty(0, SECTION), (), symbols, content.replace(b"\n", b"\0").replace(b"\t", b" "))
