@@ -13,11 +13,8 @@ import wstrace.plugins
 from wstrace.entry_points import EntryPoint, entry_points
 from wstrace.errors import UsageError, WstraceError
 from wstrace.hookspecs import Reference
-from wstrace.interfaces import Enricher
 from wstrace.plugins import Plugins
-from wstrace.schema import PAGE_FAULT
-from wstrace.session import Session
-from wstrace.testing import RecordingExporter, ScriptedSource, batch_of
+from wstrace.testing import RecordingExporter, ScriptedSource
 
 
 class OutputExporter(RecordingExporter):
@@ -110,37 +107,6 @@ def test_a_wrong_reference_costs_only_its_plugin(name, target, why, monkeypatch)
     assert found.exporters == {"recording": RecordingExporter}
     assert states(found) == {"good": "loaded", "referring": "failed"}
     assert why in next(p.error for p in found.found if p.name == "referring")
-
-
-def test_an_enricher_may_be_offered_by_reference(monkeypatch):
-    class Chunk(Enricher):
-        name = "chunk"
-
-        def enrich(self, batch):
-            yield batch.with_columns({"chunk": (batch["va"] >> 21).astype("<u4")})
-
-    monkeypatch.setattr(wstrace.plugins, "load", lambda target: Chunk)
-    offered = module(wstrace_enrichers=lambda: [Reference("chunk", "theirs:Chunk")])
-    found = plugins(monkeypatch, GOOD, Entry("chunks", offered))
-    source = ScriptedSource([batch_of(PAGE_FAULT, va=[1 << 21, 5 << 21])])
-    with Session(plugins=found, sources=[source]) as session:
-        session.wait(5)
-    assert [batch["chunk"].tolist() for batch in session.trace.batches()] == [[1, 5]]
-    assert session.info.notes == found.failures() == []
-
-
-def test_a_plugin_of_which_a_part_fails_says_so_in_each_trace(monkeypatch, caplog):
-    def enrichers():
-        return [Reference("chunk", "gone.for_good:Chunk")]
-
-    half = module(wstrace_sources=lambda: [ScriptedSource], wstrace_enrichers=enrichers)
-    found = plugins(monkeypatch, Entry("half", half))
-    said = "plugin 'half' failed: wstrace_enrichers: ModuleNotFoundError: No module named 'gone'"
-    for _ in range(2):
-        caplog.clear()
-        with Session(plugins=found, sources=[ScriptedSource([])], record=False) as session:
-            session.wait(5)
-        assert [record.getMessage() for record in caplog.records] == session.info.notes == [said]
 
 
 def test_built_ins_come_first_and_all_of_them_load():

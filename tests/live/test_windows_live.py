@@ -177,7 +177,8 @@ def test_children_are_followed(tmp_path):
 
 def test_the_commands_work(child):
     for words in (["ps"], ["snapshot", str(child.pid)], ["delta", str(child.pid), "--duration", "1s"],
-                  ["empty", str(child.pid), "--yes"], ["doctor"]):  # fmt: skip
+                  ["empty", str(child.pid), "--yes"], ["doctor"], ["snapshot", str(child.pid), "--sections"],
+                  ["wss", str(child.pid), "--for", "1s", "--by-emptying", "--yes"]):  # fmt: skip
         answer(*words)
 
 

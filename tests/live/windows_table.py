@@ -17,15 +17,8 @@ PAGE = HERE.parents[1] / "docs" / "compatibility.md"
 FILES = [HERE / "test_windows_assumptions.py", HERE / "test_windows_live.py"]
 
 
-def statements():
-    """(statement, names of the tests that settle it) of each row of the table."""
-    rows = (line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| "))
-    found = [(row[0], re.findall(r"`(test_\w+)`", row[-1])) for row in rows if len(row) == 3]
-    return [(statement, tests) for statement, tests in found if tests]
-
-
 class Outcomes:
-    """of: test -> (outcome, the first line of its reason)."""
+    """of: test -> its outcome, and the first line of its reason."""
 
     def __init__(self):
         self.of = {}
@@ -34,22 +27,19 @@ class Outcomes:
         if report.when == "call" or report.outcome != "passed":
             text = report.longreprtext.splitlines() or [""]
             why = next((line[1:].strip() for line in text if line.startswith("E ")), text[-1])
-            self.of[report.nodeid.rpartition("::")[2]] = report.outcome, why
+            self.of[report.nodeid.rpartition("::")[2]] = f"{report.outcome} {why}".replace("|", "/")
 
 
 def main(arguments):
-    outcomes = Outcomes()
+    outcomes, lines = Outcomes(), ["", "| statement | what came out |", "|---|---|"]
     code = pytest.main(["-q", *map(str, FILES), *arguments], plugins=[outcomes])
-    lines = ["", "| statement | outcome | |", "|---|---|---|"]
-    for statement, tests in statements():
-        found = [outcomes.of.get(test, ("not run", "")) for test in tests]
-        worst = next((one for one in found if one[0] != "passed"), found[0])
-        lines.append(f"| {statement} | {worst[0]} | {worst[1].replace('|', '/')} |")
-    text = "\n".join(lines)
-    print(text)
+    for row in PAGE.read_text("utf-8").splitlines():
+        if tests := re.findall(r"`(test_\w+)`", row):
+            lines.append(f"|{row.split('|')[1]}| {'; '.join(outcomes.of.get(test, 'not run') for test in tests)} |")
+    print(*lines, sep="\n")
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+            print(*lines, sep="\n", file=file)
     return code
 
 

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from kit.fake_windows import FakeAllocation, FakeWindows
+from kit.fake_windows import KERNEL_PC, FakeAllocation, FakeWindows
 
+from wstrace.batch import Dictionary
 from wstrace.interfaces import Place
 from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import paths
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.memory import Memory
+from wstrace_plugins.os.windows.memory import AddressSpace, Memory
 from wstrace_plugins.os.windows.paths import drive_path, is_remote, openable, utf16
 
 VOLUME = "\\Device\\HarddiskVolume9"
@@ -127,3 +128,23 @@ def test_only_an_image_has_a_known_offset():
 ])  # fmt: skip
 def test_another_machine_is_read_for_what_lies_on_one(path, remote):
     assert is_remote(path) is remote
+
+
+def test_addresses_of_the_kernel_are_not_queried():
+    """A record of kernel code has one, at each drain."""
+
+    class Counting(FakeWindows):
+        def __init__(self):
+            super().__init__()
+            self.queried = []
+
+        def VirtualQueryEx(self, handle, address, buffer, size):
+            self.queried.append(address)
+            return super().VirtualQueryEx(handle, address, buffer, size)
+
+    windows = Counting()
+    windows.process(7).allocations.append(FakeAllocation(0x10000, 0x10000))
+    with processes.opened(windows, 7, winapi.QUERY_RIGHTS) as handle:
+        space = AddressSpace(Memory(windows, handle), 7, Dictionary())
+        assert len(space.discover(np.array([0x10000, KERNEL_PC], "<u8"), 1)["start"]) == 1
+    assert 0 < max(windows.queried) < 1 << 63
