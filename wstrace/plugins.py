@@ -219,7 +219,7 @@ class Plugins:
         return found
 
     def failures(self, hook: str = "") -> list[str]:
-        """One line for each plugin that failed so far, in this hook or in any; its other hooks are in use."""
+        """One line for each plugin that failed so far, in this hook or in any."""
         return [
             f"plugin {plugin.name!r} failed: {plugin.error}"
             for plugin in self.found

@@ -83,6 +83,7 @@ def test_a_file_that_was_updated_since_is_not_believed(loaded, tmp_path):
         (b"", True),
         (rb"\\server\share\a.pdb", False),
         (b"//server/a.pdb", False),
+        (rb"\??\UNC\server\a.pdb", False),
     ],
 )
 def test_a_pdb_on_a_server_is_not_looked_for(pdb, asked, tmp_path, monkeypatch):

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace_plugins.os.pe import EXCEPTIONS, EXPORTS, Pe
-from wstrace_plugins.os.windows.paths import is_remote
 from wstrace_plugins.symbols import dbghelp
 from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image, ImageError, ImageFile, covering, demangle
 
@@ -44,10 +43,11 @@ def read_image(file: ImageFile) -> Image:
     segments = np.array([(0, pe.size, pe.base, pe.size)], SEGMENT)
     exported, export_names = _exports(pe)
     symbols = _with_ends(exported, rows, pe, _function_table(pe))
-    # dbghelp looks where the linker wrote the PDB, and would send our credentials to that server
-    safe = not is_remote(pe.pdb)
-    ask = partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)]) if safe else None
-    return Image(segments, rows, names, symbols, export_names, pe.build_id, readable, complete=False, ask=ask)
+    ask = partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)])
+    # dbghelp looks where the linker wrote the PDB too: a share (also `\??\UNC`) would get our credentials
+    elsewhere = pe.pdb.startswith(("\\", "/"))
+    return Image(segments, rows, names, symbols, export_names, pe.build_id, readable, complete=False,
+                 ask=None if elsewhere else ask)  # fmt: skip
 
 
 @lru_cache(maxsize=65_536)
