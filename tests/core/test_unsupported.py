@@ -52,3 +52,8 @@ def test_doctor_and_plugins_tell_it():
         done = python("from wstrace.cli import main; raise SystemExit(main(sys.argv[1:]))", word)
         assert done.returncode == 0, done.stderr
         assert "not on darwin" in done.stdout
+
+
+def test_a_python_of_32_bits_is_refused():
+    code = "sys.platform, sys.maxsize = 'linux', 2**31 - 1\nfrom wstrace_plugins.os import system\nsystem()"
+    assert "wstrace captures with a 64-bit Python" in python(code).stderr.splitlines()[-1]
