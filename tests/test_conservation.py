@@ -52,17 +52,8 @@ def snapshot(pid: int, t: int, parts: list[list[tuple[int, int, int]]], *, cut: 
         batch = batch_of(RESIDENT_PAGES, strings, start=[(m << 32) + i * (1 << 20) for i, m in enumerate(mapping)],
                          pages=pages, flags=flags, mapping=mapping, file=[FILES[m] for m in mapping],
                          kind=[1 if m % 2 else 2 for m in mapping])  # fmt: skip
-        header = {
-            "snap": t,
-            "part": number,
-            "last": number == len(parts) - 1,
-            "pid": pid,
-            "t": t,
-            "pages": int(batch["pages"].sum()),
-        }
-        found.append(
-            Batch(RESIDENT_PAGES, dict(batch.columns), strings=strings, snapshot=SnapshotPart.from_dict(header))
-        )
+        known = SnapshotPart(pid, t, number, number == len(parts) - 1, t, int(batch["pages"].sum()))
+        found.append(Batch(RESIDENT_PAGES, dict(batch.columns), strings=strings, snapshot=known))
     return found[:-1] if cut else found
 
 
@@ -199,8 +190,6 @@ def test_every_view_of_stacks_tells_all_faults_and_the_same_lines(tmp_path):
 
 def counted_by_otel(path: Path) -> tuple[int, int]:
     """(resident pages, faults) as the otel exporter counts a replay."""
-    from wstrace import open_trace
-
     with open_trace(str(path)) as opened:
         processes = Processes(Dictionary(), limit=1, modules=10)  # so that the second process counts under `other`
         for batch in opened.batches("page_fault"):

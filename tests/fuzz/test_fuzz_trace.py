@@ -1,6 +1,5 @@
 """The fuzzers' corpora, of traces and commands, are replayed always; --long looks for new inputs (atheris)."""
 
-import importlib.util
 import random
 import shutil
 import subprocess
@@ -8,20 +7,11 @@ import sys
 from pathlib import Path
 
 import fuzz_commands
+import fuzz_trace
 import pytest
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "corpus").iterdir())
-
-
-def fuzz_trace():
-    spec = importlib.util.spec_from_file_location("fuzz_trace", HERE / "fuzz_trace.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FUZZ = fuzz_trace()
 
 
 def test_the_corpus_has_every_kind_of_frame():
@@ -31,7 +21,7 @@ def test_the_corpus_has_every_kind_of_frame():
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
 def test_every_input_of_the_corpus_is_read_or_refused(path):
-    FUZZ.one(path.read_bytes())
+    fuzz_trace.one(path.read_bytes())
 
 
 def test_changed_inputs_of_the_corpus_are_read_or_refused():
@@ -46,7 +36,7 @@ def test_changed_inputs_of_the_corpus_are_read_or_refused():
             data[at : at + rng.choice((0, 1, 1, 8))] = rng.choice(
                 (bytes([rng.randrange(256)]), piece[begin : begin + 30], b"\xff" * 4, b"")
             )
-        FUZZ.one(bytes(data))
+        fuzz_trace.one(bytes(data))
 
 
 @pytest.mark.long

@@ -1,6 +1,8 @@
 """The programs that wstrace is tested against. Where one is absent the tests say so; WSTRACE_REQUIRE_PEERS=1 fails."""
 
+import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,32 +17,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
-@pytest.fixture(scope="session")
-def collector_binary():
-    """The built collector."""
-    import collector
+def built(module: str) -> Path:
+    """The path of what a module here builds with Go."""
     from built_with_go import NoGo
     from required import absent
 
     try:
-        return collector.binary()
+        return importlib.import_module(module).binary()
     except NoGo as why:
         absent(str(why))
         raise
+
+
+@pytest.fixture(scope="session")
+def collector_binary():
+    return built("collector")
 
 
 @pytest.fixture(scope="session")
 def versity_binary():
-    """The built S3 server."""
-    import versity_binary as program
-    from built_with_go import NoGo
-    from required import absent
-
-    try:
-        return program.binary()
-    except NoGo as why:
-        absent(str(why))
-        raise
+    return built("versity_binary")
 
 
 @pytest.fixture

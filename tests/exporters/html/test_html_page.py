@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from wstrace_exporters.console.commands.report import report
 
 SECOND = 1_000_000_000
 EVIL = "</script><script>document.title='owned'</script><!--\u2028\x1b[31m\u202e" + "n" * 3000
+READY = "document.documentElement?.dataset.ready === 'yes'"
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,16 @@ def page(browser, trace_file, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "r.html"
     reported = CliRunner().invoke(report, [trace_file, "--html", str(path)])
     assert reported.exit_code == 0, reported.output
-    browser.open(f"file://{path}", "document.documentElement?.dataset.ready === 'yes'")
+    browser.open(f"file://{path}", READY)
     return path
+
+
+def shown(browser: chromium.Chromium, script: Script, folder: Path) -> str:
+    """The trace of the script, whose report the browser shows."""
+    saved(script.trace(), trace := str(folder / "x.wst"))
+    assert CliRunner().invoke(report, [trace, "--html", str(folder / "r.html")]).exit_code == 0
+    browser.open(f"file://{folder / 'r.html'}", READY)
+    return trace
 
 
 def as_json(command, *words: str):
@@ -207,7 +217,7 @@ def test_two_runs_have_the_lines_and_the_table_of_diff_and_one_icicle(browser, t
     reported = CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html"), "--by", by])
     assert reported.exit_code == 0, reported.output
     assert CliRunner().invoke(diff, [*paths, "--html", str(tmp_path / "d.html")]).exit_code == 1, "the file exists"
-    browser.open(f"file://{tmp_path}/d.html", "document.documentElement?.dataset.ready === 'yes'")
+    browser.open(f"file://{tmp_path}/d.html", READY)
     found = as_json(diff, *paths, "--json", "--by", by)
     lines = browser.value("[...document.querySelectorAll('h1, header p')].map(line => line.textContent)")
     assert lines[:2] == [found["answer"], found["completeness"]]
@@ -233,9 +243,7 @@ def test_the_processes_and_what_was_copied_are_those_of_the_reports(browser, tmp
         script.fault(begin + SECOND + at * SECOND // 50, ANON + at * PAGE, lines[at % 14], pid=9, flags=FAULT_WRITE)
     script.snapshot(begin + 4 * SECOND, (ANON, 56, PAGE_EXCLUSIVE))
     script.snapshot(begin + 4 * SECOND + 1, (ANON, 56, PAGE_EXCLUSIVE), pid=9, number=1)
-    saved(script.trace(), trace := str(tmp_path / "x.wst"))
-    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
-    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    trace = shown(browser, script, tmp_path)
     rows = ("[...document.querySelectorAll('#copies tbody tr')].map(row =>"
             " [row.lastChild.textContent, Number(row.firstChild.dataset.value)])")  # fmt: skip
     all_ = dict(browser.value(rows))
@@ -260,9 +268,7 @@ def test_a_span_is_a_bar_under_the_timeline_and_chooses_its_time(browser, tmp_pa
     script.batches.append(batch_of(SPAN, script.strings, time_ns=times, end_ns=[begin + SECOND // 2, times[1] + 10**8],
                                    pid=7, tid=7, name=["load", EVIL], flags=[0, SPAN_OPEN], span_id=[1, 2],
                                    trace_high=0, trace_low=9))  # fmt: skip
-    saved(script.trace(), trace := str(tmp_path / "x.wst"))
-    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
-    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    trace = shown(browser, script, tmp_path)
     bars = browser.value("[...document.querySelectorAll('.span')].map(one => [one.title, one.style.top])")
     assert bars[0] == ["load: 0.4 s, thread 7", "0px"]
     assert bars[1][0].endswith("0.1 s, still open at the end, thread 7")
@@ -287,9 +293,7 @@ def test_what_is_resident_is_no_number_where_it_is_not_known(browser, tmp_path):
     script.batches.append(batch_of(SPAN, script.strings, time_ns=[begin, begin + 2 * SECOND], end_ns=ends, pid=7, tid=7,
                                    name=["load", "late"], flags=0, span_id=[1, 2], trace_high=0,
                                    trace_low=9))  # fmt: skip
-    saved(script.trace(), trace := str(tmp_path / "x.wst"))
-    assert CliRunner().invoke(report, [trace, "--html", str(tmp_path / "r.html")]).exit_code == 0
-    browser.open(f"file://{tmp_path / 'r.html'}", "document.documentElement?.dataset.ready === 'yes'")
+    shown(browser, script, tmp_path)
     assert browser.value("[...document.querySelectorAll('[data-choice]')].map(one => one.dataset.choice)") == [
         "brought", "from_disk"]  # fmt: skip
     cells = browser.value("[...document.querySelectorAll('#window tr:last-child td')].map(one => one.textContent)")
