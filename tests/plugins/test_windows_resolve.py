@@ -84,6 +84,78 @@ def test_a_launcher_in_a_venv_is_resolved_to_the_base_interpreter(folder):
     assert found.environment == {**os.environ, "__PYVENV_LAUNCHER__": str(python)}
 
 
+@pytest.mark.parametrize(("line", "options"), [
+    ('"{python}" -I -X utf8', ["-I", "-X", "utf8"]), ('{python} -W "ignore::x y"', ["-W", "ignore::x y"]),
+    ('"<launcher_dir>\\python.exe" -E', ["-E"]), ("<launcher_dir>\\python.exe", []), ("python.exe", []),
+])  # fmt: skip
+def test_a_shebang_may_have_options_and_be_relative_to_the_launcher(folder, line, options):
+    python = program(folder / "bin" / "python.exe")
+    tool = program(folder / "bin" / "tool.exe", launcher(line.format(python=python)))
+    assert resolve(["tool.exe", "a"])[:2] == (str(python), [str(python), *options, str(tool), "a"])
+
+
+@pytest.mark.parametrize(("shebang", "options"), [
+    ("#!{python}\n", []), ('#!"{python}" -s\r\n', ["-s"]), ("#!python.exe\n", []), ("", []),
+])  # fmt: skip
+def test_a_launcher_beside_its_script_is_resolved_to_the_scripts_interpreter(folder, shebang, options):
+    """setuptools' and conda's: a relative interpreter is in the folder above, which is Python's."""
+    python = program(folder / "python.exe")
+    program(folder / "bin" / "tool.exe")
+    script = program(folder / "bin" / "tool-script.py", (shebang.format(python=python) + "print(1)\n").encode())
+    assert resolve(["tool.exe", "a"])[:2] == (str(python), [str(python), *options, str(script), "a"])
+    script.write_text("#!/nowhere/python.exe\n")
+    assert resolve(["tool.exe", "a"])[:2] == (str(folder / "bin" / "tool.exe"), ["tool.exe", "a"])
+
+
+def chooser(path, answer, code=0):
+    """A python.exe that starts another one, as the Python Install Manager's."""
+    return program(path, f"#!/bin/sh\nprintf %s '{answer}'\nexit {code}\n".encode())
+
+
+posix = pytest.mark.skipif(os.name == "nt", reason="a shell script; in Wine see test_wine_launchers.py")
+
+
+@posix
+def test_a_python_that_starts_another_one_is_resolved_to_that_one(folder):
+    real = program(folder / "real" / "python.exe")
+    manager = chooser(folder / "bin" / "python.exe", real)
+    assert resolve(["python.exe", "app.py"])[:2] == (str(real), ["python.exe", "app.py"])
+    tool = program(folder / "bin" / "tool.exe", launcher(manager))
+    assert resolve(["tool.exe", "a"])[:2] == (str(real), [str(manager), str(tool), "a"])
+
+
+@posix
+def test_a_python_that_starts_that_of_a_venv_is_resolved_to_the_base(folder):
+    base = program(folder / "base" / "python.exe")
+    python = program(folder / "venv" / "Scripts" / "python.exe")
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
+    chooser(folder / "bin" / "python.exe", python)
+    found = resolve(["python.exe"])
+    assert found.path == str(base)
+    assert found.environment["__PYVENV_LAUNCHER__"] == str(python)
+
+
+@posix
+@pytest.mark.parametrize("case", ["library", "no answer", "fails", "itself", "nowhere", "a script that chooses"])
+def test_a_python_whose_answer_is_not_wanted_or_useless_is_started_as_it_is(folder, case):
+    real = program(folder / "real" / "python.exe")
+    asked = folder / "bin" / "python.exe"
+    answers = {"no answer": "", "itself": asked, "nowhere": folder / "nowhere.exe"}
+    chooser(asked, answers.get(case, real), code=case == "fails")
+    if case == "library":
+        program(asked.with_name("python3.dll"))
+    script = folder / "app.py"
+    script.write_text("#! /usr/bin/env python3.9\n" if case == "a script that chooses" else "print(1)\n")
+    assert resolve(["python.exe", "-u", str(script)])[:2] == (str(asked), ["python.exe", "-u", str(script)])
+
+
+@pytest.mark.parametrize("words", [["a\0b"], ["tool.exe", "a\0b"]])
+def test_a_word_with_a_nul_is_refused_with_the_cause(folder, words):
+    program(folder / "bin" / "tool.exe")
+    with pytest.raises(CannotExecute, match=r"'a\\x00b' has a NUL character"):
+        resolve(words)
+
+
 @pytest.mark.parametrize("content", [
     b"", b"MZ", b"PK\5\6", launcher("/nowhere/python.exe"), launcher("relative"), b"MZ#!x.exe\nPK\5\6" + b"\xff" * 18,
     launcher("x")[:-10],

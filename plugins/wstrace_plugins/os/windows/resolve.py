@@ -29,12 +29,14 @@ class Program(NamedTuple):
 
 
 def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
-    """The program of a command; for a script's launcher and a venv's python.exe, the interpreter that they would start.
+    """The program of a command; for a launcher and a venv's python.exe, the interpreter that they would start.
 
     command: the words of the command. elevated: whether to leave out the current folder, where anyone may have put a
     program, for a name without a path. Raises CommandNotFound: there is no such program. CannotExecute: the command is
     a script, not a program; the error says what to write instead.
     """
+    if cut := [word for word in command if "\0" in word]:
+        raise CannotExecute(f"{cut[0]!r} has a NUL character, which no command line can hold")
     path = next(_candidates(command[0], elevated=elevated), None)
     if path is None:
         here = next(_candidates(os.path.join(os.curdir, command[0]), elevated=False), None)
@@ -54,10 +56,12 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
             f"write the program first: wstrace run -- python {command[0]} ...",
         )
     arguments = list(command)
-    if interpreter := launchers.interpreter_of(path):
-        arguments = [interpreter, path, *command[1:]]
-        path = interpreter
-    if base := launchers.venv_base(path):
+    if words := launchers.script_of(path):
+        path, arguments = words[0], [*words, *command[1:]]
+    base = launchers.venv_base(path)
+    if not base and (chosen := launchers.chosen_by(path, arguments[1:])):
+        path, base = chosen, launchers.venv_base(chosen)
+    if base:
         return Program(base, arguments, {**os.environ, "__PYVENV_LAUNCHER__": os.path.abspath(path)})
     return Program(path, arguments, None)
 
