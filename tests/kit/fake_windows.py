@@ -150,6 +150,14 @@ class FakeWindows(FakeSystem):
         process = self._of(handle, winapi.SYNCHRONIZE)
         return 0 if process is not None and process.exited else 258
 
+    def WaitForMultipleObjects(self, count: int, handles: int, all_of_them: int, milliseconds: int) -> int:
+        """The first one that has exited, else 258, at once; WAIT_FAILED for none, too many, one without rights."""
+        assert (all_of_them, milliseconds) == (0, 0)
+        found = [self._of(int(handle), winapi.SYNCHRONIZE) for handle in at(handles, "<u8", count)] if count else []
+        if not 0 < count <= 64 or None in found:
+            return 0xFFFFFFFF
+        return next((n for n, process in enumerate(found) if process.exited), 258)
+
     def GetExitCodeProcess(self, handle: int, code: int) -> int:
         """259 (STILL_ACTIVE) while it runs."""
         process = self._of(handle, winapi.PROCESS_QUERY_INFORMATION)

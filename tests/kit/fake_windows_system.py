@@ -40,7 +40,9 @@ class FakeSystem:
         self.no_listing = False
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
         self.lost_messages = False  # a job's messages are not guaranteed
-        self.priorities = []
+        self._job_lists = {}
+        self.priorities, self.periods = [], []
+        self.timeBeginPeriod, self.timeEndPeriod = self.periods.append, self.periods.remove
         self._tokens = {}
         self._error = threading.local()
 

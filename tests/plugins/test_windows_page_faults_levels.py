@@ -113,7 +113,9 @@ def test_the_drains_own_thread_is_an_observer():
     source.start(Context(targets=(ScriptedTarget(),)))
     windows.processes[7].fault(EXE, HEAP, source._drainer._thread.native_id)
     windows.processes[7].fault(EXE, HEAP, 3)
+    assert windows.periods == [1]  # a finer timer
     found = list(source.drain(0.0)) + list(source.stop())
+    assert windows.periods == []
     assert (faults(found)["flags"] & FAULT_OBSERVER).astype(bool).tolist() == [True, False]
 
 

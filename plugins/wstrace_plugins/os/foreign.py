@@ -27,8 +27,10 @@ class Foreign:
         restype: Any,
         argtypes: Sequence[Any],
         check: Callable[..., Any] | None = None,
+        *,
+        short: bool = False,
     ) -> None:
-        self.file, self.name = library, name
+        self.file, self.name, self.short = library, name, short
         self._restype, self._argtypes, self._check = restype, tuple(argtypes), check
         self._function: Any = None
 
@@ -42,7 +44,8 @@ class Foreign:
         """The typed function. Raises Unavailable."""
         try:
             if self.file is not None and self.file.endswith(".dll"):
-                library: Any = ctypes.WinDLL(self.file, use_last_error=True)  # type: ignore[attr-defined, unused-ignore]
+                opened: Any = ctypes.PyDLL if self.short else ctypes.WinDLL  # type: ignore[attr-defined, unused-ignore]
+                library = opened(self.file, use_last_error=True)  # on x64 both have the one calling convention
             else:
                 library = ctypes.CDLL(self.file, use_errno=True)
             function = getattr(library, self.name)
@@ -56,13 +59,19 @@ class Foreign:
 
 
 def declare(
-    library: str | None, name: str, restype: Any, *argtypes: Any, check: Callable[..., Any] | None = None
+    library: str | None,
+    name: str,
+    restype: Any,
+    *argtypes: Any,
+    check: Callable[..., Any] | None = None,
+    short: bool = False,
 ) -> Foreign:
     """The function `name` of `library`, typed, opened on its first call.
 
     library: the file name of the library, or None for the process's C library. name: the system's own name of the
     function. restype: the ctypes type of its value. argtypes: the ctypes types of its arguments, with explicit widths.
-    check: an errcheck(result, function, arguments) of ctypes. Raises Unavailable: from the first call, when the library
-    or the function is missing.
+    check: an errcheck(result, function, arguments) of ctypes. short: whether its calls, into a .dll, take microseconds
+    and keep the GIL, which a computing thread gives back after a switch interval only. Raises Unavailable: from the
+    first call, when the library or the function is missing.
     """
-    return Foreign(library, name, restype, argtypes, check)
+    return Foreign(library, name, restype, argtypes, check, short=short)

@@ -64,12 +64,12 @@ INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
 InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
 #: The third argument is a pointer (PDWORD, in and out).
-GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p)
+GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p, short=True)
 QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
 QueryWorkingSetEx = declare("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
 EmptyWorkingSet = declare("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
 GetMappedFileNameW = declare("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
-GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32)
+GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32, short=True)
 
 # -- kernel32.dll -------------------------------------------------------------------------------------------------
 OpenProcess = declare("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
@@ -81,6 +81,10 @@ GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_vo
 GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
 NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
 WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+#: Its timeout is 0 here.
+WaitForMultipleObjects = declare(
+    "kernel32.dll", "WaitForMultipleObjects", c_uint32, c_uint32, c_void_p, c_int32, c_uint32, short=True
+)
 TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
 GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
 #: ProcessBasicInformation = 0; returns an NTSTATUS.
@@ -96,6 +100,8 @@ RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, 
 RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
 GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
 SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
+timeBeginPeriod = declare("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
+timeEndPeriod = declare("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
 QueryFullProcessImageNameW = declare(
     "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )
@@ -119,8 +125,10 @@ SetInformationJobObject = declare(
 CreateIoCompletionPort = declare(
     "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
 )
-#: For a job's message it returns the number of the message, the key of the port, and the pid.
-GetQueuedCompletionStatus = declare("kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32)
+#: For a job's message it returns the number of the message, the key of the port, and the pid. Its timeout is 0 here.
+GetQueuedCompletionStatus = declare(
+    "kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32, short=True
+)
 
 IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
 QueryInformationJobObject = declare(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ntpath
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ _STATUS_INFO_LENGTH_MISMATCH = 0xC000_0004
 _FIRST_BYTES, _MAX_BYTES = 1 << 19, 1 << 27
 #: The lowest address of the kernel, which has the upper half.
 KERNEL_BASE = 1 << 63
+_WAIT_TIMEOUT = 258
 #: The end of a life that has not ended, in units of 100 ns since 1601.
 FOREVER = 1 << 64
 
@@ -70,6 +71,12 @@ def build(api: WindowsApi) -> int:
 def exited(api: WindowsApi, handle: int, milliseconds: int = 0) -> bool:
     """Whether a process ends within `milliseconds`. The wait cannot be interrupted, so keep it short."""
     return int(api.WaitForSingleObject(handle, milliseconds)) == 0
+
+
+def any_exited(api: WindowsApi, handles: Sequence[int]) -> bool:
+    """Whether one of these processes has ended, or the system does not say, as of more than 64."""
+    array = np.array(handles, "<u8")
+    return int(api.WaitForMultipleObjects(len(array), array.ctypes.data, 0, 0)) != _WAIT_TIMEOUT
 
 
 def exit_code(api: WindowsApi, handle: int) -> int:

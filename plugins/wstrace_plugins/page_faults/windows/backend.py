@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
-_SWITCH_SECONDS = 0.0005  # in Python's default of 5 ms, a burst of faults can overflow a buffer several times
+#: In Python's default of 5 ms, a burst of faults can overflow a buffer several times. Below 1 ms, CPython on Windows
+#: does not wait at all: two threads take the GIL from each other at every call, and a drain takes 4 times as long.
+_SWITCH_SECONDS = 0.001
+_TIMER_MS = 1  # that 1 ms is not 15.6 ms, a tick of the system's timer
 
 
 class PageFaults(Source):
@@ -128,6 +131,7 @@ class PageFaults(Source):
         if all(target.pid != self.api.GetCurrentProcessId() for target in context.targets):
             self._interval = sys.getswitchinterval()  # of this process its threads' switches would be in the trace
             sys.setswitchinterval(min(self._interval, _SWITCH_SECONDS))
+            self.api.timeBeginPeriod(_TIMER_MS)
         if self.own_thread:
             context.register_own_thread(self._drainer.start())
         context.info.level = level
@@ -285,6 +289,7 @@ class PageFaults(Source):
                 sys.setswitchinterval(self._interval)
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
+                self.api.timeEndPeriod(_TIMER_MS)
         if self._late[0]:
             self._note(
                 f"{self._late[0]} children (of a launcher, or just quick) were met late: "

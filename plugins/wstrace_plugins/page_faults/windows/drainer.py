@@ -129,6 +129,7 @@ class Drainer:
             fullest = 0
             for process in list(self.processes.values()):
                 fullest = max(fullest, self._drain(process, window, due))
+            due = due and processes.any_exited(self._api, [process.handle for process in self.processes.values()])
             self.window = window[1]
             # the next pause: at the present rate, at most a quarter of the buffer fills
             if fullest > _FILL:
