@@ -42,8 +42,13 @@ GOLD("token") TOKEN_PRIVILEGES token = {1, {{{20, 0}, SE_PRIVILEGE_ENABLED}}};
 GOLD("pbi") PROCESS_BASIC_INFORMATION pbi = {.PebBaseAddress = P(0x7ffe1000), .UniqueProcessId = 42, .InheritedFromUniqueProcessId = 7};
 
 GOLD("spi") SYSTEM_PROCESS_INFORMATION spi = {
-    .NextEntryOffset = 0x180, .ImageName = {14, 16, P(0x12340)}, .UniqueProcessId = P(42),
+    .NextEntryOffset = 0x180, .CreateTime.QuadPart = 0x1dc00000, .ImageName = {14, 16, P(0x12340)}, .UniqueProcessId = P(42),
     .InheritedFromUniqueProcessId = P(7), .VirtualMemoryCounters = {.WorkingSetSize = 0x1000000}};
+
+GOLD("startup") STARTUPINFOEXW startup = {
+    .StartupInfo = {.cb = sizeof(STARTUPINFOEXW)}, .lpAttributeList = (LPPROC_THREAD_ATTRIBUTE_LIST)P(0x12340)};
+
+GOLD("created") PROCESS_INFORMATION created = {P(0x44), P(0x48), 42, 43};
 
 GOLD("version") OSVERSIONINFOW version = {
     .dwOSVersionInfoSize = sizeof(OSVERSIONINFOW), .dwMajorVersion = 10, .dwBuildNumber = 26100};

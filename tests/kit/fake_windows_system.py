@@ -8,17 +8,28 @@ from typing import Any
 import numpy as np
 
 from wstrace_plugins.os.windows import api as winapi
-from wstrace_plugins.os.windows.layouts import OSVERSIONINFOW, PROCESS_BASIC_INFORMATION, SYSTEM_PROCESS_INFORMATION
+from wstrace_plugins.os.windows.layouts import (
+    OSVERSIONINFOW,
+    PROCESS_BASIC_INFORMATION,
+    PROCESS_INFORMATION,
+    STARTUPINFOEXW,
+    SYSTEM_PROCESS_INFORMATION,
+)
 
-BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 0x800, 0x2000
+BREAKAWAY_OK, SILENT_BREAKAWAY_OK, KILL_ON_JOB_CLOSE = 0x800, 0x1000, 0x2000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FakeJob:
-    """A job object: its members, its limits, and the messages that its completion port holds."""
+    """A job object: its members with those of its child jobs, its limits, the messages that its completion port holds.
+
+    parent: the job that it is nested in. nests: whether it may be in others and have others in it (no UI limits).
+    """
 
     members: set[int] = field(default_factory=set)
     limits: int = 0
+    parent: "FakeJob | None" = None
+    nests: bool = True
     port: int = 0
     messages: list[tuple[int, int]] = field(default_factory=list)
 
@@ -39,6 +50,9 @@ class FakeSystem:
         self.jobs = {}
         self.no_listing = False
         self.no_jobs = False  # as on a machine whose own jobs let nobody in
+        self.no_job_lists = False  # as before Windows 10
+        self.missing = 0  # the error code of a program that cannot be started
+        self.created = []  # (path, command line, flags, environment)
         self.lost_messages = False  # a job's messages are not guaranteed
         self._job_lists = {}
         self.priorities, self.periods = [], []
@@ -111,7 +125,7 @@ class FakeSystem:
             text = place + layout.itemsize + 64  # a thread
             row = at(place, layout, 1)[0]
             row["UniqueProcessId"], row["InheritedFromUniqueProcessId"] = process.pid, process.parent
-            row["WorkingSetSize"] = len(process.working_set) * 4096
+            row["WorkingSetSize"], row["CreateTime"] = len(process.working_set) * 4096, process.created
             row["ImageNameLength"], row["ImageNameBuffer"] = 2 * len(process.name), text
             write_utf16(text, process.name, len(process.name))
             following = text + 2 * len(process.name)
@@ -145,10 +159,60 @@ class FakeSystem:
         return 1
 
     def AssignProcessToJobObject(self, job: int, process: int) -> int:
-        """The process is a member, and the first message."""
-        pid = self._held(process)[0]
-        self.jobs[job].members.add(pid)
-        self.jobs[job].messages.append((6, pid))
+        """The process is a member of the job and of those around it; 5 where they would form no hierarchy."""
+        return self._enters(self.jobs[job], self._held(process)[0]) or self._fail(winapi.ERROR_ACCESS_DENIED)
+
+    def _immediate(self, pid: int) -> FakeJob | None:
+        """The end of a process's job chain."""
+        own = [job for job in self.jobs.values() if pid in job.members]
+        return next((job for job in own if not any(other.parent is job for other in own)), None)
+
+    def _enters(self, job: FakeJob, pid: int) -> int:
+        """As the page of nested jobs: a child job has a subset of the processes of its parent job."""
+        now = self._immediate(pid)
+        if now is not None and now not in chain(job):
+            if job.members or job.parent is not None or not (job.nests and now.nests):
+                return 0
+            job.parent = now
+        for one in chain(job):
+            if pid not in one.members:
+                one.members.add(pid)
+                if not self.lost_messages:
+                    one.messages.append((6, pid))
+        return 1
+
+    def InitializeProcThreadAttributeList(self, attributes: int, count: int, flags: int, size: int) -> int:
+        """122 where the list is shorter than the 48 bytes that one attribute takes."""
+        return 1 if at(size, "<u8", 1)[0] >= 48 else self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
+
+    def UpdateProcThreadAttribute(
+        self, attributes: int, flags: int, which: int, value: int, size: int, old: None, returned: None
+    ) -> int:
+        """PROC_THREAD_ATTRIBUTE_JOB_LIST: ERROR_NOT_SUPPORTED before Windows 10."""
+        if self.no_job_lists:
+            return self._fail(50)
+        assert which == 0x2000D
+        self._job_lists[attributes] = at(value, "<u8", size // 8)
+        return 1
+
+    def CreateProcessW(
+        self, path: str, line: int, process: None, thread: None, inherit: int, flags: int, environment: int | None,
+        folder: None, startup: int, made: int,
+    ) -> int:  # fmt: skip
+        """Process 100, 101 ... of process 1, in its jobs and in those of the list, one after the other."""
+        if self.missing:
+            return self._fail(self.missing)
+        pid = 100 + len(self.created)
+        self.born(pid, 1, name=path.rpartition("\\")[2])
+        for handle in self._job_lists.get(int(at(startup, STARTUPINFOEXW, 1)["lpAttributeList"][0]), ()):
+            if not self._enters(self.jobs[int(handle)], pid):
+                self.dies(pid)
+                return self._fail(winapi.ERROR_ACCESS_DENIED)
+        self.created.append((path, read_utf16(line, 1), flags, read_utf16(environment, 2) if environment else ""))
+        self.handles.update({self.opened + 4: (pid, 0xFFFFFFFF), self.opened + 8: (pid, 0)})
+        row = at(made, PROCESS_INFORMATION, 1)
+        row["hProcess"], row["hThread"], row["dwProcessId"] = self.opened + 4, self.opened + 8, pid
+        self.opened += 8
         return 1
 
     def TerminateProcess(self, handle: int, code: int) -> int:
@@ -180,14 +244,23 @@ class FakeSystem:
                 return 1
         return self._fail(258)
 
-    def born(self, pid: int, parent: int, **attributes: Any) -> Any:
-        """A new process: its parent's jobs are its own, and tell of it."""
+    def born(self, pid: int, parent: int, *, breakaway: bool = False, **attributes: Any) -> Any:
+        """A new process: its parent's jobs are its own, and tell of it, but for those that it leaves.
+
+        As the page of nested jobs: if the immediate job allows breakaway, the child leaves it and each parent job up to
+        the first that does not. breakaway: whether it is created with CREATE_BREAKAWAY_FROM_JOB, which a job that does
+        not allow it refuses.
+        """
+        job = self._immediate(parent)
+        permits = BREAKAWAY_OK | SILENT_BREAKAWAY_OK
+        if breakaway and job is not None and not job.limits & permits:
+            raise PermissionError(f"CreateProcess of {pid}: ERROR_ACCESS_DENIED")
+        if breakaway or (job is not None and job.limits & SILENT_BREAKAWAY_OK):
+            while job is not None and job.limits & permits:
+                job = job.parent
         process = self.process(pid, parent=parent, **attributes)
-        for job in self.jobs.values():
-            if parent in job.members:
-                job.members.add(pid)
-                if not self.lost_messages:
-                    job.messages.append((6, pid))
+        if job is not None:
+            self._enters(job, pid)
         return process
 
     def dies(self, pid: int, code: int = 0) -> None:
@@ -240,6 +313,19 @@ class FakeSystem:
         """Whether it is switched on."""
         at(result, "<u4", 1)[0] = "SeDebugPrivilege" in self.privileges
         return 1
+
+
+def chain(job: FakeJob | None) -> list[FakeJob]:
+    """A job and its parent job chain."""
+    return [] if job is None else [job, *chain(job.parent)]
+
+
+def read_utf16(address: int, zeros: int) -> str:
+    """The text up to that many zeros in a row, without the last one."""
+    count = 0
+    while at(address + 2 * count, "<u2", zeros).any():
+        count += 1
+    return at(address, "<u2", count + zeros - 1).tobytes().decode("utf-16-le", "surrogatepass")
 
 
 def at(address: int, dtype: Any, count: int) -> Any:

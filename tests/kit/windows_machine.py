@@ -33,8 +33,17 @@ def machine(**options) -> FakeWindows:
 
 def job_of(windows, pid=7) -> Job:
     """A job in which that process is."""
-    with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
-        return Job(windows, pid, handle)
+    job = Job(windows)
+    try:
+        with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
+            for one in job.handles:
+                if not windows.AssignProcessToJobObject(one, handle):
+                    raise winapi.failed("AssignProcessToJobObject", windows.GetLastError())
+    except BaseException:
+        job.close()
+        raise
+    job.pid = pid
+    return job
 
 
 def traced(windows, *pids, launched=True, context=None, **options):

@@ -4,26 +4,96 @@ import contextlib
 
 import pytest
 from kit.fake_windows import FakeWindows
+from kit.fake_windows_system import FakeJob
 from kit.windows_machine import EXE, HEAP, job_of, machine, traced
 
 from wstrace.batch import Dictionary
-from wstrace.errors import Unavailable
+from wstrace.errors import CannotExecute, CommandNotFound, Unavailable
 from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.windows.backend import listing, mapped_file
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import token
 from wstrace_plugins.os.windows.backend import WindowsTarget
+from wstrace_plugins.os.windows.creation import create
+from wstrace_plugins.os.windows.resolve import Program
 from wstrace_plugins.working_set.windows.backend import Space
 from wstrace_plugins.working_set.working_set import read
 
+PROGRAM = Program("C:\\apps\\app.exe", ["app", "two words", 'a "quote"'], None)
+SUSPENDED = 0x4
 
-def test_the_trace_says_what_the_job_could_not_do():
-    target = ScriptedTarget(7, "app.exe")
-    target.unguarded = "why"
+
+def made(windows, program=PROGRAM, **options):
+    return create(windows, "app", program, **options)
+
+
+def test_a_process_is_in_its_jobs_when_it_comes_into_being(windows):
+    pid, handle, job, unguarded = made(windows)
+    assert (pid, unguarded) == (100, "")
+    ((path, line, flags, environment),) = windows.created
+    assert (path, line, environment) == ("C:\\apps\\app.exe", 'app "two words" "a \\"quote\\""', "")
+    assert flags & SUSPENDED
+    assert job.members() == [100]
+    assert not job.news()  # the process itself is no news
+    assert set(windows.handles) == {handle, *job._handles}
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_only_a_process_that_runs_outlives_its_tracer(windows, running):
+    job = made(windows)[2]
+    if running:
+        job.release()
+    job.close()  # as the system does it when the tracer is killed
+    assert windows.processes[100].exited is not running
+
+
+def test_the_environment_and_names_without_a_pair_are_passed_whole(windows):
+    made(windows, Program("C:\\a\ud800.exe", ["a\ud800"], {"A": "1", "ÄÖ": "x=\U0001f600"}))
+    assert windows.created[0][:2] == ("C:\\a\ud800.exe", "a\ud800")
+    assert windows.created[0][3] == "A=1\0ÄÖ=x=\U0001f600\0"
+
+
+@pytest.mark.parametrize(("setting", "value", "why"), [
+    ("no_job_lists", True, "UpdateProcThreadAttribute failed with 50 "),
+    ("no_jobs", True, "CreateJobObjectW failed with 5 "),
+    # a sandbox's job with UI limits, in which no other one may be nested
+    ("jobs", {9999: FakeJob(members={1}, nests=False)},
+     "CreateProcessW failed with 5 (ERROR_ACCESS_DENIED), as before Windows 10 or in a job that lets nobody"),
+])  # fmt: skip
+def test_a_system_that_refuses_the_jobs_gives_the_process_and_the_reason(windows, setting, value, why):
+    setattr(windows, setting, value)
+    pid, handle, job, unguarded = made(windows)
+    assert unguarded.startswith(why)
+    assert job is None
+    assert not windows.processes[pid].exited
+    assert [flags & SUSPENDED for *_, flags, _ in windows.created] == [SUSPENDED]
+    assert set(windows.handles) == {handle}
+
+
+def test_no_job_is_made_where_none_is_wanted(windows):
+    assert (*made(windows, unguarded="WSTRACE_JOB=no")[2:], windows.jobs) == (None, "WSTRACE_JOB=no", {})
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, CommandNotFound), (3, CommandNotFound), (740, CannotExecute)])
+@pytest.mark.parametrize("unguarded", ["", "WSTRACE_JOB=no"])
+def test_a_program_that_cannot_be_started_leaves_nothing_open(windows, code, error, unguarded):
+    windows.missing = code
+    with pytest.raises(error, match="'app'") as no:
+        made(windows, unguarded=unguarded)
+    assert no.type is error
+    assert ("elevated" in no.value.remedy) == (code == 740)
+    assert not windows.handles
+    assert windows.created == []
+
+
+@pytest.mark.parametrize(("launched", "why", "said"), [(True, "why", "why"), (False, "", "attached")])
+def test_the_trace_says_what_is_missed_without_a_job(launched, why, said):
+    target = ScriptedTarget(7, "app.exe", launched=launched)
+    target.unguarded = why
     source, context = traced(machine(), context=Context(targets=(target,)))
-    said = "app.exe (7) is in no job (why): its children are searched for, and short-lived ones are not found"
-    assert said in context.info.notes
+    assert f"app.exe (7) is in no job of wstrace ({said}): its children are found by a listing every 0 ms; " \
+           "shorter ones and what they start are not" in context.info.notes  # fmt: skip
     list(source.stop())
 
 

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from kit.fake_windows_system import BREAKAWAY_OK, KILL_ON_JOB_CLOSE, SILENT_BREAKAWAY_OK
 from kit.windows_machine import EXE, HEAP, faults, job_of, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
@@ -10,6 +11,7 @@ from wstrace.interfaces import Context
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.enricher import MappedFiles
 from wstrace_plugins.os.windows import api as winapi
+from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
 
 
@@ -39,6 +41,92 @@ def test_a_child_that_no_message_reported_is_found_in_the_jobs_list():
     list(source.drain(0.0))
     assert windows.processes[9].watched
     list(source.stop())
+
+
+def own_job(windows, flags):
+    """A job that a traced process makes for others or for itself."""
+    job = windows.CreateJobObjectW(None, None)
+    windows.jobs[job].limits = flags
+    return job
+
+
+def put(windows, job, pid):
+    with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
+        assert windows.AssignProcessToJobObject(job, handle)
+
+
+@pytest.mark.parametrize(("flags", "breakaway"), [(0, True), (SILENT_BREAKAWAY_OK | KILL_ON_JOB_CLOSE, False)])
+def test_children_of_what_a_launcher_starts_are_reported_however_short(flags, breakaway):
+    """`py`, `uv run`, pip's and the Install Manager's stubs: the interpreter is in a job that its children leave."""
+    windows, source, context = in_job()
+    windows.born(8, 7, created=200)
+    if flags:
+        put(windows, own_job(windows, flags), 8)
+    list(source.drain(0.0))
+    windows.born(9, 8, created=300, breakaway=breakaway)
+    windows.born(10, 9, created=310)
+    windows.dies(9)
+    list(source.drain(0.0))
+    assert windows.processes[10].watched
+    list(source.stop())
+    assert "1 children ended before they could be opened" in " ".join(context.info.notes)
+
+
+def test_children_of_node_are_reported_however_short():
+    """libuv puts itself into a job that every child leaves, and then that child into it."""
+    windows, source, context = in_job()
+    job = own_job(windows, SILENT_BREAKAWAY_OK | BREAKAWAY_OK | KILL_ON_JOB_CLOSE)
+    put(windows, job, 7)
+    for pid in (8, 9):
+        windows.born(pid, pid - 1, created=pid * 100)
+        put(windows, job, pid)
+    windows.dies(9)
+    list(source.drain(0.0))
+    assert windows.processes[8].watched
+    list(source.stop())
+    assert "1 children ended before they could be opened" in " ".join(context.info.notes)
+
+
+@pytest.mark.parametrize("way", ["attached", "in a job"])
+def test_processes_whose_parent_nobody_saw_are_counted_under_attach(way):
+    """An attached process starts a short one, which starts another one that stays: no listing shows whose it is."""
+    windows = machine()
+    windows.process(5, created=90)  # a service whose parent has ended long ago
+    targets = (JobTarget(windows) if way == "in a job" else ScriptedTarget(launched=False),)
+    source, context = traced(windows, context=Context(targets=targets))
+    list(source.drain(0.0))
+    windows.process(9, parent=8, created=300)
+    windows.process(10, parent=9, created=310)
+    windows.process(12, parent=7, created=320)
+    list(source.drain(0.0))
+    list(source.drain(0.0))
+    list(source.stop())
+    said = [note.partition(":")[0] for note in context.info.notes if "started them" in note or "in no job" in note]
+    missed = ["scripted (7) is in no job of wstrace (attached)",
+              "1 processes began during the trace, and who started them is not known"]  # fmt: skip
+    assert said == ([] if way == "in a job" else missed)
+    assert windows.processes[12].watched
+
+
+def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_children_are_found():
+    windows = machine()
+    source, context = traced(windows, launched=False)
+    windows.process(8, parent=7, created=200)
+    opening = windows.OpenProcess
+
+    def ended(rights, inherit, pid):
+        if pid == 8:
+            windows.processes.pop(8, None)
+            windows.process(9, parent=8, created=210)
+        return opening(rights, inherit, pid)
+
+    windows.OpenProcess = ended
+    list(source.drain(0.0))
+    windows.OpenProcess = opening
+    list(source.drain(0.0))
+    assert windows.processes[9].watched
+    list(source.stop())
+    assert "1 children ended before they could be opened: their faults are in no count" in context.info.notes
 
 
 def test_a_number_that_another_process_has_by_now_is_not_watched():
@@ -104,7 +192,7 @@ def test_a_machine_that_lets_nobody_into_a_job():
     windows = machine()
     windows.no_jobs = True
     with pytest.raises(Unavailable, match="CreateJobObjectW failed with 5"):
-        Job(windows, 7, 0)
+        Job(windows)
     assert not windows.handles
 
 

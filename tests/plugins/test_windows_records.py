@@ -72,7 +72,9 @@ def test_extended_attributes():
     ("mbi", layouts.MEMORY_BASIC_INFORMATION, (0x7FF10000, 0x7FF00000, 0x80, 0x3000, 0x1000, 0x20, 0x1000000)),
     ("pmc", layouts.PROCESS_MEMORY_COUNTERS, (72, 123456, 0x2000000, 0x1000000, 0x300000, 0x400000)),
     ("pbi", layouts.PROCESS_BASIC_INFORMATION, (0x7FFE1000, 42, 7)),
-    ("spi", layouts.SYSTEM_PROCESS_INFORMATION, (0x180, 14, 0x12340, 42, 7, 0x1000000)),
+    ("spi", layouts.SYSTEM_PROCESS_INFORMATION, (0x180, 0x1DC00000, 14, 0x12340, 42, 7, 0x1000000)),
+    ("startup", layouts.STARTUPINFOEXW, (112, 0x12340)),
+    ("created", layouts.PROCESS_INFORMATION, (0x44, 0x48, 42)),
 ])  # fmt: skip
 def test_a_structure_is_as_the_compiler_laid_it_out(name, layout, expected):
     assert golden(name, layout)[0].item() == expected

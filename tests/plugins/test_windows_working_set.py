@@ -230,7 +230,7 @@ def test_the_listing_has_processes_that_nobody_may_open():
     windows.process(4, name="", parent=7, denied=True).working_set = {0x1000: 4}
     windows.process(8, name="svchost.exe", denied=True).working_set = {0x1000: 4, 0x2000: 4}
     assert listed(windows) == [
-        (7, 0, "app.exe", 5 * PAGE), (4, 7, "pid 4", PAGE), (8, 0, "svchost.exe", 2 * PAGE)
+        (7, 0, "app.exe", 5 * PAGE, 100), (4, 7, "pid 4", PAGE, 100), (8, 0, "svchost.exe", 2 * PAGE, 100)
     ]  # fmt: skip
     windows.no_listing = True
     with pytest.raises(Unavailable, match="NtQuerySystemInformation failed with 317"):

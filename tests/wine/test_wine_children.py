@@ -23,10 +23,10 @@ PageFaults.listing_seconds = 1e9, 1e9
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
 
-def run_with(setup, path, *command):
-    """`wstrace run -o path -- command` after some lines of Python in the tracer."""
+def run_with(setup, path, *command, program=sys.executable):
+    """`wstrace run -o path -- program command` after some lines of Python in the tracer."""
     script = f"{setup}\nimport sys\nfrom wstrace.cli import main\nsys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", script, "run", "-o", str(path), "--", sys.executable, *command]
+    words = [sys.executable, "-c", script, "run", "-o", str(path), "--", program, *command]
     return subprocess.run(words, capture_output=True, timeout=60)
 
 
@@ -55,11 +55,11 @@ def test_a_child_is_followed_by_the_job_s_word_alone(tmp_path):
 
 
 def test_a_child_may_leave_its_parents_job(tmp_path):
-    """As it may where nobody traces; the listing by time finds it while it lives."""
+    """As it may where nobody traces; our outer job holds it, and reports it without a listing."""
     child = "import sys; sys.stdin = ['wait 20']; import fault_on_request, time; " \
             "time.sleep(0.3)"  # fmt: skip
     parent = f"import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], creationflags={BREAKAWAY})"
-    done = run_with("", tmp_path / "x.wst", "-c", parent, "-c", child)
+    done = run_with(NO_LISTING, tmp_path / "x.wst", "-c", parent, "-c", child)
     assert done.returncode == 0, done.stderr
     with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
         assert sum(len(batch) for batch in trace.batches("page_fault")) == 20

@@ -117,7 +117,6 @@ GetWriteWatch = declare(
 )
 QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
 
-AssignProcessToJobObject = declare("kernel32.dll", "AssignProcessToJobObject", c_int32, c_void_p, c_void_p)
 CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
 SetInformationJobObject = declare(
     "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
@@ -133,6 +132,16 @@ GetQueuedCompletionStatus = declare(
 IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
 QueryInformationJobObject = declare(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
+)
+
+CreateProcessW = declare(
+    "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, *[c_void_p] * 4
+)
+InitializeProcThreadAttributeList = declare(
+    "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
+)
+UpdateProcThreadAttribute = declare(
+    "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, *[c_size_t, c_void_p] * 2, c_void_p
 )
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
@@ -167,6 +176,13 @@ def failed(call: str, code: int, what: str = "") -> Unavailable:
     """
     why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
     return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
+
+
+def checked(api: WindowsApi, call: str, result: int | None) -> int:
+    """The result of a call. Raises Unavailable: it is 0, and the call has failed."""
+    if not result:
+        raise failed(call, api.GetLastError())
+    return result
 
 
 def open_process(api: WindowsApi, pid: int, rights: int) -> int:

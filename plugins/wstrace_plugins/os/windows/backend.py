@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import mmap
 import os
 import platform as machine
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from wstrace.errors import CannotExecute, CommandNotFound, TargetExited, Unavailable
+from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Platform, ProcessNow, Target, Usage
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows import token
+from wstrace_plugins.os.windows.creation import create
 from wstrace_plugins.os.windows.job import Job
-from wstrace_plugins.os.windows.resolve import Program, resolve
+from wstrace_plugins.os.windows.resolve import resolve
 
 ATTACH_RIGHTS = winapi.QUERY_RIGHTS | winapi.SYNCHRONIZE
 _SLICE_SECONDS = 0.2  # a wait cannot be interrupted, so it is split for Ctrl-C
-_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND, _ERROR_ELEVATION_REQUIRED = 2, 3, 740
 _SIGTERM_CODE = 1
-_CREATE_SUSPENDED = 0x4
 _EPOCH_SECONDS = 11_644_473_600  # from 1601 to 1970
 #: The environment variable that keeps the target out of a job with `no`, for some sandboxes and brokers.
 JOB_VARIABLE = "WSTRACE_JOB"
@@ -41,7 +37,7 @@ class WindowsTarget(Target):
         self.pid, self.name, self.launched = pid, name, launched
         #: The job that reports its children; None for an attached process, or when Windows refuses the job.
         self.job: Job | None = None
-        #: Why Windows refused it a job; "" if it did not.
+        #: Why a launched process is in no job; "" if it is in one.
         self.unguarded = ""
         self.exit_code: int | None = None
         self._handle, self._suspended = handle, launched
@@ -112,25 +108,19 @@ class WindowsPlatform(Platform):
         return token.elevated(winapi)
 
     def launch(self, command: Sequence[str], *, user: str | None = None) -> Target:
-        """Creates a process, suspended, and puts it into a job that reports its children; `resolve` finds the program.
+        """Creates a process, suspended, in a job that reports its children; `resolve` finds the program.
 
-        A tracer that is killed between these two leaves the process suspended.
         Raises CommandNotFound: there is no such program; CannotExecute: Windows refuses to execute it; Unavailable:
         `user` is given, which Windows does not support here.
         """
         if user is not None:
             raise Unavailable("wstrace launches as another user on POSIX systems only", "use runas or psexec for it")
         program = resolve(command, elevated=self.is_administrator())
-        pid, handle = _created(command[0], program)
+        wanted = os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0")
+        unguarded = "" if wanted else f"{JOB_VARIABLE}=no"
+        pid, handle, job, unguarded = create(winapi, command[0], program, unguarded=unguarded)
         target = WindowsTarget(pid, os.path.basename(command[0]), handle, launched=True)
-        try:
-            if os.environ.get(JOB_VARIABLE, "").lower() not in ("no", "off", "false", "0"):
-                target.job = Job(winapi, pid, handle)
-        except Unavailable as refused:  # it is in a job that forbids others in it
-            target.unguarded = str(refused)
-        except BaseException:
-            target.close()
-            raise
+        target.job, target.unguarded = job, unguarded
         return target
 
     def attach(self, pid: int) -> Target:
@@ -195,29 +185,3 @@ class WindowsPlatform(Platform):
 def platform() -> Platform:
     """The Platform of Windows."""
     return WindowsPlatform()
-
-
-def _created(command: str, program: Program) -> tuple[int, int]:
-    """The pid of a suspended process without inherited handles, and a handle with all rights on it.
-
-    Raises CommandNotFound, CannotExecute: Windows refuses the program.
-    """
-    calls: Any = importlib.import_module("_winapi")  # as subprocess does it, which closes the handle on its own
-    startup: Any = subprocess
-    line = subprocess.list2cmdline(program.arguments)
-    try:
-        handle, thread, pid, _ = calls.CreateProcess(
-            program.path, line, None, None, False, _CREATE_SUSPENDED, program.environment, None, startup.STARTUPINFO()
-        )
-    except OSError as error:
-        raise _refused(command, getattr(error, "winerror", 0)) from None
-    calls.CloseHandle(thread)
-    return pid, handle
-
-
-def _refused(command: str, code: int) -> CommandNotFound | CannotExecute:
-    """The error for a command that Windows does not start."""
-    if code in (_ERROR_FILE_NOT_FOUND, _ERROR_PATH_NOT_FOUND):
-        return CommandNotFound(f"there is no command {command!r}", "give its path, or look at PATHEXT and PATH")
-    remedy = "run wstrace in an elevated terminal" if code == _ERROR_ELEVATION_REQUIRED else ""
-    return CannotExecute(f"{command!r} cannot be executed: {winapi.meaning(code)} ({code})", remedy)

@@ -57,6 +57,7 @@ PROCESS_MEMORY_COUNTERS = _layout(
 SYSTEM_PROCESS_INFORMATION = _layout(
     [
         ("NextEntryOffset", "<u4", 0),
+        ("CreateTime", "<u8", 32),
         ("ImageNameLength", "<u2", 56),
         ("ImageNameBuffer", "P", 64),
         ("UniqueProcessId", "P", 80),
@@ -71,6 +72,10 @@ PROCESS_BASIC_INFORMATION = _layout(
     [("PebBaseAddress", "P", 8), ("UniqueProcessId", "P", 32), ("InheritedFromUniqueProcessId", "P", 40)], 48
 )
 """NtQueryInformationProcess, class 0 (winternl.h, where the parent's pid is the last Reserved member)."""
+
+STARTUPINFOEXW = _layout([("cb", "<u4", 0), ("lpAttributeList", "P", 104)], 112)
+
+PROCESS_INFORMATION = _layout([("hProcess", "P", 0), ("hThread", "P", 8), ("dwProcessId", "<u4", 16)], 24)
 
 OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<u4"), ("dwMinorVersion", "<u4"),
                            ("dwBuildNumber", "<u4"), ("dwPlatformId", "<u4"), ("szCSDVersion", "V256")])  # fmt: skip

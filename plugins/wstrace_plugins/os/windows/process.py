@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wstrace.errors import TargetExited, Unavailable
+from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi, declare
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
@@ -101,12 +101,13 @@ def name(api: WindowsApi, handle: int, pid: int) -> str:
 
 
 class Listed(NamedTuple):
-    """A process: its pid, its parent's pid, which may have been reused, its name, and its working set in bytes."""
+    """A process; its parent's pid may have been reused. resident: bytes. created: in units of 100 ns since 1601."""
 
     pid: int
     parent: int
     name: str
     resident: int
+    created: int
 
 
 def listed(api: WindowsApi) -> list[Listed]:
@@ -125,50 +126,44 @@ def listed(api: WindowsApi) -> list[Listed]:
 def _entries(buffer: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[Listed]:
     layout, at, base = SYSTEM_PROCESS_INFORMATION, 0, buffer.ctypes.data
     while at + layout.itemsize <= len(buffer):
-        following, length, name_at, pid, parent, resident = buffer[at : at + layout.itemsize].view(layout)[0].item()
+        row = buffer[at : at + layout.itemsize].view(layout)[0].item()
+        following, created, length, name_at, pid, parent, resident = row
         start = name_at - base
         named = length and start >= 0 and start + length <= len(buffer)
         if pid:
-            yield Listed(pid, parent, utf16(buffer[start : start + length]) if named else f"pid {pid}", resident)
+            name = utf16(buffer[start : start + length]) if named else f"pid {pid}"
+            yield Listed(pid, parent, name, resident, created)
         if not following:
             return
         at += following
 
 
 def descendants(
-    api: WindowsApi, present: Iterable[Listed], lives: Iterable[tuple[int, int, int]], known: Container[int] = ()
-) -> list[tuple[int, int, int]]:
-    """(pid, parent's pid, creation time, 0 = not known) of all present descendants of processes, parents first.
+    present: Iterable[Listed], lives: Iterable[tuple[int, int, int]], known: Container[int] = ()
+) -> list[Listed]:
+    """All present descendants of processes, parents first.
 
     A pid may be reused, so a process that was created outside of its parent's life is the child of another one.
     present: the listing of all processes. lives: (pid, created, ended) of the processes, in units of 100 ns since 1601.
     known: pids that are left out.
     """
-    children: dict[int, list[int]] = {}
-    for pid, parent, *_ in present:
-        if pid != parent:
-            children.setdefault(parent, []).append(pid)
-    families, found = list(lives), {}
+    children: dict[int, list[Listed]] = {}
+    for one in present:
+        if one.pid != one.parent:
+            children.setdefault(one.parent, []).append(one)
+    families, found = list(lives), dict[int, Listed]()
     for parent, first, last in families:  # grows in the loop by the children that are found
-        for pid in children.get(parent, ()):
-            if pid in known or pid in found:
-                continue
-            try:
-                born = created(api, pid)
-            except TargetExited:
-                continue
-            except Unavailable:
-                born = 0
-            if not born or first <= born <= last:
-                found[pid] = pid, parent, born
-                families.append((pid, born, FOREVER))
+        for one in children.get(parent, ()):
+            if one.pid not in known and one.pid not in found and first <= one.created <= last:
+                found[one.pid] = one
+                families.append((one.pid, one.created, FOREVER))
     return list(found.values())
 
 
 def born_since(api: WindowsApi, pid: int) -> list[int]:
     """The pids of all present descendants of a process. Raises TargetExited, Unavailable."""
     life = pid, created(api, pid), FOREVER
-    return [child for child, *_ in descendants(api, listed(api), [life])]
+    return [child.pid for child in descendants(listed(api), [life])]
 
 
 @contextmanager

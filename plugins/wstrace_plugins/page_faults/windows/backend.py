@@ -137,10 +137,12 @@ class PageFaults(Source):
         context.info.level = level
         if level.name != "full":
             self._note(level.why)
-        for target in context.targets:
-            if refused := getattr(target, "unguarded", ""):  # as WindowsTarget says
-                self._note(f"{target.name} ({target.pid}) is in no job ({refused}): its children are searched for, "
-                           "and short-lived ones are not found")  # fmt: skip
+        self._jobless = [target for target in context.targets if self._follows and not getattr(target, "job", None)]
+        for target in self._jobless:
+            why = getattr(target, "unguarded", "") or "attached"  # as WindowsTarget says
+            self._note(f"{target.name} ({target.pid}) is in no job of wstrace ({why}): its children are found by a "
+                       f"listing every {self.listing_seconds[0] * 1000:.0f} ms; shorter ones and what they start are "
+                       "not")  # fmt: skip
         if any(not target.launched for target in context.targets):
             self._note("the watch of an attached process stays on until it exits: Windows cannot turn it off")
 
@@ -287,9 +289,9 @@ class PageFaults(Source):
             self._processes.clear()
             if self._interval:
                 sys.setswitchinterval(self._interval)
+                self.api.timeEndPeriod(_TIMER_MS)
         if self._hidden:
             self._note(f"{self._hidden} faults of instructions in the kernel (hidden by kernel=no)")
-                self.api.timeEndPeriod(_TIMER_MS)
         if self._late[0]:
             self._note(
                 f"{self._late[0]} children (of a launcher, or just quick) were met late: "
@@ -298,6 +300,11 @@ class PageFaults(Source):
         self._few.end()
         if unseen := self._drainer.unseen:
             self._note(f"{unseen} children ended before they could be opened: their faults are in no count")
+        if self._jobless and self._drainer.orphans:
+            self._note(
+                f"{len(self._drainer.orphans)} processes began during the trace, and who started them is not known: "
+                "each may be a descendant that is not traced"
+            )
         return batches
 
     @property

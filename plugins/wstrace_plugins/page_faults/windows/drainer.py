@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.job import Job
-from wstrace_plugins.os.windows.process import FOREVER
+from wstrace_plugins.os.windows.process import FOREVER, Listed
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch
 
 FASTEST_SECONDS = 0.001
@@ -60,6 +60,7 @@ class Drainer:
         processes: pid -> each watched process. new: those that nobody has introduced yet.
         refused: the pids of children that cannot be traced, with the reason, since this was read last.
         unseen: the number of children that had ended before they could be opened.
+        orphans: (pid, created) of processes that began after the first listing, of a parent that is not known.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Drainer:
         self.new: list[Watch] = []
         self.refused: list[tuple[int, str]] = []
         self.unseen = 0
+        self.orphans: set[tuple[int, int]] = set()
+        self._youngest = 0  # when the last process of the first listing was created
         self.pause = FASTEST_SECONDS
         self.window = now_ns()
         self._exits_read = 0
@@ -126,10 +129,10 @@ class Drainer:
             if self._records >= _MAX_RECORDS and not due:
                 return
             self._exits_read = window[1] if due else self._exits_read
+            due = due and processes.any_exited(self._api, [process.handle for process in self.processes.values()])
             fullest = 0
             for process in list(self.processes.values()):
                 fullest = max(fullest, self._drain(process, window, due))
-            due = due and processes.any_exited(self._api, [process.handle for process in self.processes.values()])
             self.window = window[1]
             # the next pause: at the present rate, at most a quarter of the buffer fills
             if fullest > _FILL:
@@ -209,11 +212,26 @@ class Drainer:
             if pid not in present:
                 self._strangers.pop(pid, None)
         lives = [(pid, created, FOREVER) for pid, created in {**self._strangers, **self._living}.items()]
-        found = processes.descendants(self._api, present.values(), [*lives, *self._ended], known=self._living)
-        for pid, parent, created in found:
+        found = processes.descendants(present.values(), [*lives, *self._ended], known=self._living)
+        gone = {(pid, created) for pid, created, _ in self._ended}
+        for one in found:
             with self._lock:
-                if pid not in self.processes and self._strangers.get(pid) != created:
-                    self._meet(pid, parent, created=created)
+                refused = self._strangers.get(one.pid, -1) in (0, one.created)
+                if one.pid in self.processes or refused or (one.pid, one.created) in gone:
+                    continue
+                if not self._meet(one.pid, one.parent, created=one.created):
+                    self.unseen += 1
+                    self._ended.append((one.pid, one.created, FOREVER))
+        self._count_orphans(present)
+
+    def _count_orphans(self, present: Mapping[int, Listed]) -> None:
+        """Notes the processes whose parent nobody saw, as it may have been a descendant between two listings."""
+        self._youngest = self._youngest or max((one.created for one in present.values()), default=0)
+        for one in present.values():
+            parent = present.get(one.parent)
+            known = one.pid in {**self._strangers, **self._living} or (parent and parent.created <= one.created)
+            if one.created > self._youngest and not known and len(self.orphans) < _MAX_ENDED:
+                self.orphans.add((one.pid, one.created))
 
     def _meet(self, pid: int, parent: int | None, *, created: int = 0, job: Job | None = None) -> bool:
         """Begins to watch a child; False if it has ended. The caller holds the lock."""

@@ -70,9 +70,9 @@ def descendants(pid: int) -> list[int]:
 
 def listed() -> Iterator[tuple[int, int, str, str, int]]:
     """Every process with a working set; a parent's pid may have been reused; users are not named here."""
-    for pid, parent, name, resident in processes.listed(winapi):
-        if resident:
-            yield pid, parent, name, "", resident
+    for one in processes.listed(winapi):
+        if one.resident:
+            yield one.pid, one.parent, one.name, "", one.resident
 
 
 def size(pid: int) -> tuple[int, int]:
