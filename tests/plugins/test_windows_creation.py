@@ -36,6 +36,8 @@ def test_a_process_is_in_its_jobs_when_it_comes_into_being(windows):
     assert flags & SUSPENDED
     assert job.members() == [100]
     assert not job.news()  # the process itself is no news
+    windows.born(101, 100, breakaway=True)
+    assert job.news() == [101]
     assert set(windows.handles) == {handle, *job._handles}
 
 

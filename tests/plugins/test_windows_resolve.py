@@ -141,7 +141,7 @@ def test_a_python_whose_answer_is_not_wanted_or_useless_is_started_as_it_is(fold
     real = program(folder / "real" / "python.exe")
     asked = folder / "bin" / "python.exe"
     answers = {"no answer": "", "itself": asked, "nowhere": folder / "nowhere.exe"}
-    chooser(asked, answers.get(case, real), code=case == "fails")
+    chooser(asked, answers.get(case, real), code=int(case == "fails"))
     if case == "library":
         program(asked.with_name("python3.dll"))
     script = folder / "app.py"
