@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
 #: In Python's default of 5 ms, a burst of faults can overflow a buffer several times. Below 1 ms, CPython on Windows
-#: does not wait at all: two threads take the GIL from each other at every call, and a drain takes 4 times as long.
+#: does not wait at all: two threads take the GIL from each other at every call, and a drain takes 6 times as long.
 _SWITCH_SECONDS = 0.001
 _TIMER_MS = 1  # that 1 ms is not 15.6 ms, a tick of the system's timer
 
