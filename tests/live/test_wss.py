@@ -298,7 +298,7 @@ while True:
         grouped = answer("delta", target.pid, "--duration", "1s")
         lines = answer("delta", target.pid, "--duration", "1s", "--addresses", "--top", 30)
         target.kill()
-    if "its page faults are not shown" in grouped or "fault" not in grouped.splitlines()[-1]:
+    if "its page faults are not shown" in grouped or "fault" not in grouped.splitlines()[0]:
         pytest.skip("no page faults here")
     head = next(n for n, line in enumerate(grouped.splitlines()) if line.split()[:1] == ["faults"])
     table = grouped.splitlines()[head:]
@@ -306,5 +306,5 @@ while True:
     count, row = table[1].split(maxsplit=1)
     assert int(count.replace(",", "")) >= 400
     assert row.startswith("[anon]  by  ")
-    assert table.index("") <= 22
+    assert len(table) <= 22
     assert len([line for line in lines.splitlines() if " via " in line]) >= 30

@@ -10,7 +10,7 @@ import click
 import pytest
 from kit.blame_scripted import ANON, APP, PAGE, Script, saved
 
-from wstrace.terminal import Output, width_of
+from wstrace.terminal import Bar, Column, Output, TextTable, width_of
 from wstrace.trace_info import Level
 from wstrace_exporters.console.console import Console
 
@@ -51,7 +51,9 @@ def test_names_from_outside_only_print(kit, tmp_path):
 def test_every_encoding_takes_the_report(kit, tmp_path, encoding):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
     text = shown(kit, tmp_path, "\u65e5\u672c-\u00e9", stream)
-    assert ("\u2588" if encoding == "utf-16" else "######") in text
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    Output(stream).show(TextTable([Column("", "bar")], [[Bar(1, 1)]]))
+    assert stream.buffer.getvalue().decode(encoding) == ("\u2588" if encoding == "utf-16" else "#") * 14 + "\n"
     assert ("\u65e5\u672c-\u00e9" if encoding == "utf-16" else "\\u65e5\\u672c-") in text
 
 

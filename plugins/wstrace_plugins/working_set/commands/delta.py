@@ -79,8 +79,8 @@ def delta(pid: int, duration: float | None, addresses: bool, top: int | None, as
         TextTable.of(heads, sizes, shown),
         _address_table(lines, top) if addresses else _function_table(lines, shown),
     ]
-    parts = [part for table in tables if table.rows for part in (table, "")]
-    Output.standard("stdout").show(*parts, _sentence(d, facts))
+    parts = [part for table in tables if table.rows for part in ("", table)]
+    Output.standard("stdout").show(_sentence(d, facts), *parts)
     if session is None:
         click.echo(f"wstrace: its page faults are not shown: {printable(refused)}", err=True)
 
@@ -145,7 +145,7 @@ def _address_table(lines: list[Line], top: int | None) -> TextTable:
 
 
 def _sentence(d: Delta, facts: dict[str, Any]) -> str:
-    """The line with the sums."""
+    """The first line: the sums."""
     words = [f"process {facts['pid']} {facts['name']}: {d.seconds:.1f} s"]
     if "minor" in facts:
         words.append(f"{plural(facts['minor'] + facts['major'], 'fault')}, {facts['major']:,} from disk")
