@@ -31,14 +31,16 @@ def show(lines: Sequence[str | TextTable], *, everything: bool, by: str = ", --b
 def parts(
     report: Report, top: int = 10, *, everything: bool = False, output: Output | None = None
 ) -> list[str | TextTable]:
-    """The lines of a report, and its table; everything: with all columns, and notes of what is no loss.
+    """The lines of a report, and its table; everything: with all columns, and on a terminal notes of what is no loss.
 
     output: where this goes, so that it fits; None = stdout.
     """
-    notes = [note for note in report.notes if everything or not note.startswith("note ")]
+    output = output or Output.standard("stdout")
+    short = output.terminal and not everything
+    notes = [note for note in report.notes if not (short and note.startswith("note "))]
     found = [report.answer, *(line for line in (report.completeness, *notes) if line)]
     if not everything:
-        top = (output or Output.standard("stdout")).rows_beside(found, top)
+        top = output.rows_beside(found, top)
     return [*found, "", table(report, top, everything=everything)] if report.rows else [*found]
 
 
