@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -90,3 +92,19 @@ def test_a_system_that_tracks_nothing_is_found_out(windows):
     windows.GetWriteWatch = silent
     with pytest.raises(Unavailable, match="did not see a write of its own"):
         Watcher(api=windows)
+
+
+def test_memory_is_not_freed_at_the_interpreters_exit():
+    """Arrays over it, and threads that write to it, live longer than the finalizers."""
+    script = """
+import atexit
+kept = []
+atexit.register(lambda: print(len(kept[0]._memory)))  # runs after the finalizers, which register themselves later
+from kit.fake_windows import FakeWindows
+from wstrace_plugins.write_watch.windows.backend import allocate
+kept += FakeWindows(), 0
+kept[1] = allocate(4096, kept[0])
+"""
+    code = f"import sys; sys.path[:0] = {sys.path!r}\n{script}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
