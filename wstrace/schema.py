@@ -178,6 +178,7 @@ PAGE_FAULT = Schema(
         Column("weight", "u32", "count", "recorded faults of its thread that its native stack stands for"),
         Column("sampled", "u32", "count", "one out of so many faults was recorded then; absent = each was"),
         Column("cgroup", "u32", "str", "path of its thread's control group at that time, 0 = not known"),
+        Column("page_size", "u32", "count", "of va's page-table entry behind the fault, 0 = not known", unit="bytes"),
     ),
     always=frozenset(("pid", "tid", "pc", "va", "flags")),
     about="page faults as the kernel recorded them",

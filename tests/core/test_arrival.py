@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kit.blame_histories import history, owned, pages_of
-from kit.slow_memory import LOSSES, PAGES, Event, Memory
+from kit.blame_histories import history, owned
+from kit.slow_memory import HUGE, LOSSES, PAGES, Event, Memory
 
 from wstrace.schema import (
     FAULT_ACCESS_KNOWN,
     FAULT_MAJOR,
     FAULT_WRITE,
     KIND_FILE,
+    LOSS_DISCARDED,
     LOSS_FORKED,
     LOSS_LAZILY_FREED,
     LOSS_MOVED,
@@ -23,7 +24,7 @@ PIDS = 4
 def events() -> st.SearchStrategy[list[Event]]:
     pid, page = st.integers(0, PIDS - 1), st.integers(0, PAGES - 1)
     span = st.tuples(page, st.integers(1, 5)).map(lambda one: (one[0], min(one[0] + one[1], PAGES)))
-    fault = st.builds(lambda p, a: Event(0, p, a, a + 1), pid, page)
+    fault = st.builds(lambda p, a, n: Event(0, p, a, a + n), pid, page, st.sampled_from([1, 1, 1, HUGE]))
     loss = st.builds(lambda what, p, s: Event(what, p, *s), st.sampled_from(LOSSES), pid, span)
     fork = st.builds(lambda p, other: Event(LOSS_FORKED, p, other=other), pid, pid).filter(lambda e: e.pid != e.other)
     move = st.builds(lambda p, s, to: Event(LOSS_MOVED, p, *s, to=to), pid, span, page).filter(
@@ -38,7 +39,8 @@ def events() -> st.SearchStrategy[list[Event]]:
 @example([Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(0, 2, 3, 4), Event(0, 1, 3, 4)])
 @example([Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(LOSS_LAZILY_FREED, 1, 3, 4), Event(0, 1, 3, 4)])
 def test_owners_and_copies_are_those_of_an_obvious_model(all_events):
-    model, fast = Memory().run(all_events), history(all_events)
+    model = Memory().run(all_events)
+    fast = history(all_events, huge=model.huge, span=HUGE.bit_length() - 1)
     for pid in range(PIDS):
         known = model.bringers(pid)
         found = owned(fast, pid, sorted(known))
@@ -76,17 +78,27 @@ def test_a_page_of_a_file_comes_with_the_earliest_fault_in_its_window_then_in_it
     assert found == ({} if owner is None else {page: (owner if page < 32 else 0, True)})
 
 
-def test_a_page_of_a_huge_page_is_its_faults_and_after_a_fork_also_where_it_was_split():
-    of = history([Event(0, 1, 3, 4)])
-    assert owned(of, 1, [3, 9], huge=True) == {3: (0, False), 9: (0, False)}
-    assert owned(of, 1, [9]) == {}
-    several = history([Event(0, 1, 3, 4), Event(0, 1, 5, 6)])
-    assert owned(several, 1, [9], huge=True) == {}, "put together by the kernel"
-    fork = [Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(0, 2, 5, 6)]
-    assert owned(history(fork), 2, [3, 5, 9]) == {3: (0, False), 5: (2, False), 9: (0, True)}
-    assert owned(history(fork), 1, [3, 9]) == {3: (0, False), 9: (0, True)}
-    assert len(history(fork, seen=[pages_of(1, [9], 15)]).copies.faults) == 1
-    assert history(fork).unproven == 1
+def test_a_page_of_a_huge_page_is_its_faults_also_where_it_was_split():
+    one = Event(0, 1, 3, 4)
+    assert owned(history([one], huge={0}), 1, [3, 9, 511, 512]) == {3: (0, False), 9: (0, False), 511: (0, False)}
+    assert owned(history([one]), 1, [9]) == {}, "a base page"
+    split = [one, Event(LOSS_DISCARDED, 1, 5, 6), Event(0, 1, 5, 6)]
+    assert owned(history(split, huge={0}), 1, [3, 5, 9]) == {3: (0, False), 5: (2, False), 9: (0, False)}
+    fork = [one, Event(LOSS_FORKED, 2, other=1), Event(0, 2, 5, 6)]
+    assert owned(history(fork, huge={0}), 2, [3, 5, 9]) == {3: (0, False), 5: (2, False), 9: (0, False)}
+    assert len(history(fork, huge={0}).copies.faults) == 1
+    rewritten = [one, Event(LOSS_FORKED, 2, other=1), Event(0, 1, 5, 6)]
+    assert owned(history(rewritten, huge={0}), 1, [3, 5, 9]) == {3: (0, False), 5: (0, True), 9: (0, False)}
+    zeros = [one, Event(0, 1, 5, 6)]
+    assert owned(history(zeros, huge={0, 1}), 1, [3, 5, 9]) == {3: (1, True), 5: (1, True), 9: (1, True)}
+    assert owned(history(zeros, huge={1}), 1, [3, 9]) == {3: (0, False)}, "put together by the kernel"
+
+
+def test_a_page_of_zeros_that_was_moved_or_read_in_a_child_is_perhaps_the_writers():
+    moved = [Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 3, 4, to=7), Event(0, 1, 7, 8)]
+    assert owned(history(moved), 1, [7]) == {7: (2, True)}
+    child = [Event(LOSS_FORKED, 2, other=1), Event(0, 2, 3, 4), Event(0, 2, 3, 4)]
+    assert owned(history(child), 2, [3]) == {3: (2, True)}
 
 
 def test_lazily_freed_pages_stay_unless_they_are_written_again():

@@ -228,6 +228,19 @@ def test_copies_of_a_process_that_ended_are_reported_to_hold_those_of_its_end(tm
     assert lines[1].endswith("; what they copied while they ended counts too")
 
 
+def test_pages_that_came_with_a_huge_page_are_shared_too():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
+    assert Unshared(script.blame()).total == 0, "nothing tells that the parent had this page"
+    script = Script()
+    script.fault(10, ANON, APP, page_size=512 * PAGE)
+    script.lose(20, LOSS_FORKED, pid=8, other=7)
+    script.fault(30, ANON + 5 * PAGE, SAVE, pid=8)
+    assert Unshared(script.blame()).total == PAGE
+
+
 @pytest.mark.parametrize("writer", [7, 8])
 def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(tmp_path, writer):
     script = Script()

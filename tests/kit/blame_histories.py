@@ -1,6 +1,6 @@
 """Histories of scripted events, and who brought the pages of a process by them."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -15,11 +15,12 @@ END = 1 << 52  # past all pages
 
 
 def history(
-    events: list[Event], kind: int = KIND_ANON, kinds: dict[int, int] | None = None, *, seen: Sequence[PageRows] = ()
-) -> History:
+    events: list[Event], kind: int = KIND_ANON, kinds: dict[int, int] | None = None, *, seen: Sequence[PageRows] = (),
+    huge: Container[int] = (), span: int = 9,
+) -> History:  # fmt: skip
     """Of events at the times 10, 20, 30 ..., each of its own place; kinds: event -> flags of that fault.
 
-    seen: pages that a snapshot showed.
+    seen: pages that a snapshot showed. huge: the events that are faults of a huge page of so many pages (a power of 2).
     """
     times = np.arange(1, len(events) + 1, dtype=np.uint64) * np.uint64(10)
     rows = [(number, event) for number, event in enumerate(events) if not event.what]
@@ -27,7 +28,8 @@ def history(
     key = key_of(np.array([e.pid for _, e in rows], np.intp), np.array([e.start for _, e in rows], np.uint64))
     shown = np.array([(kinds or {}).get(number, 0) for number, _ in rows], np.uint8)
     place = at.astype(np.uint32)
-    faults = FaultRows(key, times[at], shown, np.full(len(rows), kind, np.uint8), place)
+    spans = np.array([span if number in huge else 0 for number, _ in rows], np.uint8)
+    faults = FaultRows(key, times[at], shown, np.full(len(rows), kind, np.uint8), place, spans)
     lost = [(number, event) for number, event in enumerate(events) if event.what]
     whole = [e.what in (LOSS_EXECUTED, LOSS_FORKED, LOSS_PERHAPS) for _, e in lost]
     losses = LossRows(
@@ -46,15 +48,14 @@ def history(
 
 
 def pages_of(
-    pid: int, pages: list[int], time: int, *, huge: bool = False, mapping: tuple[int, int, int] | None = None,
-    noticed: bool = False,
-) -> PageRows:  # fmt: skip
+    pid: int, pages: list[int], time: int, *, mapping: tuple[int, int, int] | None = None, noticed: bool = False
+) -> PageRows:
     """Resident pages of a process; mapping: its first page, the one past it, and the page of the file."""
     n = len(pages)
     low, high, offset = (np.full(n, value, np.uint64) for value in mapping or (0, 0, 0))
     key = key_of(np.full(n, pid, np.intp), np.array(pages, np.uint64))
-    return PageRows(key, np.full(n, time, np.uint64), np.full(n, mapping is not None), np.full(n, huge), low, high,
-                    offset, np.full(n, noticed))  # fmt: skip
+    return PageRows(key, np.full(n, time, np.uint64), np.full(n, mapping is not None), low, high, offset,
+                    np.full(n, noticed))  # fmt: skip
 
 
 def owned(of: History, pid: int, pages: list[int], time: int = 1 << 40, **how) -> dict[int, tuple[int, bool]]:

@@ -61,16 +61,16 @@ class Script:
 
     def fault(self, time: int, va: int, stack=(), pid: int = 7, flags: int = 0, *, pc: int = CODE + 64, tid: int = 0,
               native=(), native_how: int = HOW_OWN, how: int = HOW_NO_PYTHON, sampled: int = 1,
-              cgroup: str = "", cut: bool = False) -> None:  # fmt: skip
+              cgroup: str = "", cut: bool = False, page_size: int = PAGE) -> None:  # fmt: skip
         """stack: of Python; native: a sampled stack of (mapping, offset); both innermost frame first.
 
         how: why there is no stack of Python. sampled: one of so many faults was recorded then. cut: the stack of Python
-        lacks its outer frames.
+        lacks its outer frames. page_size: of the page-table entry.
         """
         how = HOW_EXACT if stack else how
         self.faults.append((time, pid, va, flags, self.stacks.python(stack, cut=cut), how, tid or pid, pc,
                             4 if pc >= OWN_CODE else 3, self.stacks.native(native), native_how, sampled,
-                            self.strings.code(cgroup)))  # fmt: skip
+                            self.strings.code(cgroup), page_size))  # fmt: skip
 
     def lose(self, time: int, event: int, pid: int = 7, start: int = 0, end: int = (1 << 64) - 1, other: int = 0,
              to: int = 0) -> None:  # fmt: skip
@@ -105,7 +105,7 @@ class Script:
     def trace(self) -> Trace:
         sites = [rows for tree in self.stacks.trees.values() if (rows := tree.new_rows()) is not None]
         names = ("time_ns", "pid", "va", "flags", "stack", "stack_how", "tid", "pc", "pc_mapping", "native_stack",
-                 "native_how", "sampled", "cgroup")  # fmt: skip
+                 "native_how", "sampled", "cgroup", "page_size")  # fmt: skip
         columns = {name: list(column) for name, column in zip(names, zip(*self.faults, strict=True), strict=True)}
         every = columns["sampled"] if max(columns["sampled"]) > 1 else [1]
         if every == [1]:

@@ -14,10 +14,14 @@ from wstrace.schema import (
 )
 
 PAGES = 12
+HUGE = 4  # pages of a huge page
 
 
 class Event(NamedTuple):
-    """A fault (what = 0) or a loss of a process: of a page, or of a range of pages."""
+    """A fault (what = 0) or a loss of a process: of a page, or of a range of pages.
+
+    end: of a fault past the next page: it brings a huge page where there is nothing.
+    """
 
     what: int
     pid: int
@@ -41,20 +45,30 @@ class Page:
 
 
 class Memory:
-    """All processes. After run(), `pages` says what each holds, `copies` which faults copied a shared page."""
+    """All processes. After run(), `pages` says what each holds, `copies` which faults copied a shared page.
+
+    huge: the faults that brought a huge page.
+    """
 
     def __init__(self) -> None:
         self.pages = {}
         self.life = {}  # the loss with which the life of a page began
         self.forks = {}
         self.copies = []
+        self.huge = set()
         self.brought = set()
         self._things = itertools.count(1)
 
     def run(self, events: list[Event]) -> "Memory":
         for number, event in enumerate(events):
             if not event.what:
-                self._fault(event.pid, event.start, number)
+                block = range(event.start // HUGE * HUGE, event.start // HUGE * HUGE + HUGE)
+                if event.end > event.start + 1 and not any((event.pid, page) in self.pages for page in block):
+                    self.huge.add(number)
+                    for page in block:
+                        self._fault(event.pid, page, number)
+                else:
+                    self._fault(event.pid, event.start, number)
             elif event.what == LOSS_FORKED:
                 self._fork(event.pid, event.other)
             elif event.what == LOSS_MOVED:
@@ -81,7 +95,7 @@ class Memory:
             if forked and not one.faults:
                 one.bringer, one.second = number, -1
                 self.brought.add(number)
-        if one.faults == 1 and one.brought and not forked and one.forks == self.forks.get(pid, 0):
+        if one.faults == 1 and one.brought and one.forks == self.forks.get(pid, 0):
             one.second = number
         one.faults += 1
 

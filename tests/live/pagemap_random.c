@@ -9,9 +9,9 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-enum { SIZE = 48, REGIONS = 10, FORKS = 12 };
+enum { SIZE = 48, REGIONS = 10, FORKS = 12, H = PAGE / 8 };
 enum kind { ANON, SHARED_ANON, FILE_SHARED, FILE_PRIVATE, FILE_READ, KINDS };
-static struct { char *at; enum kind kind; int file; } regions[REGIONS];
+static struct { char *at; enum kind kind; int file, pages; } regions[REGIONS]; // of huge pages: H pages or more
 static int n_children, self;
 static const char whole[SIZE * PAGE] = {1};
 
@@ -32,20 +32,33 @@ static unsigned below(unsigned most) {
     return (state >> 33) % most;
 }
 
+// Room for huge pages.
+static char *aligned(size_t size) {
+    char *got = mmap(NULL, size + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return (char *)(((uintptr_t)got + HUGE - 1) & -HUGE);
+}
+
+static void look_at(int r, const char *who) {
+    for (int first = 0; first < regions[r].pages; first += H)
+        look(regions[r].at + (size_t)first * PAGE, regions[r].pages - first < H ? regions[r].pages - first : H, who);
+}
+
 static void map_again(int r, char *at) {
     int flags = regions[r].kind == ANON ? MAP_PRIVATE | MAP_ANONYMOUS
         : regions[r].kind == SHARED_ANON ? MAP_SHARED | MAP_ANONYMOUS
         : regions[r].kind == FILE_PRIVATE ? MAP_PRIVATE : MAP_SHARED;
     int may = regions[r].kind == FILE_READ ? PROT_READ : PROT_READ | PROT_WRITE;
-    char *got = mmap(at, SIZE * PAGE, may, flags | (at ? MAP_FIXED : 0), regions[r].file, 0);
+    size_t size = regions[r].pages * PAGE;
+    if (!at && size >= HUGE) at = aligned(size);
+    char *got = mmap(at, size, may, flags | (at ? MAP_FIXED : 0), regions[r].file, 0);
     assert(got != MAP_FAILED);
-    madvise(got, SIZE * PAGE, MADV_NOHUGEPAGE);
+    madvise(got, size, size < HUGE ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
     regions[r].at = got;
 }
 
 static int step(char what) {
-    int r = below(REGIONS), first = below(SIZE), pages = 1 + below(SIZE - first);
-    char *at = regions[r].at + first * PAGE;
+    int r = below(REGIONS), size = regions[r].pages, first = below(size), pages = 1 + below(size - first);
+    char *at = regions[r].at + (size_t)first * PAGE;
     enum kind kind = regions[r].kind;
     size_t bytes = (size_t)pages * PAGE;
     const char *who = "0";
@@ -64,15 +77,15 @@ static int step(char what) {
     case 'd': madvise(at, bytes, MADV_DONTNEED); break;
     case 'f': madvise(at, bytes, MADV_FREE); break;
     case 'u':
-        munmap(regions[r].at, SIZE * PAGE);
-        look(regions[r].at, SIZE, "0");
+        munmap(regions[r].at, size * PAGE);
+        look_at(r, "0");
         map_again(r, regions[r].at);
         break;
     case 'o': map_again(r, regions[r].at); break;
     case 'm': {
-        char *to = mmap(NULL, SIZE * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert(mremap(regions[r].at, SIZE * PAGE, SIZE * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
-        moved(regions[r].at, to, SIZE);
+        char *to = aligned(size * PAGE) + (size >= H ? below(2) * PAGE : 0);
+        assert(mremap(regions[r].at, size * PAGE, size * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+        moved(regions[r].at, to, size);
         regions[r].at = to;
         break;
     }
@@ -125,6 +138,21 @@ static int step(char what) {
         syscall(SYS_process_madvise, self, &one, 1, MADV_DONTNEED, 0);
         break;
     }
+    case 'H': madvise(at, bytes, 25); break; // MADV_COLLAPSE
+    case 'x':
+        if (kind == FILE_READ) return 0;
+        mprotect(at, bytes, PROT_READ), mprotect(at, bytes, PROT_READ | PROT_WRITE);
+        break;
+    case 'K': // as k, and the child writes
+        if (n_children++ >= FORKS) return 0;
+        if (kind != ANON) return 0;
+        if (!fork()) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            write_a(at, pages);
+            for (;;) pause();
+        }
+        usleep(20000);
+        break;
     case 'S':
         if (kind != SHARED_ANON) return 0;
         int segment = shmget(IPC_PRIVATE, SIZE * PAGE, 0600);
@@ -132,7 +160,7 @@ static int step(char what) {
         break;
     default: abort();
     }
-    look(regions[r].at, SIZE, who);
+    look_at(r, who);
     if (kind >= FILE_SHARED && strchr("ptcDF", what)) // what was taken from the file
         for (int other = 0; other < REGIONS; other++)
             if (regions[other].kind >= FILE_SHARED) look(regions[other].at, SIZE, "0");
@@ -142,12 +170,12 @@ static int step(char what) {
 int main(int argc, char **argv) {
     assert(argc == 6);
     pagemap = open("/proc/self/pagemap", O_RDONLY);
-    char *probe = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[PAGE];
-    read_a(probe, 1), look(probe, 1, "read_a"), zero = all[0].frame, all[0].frame = 0;
+    char name[PAGE];
     self = syscall(SYS_pidfd_open, getpid(), 0);
     for (int r = 0; r < REGIONS; r++) {
         regions[r].kind = r < 3 ? ANON : r == 3 ? SHARED_ANON : FILE_SHARED + (r - 4) % 3;
         regions[r].file = -1;
+        regions[r].pages = r < 3 && strchr(argv[5], 'H') ? (1 + r) * H : SIZE;
         if (regions[r].kind >= FILE_SHARED) {
             snprintf(name, sizeof name, "%s/file%d", argv[2], (r - 4) / 3);
             regions[r].file = open(name, O_CREAT | O_RDWR, 0600);

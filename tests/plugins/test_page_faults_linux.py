@@ -43,6 +43,7 @@ def test_attributes_are_those_of_the_header():
     flags = sum(1 << bit for bit in (0, 1, 8, 9, 12, 13, 17, 18, 23, 24, 25, 35))
     assert side.tobytes()[:48] == struct.pack("<IIQQQQQ", 1, 112, 9, 0, 2 | 4, 0, flags)
     assert Settings().attributes(MAJOR, lost=False)[0]["config"] == 6
+    assert Settings(sizes=True).attributes(MAJOR, lost=False)[0]["sample_type"] == 1 | 2 | 4 | 8 | 1 << 22
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,18 @@ def test_loss_is_counted_and_taken_out():
     assert (samples.lost, times(samples)) == (12, [10, 30])
     take(samples, struct.pack("<IHHQQQQ", 77, 0, 40, 1, 2, 3, 4), sample(50), b"torn")
     assert times(samples) == [50]
+
+
+def test_samples_with_more_behind_them_are_read_at_once_and_beside_a_loss():
+    def sized(time_ns: int, size: int) -> bytes:
+        return sample(time_ns).replace(struct.pack("<H", 40), struct.pack("<H", 48), 1) + struct.pack("<Q", size)
+
+    for between in ((), (lost(5, 20),)):
+        samples = RingSamples(major=False, sampled=(records.PAGE_BYTES,))
+        take(samples, sized(10, 4096), *between, sized(30, 2 << 20))
+        columns = merge([samples], 1 << 63)
+        assert (columns["time_ns"].tolist(), columns["page_size"].tolist()) == ([10, 30], [4096, 2 << 20])
+        assert columns["page_size"].dtype == "<u4"
 
 
 JUNK = st.lists(st.sampled_from([sample(7), sample(8)[:8], b"\0" * 8, b"\xff" * 8]), max_size=4).map(b"".join)

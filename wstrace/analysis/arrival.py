@@ -3,7 +3,7 @@
 1. A page belongs to the fault that made its content arrive since it was last lost (munmap, mmap over it, madvise, brk,
    exec).
 2. A file page without a fault of its own belongs to the earliest fault in its window of 64 KiB, then in its folio of up
-   to 2 MiB, marked ~; a page of a huge page to the fault that brought the huge page.
+   to 2 MiB, marked ~; a page of a huge page to the fault that brought the huge page, also where it was split.
 3. After a fork a page that the process itself had stays its owner's, also when that process rewrites it; a page still
    shared is the parent's owner's.
 4. A child's copy is the copying fault's, and is counted in `copied`: of k holders k - 1 copies count.
@@ -26,7 +26,6 @@ from wstrace import schema
 from wstrace.analysis.copies import Copies, Ends, Held, sharing
 from wstrace.analysis.faults import FORKS, OF_FILES, FaultRows, Faults, Numbers
 from wstrace.analysis.losses import Losses, LossRows, key_of, page_of, space_of
-from wstrace.analysis.tally import distinct
 
 #: Why the owner of a page is not known; values of `Owners.reason`.
 REASONS = ("", "before the trace", "no fault", "records lost")
@@ -70,7 +69,6 @@ class PageRows(NamedTuple):
     key: NDArray[np.uint64]
     time: NDArray[np.uint64]
     file: NDArray[np.bool_]
-    huge: NDArray[np.bool_]
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
     offset: NDArray[np.uint64]
@@ -78,14 +76,14 @@ class PageRows(NamedTuple):
 
     def take(self, rows: Numbers) -> PageRows:
         """Those of these places."""
-        return PageRows(self.key[rows], self.time[rows], self.file[rows], self.huge[rows], self.low[rows],
-                        self.high[rows], self.offset[rows], self.noticed[rows])  # fmt: skip
+        return PageRows(self.key[rows], self.time[rows], self.file[rows], self.low[rows], self.high[rows],
+                        self.offset[rows], self.noticed[rows])  # fmt: skip
 
 
 def pages_at(keys: NDArray[np.uint64], times: NDArray[np.uint64]) -> PageRows:
     """Pages at times of which nothing else is known; they are taken for anonymous ones."""
     none, zero = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
-    return PageRows(keys, times, none, none, zero, zero, zero, none)
+    return PageRows(keys, times, none, zero, zero, zero, none)
 
 
 class Owners(NamedTuple):
@@ -158,32 +156,28 @@ class _Walk:
         self.estimated[row[written[parted]]] = True
         fault[written] = first[written] + ~parted
         known = fault >= 0
-        self.estimated[row[known]] |= faults.twice[fault[known]]
+        self.estimated[row] |= faults.twice[np.where(known, fault, first)]
         self.fault[row] = fault
         left = np.ones(len(rows), np.bool_)
         left[at[known]] = False
         return left
 
     def _huge(self, rows: Numbers, life: Numbers) -> NDArray[np.bool_]:
-        """Gives pages of huge pages to the only fault on one; returns which have none: of several the kernel made it.
-
-        Where a fork or a write split it, its pages are those without a fault around the only fault before the fork.
-        """
-        left = np.ones(len(rows), np.bool_)
-        family = np.isin(space_of(self._key[rows]), self._faults.family)
-        split = family & ~np.isin(self._losses.event(life), FORKS)
-        at = np.flatnonzero(~self._pages.file[rows] & (self._pages.huge[rows] | split))
-        bits = np.uint64(self._size.table)
-        low = self._key[rows[at]] >> bits << bits
-        high = low + np.uint64(1 << self._size.table)
-        fault, alone = self._faults.earliest(low, high, self._losses.time[life[at]], self._time[rows[at]])
-        found = (fault >= 0) & alone
-        found[found] &= self._faults.anonymous[fault[found]] & (self._faults.kind[fault[found]] != schema.KIND_STACK)
-        row = rows[at[found]]
-        self.fault[row] = fault[found]
-        self.estimated[row] |= ~self._pages.huge[row]
-        left[at[found]] = False
-        return left
+        """Gives pages to the fault that brought the huge page around each; returns which have none."""
+        faults, left = self._faults, ~self._pages.file[rows]
+        others = ~left
+        for span in faults.spans:
+            at = np.flatnonzero(left)
+            row = rows[at]
+            low = self._key[row] >> span << span
+            among = (faults.span == span) & (faults.brings | faults.split)
+            since, until = self._losses.time[life[at]], self._time[row]
+            fault = faults.earliest(low, low + (np.uint64(1) << span), since, until, among)
+            known = fault >= 0
+            self.fault[row[known]] = fault[known]
+            self.estimated[row[known]] |= faults.twice[fault[known]]
+            left[at[known]] = False
+        return left | others
 
     def _around(self, rows: Numbers, life: Numbers) -> NDArray[np.bool_]:
         """Gives pages of files to the earliest fault in their window, then in their folio; returns which have none."""
@@ -198,7 +192,7 @@ class _Walk:
             low = ((page + shift) >> np.uint64(power) << np.uint64(power)) - shift
             high = np.minimum(low + np.uint64(1 << power), self._high[row])
             low = np.where(low > page, self._low[row], np.maximum(low, self._low[row]))  # wrapped below 0
-            fault, _ = self._faults.earliest(
+            fault = self._faults.earliest(
                 key_of(space, low), key_of(space, high), self._losses.time[life[at]], self._time[row]
             )
             known = fault >= 0
@@ -242,7 +236,6 @@ class History:
 
     Attributes:
         copies: the faults that copied a page that processes shared since a fork.
-        unproven: whether more did, if the only fault in the range of a huge page brought one.
     """
 
     def __init__(
@@ -261,11 +254,7 @@ class History:
         of_the_cache = np.isin(losses.event, _OF_THE_CACHE)
         self.losses, self._evicted = Losses(losses.take(~of_the_cache)), Losses(losses.take(of_the_cache))
         self.faults = Faults(rows, self.losses)
-        held = [self._before(*before), *(self._seen(one) for one in seen)]
-        self._blocks = distinct(np.concatenate([one.key >> np.uint64(size.table) for one in held]))
-        self._old_blocks = distinct(before[0] >> np.uint64(size.table))
-        self.unproven = False
-        held.append(self._at_forks())
+        held = [self._before(*before), *(self._seen(one) for one in seen), self._at_forks()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
@@ -318,9 +307,11 @@ class History:
 
     def _seen(self, seen: PageRows) -> Held:
         """Pages of a snapshot that no fault in their life was on, of processes that forked or began by that."""
-        seen = seen.take(np.flatnonzero(np.isin(space_of(seen.key), self.faults.family)))
+        seen = seen.take(np.flatnonzero(~seen.file & np.isin(space_of(seen.key), self.faults.family)))
         life = self.losses.latest(seen.key, self.losses.upto(seen.time))
-        without = ~seen.file & (self.faults.group_of(seen.key, life) < 0)
+        own = (self.faults.group_of(seen.key, life) >= 0) | np.isin(self.losses.event(life), FORKS)
+        rest = np.flatnonzero(~own)
+        without = rest[owners(seen.take(rest), self.faults, self.losses, self._size)[0].fault < 0]
         return self._held(seen.key[without], life[without])
 
     def _held(self, keys: NDArray[np.uint64], lives: Numbers) -> Held:
@@ -351,7 +342,7 @@ class History:
         The first fault on such a page behind the fork, or the move, writes to what is there.
         """
         faults, losses = self.faults, self.losses
-        first = faults.first[faults.anonymous[faults.first]]
+        first = faults.first[faults.anonymous[faults.first] | losses.arrived[faults.life[faults.first]]]
         life = faults.life[first]
         first = first[losses.arrived[life] | faults.forked[first] | np.isin(space_of(faults.key[first]), faults.family)]
         key, life, fault = faults.key[first], faults.life[first], first
@@ -388,15 +379,17 @@ class History:
         order = np.argsort(keys, kind="stable")
         keys, lives, until, fault = keys[order], lives[order], until[order], fault[order]
         found, _ = owners(pages_at(keys, until), faults, losses, self._size)
-        owner, block = found.fault, keys >> np.uint64(self._size.table)
-        old = (lives == 0) & np.isin(block, self._old_blocks)  # a page of it was there already
-        huge = found.estimated & ~old & (owner >= 0)
-        shown = np.isin(block, self._blocks)  # where a snapshot has a page without a fault, one brought a huge page
-        there = ((owner >= 0) & ~found.estimated) | (huge & shown)
+        owner = found.fault
+        there = faults.anonymous[fault] & (owner >= 0) & ~found.estimated
         there |= self._of_exec(keys, lives, fault) | (losses.event(lives) == schema.LOSS_POPULATED)
-        self.unproven |= bool((huge & ~there).any())
-        own = there & (faults.key[fault] == keys)
-        faults.brings[fault[own]] = False
+        own = np.flatnonzero(faults.key[fault] == keys)
+        last, first = fault[own], owner[own]
+        # a page that was only moved takes no fault: the first one read, and mapped the page of zeros or of the file
+        moved = losses.arrived[faults.life[last]] & (first >= 0) & ~faults.swapped_in[last]
+        faults.twice[last[moved & (faults.place[first] != faults.place[last])]] = True
+        moved &= space_of(faults.key[first]) == space_of(faults.key[last])
+        moved &= ~faults.forked_since(last, losses.upto(faults.time[first]))
+        faults.brings[last[there[own] & ~moved]] = False
         since = losses.time[lives]
         since[owner >= 0] = np.maximum(since[owner >= 0], faults.time[owner[owner >= 0]])
         return Held(keys[there], lives[there], since[there])

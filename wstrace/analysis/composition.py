@@ -74,7 +74,11 @@ class Past:
         inputs, columns, trace = self.inputs[0], self.inputs[0].faults, self._trace
         # of its program: equal for faults with the same stack, or the same instruction where they have none
         place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
-        rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place)
+        size = PageSize.of(inputs.page_size, trace.info.extra)
+        span = np.zeros(len(place), np.uint8)
+        for power in range(1, size.table + 1):
+            span[columns["page_size"] == inputs.page_size << power] = power
+        rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place, span)
         # The kernel accounts for faults without a record where it brings pages itself: direct I/O, a write by another
         # task (mm_account_fault() in mm/memory.c).
         mapped, usage, counted = None, trace.info.usage.faults, trace.ledger.get("counted")
@@ -82,7 +86,7 @@ class Past:
             (mapped,) = self._mappings.columns(columns["mapping"], "time_ns")
         seen = (part for one in self.inputs for part in page_rows(one))
         return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
-                       size=PageSize.of(inputs.page_size, trace.info.extra), mapped=mapped)  # fmt: skip
+                       size=size, mapped=mapped)  # fmt: skip
 
     @cached_property
     def incomplete(self) -> str:
@@ -120,8 +124,7 @@ def page_rows(inputs: Any) -> Iterator[PageRows]:
         & (flags & schema.MAP_SHARED != 0)
         & (flags >> schema.KIND_SHIFT & 15 == schema.KIND_FILE)
     )
-    file, huge = (runs["flags"] & schema.PAGE_FILE) != 0, (runs["flags"] & schema.PAGE_HUGE) != 0
-    columns = runs["time"], file, huge, low, high, offset, noticed
+    columns = runs["time"], (runs["flags"] & schema.PAGE_FILE) != 0, low, high, offset, noticed
     for begin in range(0, max(len(run), 1), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)
         yield PageRows(key[part], *(column[run[part]] for column in columns))

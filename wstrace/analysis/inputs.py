@@ -28,7 +28,7 @@ Wanted = tuple[str | int, Sequence[int]]
 #: Faults without times (Windows) have the beginning of their batch's window as time_ns, and its end as `until`, which
 #: is left out where every fault has its time.
 _FAULT = {"time_ns": "<u8", "until": "<u8", "pid": "<u4", "pc": "<u8", "va": "<u8", "flags": "|u1", "mapping": "<u4",
-          "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "cgroup": "<u4"}  # fmt: skip
+          "stack": "<u4", "stack_how": "|u1", "tid": "<u4", "cgroup": "<u4", "page_size": "<u4"}  # fmt: skip
 #: Further columns that every cube reads.
 _COUNTED = ("host", "pc_mapping", "file", "pc_file", "kind", "native_stack", "native_how", "weight", "sampled")
 #: The cell of a page that a filter left out.

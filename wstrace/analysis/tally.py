@@ -21,6 +21,13 @@ _SLOTS = 16
 MIX = 0x9E37_79B9_7F4A_7C15
 
 
+def within(begin: NDArray[np.intp], end: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The numbers from each `begin` to before its `end`, in a row, behind the place of the pair that each is of."""
+    count = end - begin
+    which = np.repeat(np.arange(len(count)), count)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - begin, count)
+
+
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The distinct values of integers, ascending, shape (k,). Runs of equal ones cost next to nothing.
 

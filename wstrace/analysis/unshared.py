@@ -120,7 +120,7 @@ class Unshared:
     @property
     def at_least(self) -> bool:
         """Whether more may have been copied: what had been in memory without a fault in the trace is not known."""
-        return bool(self.unseen) or self.earlier or self.of.history.unproven
+        return bool(self.unseen) or self.earlier
 
     def answer(self, lines: Sequence[Row]) -> str:
         """`45.9 MiB un-shared after 2 forks: 34.4 search app.py:12, 11.5 search app.py:11`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,12 +26,20 @@ from wstrace_plugins.page_faults.linux.events import (
     StackRate,
     own_level,
     settled_level,
+    sizes_known,
     stack_levels,
 )
 from wstrace_plugins.page_faults.linux.polling import Account, CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
-from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
+from wstrace_plugins.page_faults.linux.samples import (
+    CGROUP_ID,
+    PAGE_BYTES,
+    RingSamples,
+    StackDumps,
+    merge,
+    settled,
+)
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
 
 if TYPE_CHECKING:
@@ -142,7 +149,9 @@ class PageFaults(Source):
     def _arm(self, context: Context, attributes: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
         calls, births = attributes[: len(SYSCALLS)], attributes[len(SYSCALLS) :]
-        self._settings = self._settings._replace(tracepoints=tuple(calls))
+        self._settings = self._settings._replace(tracepoints=tuple(calls), sizes=sizes_known())
+        if not self._settings.sizes:
+            context.info.lack("the sizes of the pages that faults brought: they need Linux 5.11")
         self._peaks = Peaks(context, children=self._settings.children and not context.groups)
         descriptors = Descriptors()
         arming: type[Arming] = Arming
@@ -156,9 +165,9 @@ class PageFaults(Source):
         except OSError as error:
             raise perf.refusal(error) from None
         self._python = PythonStacks(self._stacks, context, self.name, cpus)
-        samples_of = functools.partial(RingSamples, cgroups=self._settings.everywhere)
+        sampled = (CGROUP_ID,) * self._settings.everywhere + (PAGE_BYTES,) * self._settings.sizes
         self._samples = [
-            samples_of(ring.kind == MAJOR, self._python.join(ring))
+            RingSamples(ring.kind == MAJOR, self._python.join(ring), sampled=sampled)
             for ring in self._rings
             if ring.kind in (MINOR, MAJOR)
         ]

@@ -78,6 +78,7 @@ class Settings(NamedTuple):
         stacks: how often a fault is sampled with its stack; None = never.
         everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then, and
             each fault's record has the id of the cgroup of its thread.
+        sizes: whether each fault's record has the size of the page-table entry.
     """
 
     kernel: bool = True
@@ -87,6 +88,7 @@ class Settings(NamedTuple):
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
     everywhere: bool = False
+    sizes: bool = False
 
     @property
     def events(self) -> int:
@@ -119,7 +121,11 @@ class Settings(NamedTuple):
         else:
             config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
             fields["sample_period"] = self.period
-            fields["sample_type"] = perf.SAMPLE_TYPE | perf.PERF_SAMPLE_CGROUP * self.everywhere
+            fields["sample_type"] = (
+                perf.SAMPLE_TYPE
+                | perf.PERF_SAMPLE_CGROUP * self.everywhere
+                | perf.PERF_SAMPLE_DATA_PAGE_SIZE * self.sizes
+            )
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
@@ -363,6 +369,15 @@ def allowed(pid: int, kernel: bool) -> Level:
 def _try(settings: Settings, pid: int, cpu: int = -1, kind: str = MINOR) -> None:
     """Opens an event of that kind and closes it. Raises OSError, Unavailable."""
     os.close(perf.perf_event_open(settings.attributes(kind, lost=False)[0], pid, cpu))
+
+
+def sizes_known() -> bool:
+    """Whether the kernel says of each fault how large the page-table entry is that it found or made: Linux 5.11."""
+    try:
+        _try(Settings(kernel=False, sizes=True), 0)
+    except OSError:
+        return False
+    return True
 
 
 def own_level() -> Level:

@@ -71,15 +71,16 @@ def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     return np.array(found, "<i8"), at
 
 
-#: the name of the column of ids of cgroups in what merge() gives
-CGROUP_ID = "cgroup_id"
+#: What samples have behind the 40 bytes that all have, by the names that merge() gives them, in the kernel's order: the
+#: id of the cgroup, and the bytes of the page-table entry.
+CGROUP_ID, PAGE_BYTES = "cgroup_id", "page_size"
 #: The headers of our records as one u64, without the size.
 _USER, _KERNEL = (
     np.uint64(perf.PERF_RECORD_SAMPLE | misc << 32)
     for misc in (perf.PERF_RECORD_MISC_USER, perf.PERF_RECORD_MISC_KERNEL)
 )
-#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; with cgroups the id of the cgroup; with
-#: stacks the hash of the stack.
+#: The columns of a row, one u64 each: header, ip, pid and tid, time, address; what samples have behind these; the hash
+#: of the stack, where there are stacks.
 _HEADER, _IP, _IDS, _TIME, _ADDRESS = range(5)
 _STACK = WORDS
 _NO_ROWS = np.zeros((WORDS, 0), "<u8").T
@@ -90,16 +91,15 @@ _ROWS_AT_ONCE = 4096
 class RingSamples:
     """The samples of one ring, in the order in which the kernel wrote them, held until the watermark passes them.
 
-    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones to 40); further ones are
-    the id of the cgroup and the hash of the fault's stack, where these are recorded. Rows lie in memory by columns: all
-    that follows reads single columns, again and again.
-    major: whether they are major faults. stacks: takes the stack rows out of the ring, where there are any. cgroups:
-    whether its samples have the id of a cgroup.
+    A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones); further ones are what
+    samples have behind these, and the hash of the fault's stack, where these are recorded. Rows lie in memory by
+    columns: all that follows reads single columns, again and again.
+    major: whether they are major faults. stacks: takes the stack rows out of the ring, where there are any. sampled:
+    what its samples have behind the 40 bytes.
     """
 
-    def __init__(self, major: bool, stacks: StackRows | None = None, *, cgroups: bool = False) -> None:
-        self.major, self._stacks = major, stacks
-        self._sampled = (CGROUP_ID,) * cgroups
+    def __init__(self, major: bool, stacks: StackRows | None = None, *, sampled: tuple[str, ...] = ()) -> None:
+        self.major, self._stacks, self._sampled = major, stacks, sampled
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = 0
@@ -154,12 +154,13 @@ class RingSamples:
         All is checked in columns that were just written, so the ring's memory is read only once.
         """
         hash_of_all = None if self._stacks is None else self._stacks.same
-        if len(raw) % perf.SAMPLE.itemsize or self.further != ("stack_hash",) * (hash_of_all is not None):
+        width = WORDS + len(self._sampled)
+        if len(raw) % (8 * width) or (self._stacks is None) != (hash_of_all is None):
             return None
-        rows = _by_columns(raw.view("<u8").reshape(-1, WORDS), hash_of_all)
+        rows = _by_columns(raw.view("<u8").reshape(-1, width), hash_of_all)
         # By induction, as in record_rows(): the headers tell the size, too. A row of a stack has a time of 199 years.
         header, times = rows[:, _HEADER], rows[:, _TIME]
-        ours = _is_sample(header) & (header >> _LENGTH_SHIFT == WORDS)
+        ours = _is_sample(header) & (header >> _LENGTH_SHIFT == width)
         return rows if ours.all() and armed_ns <= int(times.min()) <= int(times.max()) <= now_ns else None
 
     def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
@@ -223,7 +224,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
 def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    With stacks there is a further one, `stack_hash`; with cgroups CGROUP_ID.
+    Further ones are those that samples have, and with stacks `stack_hash`.
     """
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
     parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]
@@ -239,6 +240,8 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     pc, ids, times, addresses, *rest = words
     halves = ids.view("<u4")  # pid and tid, alternating
     further = dict(zip(all_samples[0].further, rest, strict=False))  # there is none without any row
+    if PAGE_BYTES in further:
+        further[PAGE_BYTES] = further[PAGE_BYTES].astype("<u4")
     return {
         "time_ns": times,
         "pid": halves[0::2].copy(),
