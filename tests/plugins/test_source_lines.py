@@ -67,6 +67,15 @@ def test_an_inlined_function_and_its_caller(program):
     ]  # fmt: skip
 
 
+def test_lines_of_a_program_for_a_fixed_address(program):
+    build = ["gcc", "-g", "-O1", "-no-pie", "-Wl,--build-id=sha1", "-o", "program", "code.c"]
+    subprocess.run(build, cwd=program.parent, check=True)
+    first = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True, check=True).stdout
+    begin = next(int(line.split()[2], 16) for line in first.splitlines() if line.split()[:1] == ["LOAD"])
+    assert begin
+    assert [one.line for one in lines_at(program, offset_of_store(program) - begin)] == [3, 6]
+
+
 def test_a_place_without_lines_costs_the_others_none(program):
     header = subprocess.run(["readelf", "-h", program], capture_output=True, text=True, check=True).stdout
     start = int(header.split("Entry point address:")[1].split()[0], 16)

@@ -39,7 +39,8 @@ LOAD, NOTE, EH_FRAME = 1, 4, 0x6474E550  # p_type
 EXECUTABLE = 1  # p_flags
 SYMBOLS, STRINGS, NOTHING, DYNAMIC, NO_BITS, DYNAMIC_SYMBOLS = 2, 3, 0, 6, 8, 11  # sh_type
 ALLOCATED, CODE, PER_THREAD, COMPRESSED = 2, 4, 0x400, 0x800  # sh_flags
-_NT_GNU_BUILD_ID = 3
+#: type and name of notes: Go's linker puts its own alone into a segment
+_BUILD_IDS = ((3, b"GNU\0"), (4, b"Go\0\0"))
 _NEEDED, _RPATH, _RUNPATH = 1, 15, 29  # d_tag
 
 _os: Any = os  # When mypy checks for Windows, the POSIX half has no types.
@@ -195,7 +196,7 @@ class Elf:
                 name_size, size, kind = words.unpack_from(notes, at)
                 name_at = at + words.size
                 start = name_at + (name_size + 3) // 4 * 4
-                if kind == _NT_GNU_BUILD_ID and notes[name_at:start] == b"GNU\0" and start + size <= len(notes):
+                if (kind, notes[name_at:start]) in _BUILD_IDS and start + size <= len(notes):
                     return notes[start : start + size].hex()
                 at, left = start + (size + 3) // 4 * 4, left - 1
         return ""

@@ -76,7 +76,9 @@ class ImageResolver(Resolver):
         nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
         if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
             return nothing
-        addresses = image.addresses(np.ascontiguousarray(offsets, "<u8")).tolist()
+        # symbolic counts from the first segment on, which a program for a fixed address (Go's, too) does not begin at 0
+        begin = image.segments["address"][:1].sum()
+        addresses = (image.addresses(np.ascontiguousarray(offsets, "<u8")) - begin).tolist()
         debug_file = DEBUG_FILE.format(image.build_id[:2], image.build_id[2:])
         for opening in (partial(ImageFile, debug_file, root_of(file)), partial(opened_of, file)):
             try:
