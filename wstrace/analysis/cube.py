@@ -151,15 +151,18 @@ class Cube:
         stack, how = columns.get("stack", none), columns.get("stack_how", none)
         without = stack == 0
         own: NDArray[np.bool_] | None = None
+        if without.any() or "instruction" in self.keys:
+            found["place"], found["pc_mapping"] = names.instructions.of(batch)
         if "native_stack" in columns and without.any():
             own = (columns["native_stack"] != 0) & (columns.get("weight", none) != 0) & without
             if own.any():
-                stack, how = _sampled(batch, stack, how, own, ~names.own_code(columns.get("pc_file", none)))
+                files, places = columns.get("pc_file", none), found["place"]
+                names.meet(batch.take(own & names.own_code(files, places)))
+                stack, how = _sampled(batch, stack, how, own, ~names.own_code(files, places))
             else:
                 own = None
         found["stack"], found["how"] = stack, how
-        if without.any() or "instruction" in self.keys:
-            found["place"], found["pc_mapping"] = names.instructions.of(batch)
+        if "place" in found:
             found["place"] *= without
         for one in self.dimensions:
             if one.code is not None:

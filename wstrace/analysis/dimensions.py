@@ -264,7 +264,8 @@ def _of_stacks(view: StackBy) -> Callable[[Cube], Labels]:
 
 def _in_own_code(cube: Cube) -> NDArray[np.bool_]:
     """Whether the instruction of each cell is in the program's own code."""
-    own: NDArray[np.bool_] = cube.names.own_code(cube.key("pc_file")) & (cube.key("place") != 0)
+    place = cube.key("place")
+    own: NDArray[np.bool_] = cube.names.own_code(cube.key("pc_file"), place) & (place != 0)
     return own
 
 

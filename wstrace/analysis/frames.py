@@ -117,8 +117,8 @@ def native_frames(place: Place, *, offset: int) -> tuple[Frame, ...]:
     """All frames of an instruction of native code, innermost first, at an offset in the file of its mapping."""
     rule = OwnRule()
     return tuple(
-        Frame("native", one.function, one.file, one.line, place.module, offset, own=is_own(one.file, rule),
-              shown=short_path(one.file), inlined=inlined)
+        Frame("native", one.function, one.file, one.line, place.module, offset,
+              own=is_own(one.file, rule, one.function), shown=short_path(one.file), inlined=inlined)
         for one, inlined in _functions(place)
     )  # fmt: skip
 
@@ -182,8 +182,8 @@ class Frames:
             if self._symbolizer is not None and len(rows):
                 mappings, offsets = tree.column("mapping")[rows], tree.column("offset")[rows]
                 index, places = self._symbolizer.at_offsets(mappings, offsets, tree.strings, lines=True)
-                library = [isinstance(place, Place) and len(place.lines) > 0
-                           and not any(is_own(line.file, self._rule) for line in place.lines)
+                library = [isinstance(place, Place)
+                           and not any(is_own(one.file, self._rule, one.function) for one, _ in _functions(place))
                            for place in places]  # fmt: skip
                 found[rows[np.array(library, np.bool_)[index]]] = Origin.GENERATED
             self._origins = found
@@ -305,7 +305,7 @@ class Frames:
                         module=module,
                         offset=offset,
                         build_id=build_id,
-                        own=own and is_own(one.file, self._rule) if kind == FRAME_NATIVE else own,
+                        own=own and is_own(one.file, self._rule, one.function) if kind == FRAME_NATIVE else own,
                         flags=flags,
                         shown=short_path(given[1] or one.file, self._shared),
                     )

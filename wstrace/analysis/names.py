@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.analysis.call_tree import CallTree
-from wstrace.analysis.own import Origin, OwnRule, module_origin
+from wstrace.analysis.own import Origin, OwnRule, is_own, module_origin
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
 from wstrace.analysis.tally import numbered
 from wstrace.batch import Batch, Dictionary
-from wstrace.interfaces import Context
+from wstrace.interfaces import Context, Place
 from wstrace.plugins import default_plugins
 from wstrace.schema import PROCESS, PROCESS_EXEC, PROCESS_EXIT, PROCESS_FORK, PROCESS_TITLE
 from wstrace.trace_info import TraceInfo
@@ -193,6 +193,7 @@ class Names:
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
         self.seen = set[int]()
         self._own: dict[int, bool] = {}  # code of a file -> whether it has the program's own native code
+        self._library = np.zeros(0, np.uint64)  # places in such files that are not: see meet()
 
     def recoded(self, batch: Batch) -> Batch:
         """The batch with the codes of `strings`."""
@@ -227,13 +228,22 @@ class Names:
         """The text of a code; `[unknown]` for none."""
         return (self.strings[code] if self.strings is not None and code < len(self.strings) else "") or UNKNOWN
 
-    def own_code(self, files: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether each code is that of a file with the program's own native code."""
+    def meet(self, samples: Batch) -> None:
+        """Finds out which instructions are of a standard library that is linked into the program; see own_code()."""
+        index, found = self.symbolizer.coded(samples, "pc", "pc_mapping", "pc_file")
+        library = np.array(
+            [isinstance(one, Place) and not is_own("", self.rule, one.function) for one in found], np.bool_
+        )
+        self._library = np.union1d(self._library, self.instructions.of(samples)[0][library[index]])
+
+    def own_code(self, files: NDArray[Any], places: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether each instruction is the program's own native code: the code of its file, and its place."""
         codes, which = numbered(files)
         new = set(codes.tolist()).difference(self._own)
         self._own.update((code, module_origin(self.text(code), self.rule)[0] == Origin.OWN) for code in new)
         own = [self._own[code] for code in codes.tolist()]
-        return np.array(own, np.bool_)[which]
+        found: NDArray[np.bool_] = np.array(own, np.bool_)[which]
+        return found & ~np.isin(places, self._library) if len(self._library) else found
 
     def name(self, process: int, tid: int = 0) -> str:
         """The name of a process, by its number, or of one of its threads; `[unknown]`."""

@@ -21,8 +21,18 @@ _RUNTIME = r"(?:lib)?(?:python|pypy|node|java|jvm|jli|ruby|perl|php|dotnet|corec
 _FILE = r"(?:/|file:|node:).*?|[^ ]\S*?"
 _V8 = rf"(?:JS|LazyCompile|Function|Script|Eval):[*~^+']?(?:(?P<name>.*?) )?(?P<file>{_FILE})(?::\d+){{1,2}}"
 #: names in a perf map of code that belongs to the runtime
-_STUB = r"(?:Builtin|BytecodeHandler|Stub|RegExp|Bytecode|Handler):|Interpreter$|[a-z ]+ (?:stub|adapter|blob)s?$"
+_STUB = (
+    r"(?:Builtin|BytecodeHandler|Stub|RegExp|Bytecode|Handler):|Interpreter$|StubRoutines|"
+    r"[a-z ]+ (?:stub|adapter|blob)s?$"
+)
 _JAVA = r"(?:^|[ ;:L])(?:java|javax|jdk|sun|com[./]sun|kotlin|scala)[./]"
+#: a function of Go's standard library: its package first, as `internal/abi.Name`; not a part of a C function `sort`
+_GO = (
+    r"(?:archive|bufio|bytes|cmp|compress|container|context|crypto|database|debug|embed|encoding|errors|expvar|flag|"
+    r"fmt|go|hash|html|image|index|internal|io|iter|log|maps|math|mime|net|os|path|plugin|reflect|"
+    r"regexp|runtime|slices|sort|strconv|strings|structs|sync|syscall|testing|text|time|unicode|unique|vendor|weak)"
+    r"(?:/|\.(?!(?:part|isra|constprop|cold|lto_priv|llvm)\b))"
+)
 _MODULES = r"/node_modules/((?:@[^/]+/)?[^/]+)/"
 
 #: the prefix of a path below `lib/pythonX.Y`; group 1 is the folder that holds `lib`
@@ -187,14 +197,16 @@ def jit_function(symbol: str, rule: OwnRule) -> JitFunction:
     return JitFunction(function, file, origin, package_name)
 
 
-def is_own(path: str, rule: OwnRule) -> bool:
-    """Whether a source file of code in the program's own module is the program's: not one of the system's headers.
+def is_own(path: str, rule: OwnRule, function: str = "") -> bool:
+    """Whether code in the program's own module is the program's: none of the system's headers, nor of Go's library.
 
-    A file that is not known ("") is taken for own.
+    path: its source file; one that is not known ("") is taken for own.
     """
     ((origin, _),) = rule.origins([SourceFile(path)])
     if rule.names(path):
         return origin == Origin.OWN
+    if re.match(_GO, function):
+        return False
     return not path or (origin == Origin.OWN and not re.match(_SYSTEM, path) and not re.search(_HEADERS, path))
 
 
