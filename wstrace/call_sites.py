@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.batch import Batch, Dictionary, StackIds
-from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NONE
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_JIT, FRAME_NATIVE, FRAME_NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
 _COLUMNS = [column.name for column in CALL_SITE.columns if column.name != "id"]
@@ -77,7 +79,23 @@ class CallSites:
         """The rows that came since the last call, callers first; None without any. They go before what uses them."""
         if not self._new or (len(self._ids) == 1 and not self.refused):  # the row `cut` goes with those that matter
             return None
-        frames = np.frombuffer(b"".join(self._new), _FRAME)
-        columns = {"id": np.fromiter(self._new.values(), "<u4"), **{name: frames[name] for name in _COLUMNS}}
-        self._new = {}
+        new, self._new = self._new, {}
+        return self._rows(np.fromiter(new.values(), "<u4"), np.frombuffer(b"".join(new), _FRAME))
+
+    def renamed(self, name: Callable[[int, int], int]) -> Batch:
+        """The rows of native frames that have a name by now, again, as those of a JIT compiler's code.
+
+        name: mapping, offset -> the code of the function's name; 0 = none.
+        """
+        ids, frames = np.fromiter(self._ids.values(), "<u4"), np.frombuffer(b"".join(self._ids), _FRAME).copy()
+        native = (frames["kind"] == FRAME_NATIVE) & (frames["function"] == 0) & (frames["mapping"] != 0)
+        ids, frames = ids[native], frames[native]
+        places = zip(frames["mapping"].tolist(), frames["offset"].tolist(), strict=True)
+        frames["function"] = [name(*place) for place in places]
+        frames["kind"] = FRAME_JIT
+        named = frames["function"] != 0
+        return self._rows(ids[named], frames[named])
+
+    def _rows(self, ids: NDArray[Any], frames: NDArray[Any]) -> Batch:
+        columns = {"id": ids, **{name: frames[name] for name in _COLUMNS}}
         return Batch(CALL_SITE, columns, source=self._source, strings=self._strings)

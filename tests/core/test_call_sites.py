@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wstrace.analysis.call_tree import CallTree
 from wstrace.batch import Batch, Dictionary, StackIds
 from wstrace.call_sites import CallSites
-from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_NATIVE, FRAME_NONE, FRAME_PYTHON
+from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, FRAME_JIT, FRAME_NATIVE, FRAME_NONE, FRAME_PYTHON
 
 COLUMNS = tuple(column.name for column in CALL_SITE.columns if column.name not in ("id", "parent"))
 U64 = (1 << 64) - 1
@@ -149,3 +149,24 @@ def test_a_damaged_file_s_rows_may_lack_any_column(lacking):
     elif lacking != "id":
         assert tree.column(lacking)[1] == 0
         assert tree.column("parent")[1] == 0
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_name_that_comes_later_is_that_of_all_stacks_through_the_frame(together):
+    sites = tree()
+    outer = sites.add(0, kind=FRAME_NATIVE, mapping=5, offset=100)
+    inner = sites.add(outer, kind=FRAME_NATIVE, mapping=6, offset=[7, 8])
+    rows = sites.new_rows()
+    later = sites.renamed(lambda mapping, offset: 3 * (mapping == 5 and offset == 100))
+    assert rows is not None
+    assert later["id"].tolist() == outer.tolist()
+    read = CallTree()
+    if together:  # as a file may give them
+        both = {name: np.concatenate((rows[name], later[name])) for name in rows}
+        rows, later = Batch(CALL_SITE, both, strings=rows.strings), later.take(slice(0))
+    read.learn(rows)
+    read.learn(later)
+    assert read.column("kind")[outer[0]] == FRAME_JIT
+    assert read.column("function")[outer[0]] == 3
+    assert read.column("kind")[inner].tolist() == [FRAME_NATIVE, FRAME_NATIVE]
+    assert read.stack(int(inner[1])) == [int(inner[1]), int(outer[0])]

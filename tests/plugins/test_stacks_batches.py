@@ -182,6 +182,31 @@ def test_a_map_of_an_older_process_with_that_pid_is_not_believed(target):
     assert not PerfMap(target.pid, 0).grow()
 
 
+def test_a_map_that_is_written_at_the_end_counts_where_the_process_had_its_folder(tmp_path):
+    """As a JVM does (-XX:+DumpPerfMapAtExit). It is looked for in the process's root, as the process's user's file."""
+    if os.geteuid():
+        pytest.skip("only on a system where we are root: changes root and user")
+    (tmp_path / "tmp").mkdir()
+    code = f"import os, time; os.chroot({str(tmp_path)!r}); os.setuid(12345); print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    found = PerfMap(process.pid, 0)
+    assert not found.grow()
+    process.kill()
+    process.communicate()
+    path_of(process.pid).write_bytes(b"1000 10 in_our_root\n")
+    mine = tmp_path / "tmp" / f"perf-{process.pid}.map"
+    mine.write_bytes(b"1000 10 its_own\n")
+    try:
+        assert not found.grow(), "root wrote it, not the process's user"
+        os.chown(mine, 12345, 12345)
+        assert found.grow()
+        assert found.name(0x1000) == "its_own"
+    finally:
+        path_of(process.pid).unlink()
+        found.close()
+
+
 def test_a_link_or_a_pipe_in_its_place_is_not_opened(target, tmp_path):
     (tmp_path / "secret").write_bytes(b"1000 10 secret\n")
     path_of(target.pid).symlink_to(tmp_path / "secret")

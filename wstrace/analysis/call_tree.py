@@ -12,12 +12,15 @@ from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, MOST_FRAMES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_NAMED_LATER = ("kind", "function")
+
 
 class CallTree:
     """The call sites so far, each at the place of its id in columns of their own.
 
     A row's parent must have come before it, so that a walk to the root ends whatever a file contains. A row with any
-    other parent is kept as one of which the callers were cut.
+    other parent is kept as one of which the callers were cut. A later row of an id has the name of a JIT compiler's
+    function, which came when its process ended.
     strings: the dictionary that `function` and `file` are codes of: that of the first batch.
     """
 
@@ -46,9 +49,8 @@ class CallTree:
         ids = batch["id"]
         self._make_room(int(ids[ids < self.LIMIT].max(initial=0)) + 1)
         _, first = np.unique(ids, return_index=True)
-        rows = np.sort(first)
-        fits = (ids[rows] != 0) & (ids[rows] < self.LIMIT)
-        rows = rows[fits]
+        fits = (ids != 0) & (ids < self.LIMIT)
+        rows = np.sort(first[fits[first]])
         rows = rows[~self._known[ids[rows]]]
         own = ids[rows]
         position = np.full(len(self._known), -1, np.intp)
@@ -58,7 +60,8 @@ class CallTree:
         before = self._known[inside] | ((position[inside] >= 0) & (position[inside] < np.arange(len(own))))
         for name, column in self._columns.items():
             if name in batch:  # what a batch lacks is 0
-                column[own] = batch[name][rows]
+                of = fits if name in _NAMED_LATER else rows
+                column[ids[of]] = batch[name][of]
         cut = (parent != 0) & ~((parent < len(self._known)) & before)
         self._columns["parent"][own[cut]] = 0
         self._columns["flags"][own[cut]] |= FRAME_CUT

@@ -18,6 +18,12 @@ from wstrace_plugins.stacks.join import Join, Stacks
 from wstrace_plugins.stacks.linux.known_code import KnownCode
 from wstrace_plugins.stacks.unwinder import Samples, Unwound
 
+#: a file of a JIT compiler's process -> the command that has it write a perf map, and keep frame pointers
+MAPS_BY = {
+    "node": "node --perf-basic-prof --interpreted-frames-native-stack",
+    "libjvm.so": "java -XX:+PreserveFramePointer -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit",
+}
+
 
 def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
     """The columns of batches of STACK_DUMP, one behind the other; a shorter dump has words of 0 behind it."""
@@ -58,6 +64,12 @@ class Worker:
         how = np.where(stacks.whole, np.uint8(HOW_OWN), np.uint8(HOW_OWN_CUT))
         how[leaf == self.tree.cut] = HOW_NO_ROOM
         self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
+
+    def renamed(self) -> Batch:
+        """The call sites in code that its process has named since; who names none is said, and what lifts that."""
+        for program in MAPS_BY.keys() & self.code.grow():
+            self._context.info.lack(f"names of compiled functions: start it as {MAPS_BY[program]}")
+        return self.tree.renamed(self.code.name_by_now)
 
     def close(self) -> None:
         """Closes files."""

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from wstrace.analysis.tally import distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FRAME_INTERPRETER, FRAME_JIT, FRAME_NATIVE, FRAME_PYTHON, MAP_EXECUTE
+from wstrace.text import base_name
 from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.linux.images import CodeMapping, Images, Loop
@@ -221,6 +222,17 @@ class KnownCode:
             known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
             known.grow()
         return known.name(address)
+
+    def grow(self) -> set[str]:
+        """Reads what maps have got since; returns the files with code of processes that have none, or an empty one."""
+        without = {pid for pid, found in self._perf_maps.items() if not (found.grow() or len(found))}
+        return {base_name(self._strings[one.file]) for one in self._mappings if one.pid in without}
+
+    def name_by_now(self, mapping: int, address: int) -> int:
+        """The code of the name that a map has for code without a file, 0 = none; it may be as new as its end."""
+        one = self._mappings[int(np.searchsorted(self._ids, mapping))]
+        name = None if self._strings[one.file].startswith("/") else self._jit_name(one, address)
+        return self._strings.code(name) if name else 0
 
     def close(self) -> None:
         """Closes all files."""

@@ -2,7 +2,8 @@
 
 Each line is `START SIZE NAME` in hex; a later line for an address replaces an earlier one. The folder is everyone's, so
 a map counts only if the process's user owns it and it was changed since the process began, and it is read from the
-process's own root, in bounded pieces.
+process's own root, in bounded pieces. A JVM writes its map when it ends (-XX:+DumpPerfMapAtExit): the root is held
+from the first look on, so that the file is not searched by its name in ours, where it may be another process's.
 
 Source: tools/perf/Documentation/jit-interface.txt of Linux.
 """
@@ -37,7 +38,9 @@ class PerfMap:
 
     def __init__(self, pid: int, since_ns: int) -> None:
         self._pid, self._since_ns = pid, since_ns
-        self._fd = -1
+        self._fd = self._root = -1
+        #: the file's name, its user, and the time since which it counts, once the root is held
+        self._seen = "", 0, 0.0
         self._read = 0
         self._rest = b""
         #: of each line, in their order: where its code begins and ends, and its name
@@ -48,7 +51,7 @@ class PerfMap:
         """Reads what was added since the last call; returns whether there was anything."""
         if self._fd < 0:
             with contextlib.suppress(OSError, ValueError):
-                self._fd = _open(self._pid, self._since_ns)
+                self._fd = self._open()
         if self._fd < 0:
             return False
         new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
@@ -62,6 +65,9 @@ class PerfMap:
             self._names += [name for *_, name in found]
         return bool(new)
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def name(self, address: int) -> str | None:
         """The name of the code at an address, by the latest line; None where the map has none."""
         at = np.flatnonzero((self._spans[:, 0] <= address) & (address < self._spans[:, 1]))
@@ -69,9 +75,36 @@ class PerfMap:
 
     def close(self) -> None:
         """Closes the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._root):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._root = -1
+
+    def _look(self) -> None:
+        """Holds the process's root, and who it is. Raises OSError."""
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        root, inside, own = f"/proc/{self._pid}/root", str(self._pid), os.geteuid()
+        try:
+            began = booted + procfs.stat_with_memory(self._pid).started_ticks / os.sysconf("SC_CLK_TCK")
+            status = procfs.status(self._pid)
+            own = int(status["Uid"].split()[1])
+            inside = status.get("NSpid", inside).split()[-1]  # the pid that the process itself knows
+        except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
+            root, began = "/", time.time() - (time.monotonic_ns() - self._since_ns) / 1e9
+        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._seen = f"/tmp/perf-{inside}.map", own, began - _SLACK_SECONDS  # noqa: S108
+
+    def _open(self) -> int:
+        """A descriptor of the map. Raises OSError, ValueError where there is none that may be believed."""
+        if self._root < 0:
+            self._look()
+        name, own, since = self._seen
+        fd = open_named(name, f"/proc/self/fd/{self._root}", links=False)
+        found = os.fstat(fd)
+        if found.st_uid == own and found.st_mtime > since:
+            return fd
+        os.close(fd)
+        raise OSError("another user's map, or an older process's")
 
 
 def _entry(line: bytes) -> tuple[int, int, str] | None:
@@ -85,22 +118,3 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
     if not 0 < length < 1 << 40 or not 0 <= first < 1 << 62:
         return None
     return first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip()
-
-
-def _open(pid: int, since_ns: int) -> int:
-    """A descriptor of the map. Raises OSError where there is none that may be believed."""
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    root, inside, own = f"/proc/{pid}/root", pid, os.geteuid()
-    try:
-        began = booted + procfs.stat_with_memory(pid).started_ticks / os.sysconf("SC_CLK_TCK")
-        status = procfs.status(pid)
-        own = int(status["Uid"].split()[1])
-        inside = int(status.get("NSpid", str(pid)).split()[-1])  # the pid that the process itself knows
-    except (WstraceError, KeyError):  # it has ended: only a map of our own user's is believed then
-        root, began = "/", time.time() - (time.monotonic_ns() - since_ns) / 1e9
-    fd = open_named(f"/tmp/perf-{inside}.map", root, links=False)  # noqa: S108
-    found = os.fstat(fd)
-    if found.st_uid == own and found.st_mtime > began - _SLACK_SECONDS:
-        return fd
-    os.close(fd)
-    raise OSError("another user's map, or an older process's")
