@@ -166,7 +166,7 @@ def test_merging_up_to_watermarks_keeps_all_in_order(rings, marks):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("auto", Stacks(python=True, required=False)),
+        ("auto", Stacks(python=True, native=True, required=False)),
         ("none", Stacks()),
         ("python", Stacks(python=True)),
         ("native", Stacks(native=True)),

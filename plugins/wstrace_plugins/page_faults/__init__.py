@@ -44,7 +44,8 @@ class Stacks(NamedTuple):
     """Which stacks are wanted.
 
     python: the Python frames, read at each fault by an eBPF program. native: the stack of sampled faults, unwound.
-    required: a kind that cannot be had is an error; without it (`auto`) it is left out, and said so.
+    required: a kind that cannot be had is an error, and native stacks are those of CPythons, too; without it (`auto`)
+    what cannot be had is left out.
     """
 
     python: bool = False
@@ -64,5 +65,5 @@ def parse_stacks(text: str) -> Stacks:
     if len(words) > 1 and (alone := next((word for word in words if word in _ALONE), None)):
         raise UsageError(f"page_faults: stacks={text}: {alone!r} stands alone", f"write stacks={alone}")
     if words == ["auto"]:
-        return Stacks(python=True, required=False)
+        return Stacks(python=True, native=True, required=False)
     return Stacks("python" in words, "native" in words)

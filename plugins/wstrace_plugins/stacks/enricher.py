@@ -6,6 +6,7 @@ their samples do, too: a compiler's run on a busy machine has ten samples in eac
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -21,6 +22,8 @@ from wstrace_plugins.os import backend
 MOST_HELD = 64 << 20
 #: samples that wait for longer are not unwound: less than the time in which a bus is to be empty at the end
 BEHIND_NS = 2_000_000_000
+#: batches of mappings that are kept while there is no sample
+MOST_KEPT = 1 << 10
 #: while more batches wait, faults do: until one of these numbers of samples, of faults, of ns is reached
 MOST_TOGETHER, MOST_ROWS, MOST_HELD_NS = 1024, 1 << 16, 250_000_000
 #: what may go on before faults that wait: they refer to what these say
@@ -30,8 +33,7 @@ _PASSING = (MAPPING.name, PROCESS.name)
 class NativeStacks(Enricher):
     """Unwinds sampled stacks, gives out their call sites, and adds native_stack, native_how and weight to faults.
 
-    A source that samples stacks says so by an empty batch of `stack_dump` before any other; without it nothing is
-    done. The bytes of the target's stack go no further.
+    Faults before the first sample have no such columns. The bytes of the target's stack go no further.
     """
 
     name: ClassVar[str] = "native_stacks"
@@ -40,6 +42,7 @@ class NativeStacks(Enricher):
         """Begins with no stack known."""
         self._context = context
         self._worker: Any = None  # backend.Worker: a session without samples does not load the unwinder
+        self._mappings = deque[Batch](maxlen=MOST_KEPT)  # what it has to learn
         self._held: list[Batch] = []
         self._bytes = 0
         self._faults: list[Batch] = []  # that wait
@@ -51,7 +54,9 @@ class NativeStacks(Enricher):
         if batch.schema.name == STACK_DUMP.name:
             self._hold(batch)
             return
-        if self._worker is not None:
+        if self._worker is None and batch.schema.name == MAPPING.name:
+            self._mappings.append(batch)
+        elif self._worker is not None:
             if batch.schema.name == PAGE_FAULT.name and "native_stack" not in batch:
                 yield from self._wait(batch)
                 return
@@ -65,6 +70,8 @@ class NativeStacks(Enricher):
         """Gives what waits; counts samples that no row of a fault followed."""
         if self._worker is not None:
             yield from self._release()
+            if len(named := self._worker.renamed()):
+                yield named
             left = sum(map(len, self._held)) + len(self._worker.join.waiting.tid)
             self._context.ledger.add("stacks_lost", left, "no fault of that thread followed")
             self._worker.close()
@@ -73,8 +80,8 @@ class NativeStacks(Enricher):
         """Keeps samples until faults come; those for which there is no room are lost."""
         if self._worker is None:
             self._worker = backend("wstrace_plugins.stacks", "linux").Worker(self._context)
-        if not len(batch):
-            return
+            while self._mappings:
+                self._worker.code.learn(self._mappings.popleft())
         if self._bytes + batch.nbytes > MOST_HELD:
             self._context.ledger.add("stacks_lost", len(batch), "no room before they were unwound")
             return

@@ -24,6 +24,7 @@ from wstrace_plugins.page_faults.linux.events import (
     PerfEvents,
     Settings,
     StackRate,
+    native_level,
     own_level,
     settled_level,
     sizes_known,
@@ -63,7 +64,7 @@ class PageFaults(Source):
         children: follow the processes that the target starts.
         period: record one fault out of this many; all are counted.
         stacks: the frames that a fault carries: python, native, or python+native; auto = python where the kernel
-            permits it; none.
+            permits it, and native of processes that are no CPython; none.
         stack_rate: for native: faults a second, of each thread and CPU, that are sampled with their stack.
         stack_period: instead of stack_rate: sample one fault out of this many.
     """
@@ -98,9 +99,7 @@ class PageFaults(Source):
         self._ring_bytes, self._pace = ring_bytes, Pace(poll_ms / 1000)
         self._wanted = Settings(kernel, children, period)
         self._stacks = parse_stacks(stacks)
-        rate = StackRate(stack_rate, stack_period)
-        self._stack_rate = rate if self._stacks.native else None
-        self._dumps, self._announced = StackDumps(), self._stack_rate is None
+        self._stack_rate, self._dumps = StackRate(stack_rate, stack_period), StackDumps()
         self._counters: FaultCounters | None = None
         self._rings: Rings | None = None
         self._python: PythonStacks
@@ -129,8 +128,7 @@ class PageFaults(Source):
         self._context = context
         level = settled_level(context, self._wanted.kernel)
         self._settings = self._wanted._replace(
-            kernel=self._wanted.kernel and level.name == "full", children=self._wanted.children and context.children,
-            stacks=self._stack_rate,
+            kernel=self._wanted.kernel and level.name == "full", children=self._wanted.children and context.children
         )  # fmt: skip
         if self._wanted.period > 1:
             context.info.sampled = self._wanted.period
@@ -149,7 +147,13 @@ class PageFaults(Source):
     def _arm(self, context: Context, attributes: Sequence[NDArray[Any]]) -> None:
         cpus = perf.online_cpus()
         calls, births = attributes[: len(SYSCALLS)], attributes[len(SYSCALLS) :]
-        self._settings = self._settings._replace(tracepoints=tuple(calls), sizes=sizes_known())
+        self._python = PythonStacks(self._stacks, context, self.name, cpus)
+        native = self._stacks.native and (
+            self._stacks.required
+            or (self._python.gate is not None and not context.groups and native_level().name == "sampled")
+        )
+        stacks = self._stack_rate if native else None
+        self._settings = self._settings._replace(tracepoints=tuple(calls), sizes=sizes_known(), stacks=stacks)
         if not self._settings.sizes:
             context.info.lack("the sizes of the pages that faults brought: they need Linux 5.11")
         self._peaks = Peaks(context, children=self._settings.children and not context.groups)
@@ -161,10 +165,9 @@ class PageFaults(Source):
             arming, self._settings = GroupArming, self._settings._replace(everywhere=True)
         descriptors.room((5 + 17 * len(births)) * len(cpus))
         try:
-            self._rings = Rings(cpus, self._ring_bytes, stacks=self._stack_rate is not None)
+            self._rings = Rings(cpus, self._ring_bytes, stacks=native)
         except OSError as error:
             raise perf.refusal(error) from None
-        self._python = PythonStacks(self._stacks, context, self.name, cpus)
         sampled = (CGROUP_ID,) * self._settings.everywhere + (PAGE_BYTES,) * self._settings.sizes
         self._samples = [
             RingSamples(ring.kind == MAJOR, self._python.join(ring), sampled=sampled)
@@ -222,9 +225,6 @@ class PageFaults(Source):
     def _collect(self, *, final: bool) -> Iterator[Batch]:
         """Reads all rings, and emits what none of them can come before any more; `final`: all that is there."""
         assert self._rings is not None
-        if not self._announced:
-            self._announced = True
-            yield Batch(schema.STACK_DUMP, self._dumps.announce(), source=self.name, strings=self._context.strings)
         samples = iter(self._samples)
         for ring in self._rings:
             if ring.kind == STACKS:
@@ -304,15 +304,16 @@ class PageFaults(Source):
                 failed = False
             finally:
                 self._account.close(self._given, failed=failed)
-                if self._stack_rate is not None:
+                if self._settings.stacks is not None:
                     self._dumps.account(self._context.ledger, self._events.counts(STACKS)[1])
         finally:
             self._close()
 
     def _close(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._python.close()
         if self._rings is not None:
             with contextlib.suppress(AttributeError):
-                self._python.close()
                 self._events.close()
                 self._rare.close()
             self._rings.close()

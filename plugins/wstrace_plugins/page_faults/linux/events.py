@@ -133,7 +133,7 @@ class PerfEvents:
     """All perf events of a source.
 
     rings: where they write to. cpus: the CPUs that they are opened on. descriptors: our limit. opened: called with the
-    descriptor of each event of faults and its kind (minor, major), before it counts.
+    descriptor of each event of faults and its kind (minor, major, stacks), before it counts.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class PerfEvents:
                         made.append(self._open(attributes, tid, cpu, flags))
                         ring = self._rings.fd(SIDE if kind == REMAP else kind, cpu)
                         perf.ioctl(made[-1], perf.PERF_EVENT_IOC_SET_OUTPUT, ring)
-                        if kind in _FAULTS:
+                        if kind in (*_FAULTS, STACKS):
                             self._opened(made[-1], kind)
             except ProcessLookupError:
                 perf.close_all(made)

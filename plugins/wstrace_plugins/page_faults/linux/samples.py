@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.ledger import Ledger
-from wstrace.schema import DTYPES, FAULT_MAJOR, FAULT_PC_KERNEL, STACK_DUMP
+from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.page_faults.linux import perf_event as perf
 
 if TYPE_CHECKING:
@@ -354,11 +354,6 @@ class StackDumps:
             return
         self._bytes += size
         self._held.append(block)
-
-    def announce(self) -> dict[str, NDArray[Any]]:
-        """Columns of STACK_DUMP without a row: given before all else, they announce samples to what unwinds them."""
-        columns = {column.name: np.zeros(0, DTYPES[column.type]) for column in STACK_DUMP.columns}
-        return {**columns, "registers": np.zeros((0, len(_KEPT)), "<u8"), "dump": np.zeros((0, 0), "<u8")}
 
     def account(self, ledger: Ledger, lost: int | None) -> None:
         """Enters into the ledger which samples became no stack. lost: by the kernel's own count, None = not known."""

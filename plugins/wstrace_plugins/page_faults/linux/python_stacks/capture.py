@@ -60,7 +60,8 @@ class PythonStacks:
         self._wanted, self._context, self._source, self._cpus = wanted, context, source, cpus
         self._interpreters = Interpreters()
         self._history = History(context.strings, self._interpreters)
-        self._gate: Gate | None = None
+        #: what keeps samples of CPythons from being taken, too; None = it cannot be had
+        self.gate: Gate | None = None
         self._programs: Programs | None = None
         self._decoder: Decoder | None = None
         self._opened = self._foreseen = not wanted.python
@@ -71,7 +72,7 @@ class PythonStacks:
         if wanted.python:
             self._poll = _select.epoll()
             try:
-                self._gate = Gate()
+                self.gate = Gate()
             except (Unavailable, OSError) as error:
                 self._no = error
             if wanted.required:
@@ -85,9 +86,9 @@ class PythonStacks:
         from wstrace_plugins.page_faults.linux.python_stacks.kernel import Programs, refusal
 
         try:
-            if self._gate is None:
+            if self.gate is None:
                 raise self._no
-            self._programs = Programs(self._cpus, self._gate)
+            self._programs = Programs(self._cpus, self.gate, others=not self._wanted.required)
             for ring in self._rows:
                 self._programs.join(ring)
         except (Unavailable, OSError) as error:
@@ -115,8 +116,8 @@ class PythonStacks:
 
     def attach(self, event: int, kind: str) -> None:
         """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
-        if self._gate is not None:
-            self._gate.attach(event, kind)
+        if self.gate is not None:
+            self.gate.attach(event, kind)
 
     def expect(self, pid: int) -> None:
         """Prepares for a launched process, before its execve(): for the CPythons that its command names, or may start.
@@ -131,6 +132,8 @@ class PythonStacks:
         if not self._report(looked) and (looked is None or looked.starts):
             self.foresee()
             self._report_named(words[2:], environment)
+            if self._programs is not None and looked is not None and not looked.needs:
+                self._programs.tell_process(pid, 0)
 
     def foresee(self) -> None:
         """Loads the walkers for the CPythons that a child is likely to run: this one, and the `python3` of PATH.
@@ -138,7 +141,7 @@ class PythonStacks:
         Without it, a child has run for 20 ms of CPU before the programs know its CPython: on a busy machine half of
         the 60 MiB that one filled at once had no Python line.
         """
-        if not self._foreseen and self._gate is not None:
+        if not self._foreseen and self.gate is not None:
             self._foreseen = True
             if self._open():
                 self._report_named((sys.executable, "python3"), os.environ)
@@ -282,6 +285,6 @@ class PythonStacks:
         if self._programs is not None:
             self._programs.close()
             self._programs = None
-        for one in (self._poll, self._gate):
+        for one in (self._poll, self.gate):
             if one is not None:
                 one.close()

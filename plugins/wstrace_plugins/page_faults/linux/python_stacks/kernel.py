@@ -23,7 +23,7 @@ from wstrace_plugins.os.linux import procfs, versions
 from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
-from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry
+from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry, of_others
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, WALKERS, Kernel, Maps, S
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
@@ -146,11 +146,11 @@ _FILE_KEY, _IN_FILE, _ALL_BITS = struct.Struct("<QQQ"), struct.Struct("<QQ"), (1
 class Programs:
     """The programs behind the gate, and the memory that they share with the tracer.
 
-    cpus: the CPUs that are traced. gate: what hangs on the events, and leads to the programs from now on. Raises
-    OSError, Unavailable: the kernel refuses them.
+    cpus: the CPUs that are traced. gate: what hangs on the events, and leads to the programs from now on. others: of
+    processes that run no CPython alone, stacks are sampled. Raises OSError, Unavailable: the kernel refuses them.
     """
 
-    def __init__(self, cpus: Sequence[int], gate: Gate) -> None:
+    def __init__(self, cpus: Sequence[int], gate: Gate, *, others: bool = False) -> None:
         kernel = this_kernel()
         self._outputs: list[int] = []
         self._loaded: list[bpf.Program] = []
@@ -161,6 +161,9 @@ class Programs:
             self._loaded.append(bpf.Program(entry(self.maps, kernel, gate.memory.fd), b"entry"))
             self._rings.append(bpf.RingBuffer(self.maps.pending))
             gate.lead_to(self._loaded[0])
+            if others:
+                self._loaded.append(bpf.Program(of_others(self.maps), b"others"))
+                gate.lead_to(self._loaded[-1], samples=True)
         except OSError:
             self.close()
             raise

@@ -34,7 +34,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.bpf import (
     Register,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import MAGIC, RAW_BYTES, S
-from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR
+from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, STACKS
 
 if TYPE_CHECKING:
     from wstrace_plugins.page_faults.linux.python_stacks.protocol import Maps
@@ -201,10 +201,10 @@ _GATE_BYTES = 8
 
 
 def gate(memory: int, entries: int, kind: int) -> Code:
-    """The program of the events of a kind (0 minor, 1 major faults).
+    """The program of the events of a kind (0 minor, 1 major faults, 2 sampled ones).
 
-    memory: the descriptor of an array per CPU, with one value of 8 bytes. entries: that of an array of programs, with
-    one: the same for both kinds, as loading it takes milliseconds.
+    memory: the descriptor of an array per CPU, with one value of 8 bytes. entries: that of an array of programs: one
+    for minor and major faults, as loading it takes milliseconds, and one for samples.
     """
     a = Assembler()
     a.mov(R6, R1)
@@ -216,7 +216,7 @@ def gate(memory: int, entries: int, kind: int) -> Code:
     a.store(R0, 0, kind)
     a.mov(R1, R6)
     a.map(R2, entries)
-    a.mov(R3, 0)
+    a.mov(R3, kind >> 1)
     a.call(TAIL_CALL)
     a.label("leave")  # the sample is written in any case
     a.mov(R0, 1)
@@ -225,12 +225,11 @@ def gate(memory: int, entries: int, kind: int) -> Code:
 
 
 _U32 = struct.Struct("<I")
-_FIRST = _U32.pack(0)
-_KINDS = (MINOR, MAJOR)
+_KINDS = (MINOR, MAJOR, STACKS)
 
 
 class Gate:
-    """The gates of both kinds of faults.
+    """The gates of all kinds of faults.
 
     memory: of the gates, see programs.gate.
     Raises OSError: the kernel refuses them.
@@ -241,7 +240,7 @@ class Gate:
         try:
             self.memory = bpf.Map(bpf.PER_CPU_ARRAY, 4, _GATE_BYTES, 1, b"kind")
             self._opened.append(self.memory)
-            self._entries = bpf.Map(bpf.PROGRAM_ARRAY, 4, 4, 1, b"entries")
+            self._entries = bpf.Map(bpf.PROGRAM_ARRAY, 4, 4, 2, b"entries")
             self._opened.append(self._entries)
             self._programs: dict[str, bpf.Program] = {}
             for i, kind in enumerate(_KINDS):
@@ -255,9 +254,9 @@ class Gate:
         """Hangs the gate on an event of that kind, before it counts. Tasks that are started inherit it."""
         perf.ioctl(event, perf.PERF_EVENT_IOC_SET_BPF, self._programs[kind].fd)
 
-    def lead_to(self, program: bpf.Program) -> None:
-        """From now on both gates go on to that program."""
-        self._entries.set(_FIRST, _U32.pack(program.fd))
+    def lead_to(self, program: bpf.Program, *, samples: bool = False) -> None:
+        """From now on the gates of minor and major faults, or that of samples, go on to that program."""
+        self._entries.set(_U32.pack(samples), _U32.pack(program.fd))
 
     def close(self) -> None:
         """Closes the descriptors; the events keep the gates."""

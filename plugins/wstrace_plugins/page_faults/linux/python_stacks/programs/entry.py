@@ -152,6 +152,22 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     return a.assemble()
 
 
+def of_others(maps: Maps) -> Code:
+    """The program of samples: a stack is taken only of a process that is known to run no CPython, which has its own."""
+    a = Walk(maps)
+    a.call(PID_TGID)
+    a.op("rsh", R0, 32)
+    a.store(FP, KEY, R0)
+    a.lookup(maps.processes.fd, "none")
+    a.load(R1, R0, 16)
+    a.jump_if(R1, "==", NONE, "leave")
+    a.label("none")
+    a.mov(R0, 0)
+    a.exit()
+    a.leave()
+    return a.assemble()
+
+
 def _follow(a: Walk, to: Register, base: Register, offset: int, size: int = DOUBLE) -> None:
     """to = the member at that offset of the kernel's structure at `base`; R1 to R5 are lost.
 
