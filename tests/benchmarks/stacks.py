@@ -99,6 +99,7 @@ WSTRACE = [sys.executable, "-m", "wstrace", "run", "-q", "-f", "-o", "a.wst", "-
 VARIANTS = {
     "untraced": [],
     "`stacks=none`": [*WSTRACE, "page_faults:stacks=none", "--"],
+    "`stacks=auto`, the default": [*WSTRACE, "page_faults:stacks=auto", "--"],
     "`stacks=python`, every fault": [*WSTRACE, "page_faults:stacks=python", "--"],
     "`stacks=native`, 2,000 a second": [*WSTRACE, "page_faults:stacks=native", "--"],
     "`perf record -g`, every fault": ["perf", "record", "-q", "-e", "page-faults", "-c", "1", "-g", "--"],

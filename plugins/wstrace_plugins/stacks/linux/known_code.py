@@ -22,7 +22,7 @@ from wstrace_plugins.stacks.linux.images import CodeMapping, Images, Loop
 from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 from wstrace_plugins.stacks.rules import Rule
 
-MOST_MAPPINGS = 1 << 20
+MOST_MAPPINGS = 1 << 18
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
 _OFFSET_BITS = 40
