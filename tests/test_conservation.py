@@ -17,6 +17,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import (
     HOW_NOT_KNOWN,
     MAPPING,
+    PAGE_EXCLUSIVE,
     PAGE_FAULT,
     PAGE_GUARD,
     PAGE_SHARED,
@@ -98,7 +99,11 @@ def report_of(path: Path, by: str, *words: str) -> dict[str, Any]:
 SNAPSHOTS = {
     "one": snapshot(7, 100, [[(1, 70, 0), (2, 30, 0)]]),
     "cut": CUT,
-    "of two processes": [*CUT, *snapshot(8, 150, [[(3, 11, 0)]]), *snapshot(8, 250, [[(4, 3, 0)], [(1, 2, 0)]])],
+    "of two processes": [
+        *CUT,
+        *snapshot(8, 150, [[(3, 11, 0)]]),
+        *snapshot(8, 250, [[(4, 3, 0)], [(1, 2, PAGE_EXCLUSIVE)]]),
+    ],
     "late": [*snapshot(7, 300, [[(1, 8, 0)]]), *snapshot(7, 100, [[(2, 99, 0)]])],
     "not resident": snapshot(7, 1, [[(1, 4, 0), (2, 9, PAGE_SWAPPED), (3, 9, PAGE_ZERO), (4, 9, PAGE_GUARD)]]),
 }

@@ -14,8 +14,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import IO, NamedTuple
 
 from wstrace.errors import OutputError
@@ -412,16 +413,29 @@ def remove(path: str, folder: int | None = None) -> None:
     On Windows another program may have the file open for a moment, so removal is retried for half a second.
     Raises OSError: the system refuses.
     """
+
+    def unlink() -> None:
+        with callers_rights(), contextlib.suppress(FileNotFoundError), in_folder(path, folder) as at:
+            os.unlink(_in(at, path), dir_fd=at)
+
+    _retried(unlink)
+
+
+def _retried(act: Callable[[], None]) -> bool:
+    """Whether it could be done: on Windows, where another program may have the file open, it is tried half a second.
+
+    Raises OSError: another system refuses.
+    """
     for _ in range(10):
         try:
-            with callers_rights(), contextlib.suppress(FileNotFoundError), in_folder(path, folder) as at:
-                os.unlink(_in(at, path), dir_fd=at)
+            act()
         except PermissionError:
             if hasattr(os, "geteuid"):
                 raise
             time.sleep(0.05)
         else:
-            return
+            return True
+    return False
 
 
 def _in(folder: int | None, path: str) -> str:
@@ -501,7 +515,10 @@ def _unfinished(path: str) -> str:
 def _name(unfinished: str, path: str, force: bool, folder: int | None) -> None:
     """Gives a finished file its name; without `force`, only when that name is still free. Raises OSError."""
     if force:
-        os.replace(unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)
+        if not _retried(partial(os.replace, unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)):
+            raise OutputError(
+                f"cannot write {path}: another program has it open", "close it there, or choose another name"
+            )
     elif not hasattr(os, "geteuid"):
         os.rename(unfinished, path)
     else:

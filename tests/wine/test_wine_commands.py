@@ -165,6 +165,17 @@ def test_lines_name_address_instruction_owner_and_module(command, tmp_path):
     assert "ntdll.dll" in command("report", tmp_path / "x.wst", "--format", "lines")[1]
 
 
+def test_an_output_that_another_program_has_open_is_named_as_such(command, tmp_path):
+    trace, held = tmp_path / "x.wst", tmp_path / "held.csv"
+    command("run", "-o", trace, "-q", "--", sys.executable, KNOWN, 1, 20)
+    held.write_text("older")
+    with held.open():  # a spreadsheet: nobody else may replace it
+        code, _, said = command("convert", trace, "-o", held, "-f")
+    assert (code, "held.csv: another program has it open" in said) == (123, True), said
+    assert held.read_text() == "older"
+    assert not list(tmp_path.glob("*.part"))
+
+
 def test_a_batch_file_and_a_missing_command_say_what_to_do(command, tmp_path):
     script = tmp_path / "tool.cmd"
     script.write_text("exit /b 3\n")
