@@ -222,13 +222,13 @@ def test_a_format_that_cannot_be_used_leaves_its_plugin_out_and_is_reported(
     found = plugins_with(*formats)
     assert {".csv", ".jsonl", ".ndjson", ".parquet"} <= set(found.formats)
     assert "their_plugin" not in {plugin for plugin, _ in found.formats.values()}
-    with pytest.raises(UsageError, match=r"plugin 'their_plugin' is left out: wstrace_formats: .*; end it in \.csv"):
+    with pytest.raises(UsageError, match=r"plugin 'their_plugin' failed: wstrace_formats: .*; end it in \.csv"):
         trace.save(str(tmp_path / "x.zz"))
     (broken,) = [plugin for plugin in found.found if plugin.state == "failed"]
     assert (broken.name, why in broken.error) == ("their_plugin", True)
     assert cli.main(["convert", trace.name, "-o", str(tmp_path / "x.csv")]) == 0
     reported = capsys.readouterr().err
-    assert f"plugin 'their_plugin' is left out: wstrace_formats: {broken.error.split(': ', 1)[1]}\n" in reported
+    assert f"plugin 'their_plugin' failed: wstrace_formats: {broken.error.split(': ', 1)[1]}\n" in reported
     assert (tmp_path / "x.csv").exists()
 
 

@@ -86,7 +86,10 @@ class StackNames:
 
 def _columns(trace: Any, stream: str) -> dict[str, np.ndarray]:
     batches = list(trace.batches(stream))
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    names = dict.fromkeys(name for batch in batches for name in batch)  # the first batches may lack those of stacks
+    none = np.zeros(max(map(len, batches)), np.uint32)
+    return {name: np.concatenate([batch[name] if name in batch else none[: len(batch)] for batch in batches])
+            for name in names}  # fmt: skip
 
 
 def of_region(known: list[Region], pid: int, va: int) -> Region | None:

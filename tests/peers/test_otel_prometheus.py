@@ -192,7 +192,7 @@ def test_the_service_s_requests_carry_their_faults(monkeypatch):
     assert json.loads(sent[1]["body"]) == {"mib": 8}
     spans = {span.name: span for span in exported.get_finished_spans()}
     work = dict(spans["work"].attributes or {})
-    assert work["wstrace.faults.quality"] == "exact"
+    assert work["wstrace.faults.quality"] in ("exact", "thread")  # other threads of the service may run meanwhile
     assert work["wstrace.faults.minor"] >= 4  # 8 MiB: 2048 base pages, or 4 huge ones
     assert spans["work"].parent.span_id == spans["GET /"].context.span_id
     assert dict(spans["GET /"].attributes or {})["wstrace.faults.quality"] == "thread_window"
