@@ -101,6 +101,23 @@ def test_working_off_what_came_before_does_not_end_in_nothing_being_recorded():
     assert limits.every == 16
 
 
+def test_what_a_storm_took_is_given_back_by_a_session_that_began_in_it():
+    limits, used = Limits(0.05, 1 << 30), 0.0
+    limits.begin(0.0)
+    assert not limits.let_go(16.0, 50 << 20)  # what it needs
+    for second in range(17, 31):
+        used += 0.1
+        limits.rests(second, used)
+        limits.adapt(second, used, 0)
+    limits.begin(31.0)
+    assert not limits.let_go(47.0, 80 << 20)
+    for second in range(48, 110):
+        limits.rests(second, used)
+        limits.adapt(second, used, 0)
+    assert not limits.let_go(110.0, 55 << 20)
+    assert limits.let_go(110.0, 80 << 20)
+
+
 GOOD = """
 sources = ["faulting:faults=3"]
 exporters = ["msgpack"]

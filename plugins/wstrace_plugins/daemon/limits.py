@@ -6,8 +6,8 @@ overdrawn the session stands still: what does not fit into the kernel's buffers 
 
 from __future__ import annotations
 
-#: The account holds what so many seconds give: a minute takes 1.25 of the limit, and what is used between two readings.
-_SAVED_SECONDS = 15.0
+#: The account holds what so many seconds give: a minute takes 1.17 of the limit, and what is used between two readings.
+_SAVED_SECONDS = 10.0
 #: What a session that is let go may use for its end: what is saved, and what so many seconds give.
 _END_SECONDS = 5.0
 #: While it samples, the daemon aims at this part of its limit.
@@ -98,8 +98,8 @@ class Limits:
             self._eased = now, used
 
     def begin(self, now: float) -> None:
-        """A session begins."""
-        self._began, self._needs, self._lost = now, 0.0, 0
+        """A session begins: what it needs is found anew, but not in the middle of a storm."""
+        self._began, self._needs, self._lost = now, 0.0 if self._quiet else self._needs, 0
 
     def let_go(self, now: float, resident: int) -> str:
         """Why the session is to end, "" = it is not: over the limit, or grown while there is nothing to do.
