@@ -88,7 +88,7 @@ def assert_one_screen(lines: list[str], *, heads: int = 3) -> None:
     assert 2 <= len(table) <= 12
     assert len(empty) == 2
     step = "".join(lines[empty[1] + 1 :])  # a long name goes over the end of the line
-    assert "next: " in step or "add -o" in step
+    assert "next:" in step or "add -o" in step
     for word in ("rss_sum", "distinct", "level", "own line", "stack cut"):
         assert word not in " ".join(lines[: empty[0]])
 
