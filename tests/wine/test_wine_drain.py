@@ -52,7 +52,8 @@ def test_a_drain_of_many_processes_keeps_the_gil_and_loses_none(capsys):
         drainer.watch(process.pid, 0)
     computing = threading.Thread(target=lambda: all(sum(range(1000)) for _ in iter(ending.is_set, True)))
     try:
-        assert turns_during_drains(drainer, threading.Event()) == 0
+        # fewer than one a drain; with calls that give the GIL away it is 235
+        assert turns_during_drains(drainer, threading.Event()) < 20
         sys.setswitchinterval(_SWITCH_SECONDS)
         alone = p99(drainer)
         computing.start()
