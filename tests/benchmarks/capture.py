@@ -83,9 +83,9 @@ def run(words: list[str], faults: int, threads: int, access: str) -> tuple[float
     return float(Path("reported").read_text()), cpu
 
 
-def recorded() -> str:
-    """What trace.wst has: bytes a record, and the faults that its ledger says were lost."""
-    info = subprocess.check_output([sys.executable, "-m", "wstrace", "info", "--json", "trace.wst"])
+def recorded(python: str) -> str:
+    """What trace.wst, which that Python wrote, has: bytes a record, and the faults that its ledger says were lost."""
+    info = subprocess.check_output([python, "-m", "wstrace", "info", "--json", "trace.wst"])
     ledger = json.loads(info)["ledger"]
     n = ledger["recorded:page_fault"]
     lost = sum(m for stage, m in ledger.items() if stage.startswith(("lost_", "dropped_", "unaccounted")))
@@ -101,7 +101,7 @@ def show(threads: int, access: str, wanted: argparse.Namespace) -> None:
     for _ in range(wanted.pairs):
         for name, words in chosen.items():
             runs[name].append(run(words, faults, threads, access))
-            of_file[name] = recorded() if name.startswith("wstrace") else ""
+            of_file[name] = recorded(words[0]) if name.startswith("wstrace") else ""
     for name, words in chosen.items():
         over = runs["perf -g" if name in ("perf -g", "wstrace, auto") else "perf"]
         slow, more = (
