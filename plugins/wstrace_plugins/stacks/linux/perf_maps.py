@@ -102,6 +102,8 @@ class PerfMap:
         fd = open_named(name, f"/proc/self/fd/{self._root}", links=False)
         found = os.fstat(fd)
         if found.st_uid == own and found.st_mtime > since:
+            os.close(self._root)
+            self._root = -1
             return fd
         os.close(fd)
         raise OSError("another user's map, or an older process's")
