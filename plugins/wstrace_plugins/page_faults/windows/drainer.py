@@ -225,11 +225,12 @@ class Drainer:
         self._count_orphans(present)
 
     def _count_orphans(self, present: Mapping[int, Listed]) -> None:
-        """Notes the processes whose parent nobody saw, as it may have been a descendant between two listings."""
+        """Notes the processes of a parent that nobody saw, as it may have been a descendant between two listings."""
         self._youngest = self._youngest or max((one.created for one in present.values()), default=0)
         for one in present.values():
             parent = present.get(one.parent)
-            known = one.pid in {**self._strangers, **self._living} or (parent and parent.created <= one.created)
+            known = one.pid in self._strangers or one.pid in self._living
+            known = known or (parent is not None and parent.created <= one.created)
             if one.created > self._youngest and not known and len(self.orphans) < _MAX_ENDED:
                 self.orphans.add((one.pid, one.created))
 
