@@ -294,8 +294,9 @@ class Composition:
         if inputs.shares_known and not ((shares[~exclusive] == 255).any() or (shares == 0).any()):
             pss = pages / np.where(exclusive, 1, shares)[run]
         self.processes, self.rss = len(spaces), int(pages.sum())
-        self.part = np.ones(len(owner)) if self.processes < 2 else 1 / _holders(inputs, exclusive, owner)
-        resident = np.bincount(which, self.part[keep] * self.page_size, len(first)).round().astype(np.int64)
+        alone = self.processes < 2
+        self.part = np.broadcast_to(1.0, len(owner)) if alone else 1 / _holders(inputs, exclusive, owner)
+        resident = (np.bincount(which, self.part[keep], len(first)) * self.page_size).round().astype(np.int64)
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:
