@@ -149,6 +149,22 @@ def test_a_terminal_that_closes(touches, tmp_path, ignored):
         assert shown["rows"]["page_fault"] >= 2000
 
 
+def nices(pid: int | str) -> list[int]:
+    """The nice values of the threads of a process."""
+    stats = (path.read_text().rpartition(") ")[2].split() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return [int(words[16]) for words in stats]
+
+
+@needs_root
+def test_what_reads_the_buffers_runs_before_other_programs_and_changes_no_target():
+    with begun("run", "-q", "--", "sleep", "60") as tracer:
+        until(lambda: nices(tracer.pid).count(-10) == 1)
+        children = Path(f"/proc/{tracer.pid}/task").glob("*/children")
+        assert {nice for path in children for pid in path.read_text().split() for nice in nices(pid)} == {0}
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=60)
+
+
 @pytest.mark.parametrize("ring", [8192, 1 << 20])
 def test_a_tracer_that_is_stopped_and_goes_on(touches, tmp_path, ring):
     path, said = tmp_path / "x.wst", tmp_path / "said"

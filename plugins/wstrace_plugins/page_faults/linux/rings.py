@@ -167,7 +167,7 @@ class Pace:
         self.seconds, self._pause = seconds, seconds
         self._due, self._bell = 0.0, -1
         self._poll: Any = None
-        self._first = False  # whether its thread runs before others
+        self._before_others = False  # whether its thread runs before those of other programs
         self._closing = threading.Lock()
 
     def watch(self, fds: Iterable[int]) -> None:
@@ -184,8 +184,8 @@ class Pace:
 
     def wait(self, seconds: float) -> bool:
         """Waits at most so long; returns whether there is much to read, or the session stops."""
-        if not self._first:
-            self._first = True
+        if not self._before_others:
+            self._before_others = True
             _run_before_others()
         return bool(self._poll.poll(seconds * 1000))
 
@@ -214,7 +214,7 @@ class Pace:
 def _run_before_others() -> None:
     """Has the calling thread run before others where that is permitted and it is not the program's main thread.
 
-    On a busy machine rings overflow while their reader waits for a CPU: with rings of 8 KiB it loses a third less.
+    On a busy machine rings overflow while their reader waits for a CPU: with rings of 8 KiB it loses a quarter less.
     """
     if threading.current_thread() is not threading.main_thread():
         with contextlib.suppress(OSError):
