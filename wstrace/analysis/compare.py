@@ -179,8 +179,8 @@ class Comparison:
     """
 
     def __init__(self, first: Recorded, second: Recorded, at: str | int | None = None) -> None:
-        looked = all("peak_snapshot" in trace.info.extra for trace in (first, second))
-        self.first, self.second = (Run(trace, at or ("peak" if looked else "exit")) for trace in (first, second))
+        seen = all("peak_snapshot" in trace.info.extra for trace in (first, second))
+        self.first, self.second = (Run(trace, at or ("peak" if seen else "exit")) for trace in (first, second))
         #: why the exits are compared
         self.instead = [run.short for run in (self.first, self.second) if at is None and run.short]
         if self.instead:

@@ -30,7 +30,7 @@ _so_far = _Counted()
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose faults on another thread count to the span that is open here; itself where none is open."""
+    """The function, with its faults on another thread counted to the span that is open here; itself without a span."""
     interval = span_intervals.opened.get(get_current_span().get_span_context().span_id)
     return function if interval is None else functools.wraps(function)(functools.partial(_run, interval, function))
 

@@ -3,7 +3,8 @@
     provider.add_span_processor(FaultSpanProcessor())
 
 The SDK lets nobody set an attribute of a span that is ending. Therefore they are put behind its limits, as the last
-ones; all other processors get the span afterwards. It never raises, never blocks and takes no lock.
+ones; all other processors get the span afterwards. It never raises, never blocks and takes no lock;
+only the end of work on another thread takes one.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ class SpanInterval:
 
 
 class SpanIntervals:
-    """The spans of this process: the open ones, and the last closed ones of every thread. Bounded, without a lock.
+    """The spans of this process: the open ones, and the last closed ones of every thread. Bounded. Without a lock, but
+    for what other threads add.
 
     What a thread has is changed by that thread alone, and read by others as a copy, which is made in one step.
     """

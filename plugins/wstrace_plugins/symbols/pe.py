@@ -44,7 +44,7 @@ def read_image(file: ImageFile) -> Image:
     exported, export_names = _exports(pe)
     symbols = _with_ends(exported, rows, pe, _function_table(pe))
     ask = partial(_ask, file.path, file.identity, pe.build_id, rows[_is_code(pe, rows)])
-    # dbghelp looks where the linker wrote the PDB too: a share (also `\??\UNC`) would get our credentials
+    # dbghelp opens what the linker wrote as the PDB's path, too: a share (also `\??\UNC`) would get our credentials
     elsewhere = pe.pdb.startswith(("\\", "/"))
     return Image(segments, rows, names, symbols, export_names, pe.build_id, readable, complete=False,
                  ask=None if elsewhere else ask)  # fmt: skip
