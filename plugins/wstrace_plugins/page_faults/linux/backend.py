@@ -24,23 +24,16 @@ from wstrace_plugins.page_faults.linux.events import (
     PerfEvents,
     Settings,
     StackRate,
+    known_fields,
     native_level,
     own_level,
     settled_level,
-    sizes_known,
     stack_levels,
 )
 from wstrace_plugins.page_faults.linux.polling import Account, CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
-from wstrace_plugins.page_faults.linux.samples import (
-    CGROUP_ID,
-    PAGE_BYTES,
-    RingSamples,
-    StackDumps,
-    merge,
-    settled,
-)
+from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
 from wstrace_plugins.page_faults.linux.side_band import SideBand, ended
 
 if TYPE_CHECKING:
@@ -153,9 +146,7 @@ class PageFaults(Source):
             or (self._python.gate is not None and not context.groups and native_level().name == "sampled")
         )
         stacks = self._stack_rate if native else None
-        self._settings = self._settings._replace(tracepoints=tuple(calls), sizes=sizes_known(), stacks=stacks)
-        if not self._settings.sizes:
-            context.info.lack("the sizes of the pages that faults brought: they need Linux 5.11")
+        self._settings = self._settings._replace(tracepoints=tuple(calls), fields=known_fields(context), stacks=stacks)
         self._peaks = Peaks(context, children=self._settings.children and not context.groups)
         descriptors = Descriptors()
         arming: type[Arming] = Arming
@@ -168,9 +159,8 @@ class PageFaults(Source):
             self._rings = Rings(cpus, self._ring_bytes, stacks=native)
         except OSError as error:
             raise perf.refusal(error) from None
-        sampled = (CGROUP_ID,) * self._settings.everywhere + (PAGE_BYTES,) * self._settings.sizes
         self._samples = [
-            RingSamples(ring.kind == MAJOR, self._python.join(ring), sampled=sampled)
+            RingSamples(ring.kind == MAJOR, self._python.join(ring), self._settings.fields)
             for ring in self._rings
             if ring.kind in (MINOR, MAJOR)
         ]

@@ -58,8 +58,7 @@ def stack_attributes(stacks: StackRate, bits: Sequence[str], fields: Mapping[str
     return perf.attr(
         perf.PERF_TYPE_SOFTWARE, perf.PERF_COUNT_SW_PAGE_FAULTS, *bits,
         sample_period=often,
-        sample_type=perf.PERF_SAMPLE_IP | perf.PERF_SAMPLE_TID | perf.PERF_SAMPLE_TIME | perf.PERF_SAMPLE_ADDR
-        | perf.PERF_SAMPLE_REGS_USER | perf.PERF_SAMPLE_STACK_USER,
+        sample_type=perf.SAMPLE_TYPE | perf.PERF_SAMPLE_REGS_USER | perf.PERF_SAMPLE_STACK_USER,
         sample_regs_user=REGISTERS,
         sample_stack_user=DUMP_BYTES,
         **fields,
@@ -76,9 +75,8 @@ class Settings(NamedTuple):
         on_exec: whether counting starts at the thread's next execve().
         tracepoints: the perf_event_attr of further events, which write into the side band's ring.
         stacks: how often a fault is sampled with its stack; None = never.
-        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then, and
-            each fault's record has the id of the cgroup of its thread.
-        sizes: whether each fault's record has the size of the page-table entry.
+        everywhere: whether events are those of CPUs, of all processes or of a cgroup's: nothing is inherited then.
+        fields: what each fault's record has behind what all have.
     """
 
     kernel: bool = True
@@ -88,7 +86,7 @@ class Settings(NamedTuple):
     tracepoints: tuple[NDArray[Any], ...] = ()
     stacks: StackRate | None = None
     everywhere: bool = False
-    sizes: bool = False
+    fields: tuple[perf.Field, ...] = ()
 
     @property
     def events(self) -> int:
@@ -121,11 +119,7 @@ class Settings(NamedTuple):
         else:
             config = perf.PERF_COUNT_SW_PAGE_FAULTS_MAJ if kind == MAJOR else perf.PERF_COUNT_SW_PAGE_FAULTS_MIN
             fields["sample_period"] = self.period
-            fields["sample_type"] = (
-                perf.SAMPLE_TYPE
-                | perf.PERF_SAMPLE_CGROUP * self.everywhere
-                | perf.PERF_SAMPLE_DATA_PAGE_SIZE * self.sizes
-            )
+            fields["sample_type"] = perf.SAMPLE_TYPE | sum(field.bit for field in self.fields)
         return [perf.attr(perf.PERF_TYPE_SOFTWARE, config, *bits, **fields)]
 
 
@@ -371,13 +365,16 @@ def _try(settings: Settings, pid: int, cpu: int = -1, kind: str = MINOR) -> None
     os.close(perf.perf_event_open(settings.attributes(kind, lost=False)[0], pid, cpu))
 
 
-def sizes_known() -> bool:
-    """Whether the kernel says of each fault how large the page-table entry is that it found or made: Linux 5.11."""
-    try:
-        _try(Settings(kernel=False, sizes=True), 0)
-    except OSError:
-        return False
-    return True
+def known_fields(context: Context) -> tuple[perf.Field, ...]:
+    """What the records of faults have here behind what all have; what this kernel does not know is noted."""
+    known = [perf.CGROUP] if context.groups else []
+    for field in perf.SAMPLE_FIELDS:
+        try:
+            _try(Settings(kernel=False, fields=(field,)), 0)
+            known.append(field)
+        except OSError:
+            context.info.lack(field.lacking)
+    return tuple(sorted(known))
 
 
 def own_level() -> Level:
@@ -400,7 +397,7 @@ def settled_level(context: Context, kernel: bool) -> Level:
     level = Level("full") if kernel else _WITHOUT_KERNEL
     if context.groups:
         try:
-            _try(Settings(everywhere=True), -1, perf.online_cpus()[0])
+            _try(Settings(everywhere=True, fields=(perf.CGROUP,)), -1, perf.online_cpus()[0])
         except OSError as error:
             raise no_groups(error) from None
     for target in context.targets:

@@ -24,11 +24,11 @@ from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux.cgroups.groups import ChosenCgroups, Everything, count_once
 from wstrace_plugins.os.linux.cgroups.tree import Cgroup, Cgroups
+from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.arming import Arming, met
 from wstrace_plugins.page_faults.linux.events import PerfEvents, Settings, no_groups
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import is_named, program_of
-from wstrace_plugins.page_faults.linux.samples import CGROUP_ID
 from wstrace_plugins.page_faults.linux.side_band import SideBand
 
 #: Between two looks at which processes the groups have: at least so long, and so many times what the last one took.
@@ -210,7 +210,7 @@ class CgroupIds:
 
     def with_paths(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The columns of faults with `cgroup`, codes of paths, in place of the ids; 0 = not known."""
-        ids = columns.pop(CGROUP_ID, None)
+        ids = columns.pop(perf.CGROUP.column, None)
         if ids is None:
             return columns
         numbers, which = numbered(ids)

@@ -13,7 +13,7 @@ import platform
 import struct
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,6 @@ PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_DUMM
 PERF_COUNT_SW_BPF_OUTPUT = 10
 PERF_SAMPLE_IP, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_SAMPLE_ADDR, PERF_SAMPLE_RAW = 1, 2, 4, 8, 1024
 PERF_SAMPLE_REGS_USER, PERF_SAMPLE_STACK_USER = 1 << 12, 1 << 13
-PERF_SAMPLE_CGROUP = 1 << 21  # Linux 5.7
-PERF_SAMPLE_DATA_PAGE_SIZE = 1 << 22  # Linux 5.11
 PERF_FORMAT_LOST = 16  # Linux 6.0
 
 #: The bits of attr.flags, under their names in the header.
@@ -82,6 +80,28 @@ LOST = np.dtype([
     ("time", "<u8"),
 ])  # fmt: skip
 assert SAMPLE.itemsize == LOST.itemsize
+
+
+class Field(NamedTuple):
+    """A u64 that samples of faults may have behind SAMPLE; these stand there in the order of their bits.
+
+    bit: of sample_type. column: the name that merge() gives it, and its type there. lacking: what is noted where the
+    kernel does not know it.
+    """
+
+    bit: int
+    column: str
+    dtype: str
+    lacking: str = ""
+
+
+#: Those of all faults, as far as the kernel knows them: a further one is a row here, and a column in the schema.
+SAMPLE_FIELDS = (
+    # PERF_SAMPLE_DATA_PAGE_SIZE
+    Field(1 << 22, "page_size", "<u4", "the sizes of the pages that faults brought: they need Linux 5.11"),
+)
+#: That of the faults of groups: PERF_SAMPLE_CGROUP, Linux 5.7.
+CGROUP = Field(1 << 21, "cgroup_id", "<u8")
 
 #: struct perf_event_mmap_page: the positions of its cursors, as indices of u64
 DATA_HEAD, DATA_TAIL = 1024 // 8, 1032 // 8

@@ -33,28 +33,26 @@ _TYPE_AND_MISC = np.uint64((1 << SIZE_SHIFT) - 1)
 _LENGTH_SHIFT = np.uint64(SIZE_SHIFT + 3)  # the size in u64
 
 
-def record_rows(raw: NDArray[Any], further: int = 0) -> tuple[NDArray[Any], int]:
-    """The records of a ring as rows of five u64, and the number of bytes at the end that form no whole record.
+def record_rows(raw: NDArray[Any], width: int = WORDS) -> NDArray[Any]:
+    """The records of a ring as rows of `width` u64; what is torn at the end is left out.
 
-    A row is the header (type, misc, size) and the 32 bytes that follow it; zeros where the record is shorter. Our
-    records have 40 bytes. Another tracer's event on the same thread and of the same config makes ours longer: the
-    kernel shares one perf_sample_data among all events that a fault triggers, and adds what the others requested to the
-    records that it writes after them (perf_prepare_sample() in kernel/events/core.c). Behind the right 40 bytes such a
-    record has old content of the ring, which may look like records.
-    raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record. further: u64 that our samples
-    have behind these and that rows are to have, too; 0 in a record without them.
+    A row is the header (type, misc, size) and what follows it; zeros where the record is shorter. Another tracer's
+    event on the same thread and of the same config makes our records longer: the kernel shares one perf_sample_data
+    among all events that a fault triggers, and adds what the others requested to the records that it writes after them
+    (perf_prepare_sample() in kernel/events/core.c). Behind the right bytes such a record has old content of the ring,
+    which may look like records.
+    raw: u8, shape (n,): what the kernel wrote, starting at the beginning of a record.
     """
     words: NDArray[Any] = raw[: len(raw) - len(raw) % 8].view("<u8")
-    width = WORDS + further
     if len(words) % width == 0:
         table: NDArray[Any] = words.reshape(-1, width)
-        # by induction: if every 40th byte begins a header with size 40, these are the records
+        # by induction: if every row begins with a header of its own size, these are the records
         if (table[:, 0] >> _LENGTH_SHIFT == width).all():
-            return table, len(raw) - words.nbytes
-    begins, end = starts(words)
+            return table
+    begins, _ = starts(words)
     table = words.take(begins[:, None] + np.arange(width), mode="clip")
     table[np.arange(width) >= (table[:, :1] >> _LENGTH_SHIFT)] = 0
-    return table, len(raw) - end * 8
+    return table
 
 
 def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
@@ -71,9 +69,6 @@ def starts(words: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
     return np.array(found, "<i8"), at
 
 
-#: What samples have behind the 40 bytes that all have, by the names that merge() gives them, in the kernel's order: the
-#: id of the cgroup, and the bytes of the page-table entry.
-CGROUP_ID, PAGE_BYTES = "cgroup_id", "page_size"
 #: The headers of our records as one u64, without the size.
 _USER, _KERNEL = (
     np.uint64(perf.PERF_RECORD_SAMPLE | misc << 32)
@@ -94,21 +89,16 @@ class RingSamples:
     A row is five u64: the 40 bytes of a SAMPLE or LOST record (`record_rows` cuts longer ones); further ones are what
     samples have behind these, and the hash of the fault's stack, where these are recorded. Rows lie in memory by
     columns: all that follows reads single columns, again and again.
-    major: whether they are major faults. stacks: takes the stack rows out of the ring, where there are any. sampled:
+    major: whether they are major faults. stacks: takes the stack rows out of the ring, where there are any. fields:
     what its samples have behind the 40 bytes.
     """
 
-    def __init__(self, major: bool, stacks: StackRows | None = None, *, sampled: tuple[str, ...] = ()) -> None:
-        self.major, self._stacks, self._sampled = major, stacks, sampled
+    def __init__(self, major: bool, stacks: StackRows | None = None, fields: tuple[perf.Field, ...] = ()) -> None:
+        self.major, self._stacks, self.fields, self._width = major, stacks, fields, WORDS + len(fields)
         self._held: list[NDArray[Any]] = []  # as they were read: to join them at each read is to copy them often
         self.last_seen = 0
         self.recorded = self.lost = self.duplicates = self.foreign = 0
         self._last = _NO_ROWS
-
-    @property
-    def further(self) -> tuple[str, ...]:
-        """What the columns of a row behind the record's are, by the names that merge() gives them."""
-        return self._sampled + ("stack_hash",) * (self._stacks is not None)
 
     @property
     def holds(self) -> bool:
@@ -130,7 +120,7 @@ class RingSamples:
             self.last_seen = int(plain[-1, _TIME])
             self._held.append(plain)
             return
-        rows = _by_columns(record_rows(raw, len(self._sampled))[0])
+        rows = _by_columns(record_rows(raw, self._width))
         if self._stacks is not None:
             rows = self._stacks.pair(rows)
         good = _is_sample(rows[:, _HEADER])
@@ -154,13 +144,12 @@ class RingSamples:
         All is checked in columns that were just written, so the ring's memory is read only once.
         """
         hash_of_all = None if self._stacks is None else self._stacks.same
-        width = WORDS + len(self._sampled)
-        if len(raw) % (8 * width) or (self._stacks is None) != (hash_of_all is None):
+        if len(raw) % (8 * self._width) or (self._stacks is None) != (hash_of_all is None):
             return None
-        rows = _by_columns(raw.view("<u8").reshape(-1, width), hash_of_all)
+        rows = _by_columns(raw.view("<u8").reshape(-1, self._width), hash_of_all)
         # By induction, as in record_rows(): the headers tell the size, too. A row of a stack has a time of 199 years.
         header, times = rows[:, _HEADER], rows[:, _TIME]
-        ours = _is_sample(header) & (header >> _LENGTH_SHIFT == width)
+        ours = _is_sample(header) & (header >> _LENGTH_SHIFT == self._width)
         return rows if ours.all() and armed_ns <= int(times.min()) <= int(times.max()) <= now_ns else None
 
     def _without_lost(self, rows: NDArray[Any], good: NDArray[Any]) -> NDArray[Any]:
@@ -224,7 +213,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
 def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
-    Further ones are those that samples have, and with stacks `stack_hash`.
+    Further ones are those of the fields that samples have, and with stacks `stack_hash`.
     """
     of_rings = [(rows, samples.major) for samples in all_samples if (rows := samples.released(watermark))]
     parts = [(part, major) for rows, major in of_rings for part in rows] or [(_NO_ROWS, False)]
@@ -236,12 +225,13 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
     words = [_column([rows[:, at] for rows, _ in parts]) for at in range(_IP, parts[0][0].shape[1])]
     if len(of_rings) > 1:
         order = np.argsort(words[_TIME - _IP], kind="stable")  # timsort: its input is a few sorted runs
-        words, flag = [_in_order(word, order) for word in words], flag.take(order)
+        words, flag = [word.take(order) for word in words], flag.take(order)
     pc, ids, times, addresses, *rest = words
     halves = ids.view("<u4")  # pid and tid, alternating
-    further = dict(zip(all_samples[0].further, rest, strict=False))  # there is none without any row
-    if PAGE_BYTES in further:
-        further[PAGE_BYTES] = further[PAGE_BYTES].astype("<u4")
+    fields = all_samples[0].fields  # their columns are there if there is any row
+    further = {field.column: word.astype(field.dtype, copy=False) for field, word in zip(fields, rest, strict=False)}
+    if len(rest) > len(fields):
+        further["stack_hash"] = rest[-1]
     return {
         "time_ns": times,
         "pid": halves[0::2].copy(),
@@ -255,11 +245,6 @@ def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArr
 
 def _column(parts: list[NDArray[Any]]) -> NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _in_order(column: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
-    """The values in that order; a column of equal values, as of faults without any stack, is as it was."""
-    return column if (column == column[0]).all() else column.take(order)
 
 
 def _is_sample(header: NDArray[Any]) -> NDArray[np.bool_]:

@@ -43,10 +43,10 @@ HOW_OF_STATUS = {
     NO_ROW: HOW_NOT_KNOWN,
 }
 
-#: A row of 48 bytes, as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In
-#: a sample the fourth u64 is the time, which would be in 199 years.
+#: A row, as long as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In a
+#: sample the fourth u64 is the time, which would be in 199 years.
 MAGIC = 0x57535452
-RAW_BYTES = perf.SAMPLE.itemsize + 8 - 28
+RAW_BYTES = perf.SAMPLE.itemsize + 8 * len(perf.SAMPLE_FIELDS) - 28
 STACK_ROW = MAGIC << 32 | RAW_BYTES
 
 #: a record of the ring buffer begins with its kind, in the low byte of a u32
