@@ -185,7 +185,7 @@ class Batch:
         window: (first, last) time in ns that the batch covers.
         lost: records that the kernel dropped just before this batch.
         source: the name of the source.
-        strings: the Dictionary that `str` columns point into; the batch may read its first `names` codes.
+        strings: the Dictionary that `str` columns point into.
         snapshot: in a stream of snapshots, which part of which snapshot this is.
         rows: the number of rows, needed for a batch without columns. None = the length of the columns.
 
@@ -193,7 +193,7 @@ class Batch:
         ValueError: columns of unequal length, of another length than `rows`, or of more than one dimension.
     """
 
-    __slots__ = ("_columns", "_n", "lost", "names", "schema", "snapshot", "source", "strings", "window")
+    __slots__ = ("_columns", "_n", "lost", "schema", "snapshot", "source", "strings", "window")
 
     def __init__(
         self,
@@ -204,7 +204,6 @@ class Batch:
         lost: int = 0,
         source: str = "",
         strings: Dictionary | None = None,
-        names: int | None = None,
         snapshot: SnapshotPart | None = None,
         rows: int | None = None,
     ) -> None:
@@ -220,7 +219,6 @@ class Batch:
         self.lost = lost
         self.source = source
         self.strings = strings if strings is not None else Dictionary()
-        self.names = len(self.strings) if names is None else names
         self.snapshot = snapshot
 
     @property
@@ -281,7 +279,6 @@ class Batch:
     def _like(
         self, columns: Mapping[str, NDArray[Any]], *, lost: int, rows: int | None, strings: Dictionary | None = None
     ) -> Batch:
-        # `names` is read anew: an enricher may have added names since, and the dictionary only grows.
         return Batch(
             self.schema,
             columns,

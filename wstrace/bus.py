@@ -26,7 +26,7 @@ LEAST_SHARE, IDLE_SECONDS = 0.05, 2.0
 #: The most that a limit is extended, as a multiple of it.
 MOST = 6.0
 #: Seconds between two checks of a thread's CPU time, or half of a shorter limit.
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 
 class WorkThread(threading.Thread):
@@ -57,8 +57,8 @@ class Limit:
     """
 
     def __init__(self, seconds: float, thread: WorkThread) -> None:
-        self.seconds, self._thread, self._look = seconds, thread, min(LOOK_SECONDS, seconds / 2)
-        self._began = self._looked = self._worked = time.monotonic()
+        self.seconds, self._thread, self._every = seconds, thread, min(CHECK_SECONDS, seconds / 2)
+        self._began = self._checked = self._worked = time.monotonic()
         self._first = self._last = thread.cpu_seconds()
 
     def passed(self) -> bool:
@@ -66,10 +66,10 @@ class Limit:
         now, cpu = time.monotonic(), self._thread.cpu_seconds()
         if cpu is None or self._first is None or self._last is None:
             return now - self._began >= self.seconds
-        if now - self._looked >= self._look:
-            if cpu - self._last >= LEAST_SHARE * (now - self._looked):
+        if now - self._checked >= self._every:
+            if cpu - self._last >= LEAST_SHARE * (now - self._checked):
                 self._worked = now
-            self._looked, self._last = now, cpu
+            self._checked, self._last = now, cpu
         if now - self._began < self.seconds:
             return False
         idle = now - self._worked >= min(IDLE_SECONDS, self.seconds / 2)
@@ -83,7 +83,7 @@ class Limit:
         """Waits for the thread's end; returns whether that came before the time was over."""
         while self._thread.is_alive() and not self.passed():
             rest = self.rest()
-            self._thread.join(min(rest, self._look) if rest > 0 else self._look / 2)
+            self._thread.join(min(rest, self._every) if rest > 0 else self._every / 2)
         return not self._thread.is_alive()
 
 
@@ -115,7 +115,9 @@ class Queue:
         self.progress = Progress()
         self._items: collections.deque[Batch] = collections.deque()
         self._ready = threading.Condition()
-        self._closed = self._giving = self._gathering = False
+        self._closed = False
+        self._gathering = False  # get() has a batch, and waits for more to come
+        self._giving = False  # of many that get() waited for, some are left
         self.bytes = self.internal_bytes = 0
 
     def put(self, batch: Batch) -> bool:

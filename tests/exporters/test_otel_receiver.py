@@ -223,15 +223,15 @@ def test_what_a_bad_receiver_does_not_take_is_counted(kind, monkeypatch):
         if kind == "retry-after":
             assert receiver.times[1] - receiver.times[0] >= 0.95
     assert session.ledger.get("lost_otel", "otel.traces") == lost
-    assert shown in exporter.error
-    assert SECRET not in exporter.error
+    assert shown in session.exporter_queues[0].error
+    assert SECRET not in session.exporter_queues[0].error
 
 
 def test_a_redirect_is_refused_and_its_target_never_requested():
     with Receiver() as other, Receiver([answer(307, {"location": f"{other.url}/v1/traces"})]) as receiver:
         exporter = otel(receiver, metrics=False, logs=False)
         session = run(exporter, [started(), ended()])
-        assert "redirects are refused" in exporter.error
+        assert "redirects are refused" in session.exporter_queues[0].error
         assert session.ledger.get("lost_otel", "otel.traces") == 1
         assert other.seen == []
 
@@ -263,8 +263,8 @@ def test_an_absent_collector_costs_three_seconds_and_a_count(to, caplog, monkeyp
     assert lost["otel.traces"] == 1
     assert lost["otel.logs"] == 4 + 100 + 2  # major faults, the sampled minor ones, start and exit
     assert lost["otel.metrics"] > 0
-    assert "127.0.0.1" in exporter.error
-    assert SECRET not in exporter.error + caplog.text + session.exporter_queues[0].error
+    assert "127.0.0.1" in session.exporter_queues[0].error
+    assert SECRET not in caplog.text + session.exporter_queues[0].error
 
 
 def test_a_collector_that_never_answers_costs_three_seconds():

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -199,14 +198,6 @@ def test_a_checkpoint_saves_what_changed_and_restores_it():
     # 10 rows of one page each; 50 rows, every eighth
     assert (sizes[1], sizes[2]) == (pytest.approx(10 / 256, abs=0.01), pytest.approx(50 / 256, abs=0.02))
     assert text.endswith("restored: the same\n")
-
-
-@pytest.mark.skipif(mmap.PAGESIZE != 4096, reason="pages of 4 KiB")
-def test_the_readme_s_write_watch_prints_what_stands_beside_it():
-    readme = (EXAMPLES.parent / "README.md").read_text("utf-8")
-    code = re.search(r"    import numpy, wstrace\n(.*?)\n\n## ", readme, re.DOTALL)[0].removesuffix("## ")
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
-    assert re.search(r"# (\[\[.*\]\]): ", code)[1] == done.stdout.strip(), done.stderr
 
 
 def test_what_an_import_brings_in():

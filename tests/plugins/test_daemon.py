@@ -121,7 +121,7 @@ class Server:
         from wstrace_plugins.daemon.linux.health import State, listening, serve
 
         self.make = State
-        self.state = State(True, "tracing", {"state": "tracing", "name": "a\x1b\udcff"})
+        self.state = State(True, {"state": "tracing", "name": "a\x1b\udcff"})
         listener = listening(("127.0.0.1", 0))
         self.address = listener.getsockname()
         self.loop = asyncio.new_event_loop()
@@ -154,7 +154,7 @@ def test_the_state_in_a_word_and_whole(server):
     assert found.endswith(b"tracing\n")
     whole = server.ask(b"GET /?a=b HTTP/1.0\r\n\r\n")
     assert json.loads(whole.split(b"\r\n\r\n", 1)[1]) == {"state": "tracing", "name": "a\x1b\\xff"}
-    server.state = server.make(False, "not tracing", {})
+    server.state = server.make(False, {"state": "not tracing"})
     assert b" 503 " in server.ask(b"GET /health HTTP/1.1\r\n\r\n").split(b"\r\n")[0]
 
 
@@ -192,7 +192,7 @@ def test_slow_clients_keep_no_other_from_its_answer(server):
 
 
 def test_a_client_that_does_not_read_is_dropped(server):
-    server.state = server.make(True, "tracing", {"names": ["x" * 1000] * 20_000})
+    server.state = server.make(True, {"state": "tracing", "names": ["x" * 1000] * 20_000})
     one = server.connect()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     one.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -226,8 +226,3 @@ class OtelExporter(Exporter):
     def after_fork_in_child(self) -> None:
         """In a forked child: sends nothing, as nothing was counted here."""
         self._life = None
-
-    @property
-    def error(self) -> str:
-        """The last failed delivery, or ""."""
-        return self._own.error if self._own is not None else ""

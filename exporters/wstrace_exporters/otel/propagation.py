@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,17 +51,17 @@ class TraceParent:
 _reserved: tuple[TraceParent, TraceParent | None] | None = None
 
 
-def parent(environ: Mapping[str, str] = os.environ) -> TraceParent | None:
+def parent() -> TraceParent | None:
     """The parent of the root process's span: TRACEPARENT in our own environment."""
-    return TraceParent.parse(environ.get("TRACEPARENT", ""))
+    return TraceParent.parse(os.environ.get("TRACEPARENT", ""))
 
 
-def reserve(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def reserve() -> dict[str, str]:
     """The environment for launching a target; it names the target's span, which is opened later."""
     global _reserved
-    above = parent(environ)
+    above = parent()
     trace_id = above.trace_id if above else new_id(16)
-    flags = int(_sampled(above, trace_id, environ))
+    flags = int(_sampled(above, trace_id))
     own = TraceParent(trace_id, new_id(8), flags)
     _reserved = own, above
     return {"TRACEPARENT": str(own)}
@@ -79,9 +78,9 @@ def context_of(place: TraceParent | None) -> Context:
     return set_span_in_context(NonRecordingSpan(above), Context())
 
 
-def _sampled(above: TraceParent | None, trace_id: int, environ: Mapping[str, str]) -> bool:
+def _sampled(above: TraceParent | None, trace_id: int) -> bool:
     """The decision of OTEL_TRACES_SAMPLER. It depends only on parent and trace id, so the span gets the same one."""
-    if environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in ("", "parentbased_always_on"):
+    if os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() in ("", "parentbased_always_on"):
         return above is None or bool(above.flags)
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.sampling import Decision

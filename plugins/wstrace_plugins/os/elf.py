@@ -38,7 +38,7 @@ MOVABLE = 3  # e_type: it is mapped at any address
 LOAD, NOTE, EH_FRAME = 1, 4, 0x6474E550  # p_type
 EXECUTABLE = 1  # p_flags
 SYMBOLS, STRINGS, NOTHING, DYNAMIC, NO_BITS, DYNAMIC_SYMBOLS = 2, 3, 0, 6, 8, 11  # sh_type
-ALLOCATED, CODE, PER_THREAD, COMPRESSED = 2, 4, 0x400, 0x800  # sh_flags
+ALLOCATED, CODE, PER_THREAD = 2, 4, 0x400  # sh_flags
 #: type and name of notes: Go's linker puts its own alone into a segment
 _BUILD_IDS = ((3, b"GNU\0"), (4, b"Go\0\0"))
 _NEEDED, _RPATH, _RUNPATH = 1, 15, 29  # d_tag

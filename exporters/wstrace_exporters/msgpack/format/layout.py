@@ -24,7 +24,7 @@ SYNC = b"\x96\xd8\x57" + MAGIC
 #: The bytes of the head that the CRC covers, before the body.
 CRC_FROM, CRC_TO = 19, 34
 
-HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END, STACKS = range(9)
+HEADER, STRINGS, MAPPINGS, EVENTS, SNAPSHOT, MARK, INDEX, END = range(8)
 
 #: A file id, and what of it all parts of a session have in common. Parts of one session share their ids.
 FILE_ID_BYTES, SESSION_BYTES = 8, 5
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
 
     def body(self, kind: int) -> int:
         """The longest body of that kind of frame, in bytes."""
-        if kind in (EVENTS, SNAPSHOT, INDEX, STACKS) or kind > STACKS:
+        if kind in (EVENTS, SNAPSHOT, INDEX) or kind > END:
             return self.large_body
         return self.mappings_body if kind == MAPPINGS else self.small_body
 

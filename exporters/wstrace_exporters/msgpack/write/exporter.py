@@ -24,12 +24,9 @@ _END_SECONDS = 5.0
 class FileExporter(Exporter):
     """What the exporters have in common that write trace files: a writer, of which the losses are counted."""
 
+    _context: Context
     _writer: TraceWriter | None = None
     _counted = 0  # rows lost by the writer that the ledger has
-
-    def start(self, context: Context) -> None:
-        """Creates the file. Raises OutputError when the system refuses."""
-        self._context = context
 
     def export(self, batch: Batch) -> None:
         """Takes one batch."""

@@ -95,11 +95,11 @@ class OwnProviders:
         self._served: Any = None
         self.scraped = False
         for signal in signals:
-            for place in self._destinations(signal):
-                if place == "prometheus":
+            for destination in self._destinations(signal):
+                if destination == "prometheus":
                     self.scraped = True
                 else:
-                    self._open(signal, place)
+                    self._open(signal, destination)
         if self.scraped:
             self._serve()
         for thread in set(threading.enumerate()) - before:
@@ -120,12 +120,12 @@ class OwnProviders:
                 raise UsageError(f"{variable}={word!r} is unknown", f"use {', '.join(known)}")
         return [word for word in words if word != "none"]
 
-    def _open(self, signal: str, place: str) -> None:
+    def _open(self, signal: str, destination: str) -> None:
         """Opens the way of a signal to a destination."""
         preference = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").strip().upper()
         cumulative = signal == "metrics" and preference != "DELTA"
         delivery = Delivery(signal, self._ledger, replaced=cumulative)
-        if place == "console":  # stderr, because stdout belongs to the target
+        if destination == "console":  # stderr, because stdout belongs to the target
             delivery.exporter = _CONSOLES[signal](out=sys.stderr)
         else:
             delivery.exporter = otlp(delivery, self._to, self._endpoint)

@@ -74,7 +74,7 @@ class Paced:
 
 
 class Seen(Exporter):
-    """Which cgroups have faulted; the trace's description learns for how many faults a row stands on average."""
+    """Notes which cgroups have faulted and, in the trace's description, for how many faults a row stands on average."""
 
     name: ClassVar[str] = "seen"
     streams: ClassVar[frozenset[str] | None] = frozenset({"page_fault"})
@@ -316,7 +316,8 @@ class NodeDaemon:
             counted.update(_counts(session))
             codes = sorted(self._seen.cgroups)
             exporters = [queue.exporter for queue in session.exporter_queues if queue.exporter is not self._seen]
-            more["exporters"] = {one.name: printable(quietly(partial(_stalled, one), ""), 300) for one in exporters}
+            stalled = {one.name: quietly(partial(getattr, one, "stalled"), "") for one in exporters}
+            more["exporters"] = {name: printable(text, 300) for name, text in stalled.items()}
             more["cgroups"] = len(codes)
             more["cgroup_paths"] = [printable(session.name(code), 300) for code in codes[:_MOST_NAMES]]
             word = "sampling" if limits.every > 1 else "tracing"
@@ -324,7 +325,7 @@ class NodeDaemon:
                 word = "standing still"
             if any(more["exporters"].values()):
                 word = "an output is stalled"
-        return State(word in ("tracing", "sampling", "standing still"), word, {
+        return State(word in ("tracing", "sampling", "standing still"), {
             "state": word,
             "seconds": round(time.monotonic() - kept.began, 1),
             "config": self._path or "",
@@ -369,10 +370,6 @@ def _check(session: Session, *, at_end: bool = False) -> None:
             raise OutputError(f"exporter {queue.name} failed: {queue.detached or queue.error}")
     if session.finished and not at_end:
         raise OutputError("the sources ended")
-
-
-def _stalled(exporter: Exporter) -> str:
-    return exporter.stalled
 
 
 def _counts(session: Session) -> dict[str, int]:

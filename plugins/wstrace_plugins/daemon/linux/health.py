@@ -19,10 +19,9 @@ _SENT_BYTES = 1 << 16
 
 
 class State(NamedTuple):
-    """The daemon's state: whether it does what it is for, in a word, and all that is known."""
+    """The daemon's state: whether it does what it is for, and all that is known; `state` of that is it in a word."""
 
     healthy: bool
-    word: str
     facts: dict[str, Any]
 
 
@@ -80,7 +79,7 @@ def _answer(request: bytes, state: State) -> bytes:
     method, path = [*request.split()[:2], b"", b""][:2]
     code, kind, text = "404 Not Found", "text/plain", "there is / and /health\n"
     if method == b"GET" and path == b"/health":
-        code, text = "200 OK" if state.healthy else "503 Service Unavailable", f"{state.word}\n"
+        code, text = "200 OK" if state.healthy else "503 Service Unavailable", f"{state.facts['state']}\n"
     elif method == b"GET" and path.partition(b"?")[0] == b"/":
         code, kind, text = "200 OK", "application/json", json.dumps(json_safe(state.facts), indent=1) + "\n"
     body = text.encode("utf-8", "backslashreplace")
