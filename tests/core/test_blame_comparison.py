@@ -56,7 +56,7 @@ def test_each_view_tells_what_the_second_run_has_more():
     assert found.second.total == 67 * PAGE
     assert found.change == 28 * PAGE
     assert changes(found, "package") == {
-        "pandas": (10, 34), "(own code)": (26, 28), "tool": (3, 5)}  # fmt: skip
+        "pandas": (10, 34), "(own code)": (26, 28), "libc.so": (3, 5)}  # fmt: skip
     assert changes(found, "function")["load app.py"] == (20, 20)
     assert changes(found, "function")["__init__ pandas/core.py"] == (10, 34), "of two venvs and two Pythons"
     lines = changes(found, "line")
@@ -131,10 +131,10 @@ def test_the_first_line_is_the_answer(tmp_path):
     assert code == 0
     lines = text.splitlines()
     assert lines[0] == ("+112.0 KiB resident at the last snapshot (156.0 KiB -> 268.0 KiB): +96.0 pandas, "
-                        "+12.0 new app.py:70, ~+8.0 tool, ...")  # fmt: skip
+                        "+12.0 new app.py:70, ~+8.0 libc.so, ...")  # fmt: skip
     named = [line.split() for line in lines[lines.index("") + 2 :][:3]]
     assert [(row[0], " ".join(row[4:])) for row in named] == [  # change and second, each with its unit
-        ("+96.0", "pandas"), ("+12.0", "new app.py:70"), ("~+8.0", "tool")]  # fmt: skip
+        ("+96.0", "pandas"), ("+12.0", "new app.py:70"), ("~+8.0", "libc.so")]  # fmt: skip
     assert sum(line.endswith("Total") for line in lines) == 1
     _, text = said(run(*BEFORE), run(*BEFORE), folder=tmp_path)
     assert text.splitlines()[0] == "no change: 144.0 KiB resident at the last snapshot"

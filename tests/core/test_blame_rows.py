@@ -355,12 +355,21 @@ def test_the_programs_own_instruction_needs_no_sample_and_its_samples_stand_for_
     assert lines(script, 6) == {"libown.so": (3, 1), "own": (3, 3)}
 
 
+def test_what_a_library_touched_is_of_the_program_below_usr_that_called_it_and_of_own_code_first():
+    script = Script()
+    script.map_file("/usr/bin/redis-server")
+    program = [(LIBRARY, 64), (6, 0x40)]  # the sixth mapping
+    script.fault(10, ANON, native=program)
+    script.fault(11, ANON + PAGE, native=[*program, (OWN, 0x100), *program])
+    assert lines(script, 2) == {"redis-server": (1, 1), "own": (1, 1)}
+
+
 def test_a_sample_of_another_thread_stands_for_nothing():
     script = Script()
     script.fault(10, ANON, tid=8)
     script.fault(11, ANON + PAGE, native=FIRST)
     script.fault(12, ANON + 2 * PAGE)
-    assert lines(script, 3) == {"own": (2, 1), "tool": (1, 0)}
+    assert lines(script, 3) == {"own": (2, 1), "libc.so": (1, 0)}
 
 
 def test_a_fault_with_a_python_stack_is_its_lines():

@@ -76,8 +76,8 @@ def test_each_instruction_without_a_name_is_named_by_its_file_and_offset(tmp_pat
         script.fault(10 + n, ANON + n * PAGE, pc=CODE + 64 + 16 * max(n - 1000, 0))
     path = profile(script.trace(), tmp_path / "x.pb.gz")
     assert totals(path) == {"faults": 3000, "brought": 3000 * PAGE, "resident": 0}
-    assert re.search(r" tool\+0x40$", pprof("-top", path), re.M)
-    assert len(set(re.findall(r"tool\+0x[0-9a-f]+", pprof("-raw", path)))) == 2000
+    assert re.search(r" libc\.so\+0x40$", pprof("-top", path), re.M)
+    assert len(set(re.findall(r"libc\.so\+0x[0-9a-f]+", pprof("-raw", path)))) == 2000
 
 
 def test_a_cut_stack_does_not_look_whole(tmp_path):
@@ -301,7 +301,7 @@ def test_a_fault_without_a_stack_is_reported_by_its_instruction(tmp_path):
     script = Script()
     script.fault(10, ANON)
     script.trace().save(str(tmp_path / "x.folded"))
-    assert (tmp_path / "x.folded").read_text() == "tool+0x40 1\n"
+    assert (tmp_path / "x.folded").read_text() == "libc.so+0x40 1\n"
 
 
 def test_a_cut_stack_begins_with_what_it_lacks(tmp_path):

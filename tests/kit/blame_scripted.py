@@ -54,7 +54,7 @@ class Script:
                      end=[ANON + (1 << 30),
                           *(code + (1 << 20) for code in (FILE, CODE, OWN_CODE, OWN_CODE + (1 << 20)))],
                      dev=[0, 1, 1, 1, 1], ino=[0, 5, 6, 7, 8], build_id=0,
-                     file=["[anon]", "/usr/lib/libbig.so", "/usr/bin/tool", "/srv/app/own", "/srv/app/libown.so"],
+                     file=["[anon]", "/usr/lib/libbig.so", "/usr/lib/libc.so", "/srv/app/own", "/srv/app/libown.so"],
                      flags=[MAP_READ | MAP_WRITE | KIND_ANON << KIND_SHIFT, *[MAP_READ | KIND_FILE << KIND_SHIFT] * 4]),
             batch_of(PROCESS, self.strings, time_ns=1, pid=7, ppid=1, tid=7, event=PROCESS_EXEC, name="app", code=-1),
         ]  # fmt: skip

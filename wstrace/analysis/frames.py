@@ -178,7 +178,7 @@ class Frames:
         found = self.origins()
         if len(self._origins) != len(found):
             tree = self.tree
-            rows = np.flatnonzero((tree.column("kind") == FRAME_NATIVE) & (found == Origin.OWN))
+            rows = np.flatnonzero((tree.column("kind") == FRAME_NATIVE) & (found >= Origin.PROGRAM))
             if self._symbolizer is not None and len(rows):
                 mappings, offsets = tree.column("mapping")[rows], tree.column("offset")[rows]
                 index, places = self._symbolizer.at_offsets(mappings, offsets, tree.strings, lines=True)
@@ -293,7 +293,7 @@ class Frames:
             given = tree.text(function), tree.text(file), line
             if jit is not None and jit.file:
                 given = jit.function, jit.file, line
-            own = origins[number] >= Origin.INTERACTIVE if kind == FRAME_PYTHON or origins[number] else None
+            own = origins[number] >= Origin.PROGRAM if kind == FRAME_PYTHON or origins[number] else None
             found.append(
                 tuple(
                     Frame(

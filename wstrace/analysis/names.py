@@ -240,7 +240,7 @@ class Names:
         """Whether each instruction is the program's own native code: the code of its file, and its place."""
         codes, which = numbered(files)
         new = set(codes.tolist()).difference(self._own)
-        self._own.update((code, module_origin(self.text(code), self.rule)[0] == Origin.OWN) for code in new)
+        self._own.update((code, module_origin(self.text(code), self.rule)[0] >= Origin.PROGRAM) for code in new)
         own = [self._own[code] for code in codes.tolist()]
         found: NDArray[np.bool_] = np.array(own, np.bool_)[which]
         return found & ~np.isin(places, self._library) if len(self._library) else found

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wstrace.text import base_name
 
 #: folders of the system's own files; /usr/local/bin and /opt belong to the user
-_SYSTEM = r"/(?:usr/(?!local/)|usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(?:/|$)|/usr/(?!local/)"
+_SYSTEM = r"/(?:usr/local/lib|lib|lib64|bin|sbin|nix/store|snap)(?:/|$)|/usr/(?!local/)"
 #: folders of the headers of C++ compilers, and of the sources of Rust's library
 _HEADERS = r"/include/c\+\+/|/lib/(?:gcc|clang|llvm-[\d.]+)/|^/rustc/"
 #: language runtimes, and their libraries
@@ -61,9 +61,11 @@ class Origin(IntEnum):
     #: a script that an installer writes to start a package: `bin/pytest`
     ENTRY_SCRIPT = 3
     PACKAGE = 4
+    #: a program of the system's, as /usr/bin/redis-server: the innermost of its functions names what its libraries did
+    PROGRAM = 5
     #: code without a file that a user typed: `python -c`, a console, a notebook. It ranks below files of the program.
-    INTERACTIVE = 5
-    OWN = 6
+    INTERACTIVE = 6
+    OWN = 7
 
 
 class SourceFile(NamedTuple):
@@ -211,15 +213,11 @@ def is_own(path: str, rule: OwnRule, function: str = "") -> bool:
 
 
 def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:
-    """The origin of a mapped file, and its package; NONE of the system, of a runtime, and of what has no path."""
+    """The origin of a mapped file, and its package; NONE of a library, of a runtime, and of what has no path."""
     ((origin, package),) = rule.origins([SourceFile(path)])
     if origin == Origin.PACKAGE or rule.names(path):
         return origin, package
-    if (
-        not path.startswith("/")
-        or re.match(_SYSTEM, path)
-        or re.match(_RUNTIME, base_name(path))
-        or origin != Origin.OWN
-    ):
+    name, system = base_name(path), re.match(_SYSTEM, path)
+    if not path.startswith("/") or re.match(_RUNTIME, name) or origin != Origin.OWN or (system and ".so" in name):
         return Origin.NONE, ""
-    return Origin.OWN, package_of(path)
+    return Origin.PROGRAM if system else origin, ""
