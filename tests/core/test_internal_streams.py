@@ -163,16 +163,6 @@ def test_they_come_when_the_first_has_waited_long(gathers, monkeypatch):
     assert queue.get(3600.0, gathered=True) is not None
 
 
-def test_they_come_when_no_more_will(gathers):
-    queue = Queue()
-    taker = Gathered(queue, 3)
-    queue.put(faults(10))
-    queue.put(faults(10))
-    queue.close()
-    taker.join(60)
-    assert len(taker.waiting) == 2
-
-
 def test_what_waits_for_more_leaves_room_for_a_batch_as_large_as_the_queue(gathers):
     """An exporter that does not wait would have taken the small one, so that the large one would have found room."""
     small, large = faults(1000), faults(3000)

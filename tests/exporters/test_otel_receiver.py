@@ -236,14 +236,6 @@ def test_a_redirect_is_refused_and_its_target_never_requested():
         assert other.seen == []
 
 
-def test_records_that_a_receiver_refused_are_in_the_ledger():
-    with Receiver([answer(400)] * 50) as receiver:
-        session = run(otel(receiver, metrics=False, spans=False, events=1e9), [started(), faulted(300)])
-        assert session.ledger.losses() == [("lost_otel", "otel.logs", 301)]
-    shown = "lost          301  records that the OpenTelemetry receiver did not get (otel.logs)"
-    assert shown in [line for line, _ in session.ledger.sentences()]
-
-
 @pytest.mark.parametrize("to", ["http", "grpc"])
 def test_an_absent_collector_costs_three_seconds_and_a_count(to, caplog, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer {SECRET}")
@@ -276,7 +268,8 @@ def test_a_collector_that_never_answers_costs_three_seconds():
         began = time.monotonic()
         session.stop()
         assert time.monotonic() - began < 4.5
-        assert session.ledger.get("lost_otel", "otel.logs") == 401
+    lost = "lost          401  records that the OpenTelemetry receiver did not get (otel.logs)"
+    assert lost in [line for line, _ in session.ledger.sentences()]
 
 
 @pytest.mark.parametrize("to", ["http", "grpc"])

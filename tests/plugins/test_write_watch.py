@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import wstrace
-from wstrace import schema
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context
 from wstrace.testing import RecordingExporter, ScriptedTarget
@@ -313,6 +312,8 @@ def test_memory_is_not_freed_under_live_arrays_at_the_interpreters_end(ending):
 def test_the_source_in_a_session():
     memory, keep = mmap.mmap(-1, 64 * PAGE, flags=PRIVATE), RecordingExporter()
     memory[:] = b"x" * len(memory)
+    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 6 * PAGE), ctypes.c_size_t(8 * PAGE), 7) == 0
     with wstrace.Session(sources=["write_watch:interval=0.1,max_cpu=1"], exporters=[keep]):
         for page in (5, 6, 7):
             memory[page * PAGE] = 1
@@ -324,22 +325,10 @@ def test_the_source_in_a_session():
     assert all(b.snapshot.last and b.snapshot.pages == int(b["pages"].sum()) for b in written)
     assert len(written) >= 2
     assert [page for batch in written for page in inside((batch["start"], batch["pages"]), memory)] == [5, 6, 7, 40]
-
-
-def test_the_mappings_come_first_and_each_run_lies_in_one():
-    memory = mmap.mmap(-1, 8 * PAGE, flags=PRIVATE)
-    start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + 4 * PAGE), ctypes.c_size_t(4 * PAGE), 7) == 0
-    source = WriteWatchSource(interval=0.01)
-    source.start(Context())
-    memory[:] = b"x" * len(memory)
-    time.sleep(0.02)
-    space, written = list(source.drain(0.1))
-    assert (space["event"][0], space["pid"][0]) == (schema.SPACE_REPLACE, os.getpid())
-    runs = dict(zip(written["start"].tolist(), written["pages"].tolist(), strict=True))
-    assert (runs[start], runs[start + 4 * PAGE]) == (4, 4)
-    assert len(list(source.stop())) == 2
-    assert list(source.stop()) == []
+    runs = zip(*(written[0][name].tolist() for name in ("start", "pages", "mapping")), strict=True)
+    lies_in = {(at - start) // PAGE: (pages, mapping) for at, pages, mapping in runs}
+    assert (lies_in[5][0], lies_in[6][0]) == (1, 2), "each run lies in one mapping"
+    assert 0 != lies_in[5][1] != lies_in[6][1] != 0, "which came before it"
 
 
 def test_another_process_is_refused_with_the_way_that_works():
