@@ -201,6 +201,25 @@ def test_where_a_process_was_not_seen_several_have_at_least_so_much():
     assert script.trace().report(at="peak").answer.startswith("at least 16.0 KiB at the peak in 2 processes, shared")
 
 
+def attached_to_two(*, born: bool = False) -> str:
+    """Line 1 of two processes that were read 2 s after one another, again and again: 1 page each, then 7 has 3."""
+    script, second = Script(), 1_000_000_000
+    if born:
+        script.batches.append(script.process(second, 8, PROCESS_FORK, "worker"))
+    for page in range(3):
+        script.fault(6 * second + page, ANON + page * PAGE, SAVE)
+    for number, (pid, pages) in enumerate([(7, 1), (8, 1), (7, 3), (8, 1)], 1):
+        script.snapshot(2 * second * number, (ANON, pages, PAGE_EXCLUSIVE), pid=pid, number=number)
+    trace = script.trace()
+    trace.info.targets = (7,)
+    return trace.report().answer
+
+
+def test_the_first_snapshots_on_a_busy_machine_are_all_of_the_start():
+    assert attached_to_two().startswith("+8.0 KiB in ")
+    assert attached_to_two(born=True).startswith("+12.0 KiB in "), "a process that was forked later is growth"
+
+
 def test_the_rows_are_a_table_for_other_libraries():
     script = Script()
     for page in range(6):

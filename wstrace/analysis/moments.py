@@ -9,7 +9,17 @@ import numpy as np
 
 from wstrace.batch import Batch, SnapshotPart
 from wstrace.errors import UsageError
-from wstrace.schema import MARK, NOT_RESIDENT, PAGE_EXCLUSIVE, PAGE_SWAPPED, PROCESS, PROCESS_EXIT, RESIDENT_PAGES
+from wstrace.schema import (
+    MARK,
+    NOT_RESIDENT,
+    PAGE_EXCLUSIVE,
+    PAGE_SWAPPED,
+    PROCESS,
+    PROCESS_EXEC,
+    PROCESS_EXIT,
+    PROCESS_FORK,
+    RESIDENT_PAGES,
+)
 from wstrace.table import Recorded
 
 T = TypeVar("T")
@@ -82,7 +92,7 @@ class LastSnapshots(Generic[T]):
 #: Moments that are the last snapshot of each process, at its own end.
 LAST = ("exit", "last look", "now", "end")
 _NEVER = (1 << 64) - 1
-#: between the first snapshots of two processes, at most
+#: between the first snapshot of a process that began in the trace and one of another, at most
 _BETWEEN_NS = 1_000_000_000
 _MOST = 1 << 63
 
@@ -125,13 +135,13 @@ class Snapshots:
     """The whole snapshots of a trace.
 
     Attributes:
-        taken, marks: by time. ends: (host, pid) -> the time of its last end.
+        taken, marks: by time. began, ends: (host, pid) -> the last time that it began a program, and that it ended.
     """
 
     def __init__(self, trace: Recorded) -> None:
         self.info = trace.info
         self.marks = marks_of(trace)
-        self.ends = _ends(trace)
+        self.began, self.ends = _times(trace, PROCESS_FORK, PROCESS_EXEC), _times(trace, PROCESS_EXIT)
         taken: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
         swapped: dict[tuple[int, tuple[int, int], int], int] = {}
         pages = LastSnapshots[list[int]](lambda: [0, 0], _add_pages, limit=_MOST)
@@ -217,7 +227,8 @@ class Snapshots:
         """The time at which all processes that are there at first have a snapshot: one after the other; [] without."""
         seen: dict[tuple[int, int], int] = {}
         for one in self.taken:
-            if one.process in seen or one.time_ns - max(seen.values(), default=one.time_ns) > _BETWEEN_NS:
+            since = one.time_ns - max(seen.values(), default=one.time_ns)
+            if one.process in seen or (since > _BETWEEN_NS and one.process in self.began):
                 break
             seen[one.process] = one.time_ns
         return [max(seen.values())] if seen else []
@@ -263,14 +274,14 @@ def marks_of(trace: Recorded) -> list[tuple[int, str]]:
     )
 
 
-def _ends(trace: Recorded) -> Mapping[tuple[int, int], int]:
-    """(host, pid) -> the time of its last end."""
+def _times(trace: Recorded, *events: int) -> Mapping[tuple[int, int], int]:
+    """(host, pid) -> the time of the last of these events of it."""
     found: dict[tuple[int, int], int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
         if any(name not in batch for name in ("time_ns", "pid", "tid", "event")):
-            continue  # it does not tell of ends
-        ended = (batch["event"] == PROCESS_EXIT) & (batch["tid"] == batch["pid"])
-        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[ended]
-        pids, times = batch["pid"][ended], batch["time_ns"][ended]
+            continue  # it does not tell of events
+        rows = np.isin(batch["event"], events) & (batch["tid"] == batch["pid"])
+        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[rows]
+        pids, times = batch["pid"][rows], batch["time_ns"][rows]
         found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
     return found
