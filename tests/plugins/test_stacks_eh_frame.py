@@ -1,5 +1,6 @@
 """Unwinding rules: what gcc, glibc and a PLT say, and files and programs that lie."""
 
+import os
 import random
 import re
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,18 +116,17 @@ def test_programs_of_any_bytes_give_a_rule_or_a_known_error(initial, body, at):
     assert all(abs(number) < 1 << 62 for number in found)
 
 
-def elf_file() -> bytearray:
-    """An ELF file with `.eh_frame_hdr` of one entry, which covers [0x1000, 0x1100)."""
+def elf_file(body: bytes = bytes([0, 0x41, 0x0E, 16, 0, 0, 0]), covered: int = 0x100) -> bytearray:
+    """An ELF file with `.eh_frame_hdr` of one entry, which covers [0x1000, 0x1000 + covered)."""
     cie = struct.pack("<II", 20, 0) + b"\x01zR\0\x01\x78\x10\x01\x1b" + INITIAL + b"\0\0"
     fde_at = 0x500 + len(cie)
-    body = bytes([0, 0x41, 0x0E, 16, 0, 0, 0])
-    fde = struct.pack("<II", 4 + 8 + len(body), fde_at + 4 - 0x500) + struct.pack("<ii", 0x1000 - (fde_at + 8), 0x100)
+    fde = struct.pack("<II", 4 + 8 + len(body), fde_at + 4 - 0x500) + struct.pack("<ii", 0x1000 - (fde_at + 8), covered)
     table = (
         bytes([1, 0x1B, 0x03, 0x3B]) + struct.pack("<iI", 0x500 - 0x404, 1) + struct.pack("<ii", 0xC00, fde_at - 0x400)
     )
     parts = [
         (0, header((64, 2))),
-        (64, program(LOAD, 0, 0x3000) + program(EH_FRAME, 0x400, len(table), 0x400)),
+        (64, program(LOAD, 0, max(0x3000, 0x1000 + covered)) + program(EH_FRAME, 0x400, len(table), 0x400)),
         (0x400, table),
         (0x500, cie + fde + body),
     ]
@@ -137,6 +138,29 @@ def elf_file() -> bytearray:
 
 def opened(content: bytes) -> UnwindFile:
     return UnwindFile(lambda offset, size: bytes(content[offset : offset + size]))
+
+
+@LINUX
+def test_code_that_takes_long_to_describe_takes_no_more_than_its_time(tmp_path):
+    """A program decides how many addresses it runs at, and how many instructions describe each: 65,000 took 7 ms."""
+    from wstrace.batch import Dictionary
+    from wstrace.schema import KIND_FILE, KIND_SHIFT, MAP_EXECUTE, MAPPING
+    from wstrace.testing import batch_of
+    from wstrace_plugins.stacks.linux.known_code import OUTSIDE, KnownCode
+
+    (tmp_path / "slow").write_bytes(elf_file(bytes(4000), 1 << 20))
+    status, strings, n = (tmp_path / "slow").stat(), Dictionary(), 100_000
+    code = KnownCode(strings)
+    code.learn(batch_of(MAPPING, strings, id=[1], time_ns=[1], pid=[os.getpid()], start=[1 << 40], end=[2 << 40],
+                        offset=[0], file=[strings.code(str(tmp_path / "slow"))], dev=[status.st_dev],
+                        ino=[status.st_ino], flags=[MAP_EXECUTE | KIND_FILE << KIND_SHIFT]))  # fmt: skip
+    began, addresses = time.process_time(), (1 << 40) + 0x1001 + np.arange(n)
+    code.begin([os.getpid()], lambda rows, addresses: np.ones(len(rows), "<u4"))
+    numbers = code.numbers_of(np.arange(n), addresses)
+    assert time.process_time() - began <= 4
+    assert 100 < (numbers != OUTSIDE).sum() < n
+    assert (code.numbers_of(np.arange(n), addresses) == numbers).all(), "and then nothing more"
+    code.close()
 
 
 def test_the_entry_that_covers_an_address_is_found():

@@ -27,8 +27,8 @@ from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.rules import Rule
 
 MOST_ENTRIES = 1 << 20  # of a table; librustc_driver has 0.15 million
-MOST_BYTES = 1 << 16  # of one entry; the longest seen has 3,000
-MOST_CACHED = 1 << 16
+MOST_BYTES = 1 << 12  # of one entry; the longest seen has 3,000
+MOST_CACHED = 1 << 10
 _AT_ONCE = 512  # bytes: nine of ten entries are shorter
 _ENTRY_BYTES = 64  # _start without an entry, as in ld.so, is shorter
 

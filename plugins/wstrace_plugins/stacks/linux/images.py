@@ -15,7 +15,7 @@ from wstrace_plugins.os.linux.procfs import own_vdso
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.rules import FLAGS, Rule
 
-MOST_OPEN = 256
+MOST_OPEN = 64  # a table has up to 8 MiB
 #: the name of CPython's loop: exported by all builds, stripped ones too
 _LOOP = b"_PyEval_EvalFrameDefault"
 

@@ -6,6 +6,7 @@ and memory that is mapped anew is met anew. What numpy looks up for thousands of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,12 +20,15 @@ from wstrace.text import base_name
 from wstrace_plugins.stacks import rules
 from wstrace_plugins.stacks.eh_frame import UnwindFile
 from wstrace_plugins.stacks.linux.images import CodeMapping, Images, Loop
-from wstrace_plugins.stacks.linux.perf_maps import PerfMap
+from wstrace_plugins.stacks.linux.perf_maps import MOST_BYTES, PerfMap
 from wstrace_plugins.stacks.rules import Rule
 
 MOST_MAPPINGS = 1 << 18
 MOST_ADDRESSES = 1 << 20
 MOST_PERF_MAPS = 1024
+#: CPU seconds in which the addresses of a batch of samples are found out. A program decides how many it has, and how
+#: long each takes: at those that are left its stacks are cut.
+_MOST_SECONDS = 1.0
 _OFFSET_BITS = 40
 #: the frame number of an address that is not in executable memory
 OUTSIDE = 1
@@ -63,6 +67,7 @@ class KnownCode:
         self._files: dict[tuple[int, int, int, int], int] = {}
         self._loops: dict[tuple[int, int, int, int], Loop] = {}
         self._rule_rows: dict[Rule, int] = {}
+        self._until = float("inf")  # on the clock of this thread's CPU time
         self.mappings_at: MappingsAt = lambda rows, addresses: np.zeros(len(rows), "<u4")
         self._forget()
 
@@ -119,13 +124,12 @@ class KnownCode:
 
         pid: of each sample, shape (n,), or of all, shape (1,). mappings_at: finds the mappings of addresses.
         """
-        self.mappings_at = mappings_at
+        self.mappings_at, self._until = mappings_at, time.thread_time() + _MOST_SECONDS
         if len(self._frames) > MOST_ADDRESSES:
             self._forget()
         self._index()
-        grown = {
-            pid for pid in distinct(np.asarray(pid)).tolist() if pid in self._perf_maps and self._perf_maps[pid].grow()
-        }
+        pids = distinct(np.asarray(pid)).tolist()
+        grown = {pid for pid in pids if pid in self._perf_maps and self._grown(self._perf_maps[pid])}
         if grown:
             stale = np.array([one.pid in grown and not self._strings[one.file].startswith("/")
                               for one in self._mappings], bool)  # fmt: skip
@@ -148,21 +152,26 @@ class KnownCode:
         offset = addresses - self._starts.take(at)
         code = (self._ids.take(at) == ids) & (ids > 0) & (offset >> np.uint64(_OFFSET_BITS) == 0)
         keys = at.astype("<u8") << np.uint64(_OFFSET_BITS) | offset
-        place = np.searchsorted(self._keys, keys)
-        hit = self._keys.take(np.minimum(place, max(len(self._keys) - 1, 0))) == keys if len(self._keys) else ~code
-        missing = code & ~hit
-        if missing.any():
+        numbers = self._known(keys)
+        missing = code & (numbers == OUTSIDE)
+        if missing.any() and time.thread_time() < self._until:
             self._find_out(distinct(keys[missing]))
-            place = np.searchsorted(self._keys, keys)
-        numbers = np.full(len(ids), OUTSIDE, np.int64)
-        numbers[code] = self._numbers[place[code]]
-        return numbers
+            numbers = self._known(keys)
+        return np.where(code, numbers, OUTSIDE)
+
+    def _known(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The frame numbers of addresses; OUTSIDE of those that are not known."""
+        if not len(self._keys):
+            return np.full(len(keys), OUTSIDE, np.int64)
+        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[place] == keys, self._numbers[place], OUTSIDE)
 
     def _find_out(self, keys: NDArray[np.uint64]) -> None:
-        """Finds the rules and frames of addresses that occur for the first time."""
-        mask = (1 << _OFFSET_BITS) - 1
-        numbers = np.arange(len(self._frames), len(self._frames) + len(keys), dtype=np.int64)
+        """Finds the rules and frames of addresses that occur for the first time, while there is time."""
+        mask, before = (1 << _OFFSET_BITS) - 1, len(self._frames)
         for key in keys.tolist():
+            if time.thread_time() > self._until:
+                break
             mapping = self._mappings[key >> _OFFSET_BITS]
             rule, frame = self._described(mapping, key & mask)
             self._frames.append(frame)
@@ -171,6 +180,8 @@ class KnownCode:
                 self._rules.append(rule)
             self._rows.append(row)
         self._arrays()
+        numbers = np.arange(before, len(self._frames))
+        keys = keys[: len(numbers)]
         merged = np.concatenate((self._keys, keys))
         order = np.argsort(merged, kind="stable")
         self._keys, self._numbers = merged[order], np.concatenate((self._numbers, numbers))[order]
@@ -220,18 +231,24 @@ class KnownCode:
             if len(self._perf_maps) >= MOST_PERF_MAPS:
                 self._perf_maps.pop(next(iter(self._perf_maps))).close()
             known = self._perf_maps[mapping.pid] = PerfMap(mapping.pid, self._began[mapping.pid])
-            known.grow()
+            self._grown(known)
         return known.name(address)
+
+    def _grown(self, perf_map: PerfMap) -> bool:
+        """Reads what a map has got since, as far as there is room for those of all processes; whether it has grown."""
+        return perf_map.grow(MOST_BYTES - sum(one.nbytes for one in self._perf_maps.values()))
 
     def grow(self) -> set[str]:
         """Reads what maps have got since; returns the files with code of processes that have none, or an empty one."""
-        without = {pid for pid, found in self._perf_maps.items() if not (found.grow() or len(found))}
+        self._until = time.thread_time() + _MOST_SECONDS
+        without = {pid for pid, one in self._perf_maps.items() if not (self._grown(one) or len(one))}
         return {base_name(self._strings[one.file]) for one in self._mappings if one.pid in without}
 
     def name_by_now(self, mapping: int, address: int) -> int:
         """The code of the name that a map has for code without a file, 0 = none; it may be as new as its end."""
         one = self._mappings[int(np.searchsorted(self._ids, mapping))]
-        name = None if self._strings[one.file].startswith("/") else self._jit_name(one, address)
+        late = time.thread_time() > self._until
+        name = None if late or self._strings[one.file].startswith("/") else self._jit_name(one, address)
         return self._strings.code(name) if name else 0
 
     def close(self) -> None:

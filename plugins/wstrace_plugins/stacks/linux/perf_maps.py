@@ -21,9 +21,11 @@ from wstrace.errors import WstraceError
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.os.linux.named_file import open_named
 
-MOST_BYTES = 64 << 20
-MOST_LINES = 1 << 20
-_MOST_NAME = 1024
+#: bytes that are read of all maps of a trace together; a line counts as so many more, which it takes in memory
+MOST_BYTES, LINE_BYTES = 128 << 20, 100
+_PIECE, _MOST_NAME = 1 << 20, 1024
+#: of the lines that begin before an address, so many are searched, the nearest ones
+_NEAREST = 1024
 #: a map may be older than its process by the resolution of the process's start
 _SLACK_SECONDS = 0.1
 
@@ -41,37 +43,41 @@ class PerfMap:
         self._fd = self._root = -1
         #: the file's name, its user, and the time since which it counts, once the root is held
         self._seen = "", 0, 0.0
-        self._read = 0
+        self._read = self.nbytes = 0
         self._rest = b""
-        #: of each line, in their order: where its code begins and ends, and its name
-        self._spans: NDArray[np.int64] = np.zeros((0, 2), np.int64)
-        self._names: list[str] = []
+        #: where the code of each line begins and ends, and the number of the line, sorted by the first
+        self._lines: NDArray[np.int64] = np.zeros((3, 0), np.int64)
+        self._names: list[bytes] = []
 
-    def grow(self) -> bool:
-        """Reads what was added since the last call; returns whether there was anything."""
-        if self._fd < 0:
-            with contextlib.suppress(OSError, ValueError):
+    def grow(self, room: int = MOST_BYTES) -> bool:
+        """Reads what was added since the last call, as far as there is room; returns whether there was anything."""
+        before, room, parts = self._read, self.nbytes + room, [self._lines]
+        with contextlib.suppress(OSError, ValueError):
+            if self._fd < 0:
                 self._fd = self._open()
-        if self._fd < 0:
-            return False
-        new = os.pread(self._fd, max(MOST_BYTES - self._read, 0), self._read) if self._read < MOST_BYTES else b""
-        self._read += len(new)
-        lines = (self._rest + new).split(b"\n")
-        self._rest = lines.pop()[: 2 * _MOST_NAME]
-        found = [entry for entry in map(_entry, lines) if entry is not None][: MOST_LINES - len(self._names)]
-        if found:
-            spans = np.array([entry[:2] for entry in found], np.int64)
-            self._spans = np.concatenate((self._spans, spans))
-            self._names += [name for *_, name in found]
-        return bool(new)
+            while self.nbytes < room and (new := os.pread(self._fd, _PIECE, self._read)):
+                lines = (self._rest + new).split(b"\n")
+                self._rest = lines.pop()[: 2 * _MOST_NAME]
+                self._read, self.nbytes = self._read + len(new), self.nbytes + len(new) + LINE_BYTES * len(lines)
+                found = [*filter(None, map(_entry, lines))]
+                rows = [(start, end, n) for n, (start, end, _) in enumerate(found, len(self._names))]
+                parts.append(np.array(rows, np.int64).reshape(-1, 3).T)
+                self._names += [name for *_, name in found]
+        if len(parts) > 1:
+            merged = np.concatenate(parts, axis=1)
+            self._lines = merged.take(np.argsort(merged[0], kind="stable"), axis=1)
+        return self._read > before
 
     def __len__(self) -> int:
         return len(self._names)
 
     def name(self, address: int) -> str | None:
         """The name of the code at an address, by the latest line; None where the map has none."""
-        at = np.flatnonzero((self._spans[:, 0] <= address) & (address < self._spans[:, 1]))
-        return self._names[at[-1]] if len(at) else None
+        start, end, line = self._lines
+        last = int(np.searchsorted(start, address, side="right"))
+        near = slice(max(last - _NEAREST, 0), last)
+        found = int(line[near][end[near] > address].max(initial=-1))
+        return self._names[found].decode("utf-8", "backslashreplace").strip() if found >= 0 else None
 
     def close(self) -> None:
         """Closes the file."""
@@ -109,7 +115,7 @@ class PerfMap:
         raise OSError("another user's map, or an older process's")
 
 
-def _entry(line: bytes) -> tuple[int, int, str] | None:
+def _entry(line: bytes) -> tuple[int, int, bytes] | None:
     """Where a line's code begins and ends, and its name; None where it is no such line."""
     start, _, rest = line.partition(b" ")
     size, _, name = rest.partition(b" ")
@@ -119,4 +125,4 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
         return None
     if not 0 < length < 1 << 40 or not 0 <= first < 1 << 62:
         return None
-    return first, first + length, name[:_MOST_NAME].decode("utf-8", "backslashreplace").strip()
+    return first, first + length, name[:_MOST_NAME]
