@@ -177,6 +177,8 @@ def _faults(trace: Recorded, cube: Cube, chosen: Filter, cells: list[NDArray[np.
     for batch in trace.batches(schema.PAGE_FAULT.name, tuple(dict.fromkeys((*_FAULT, *_COUNTED, *more)))):
         if "pid" not in batch or not len(batch):  # of which process these rows are is not known
             continue
+        lacking = schema.PAGE_FAULT.always - batch.columns.keys()  # of a damaged file
+        batch = batch.with_columns({name: _without(batch, name, _FAULT[name]) for name in lacking})
         each = batch.columns.get("sampled")
         seen.append(len(batch) if each is None else int(np.maximum(each, 1).sum()))
         keep = chosen.chosen(batch)
