@@ -153,6 +153,24 @@ def test_work_of_other_threads_counts_to_the_span_that_gave_it(tracer, exported,
         assert of(exported, name)[QUALITY] in ("exact", "thread")
 
 
+def test_a_thread_that_could_not_start_runs_when_it_is_started_again(tracer, exported, monkeypatch):
+    touch = toucher(300)
+    thread = threading.Thread(target=touch)
+    with tracer.start_as_current_span("work"):
+        with monkeypatch.context() as full:
+            for name in ("_start_new_thread", "_start_joinable_thread"):  # up to Python 3.12, and since
+                full.setattr(threading, name, refused, raising=False)
+            with pytest.raises(RuntimeError, match="no room"):
+                thread.start()
+        thread.start()
+        thread.join()
+    assert of(exported, "work")[MINOR] >= 300
+
+
+def refused(*_, **__):
+    raise RuntimeError("no room for a thread")
+
+
 def test_a_thread_that_nothing_is_known_of_leaves_no_exact_number(tracer, exported):
     touch, done = toucher(300), threading.Event()
     with tracer.start_as_current_span("work"):

@@ -87,7 +87,7 @@ def _starting(start: Callable[[threading.Thread], None]) -> Callable[[threading.
         run = counted(thread.run)
 
         def once() -> None:
-            del thread.run  # else the thread would refer to itself
+            vars(thread).pop("run", None)  # else the thread would refer to itself; it may be tried to start twice
             run()
 
         thread.run = once  # type: ignore[method-assign]
