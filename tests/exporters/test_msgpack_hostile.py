@@ -147,14 +147,15 @@ def test_a_file_of_odd_frames_is_read_as_far_as_it_can_be(tmp_path, name):
     assert_held(write(tmp_path / "x.wst", FILES[name]), tmp_path)
 
 
-def test_faults_in_a_mapping_without_their_addresses_are_in_no_section(tmp_path):
+def test_faults_without_columns_that_are_always_there_are_in_every_report(tmp_path):
     space = {"id": np.ones(1, "<u4"), "time_ns": np.ones(1, "<u8"), "pid": np.full(1, 7, "<u4"),
              "start": np.full(1, START, "<u8"), "end": np.full(1, START + 4096, "<u8"), "file": np.ones(1, "<u4"),
              "flags": np.full(1, 1 | 1 << 8, "<u2")}  # fmt: skip
     mapped = MAPPINGS, {"n": 1, "c": {name: col.encode(array) for name, array in space.items()}}
-    rows = {"time_ns": np.ones(2, "<u8"), "pid": np.full(2, 7, "<u4"), "mapping": np.ones(2, "<u4")}
+    rows = {"time_ns": np.ones(2, "<u8"), "pid": np.full(2, 7, "<u4"), "mapping": np.ones(2, "<u4"),
+            "native_stack": np.ones(2, "<u4"), "weight": np.ones(2, "<u4")}  # fmt: skip
     path = write(tmp_path / "x.wst", [header(), strings(1, "/p/x"), mapped, events("page_fault", 2, rows)])
-    for by in ("section", "function"):
+    for by in ("section", "function", "stack"):
         code, said = wstrace("report", path, "--by", by)
         assert code == 0, said
 

@@ -258,7 +258,7 @@ def _sampled(
     A fault without a stack counts for the next sample of its thread, after the last one for that; but in the program's
     own code it needs none, and its sample counts for no other. own: which are samples. needs: which need one.
     """
-    native, native_how = batch["native_stack"], batch["native_how"]
+    native, native_how = batch["native_stack"], batch.columns.get("native_how", how)
     order = np.argsort(batch["tid"], kind="stable")
     samples = np.flatnonzero((own & needs)[order])
     if not len(samples):
