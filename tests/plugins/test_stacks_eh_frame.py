@@ -31,23 +31,6 @@ def rule(body: bytes, pc: int, *, signal: bool = False, initial: bytes = INITIAL
     return rule_at(Frames(0x1000, 0x2000, common, body), pc)
 
 
-def test_a_push_moves_the_frame_address_only_behind_it():
-    body = bytes([0x41, 0x0E, 16, 0x86, 2])  # after 1 byte: CFA = rsp+16, rbp at CFA-16
-    assert rule(body, 0x1000)[:8] == (rules.CFA_SUM, 7, 8, rules.AT_CFA, -8, rules.SAME, 0, 0)
-    assert rule(body, 0x1001)[:8] == (rules.CFA_SUM, 7, 16, rules.AT_CFA, -8, rules.AT_CFA, -16, 0)
-
-
-def test_a_frame_pointer_takes_over():
-    body = bytes([0x41, 0x0E, 16, 0x86, 2, 0x43, 0x0D, 6])
-    assert rule(body, 0x1004)[:3] == (rules.CFA_SUM, 6, 16)
-
-
-def test_remembered_rules_come_back():
-    body = bytes([0x41, 0x0E, 16, 0x0A, 0x41, 0x0E, 8, 0x0B])
-    assert rule(body, 0x1001)[2] == 16
-    assert rule(body + bytes([0x41, 0]), 0x1002)[2] == 16
-
-
 def test_without_return_address_the_stack_ends():
     assert rule(bytes([0x07, 16]), 0x1000)[0] == rules.CFA_END
 
