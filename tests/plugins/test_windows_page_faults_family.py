@@ -8,11 +8,11 @@ from kit.windows_machine import EXE, HEAP, faults, job_of, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
+from wstrace.schema import PROCESS_SEEN
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.mapped_files.enricher import MappedFiles
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
-from wstrace_plugins.os.windows.job import Job
 
 
 class JobTarget(ScriptedTarget):
@@ -43,46 +43,32 @@ def test_a_child_that_no_message_reported_is_found_in_the_jobs_list():
     list(source.stop())
 
 
-def own_job(windows, flags):
-    """A job that a traced process makes for others or for itself."""
+NODE = SILENT_BREAKAWAY_OK | BREAKAWAY_OK | KILL_ON_JOB_CLOSE
+
+
+@pytest.mark.parametrize(("owners", "flags", "breakaway"), [
+    ((), 0, True),
+    ((8,), SILENT_BREAKAWAY_OK | KILL_ON_JOB_CLOSE, False),  # `py`, `uv run`, stubs: the interpreter is in such a job
+    ((7, 8, 9), NODE, False),  # libuv: it puts itself into a job that every child leaves, and then that child into it
+])  # fmt: skip
+def test_children_that_leave_the_job_of_their_parent_are_reported_however_short(owners, flags, breakaway):
+    windows, source, context = in_job()
     job = windows.CreateJobObjectW(None, None)
     windows.jobs[job].limits = flags
-    return job
 
+    def own(pid):
+        if pid in owners:
+            with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
+                assert windows.AssignProcessToJobObject(job, handle)
 
-def put(windows, job, pid):
-    with processes.opened(windows, pid, winapi.QUERY_RIGHTS) as handle:
-        assert windows.AssignProcessToJobObject(job, handle)
-
-
-@pytest.mark.parametrize(("flags", "breakaway"), [(0, True), (SILENT_BREAKAWAY_OK | KILL_ON_JOB_CLOSE, False)])
-def test_children_of_what_a_launcher_starts_are_reported_however_short(flags, breakaway):
-    """`py`, `uv run`, pip's and the Install Manager's stubs: the interpreter is in a job that its children leave."""
-    windows, source, context = in_job()
-    windows.born(8, 7, created=200)
-    if flags:
-        put(windows, own_job(windows, flags), 8)
-    list(source.drain(0.0))
-    windows.born(9, 8, created=300, breakaway=breakaway)
-    windows.born(10, 9, created=310)
-    windows.dies(9)
-    list(source.drain(0.0))
-    assert windows.processes[10].watched
-    list(source.stop())
-    assert "1 children ended before they could be opened" in " ".join(context.info.notes)
-
-
-def test_children_of_node_are_reported_however_short():
-    """libuv puts itself into a job that every child leaves, and then that child into it."""
-    windows, source, context = in_job()
-    job = own_job(windows, SILENT_BREAKAWAY_OK | BREAKAWAY_OK | KILL_ON_JOB_CLOSE)
-    put(windows, job, 7)
-    for pid in (8, 9):
-        windows.born(pid, pid - 1, created=pid * 100)
-        put(windows, job, pid)
+    own(7)
+    for pid in (8, 9, 10):
+        windows.born(pid, pid - 1, created=pid * 100, breakaway=breakaway and pid == 9)
+        own(pid)
     windows.dies(9)
     list(source.drain(0.0))
     assert windows.processes[8].watched
+    assert windows.processes[10].watched
     list(source.stop())
     assert "1 children ended before they could be opened" in " ".join(context.info.notes)
 
@@ -188,14 +174,6 @@ def test_a_child_that_refuses_is_tried_once_and_its_children_are_followed():
     list(source.stop())
 
 
-def test_a_machine_that_lets_nobody_into_a_job():
-    windows = machine()
-    windows.no_jobs = True
-    with pytest.raises(Unavailable, match="CreateJobObjectW failed with 5"):
-        Job(windows)
-    assert not windows.handles
-
-
 def test_a_watch_that_fails_ends_the_trace_of_its_process_only():
     windows = machine()
     source, context = traced(windows)
@@ -269,6 +247,19 @@ def test_children_that_are_met_late_are_reported_with_the_faults_of_their_starts
     (notes,) = [note for note in context.info.notes if "met late" in note]
     assert notes.startswith("2 children ")
     assert "4500 faults of their starts are in no record" in notes
+
+
+def test_the_children_that_an_attached_process_has_already_are_none_that_were_met_late():
+    windows = machine()
+    windows.process(8, parent=7, created=200, page_faults=5000, watched=True).fault(EXE, HEAP)
+    source, context = traced(windows, launched=False)
+    windows.processes[8].fault(EXE, HEAP + 8)
+    batches = [*source.drain(0.0), *source.stop()]
+    assert faults(batches)["va"].tolist() == [HEAP + 8]
+    rows = [(b["pid"][0], b["ppid"][0], b["event"].tolist()) for b in batches if b.schema.name == "process"]
+    assert rows == [(7, 0, [PROCESS_SEEN]), (8, 7, [PROCESS_SEEN])]
+    assert (context.ledger.get("before_start"), context.ledger.get("before_watch")) == (1, 0)
+    assert "met late" not in " ".join(context.info.notes)
 
 
 def test_notes_about_children_are_few_and_the_others_a_number():

@@ -5,6 +5,7 @@ from kit.fake_windows import FakeWindows
 from kit.windows_machine import EXE, HEAP, faults, machine, traced
 
 from wstrace.errors import TargetExited, Unavailable
+from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 
 
@@ -63,6 +64,16 @@ def test_a_stub_is_distinguished_from_a_watch():
     assert refused.value.remedy
     assert ("stub" in refused.value.why) is wine  # Windows itself says TRUE where a right was taken away
     assert not windows.handles
+
+
+def test_files_that_security_software_keeps_from_being_named_are_a_note():
+    windows = machine()
+    given = windows.OpenProcess
+    windows.OpenProcess = lambda rights, *rest: given(rights & ~winapi.PROCESS_VM_READ, *rest)
+    source, context = traced(windows)
+    list(source.drain(0.0))
+    list(source.stop())
+    assert f"files of process 7 are not named: GetMappedFileNameW fails; {winapi.STRIPPED}" in context.info.notes
 
 
 @pytest.mark.parametrize("why", ["denied", "gone"])

@@ -31,7 +31,7 @@ PAGE, LARGE_PAGE = 4096, 2 << 20
 EXE, HEAP, BIG = 0x400000, 0x500000, 0x10000000
 
 
-def machine(pages=0):
+def machine():
     windows = FakeWindows()
     process = windows.process(7)
     process.allocations += [
@@ -42,8 +42,6 @@ def machine(pages=0):
     ]  # fmt: skip
     # unsorted, as Windows gives them: the article's pages, two adjacent ones, and a page of the kernel's
     process.working_set = {0x00500000: 4, 0x00480000: 0x101, 0x00400000: 0x103, 0x00402000: 0x103, 0x00401000: 0x103}
-    for n in range(pages):
-        process.working_set[BIG + n * PAGE] = 4
     return windows
 
 
@@ -126,6 +124,15 @@ def test_emptying_needs_the_right():
             space.empty(mappings, space.runs(mappings))
     with pytest.raises(Unavailable, match=r"OpenProcess of pid 7 .*--debug-privilege"):
         Space(7, windows)
+
+
+def test_a_right_that_is_taken_from_the_handle_is_no_missing_elevation():
+    windows = machine()
+    with Space(7, windows) as space:
+        windows.handles = dict.fromkeys(windows.handles, (7, winapi.SYNCHRONIZE))
+        with pytest.raises(Unavailable, match="QueryWorkingSet of pid 7 failed with 5 ") as refused:
+            space.mappings(Dictionary())
+    assert refused.value.remedy == winapi.STRIPPED
 
 
 def test_a_process_that_ends_meanwhile():

@@ -49,6 +49,8 @@ DENIED = (
     "an administrator may add --debug-privilege; nothing opens a protected process (antivirus, parts of the system)"
 )
 
+STRIPPED = "security software takes rights from handles: exempt python.exe there"
+
 # -- memory, winnt.h ----------------------------------------------------------------------------------------------
 MEM_COMMIT, MEM_RESERVE, MEM_FREE = 0x1000, 0x2000, 0x1_0000
 MEM_PRIVATE, MEM_MAPPED, MEM_IMAGE = 0x2_0000, 0x4_0000, 0x100_0000
@@ -175,7 +177,10 @@ def failed(call: str, code: int, what: str = "") -> Unavailable:
     `of pid 12`.
     """
     why = f"{call}{f' {what}' if what else ''} failed with {code} ({meaning(code)})"
-    return Unavailable(why, DENIED if code == ERROR_ACCESS_DENIED else "")
+    if code != ERROR_ACCESS_DENIED:
+        return Unavailable(why)
+    # OpenProcess gives all rights that it was asked for, or none
+    return Unavailable(why, DENIED if call.startswith("Open") else STRIPPED if what else "")
 
 
 def checked(api: WindowsApi, call: str, result: int | None) -> int:

@@ -22,6 +22,8 @@ from wstrace.schema import (
     FAULT_MAJOR,
     FAULT_OBSERVER,
     FAULT_PC_KERNEL,
+    KIND_FILE,
+    KIND_SHIFT,
     PAGE_FAULT,
     PROCESS,
     PROCESS_EXEC,
@@ -114,14 +116,23 @@ class PageFaults(Source):
         if level.name != "full" and context.require == "full":
             raise Unavailable(level.why, level.remedy)
         jobs = [job for target in context.targets if (job := getattr(target, "job", None)) is not None]
-        self._listed, self._pause_ns = 0.0, self.listing_seconds[len(jobs) == len(context.targets)] * 1e9
+        self._pause_ns = self.listing_seconds[len(jobs) == len(context.targets)] * 1e9
         self._drainer = Drainer(self.api, self._slowest, self.exits_seconds, jobs if self._follows else [],
                                 hidden=level.name != "full")  # fmt: skip
         try:
             for target in context.targets:
-                process = self._drainer.watch(target.pid, 0, launched=target.launched)
-                if not target.launched:
-                    context.ledger.add("before_start", process.discard(), "page_fault")
+                self._drainer.watch(target.pid, 0, launched=target.launched)
+            if self._follows:
+                self._list_children()
+            for process in self._processes.values():  # the targets, and the children that attached ones have already
+                process.older = True
+                try:
+                    dropped = 0 if process.launched else process.discard()
+                except Unavailable:
+                    if not process.parent:
+                        raise
+                else:
+                    context.ledger.add("before_start", dropped, "page_fault")
         except BaseException:
             for process in self._processes.values():
                 process.close()
@@ -167,16 +178,19 @@ class PageFaults(Source):
         window = (found[0].window[0] if found else self._drainer.window, self._drainer.window)
         yield from self._introduce_new(window)
         if self._follows and window[1] - self._listed >= self._pause_ns:
-            self._listed = window[1]
-            try:
-                self._drainer.list_children()
-            except Unavailable as refused:
-                self._note(f"children are not searched for: {refused.why}")
+            self._list_children()
             yield from self._introduce_new(window)
         for drained in found:
             yield from self._give(drained)
         if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
             raise failed[0].error or Unavailable("the watch failed")
+
+    def _list_children(self) -> None:
+        self._listed = self._drainer.window
+        try:
+            self._drainer.list_children()
+        except Unavailable as refused:
+            self._note(f"children are not searched for: {refused.why}")
 
     def _matters(self, process: Watch) -> bool:
         """Whether the failed watch of a process ends the trace: that of a launched process, or of the last one."""
@@ -211,16 +225,20 @@ class PageFaults(Source):
         for pid, why in refused:
             self._few.add("children are not traced", f"child {pid} is not traced: {why}")
         for process in new:
-            if process.parent:
+            if not process.older:
                 self._context.ledger.add("before_watch", process.before, "page_fault")
                 if process.before >= KERNEL_RECORDS:
                     self._late = [self._late[0] + 1, self._late[1] + process.before]
             space = process.describe(self._context.strings)
-            events = [PROCESS_FORK if process.parent else PROCESS_SEEN]
-            if process.parent or process.launched:  # its memory is no copy of its parent's, nor older than the trace
+            events = [PROCESS_SEEN if process.older else PROCESS_FORK]
+            if process.launched or not process.older:  # its memory is no copy of its parent's, nor older than the trace
                 events.append(PROCESS_EXEC)
             yield self._batch(PROCESS, process.rows(window[0], *events), window)
-            yield self._batch(ADDRESS_SPACE, space.listing(window[0]), window)
+            listing = space.listing(window[0])
+            if len(listing["flags"]) and not np.any((listing["flags"] >> KIND_SHIFT) & 15 == KIND_FILE):
+                text = f"files of process {process.pid} are not named: GetMappedFileNameW fails; {winapi.STRIPPED}"
+                self._few.add("processes have no names of files", text)
+            yield self._batch(ADDRESS_SPACE, listing, window)
 
     def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
         """Marks records of wstrace's own threads: reading the target's memory causes faults that its watch records."""

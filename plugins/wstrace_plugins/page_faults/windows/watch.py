@@ -82,6 +82,7 @@ class Watch:
     def __init__(self, api: WindowsApi, pid: int, parent: int | None = 0, *, launched: bool = False) -> None:
         self._api, self.pid, self.launched = api, pid, launched
         self.name = 0
+        self.older = False  # whether it was there before the trace
         self.major = 0  # the number of recorded major faults
         self.space: AddressSpace | None = None
         self._size = np.zeros(1, "<u4")
@@ -119,7 +120,7 @@ class Watch:
             why, remedy = (
                 ("it is a stub here, as under Wine", "record on Windows itself; report, replay and convert work here")
                 if processes.wine_version()
-                else ("it was refused, or security software took a right of the handle away", "exempt python.exe there")
+                else ("it was refused", winapi.STRIPPED)
             )
             raise Unavailable(
                 f"InitializeProcessForWsWatch succeeded but nothing is watched: GetWsChangesEx fails with {code} "
