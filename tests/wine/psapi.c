@@ -1,6 +1,6 @@
 /* A stand-in for psapi.dll where the system's own watch calls do nothing (Wine).
 
-   It keeps what Microsoft's pages say of InitializeProcessForWsWatch, GetWsChanges and GetWsChangesEx; everything else
+   It keeps what Microsoft's pages say of InitializeProcessForWsWatch and GetWsChangesEx; everything else
    is the system's own, forwarded to kernel32. The records come from the target itself: it appends them to a named
    section of its own (tests/wine/faulting.py), so that a test knows each of them in advance:
 
@@ -15,20 +15,19 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct { void *FaultingPc, *FaultingVa; } basic;
-typedef struct { basic BasicInfo; ULONG_PTR FaultingThreadId, Flags; } extended;
+typedef struct { ULONG_PTR pc, lost_or_va, thread, flags; } record; /* PSAPI_WS_WATCH_INFORMATION_EX */
 typedef struct { void *VirtualAddress; ULONG_PTR VirtualAttributes; } ex_information;
-_Static_assert(sizeof(extended) == 32 && sizeof(basic) == 16, "x64");
+_Static_assert(sizeof(record) == 32, "x64");
 
 #define CAPACITY 1024 /* what Windows 10 and 11 keep for a process */
 
 struct watch {
     ULONG enabled, count;
     ULONGLONG lost, faults; /* faults: what the kernel's own counter would have counted */
-    extended records[CAPACITY];
+    record records[CAPACITY];
 };
 
-#define SLOTS 64
+#define SLOTS 128
 static struct { DWORD pid; struct watch *watch; HANDLE lock; } slots[SLOTS];
 static CRITICAL_SECTION guard;
 
@@ -88,15 +87,15 @@ BOOL WINAPI InitializeProcessForWsWatch(HANDLE process) {
     return TRUE;
 }
 
-static BOOL changes(HANDLE process, void *buffer, DWORD size, DWORD *required, size_t record) {
+BOOL WINAPI GetWsChangesEx(HANDLE process, record *buffer, DWORD *size) {
     int slot = slot_of_watched(process);
     struct watch *watch = slot < 0 ? NULL : slots[slot].watch;
-    DWORD error = 0;
+    DWORD error = 0, room = *size;
     if (!watch || !watch->enabled) {
         SetLastError(GetProcessId(process) ? ERROR_GEN_FAILURE : ERROR_INVALID_HANDLE);
         return FALSE;
     }
-    if (required && size % record) {
+    if (room % sizeof *buffer) {
         SetLastError(ERROR_BAD_LENGTH);
         return FALSE;
     }
@@ -105,31 +104,17 @@ static BOOL changes(HANDLE process, void *buffer, DWORD size, DWORD *required, s
         SetLastError(ERROR_NO_MORE_ITEMS);
         return FALSE;
     }
-    if (!watch->count && !watch->lost)
-        error = ERROR_NO_MORE_ITEMS;
-    else if (size < (watch->count + 1) * record) {
-        if (required) *required = (watch->count + 1) * record;
+    *size = (watch->count + 1) * sizeof *buffer; /* in and out: the bytes that it needs, or gave */
+    if (room < *size)
         error = ERROR_INSUFFICIENT_BUFFER;
-    } else {
-        for (ULONG i = 0; i < watch->count; i++)
-            memcpy((char *)buffer + i * record, &watch->records[i], record);
-        memset((char *)buffer + watch->count * record, 0, record);
-        ((basic *)((char *)buffer + watch->count * record))->FaultingVa = (void *)(ULONG_PTR)watch->lost;
-        if (required) *required = (watch->count + 1) * record; /* cb is in and out: the bytes that it gave */
-        watch->count = 0;
-        watch->lost = 0;
+    else {
+        memcpy(buffer, watch->records, watch->count * sizeof *buffer);
+        buffer[watch->count] = (record){.lost_or_va = watch->lost};
+        watch->count = watch->lost = 0;
     }
     ReleaseMutex(slots[slot].lock);
     SetLastError(error);
     return !error;
-}
-
-BOOL WINAPI GetWsChanges(HANDLE process, basic *buffer, DWORD size) {
-    return changes(process, buffer, size, NULL, sizeof(basic));
-}
-
-BOOL WINAPI GetWsChangesEx(HANDLE process, extended *buffer, DWORD *size) {
-    return changes(process, buffer, *size, size, sizeof(extended));
 }
 
 BOOL WINAPI K32GetProcessMemoryInfo(HANDLE process, void *counters, DWORD size);

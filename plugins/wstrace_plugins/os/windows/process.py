@@ -70,20 +70,26 @@ def build(api: WindowsApi) -> int:
 
 def exited(api: WindowsApi, handle: int, milliseconds: int = 0) -> bool:
     """Whether a process ends within `milliseconds`. The wait cannot be interrupted, so keep it short."""
-    return int(api.WaitForSingleObject(handle, milliseconds)) == 0
+    if milliseconds:
+        return int(api.WaitForSingleObject(handle, milliseconds)) == 0
+    return _first_exited(api, np.array([handle], "<u8")) == 0
 
 
 def any_exited(api: WindowsApi, handles: Sequence[int]) -> bool:
-    """Whether one of these processes has ended, or the system does not say, as of more than 64."""
+    """Whether one of these processes has ended, or the system does not say."""
     array = np.array(handles, "<u8")
-    return int(api.WaitForMultipleObjects(len(array), array.ctypes.data, 0, 0)) != _WAIT_TIMEOUT
+    return any(_first_exited(api, array[at : at + 64]) != _WAIT_TIMEOUT for at in range(0, len(array), 64))
+
+
+def _first_exited(api: WindowsApi, handles: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> int:
+    """The place of the first of 64 processes that has ended, or another code; it keeps the GIL."""
+    return int(api.WaitForMultipleObjects(len(handles), handles.ctypes.data, 0, 0))
 
 
 def exit_code(api: WindowsApi, handle: int) -> int:
     """The exit code of an ended process as a signed 32-bit number, as for NTSTATUS 0xC0000005. Raises Unavailable."""
     code = np.zeros(1, "<u4")
-    if not api.GetExitCodeProcess(handle, code.ctypes.data):
-        raise winapi.failed("GetExitCodeProcess", api.GetLastError())
+    winapi.checked(api, "GetExitCodeProcess", api.GetExitCodeProcess(handle, code.ctypes.data))
     return int(code.view("<i4")[0])
 
 
