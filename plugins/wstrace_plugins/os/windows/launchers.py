@@ -15,10 +15,8 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 _MAX_PATH_BYTES = 4096
-_END_OF_ZIP = 22 + 65_535  # the end record of a zip file, with the longest comment
 _ANSWER_SECONDS = 30
 #: An interpreter, in quotes if its path has blanks, and its options.
 _SHEBANG = r'(?is)\s*"?(?:<launcher_dir>[/\\])?(.+?\.exe)(?="|\s|$)"?(.*)'
@@ -106,8 +104,6 @@ def _shebang(path: str) -> bytes:
     """
     try:
         with Path(path).open("rb") as file:
-            if b"PK\5\6" not in _last(file, _END_OF_ZIP):
-                return b""
             with zipfile.ZipFile(file) as archive:
                 if "__main__.py" not in archive.namelist():
                     return b""
@@ -115,14 +111,8 @@ def _shebang(path: str) -> bytes:
             file.seek(max(start - _MAX_PATH_BYTES, 0))
             _, mark, line = file.read(min(start, _MAX_PATH_BYTES)).rpartition(b"#!")
             return line if mark else b""
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return b""
-
-
-def _last(file: BinaryIO, count: int) -> bytes:
-    file.seek(0, os.SEEK_END)
-    file.seek(max(file.tell() - count, 0))
-    return file.read(count)
 
 
 def _home(file: Path) -> Path | None:
