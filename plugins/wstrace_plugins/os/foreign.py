@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from wstrace.errors import Unavailable
@@ -14,24 +13,20 @@ WindowsApi: TypeAlias = Any
 
 
 class Foreign:
-    """A function of a shared library, which declare() makes.
+    """The function `name` of `library`, typed, opened on its first call.
 
-    A library whose name ends in .dll is opened with WinDLL and use_last_error, any other with CDLL and use_errno. None
-    is the C library of the process. A call returns the function's own value, which `check` may turn into an error.
+    A library whose name ends in .dll is opened with WinDLL and use_last_error, any other with CDLL and use_errno. A
+    call returns the function's own value.
+
+    library: the file name of the library, or None for the process's C library. name: the system's own name of the
+    function. restype: the ctypes type of its value. argtypes: the ctypes types of its arguments, with explicit widths.
+    short: whether its calls, into a .dll, take microseconds and keep the GIL, which a computing thread gives back after
+    a switch interval only. Raises Unavailable: from the first call, when the library or the function is missing.
     """
 
-    def __init__(
-        self,
-        library: str | None,
-        name: str,
-        restype: Any,
-        argtypes: Sequence[Any],
-        check: Callable[..., Any] | None = None,
-        *,
-        short: bool = False,
-    ) -> None:
+    def __init__(self, library: str | None, name: str, restype: Any, *argtypes: Any, short: bool = False) -> None:
         self.file, self.name, self.short = library, name, short
-        self._restype, self._argtypes, self._check = restype, tuple(argtypes), check
+        self._restype, self._argtypes = restype, argtypes
         self._function: Any = None
 
     def __call__(self, *args: Any) -> Any:
@@ -53,25 +48,7 @@ class Foreign:
             where = self.file or "the C library"
             raise Unavailable(f"{self.name} of {where} is not on this system ({missing})") from None
         function.restype, function.argtypes = self._restype, self._argtypes
-        if self._check is not None:
-            function.errcheck = self._check
         return function
 
 
-def declare(
-    library: str | None,
-    name: str,
-    restype: Any,
-    *argtypes: Any,
-    check: Callable[..., Any] | None = None,
-    short: bool = False,
-) -> Foreign:
-    """The function `name` of `library`, typed, opened on its first call.
-
-    library: the file name of the library, or None for the process's C library. name: the system's own name of the
-    function. restype: the ctypes type of its value. argtypes: the ctypes types of its arguments, with explicit widths.
-    check: an errcheck(result, function, arguments) of ctypes. short: whether its calls, into a .dll, take microseconds
-    and keep the GIL, which a computing thread gives back after a switch interval only. Raises Unavailable: from the
-    first call, when the library or the function is missing.
-    """
-    return Foreign(library, name, restype, argtypes, check, short=short)
+declare = Foreign

@@ -25,13 +25,10 @@ _HEADER_BYTES = 4096
 def listing(pid: int, strings: Dictionary, api: WindowsApi = winapi) -> Any:
     """The present mappings of a process, as columns start, end, offset, file, flags; None when it has ended."""
     try:
-        handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
+        with processes.opened(api, pid, winapi.QUERY_RIGHTS) as handle:
+            allocations = list(Memory(api, handle).allocations())
     except TargetExited:
         return None
-    try:
-        allocations = list(Memory(api, handle).allocations())
-    finally:
-        api.CloseHandle(handle)
     return columns(allocations, strings) if allocations else None
 
 
@@ -88,9 +85,5 @@ def mapped_file(address: int, pid: int | None = None, api: WindowsApi = winapi) 
 
     Raises TargetExited: the process has ended; Unavailable: access is denied.
     """
-    pid = os.getpid() if pid is None else pid
-    handle = winapi.open_process(api, pid, winapi.QUERY_RIGHTS)
-    try:
+    with processes.opened(api, os.getpid() if pid is None else pid, winapi.QUERY_RIGHTS) as handle:
         return Memory(api, handle).file(address) or None
-    finally:
-        api.CloseHandle(handle)

@@ -10,30 +10,29 @@ import numpy as np
 
 
 def _layout(fields: list[tuple[str, str, int]], size: int) -> np.dtype[np.void]:
-    """A structure of `size` bytes from (name, type, offset); type `P` is an unsigned integer of pointer width."""
-    names, kinds, offsets = (list(column) for column in zip(*fields, strict=True))
-    formats = ["<u8" if kind == "P" else kind for kind in kinds]
+    """A structure of `size` bytes from (name, type, offset)."""
+    names, formats, offsets = (list(column) for column in zip(*fields, strict=True))
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 PSAPI_WS_WATCH_INFORMATION_EX = _layout(
-    [("FaultingPc", "P", 0), ("FaultingVa", "P", 8), ("FaultingThreadId", "P", 16), ("Flags", "P", 24)], 32
+    [("FaultingPc", "<u8", 0), ("FaultingVa", "<u8", 8), ("FaultingThreadId", "<u8", 16), ("Flags", "<u8", 24)], 32
 )
 
 PSAPI_WORKING_SET_BLOCK = np.dtype("<u8")
 """Bits: Protection 0-4, ShareCount 5-7, Shared 8, NUMA node 9-11 (the page says reserved), VirtualPage from 12;
 NumberOfEntries is as wide."""
 
-PSAPI_WORKING_SET_EX_INFORMATION = _layout([("VirtualAddress", "P", 0), ("VirtualAttributes", "P", 8)], 16)
+PSAPI_WORKING_SET_EX_INFORMATION = _layout([("VirtualAddress", "<u8", 0), ("VirtualAttributes", "<u8", 8)], 16)
 """Attribute bits, Valid = 1: Valid 0, ShareCount 1-3, Win32Protection 4-14, Shared 15, Node 16-21, Locked 22,
 LargePage 23, Bad 31. Valid = 0: Shared 15, Bad 31."""
 
 MEMORY_BASIC_INFORMATION = _layout(
     [
-        ("BaseAddress", "P", 0),
-        ("AllocationBase", "P", 8),
+        ("BaseAddress", "<u8", 0),
+        ("AllocationBase", "<u8", 8),
         ("AllocationProtect", "<u4", 16),
-        ("RegionSize", "P", 24),
+        ("RegionSize", "<u8", 24),
         ("State", "<u4", 32),
         ("Protect", "<u4", 36),
         ("Type", "<u4", 40),
@@ -45,10 +44,10 @@ PROCESS_MEMORY_COUNTERS = _layout(
     [
         ("cb", "<u4", 0),
         ("PageFaultCount", "<u4", 4),
-        ("PeakWorkingSetSize", "P", 8),
-        ("WorkingSetSize", "P", 16),
-        ("PagefileUsage", "P", 56),
-        ("PeakPagefileUsage", "P", 64),
+        ("PeakWorkingSetSize", "<u8", 8),
+        ("WorkingSetSize", "<u8", 16),
+        ("PagefileUsage", "<u8", 56),
+        ("PeakPagefileUsage", "<u8", 64),
     ],
     72,
 )
@@ -59,23 +58,23 @@ SYSTEM_PROCESS_INFORMATION = _layout(
         ("NextEntryOffset", "<u4", 0),
         ("CreateTime", "<u8", 32),
         ("ImageNameLength", "<u2", 56),
-        ("ImageNameBuffer", "P", 64),
-        ("UniqueProcessId", "P", 80),
-        ("InheritedFromUniqueProcessId", "P", 88),
-        ("WorkingSetSize", "P", 144),
+        ("ImageNameBuffer", "<u8", 64),
+        ("UniqueProcessId", "<u8", 80),
+        ("InheritedFromUniqueProcessId", "<u8", 88),
+        ("WorkingSetSize", "<u8", 144),
     ],
     256,
 )
 """One process of NtQuerySystemInformation, class 5, without the threads behind it."""
 
 PROCESS_BASIC_INFORMATION = _layout(
-    [("PebBaseAddress", "P", 8), ("UniqueProcessId", "P", 32), ("InheritedFromUniqueProcessId", "P", 40)], 48
+    [("PebBaseAddress", "<u8", 8), ("UniqueProcessId", "<u8", 32), ("InheritedFromUniqueProcessId", "<u8", 40)], 48
 )
 """NtQueryInformationProcess, class 0 (winternl.h, where the parent's pid is the last Reserved member)."""
 
-STARTUPINFOEXW = _layout([("cb", "<u4", 0), ("lpAttributeList", "P", 104)], 112)
+STARTUPINFOEXW = _layout([("cb", "<u4", 0), ("lpAttributeList", "<u8", 104)], 112)
 
-PROCESS_INFORMATION = _layout([("hProcess", "P", 0), ("hThread", "P", 8), ("dwProcessId", "<u4", 16)], 24)
+PROCESS_INFORMATION = _layout([("hProcess", "<u8", 0), ("hThread", "<u8", 8), ("dwProcessId", "<u4", 16)], 24)
 
 OSVERSIONINFOW = np.dtype([("dwOSVersionInfoSize", "<u4"), ("dwMajorVersion", "<u4"), ("dwMinorVersion", "<u4"),
                            ("dwBuildNumber", "<u4"), ("dwPlatformId", "<u4"), ("szCSDVersion", "V256")])  # fmt: skip

@@ -21,8 +21,7 @@ _ERROR_NOT_ALL_ASSIGNED = 1300
 @contextmanager
 def _token(api: WindowsApi, process: int, rights: int = _TOKEN_QUERY) -> Iterator[int]:
     handle = np.zeros(1, "<u8")
-    if not api.OpenProcessToken(process, rights, handle.ctypes.data):
-        raise winapi.failed("OpenProcessToken", api.GetLastError())
+    winapi.checked(api, "OpenProcessToken", api.OpenProcessToken(process, rights, handle.ctypes.data))
     try:
         yield int(handle[0])
     finally:
@@ -34,8 +33,8 @@ def user(api: WindowsApi, process: int) -> bytes:
     information, size = np.zeros(256, "<u1"), np.zeros(1, "<u4")  # SID_AND_ATTRIBUTES, then the SID (68 bytes at most)
     with _token(api, process) as token:
         at = information.ctypes.data
-        if not api.GetTokenInformation(token, _TOKEN_USER, at, len(information), size.ctypes.data):
-            raise winapi.failed("GetTokenInformation", api.GetLastError())
+        done = api.GetTokenInformation(token, _TOKEN_USER, at, len(information), size.ctypes.data)
+        winapi.checked(api, "GetTokenInformation", done)
     return information[16 : int(size[0])].tobytes()
 
 
@@ -82,5 +81,4 @@ def set_debug_privilege(api: WindowsApi, *, on: bool = True) -> None:
 
 
 def _look_up(api: WindowsApi, luid: int) -> None:
-    if not api.LookupPrivilegeValueW(None, "SeDebugPrivilege", luid):
-        raise winapi.failed("LookupPrivilegeValueW", api.GetLastError())
+    winapi.checked(api, "LookupPrivilegeValueW", api.LookupPrivilegeValueW(None, "SeDebugPrivilege", luid))

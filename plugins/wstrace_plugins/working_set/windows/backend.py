@@ -204,12 +204,9 @@ class Space(Closing):
 
     def empty(self, mappings: Columns, runs: Columns) -> None:
         """Calls EmptyWorkingSet. No data is lost."""
-        handle = winapi.open_process(self._api, self.pid, winapi.EMPTY_RIGHTS)
-        try:
+        with processes.opened(self._api, self.pid, winapi.EMPTY_RIGHTS) as handle:
             if not self._api.EmptyWorkingSet(handle):
                 raise self._refused("EmptyWorkingSet", self._api.GetLastError())
-        finally:
-            self._api.CloseHandle(handle)
 
     def why_stayed(self, mappings: Columns, runs: Columns) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
         """Why each run is still resident: u8 indexes, shape (n,), into the tuple of texts."""
