@@ -517,7 +517,8 @@ def _name(unfinished: str, path: str, force: bool, folder: int | None) -> None:
     if force:
         if not _retried(partial(os.replace, unfinished, path, src_dir_fd=folder, dst_dir_fd=folder)):
             raise OutputError(
-                f"cannot write {path}: another program has it open", "close it there, or choose another name"
+                f"cannot write {path}: another program has it open, or it is read-only",
+                "close it there, or choose another name",
             )
     elif not hasattr(os, "geteuid"):
         os.rename(unfinished, path)
