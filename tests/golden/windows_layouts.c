@@ -12,8 +12,6 @@
 #define KERNEL_PC 0xfffff80212345678ull
 
 /* soft fault: bit 0 of FaultingVa; then a hard one from the kernel; then the terminator: 7 lost */
-GOLD("wswatch") PSAPI_WS_WATCH_INFORMATION watch[3] = {
-    {P(PC), P(VA | 1)}, {P(KERNEL_PC), P(0x20000)}, {P(0), P(7)}};
 GOLD("wswatchx") PSAPI_WS_WATCH_INFORMATION_EX watch_ex[3] = {
     {{P(PC), P(VA | 1)}, 4711, 0}, {{P(KERNEL_PC), P(0x20000)}, 4712, 0}, {{P(0), P(7)}, 0, 0}};
 

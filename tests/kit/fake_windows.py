@@ -191,14 +191,10 @@ class FakeWindows(FakeSystem):
 
     def GetWsChangesEx(self, handle: int, buffer: int, size: int) -> int:
         """The records with threads; size points to the bytes of the buffer and receives the bytes required."""
-        count = at(size, "<u4", 1)
-        return self._changes(handle, buffer, int(count[0]), count)
-
-    def _changes(self, handle: int, buffer: int, size: int, required: Any) -> int:
         with _lock:
-            return self._answer(handle, buffer, size, required)
+            return self._answer(handle, buffer, at(size, "<u4", 1))
 
-    def _answer(self, handle: int, buffer: int, size: int, required: Any) -> int:
+    def _answer(self, handle: int, buffer: int, size: Any) -> int:
         self.calls.append("GetWsChanges")
         if self.stub:
             return self._fail(winapi.ERROR_CALL_NOT_IMPLEMENTED)
@@ -206,15 +202,14 @@ class FakeWindows(FakeSystem):
         if process is None:
             return 0
         layout = PSAPI_WS_WATCH_INFORMATION_EX
-        if size % layout.itemsize:
+        if size[0] % layout.itemsize:
             return self._fail(winapi.ERROR_BAD_LENGTH)
         if not process.watched:
             return self._fail(winapi.ERROR_GEN_FAILURE)
         if process.busy or not (process.records or process.lost):
             return self._fail(winapi.ERROR_NO_MORE_ITEMS)
-        needed = (len(process.records) + 1) * layout.itemsize
-        required[0] = needed
-        if size < needed:
+        room, size[0] = int(size[0]), (len(process.records) + 1) * layout.itemsize
+        if room < size[0]:
             return self._fail(winapi.ERROR_INSUFFICIENT_BUFFER)
         # the sizes above are those of all records: what is left out is left out later, and not counted
         shown = process.records if not self._hides_kernel() else [r for r in process.records if max(r[:2]) < 1 << 63]

@@ -75,17 +75,10 @@ def test_a_file_that_was_updated_since_is_not_believed(loaded, tmp_path):
         assert read_image(file).build_id != found
 
 
-@pytest.mark.parametrize(
-    ("pdb", "asked"),
-    [
-        (b"a.pdb", True),
-        (rb"C:\build\a.pdb", True),
-        (b"", True),
-        (rb"\\server\share\a.pdb", False),
-        (b"//server/a.pdb", False),
-        (rb"\??\UNC\server\a.pdb", False),
-    ],
-)
+@pytest.mark.parametrize(("pdb", "asked"), [
+    (b"a.pdb", True), (rb"C:\build\a.pdb", True), (b"", True),
+    (rb"\\server\share\a.pdb", False), (b"//server/a.pdb", False), (rb"\??\UNC\server\a.pdb", False),
+])  # fmt: skip
 def test_a_pdb_on_a_server_is_not_looked_for(pdb, asked, tmp_path, monkeypatch):
     """dbghelp tries the path that the linker wrote, and a share would get the user's credentials."""
     calls = []

@@ -115,7 +115,7 @@ def test_the_drains_own_thread_is_an_observer():
     windows.processes[7].fault(EXE, HEAP, 3)
     assert windows.periods == [1]  # a finer timer
     found = list(source.drain(0.0)) + list(source.stop())
-    assert windows.periods == []
+    assert (windows.periods, windows.priorities) == ([], [2])  # THREAD_PRIORITY_HIGHEST
     assert (faults(found)["flags"] & FAULT_OBSERVER).astype(bool).tolist() == [True, False]
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit.command_line import WSTRACE
+from kit.command_line import wstrace
 
 HERE = Path(__file__).parent
 ON_WINDOWS = sys.platform == "win32"
@@ -28,16 +28,11 @@ def out(tmp_path):
 
 @pytest.fixture
 def command():
-    """Runs `python -m wstrace ARGUMENTS`: (exit code, stdout, stderr). Pipes: a Unix file kills a Windows Python."""
+    """Runs `python -m wstrace ARGUMENTS`: (exit code as the signed number that it is, stdout, stderr)."""
 
-    def run(*arguments, text=None, timeout=60, **environment):
-        done = subprocess.run(
-            [*WSTRACE, *map(str, arguments)], input=text, capture_output=True, timeout=timeout,
-            env={**os.environ, **environment}, stdin=None if text is not None else subprocess.DEVNULL,
-        )  # fmt: skip
-        printed = [stream.decode("utf-8").replace("\r\n", "\n") for stream in (done.stdout, done.stderr)]
-        code = done.returncode - (1 << 32) if done.returncode >= 1 << 31 else done.returncode
-        return code, *printed
+    def run(*words):
+        done = wstrace(*words)
+        return (done.returncode ^ 1 << 31) - (1 << 31), done.stdout, done.stderr
 
     return run
 

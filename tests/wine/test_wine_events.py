@@ -11,7 +11,6 @@ import sys
 from ctypes import c_size_t, c_uint32, c_void_p
 
 import pytest
-from kit.command_line import WSTRACE
 
 import wstrace
 from wstrace_plugins.os.windows import api as winapi
@@ -52,18 +51,14 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def tracer():
-    """Starts `wstrace ARGUMENTS`, an attach up to the start of its session; ended in any case."""
+    """Starts `wstrace ARGUMENTS` up to the start of its session; ended in any case."""
     started = []
 
     def start(*words):
-        attach = words[0] == "attach"
-        process = subprocess.Popen(
-            [*([sys.executable, "-c", NOTED] if attach else WSTRACE), *map(str, words)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        started.append(process)
-        assert not attach or process.stdout.readline().strip() == b"started"
-        return process
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen([sys.executable, "-c", NOTED, *map(str, words)], **pipes))
+        assert started[-1].stdout.readline().strip() == b"started"
+        return started[-1]
 
     yield start
     for process in started:
@@ -117,7 +112,7 @@ def test_a_run_ends_although_its_target_goes_on(tracer, tmp_path):
 
 
 def test_ctrl_break_is_a_signal_like_ctrl_c(target, tmp_path):
-    """Wine's C runtime makes no SIGBREAK of the console's event, so the signal is raised: see test_windows_live.py."""
+    """Wine's C runtime makes no SIGBREAK of the console's event, so it is raised: see tests/live/test_windows.py."""
     process = target("fault_on_request.py")
     process.stdout.readline()
     script = """

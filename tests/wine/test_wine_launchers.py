@@ -1,15 +1,13 @@
-"""Launchers that decide when they run: `py`, traced with its child, and a python.exe that starts another one."""
+"""A python.exe that starts another one, as the Python Install Manager's."""
 
 import os
 import shutil
 import sys
 
 import pytest
-from test_wine_children import KNOWN, NO_LISTING, run_with
+from test_wine_children import KNOWN, PY
 
 import wstrace
-
-PY = os.path.join(os.path.dirname(sys.executable), "py.exe")
 
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
@@ -20,17 +18,6 @@ def chooser(tmp_path, monkeypatch):
     monkeypatch.setenv("LAUNCHED", sys.executable)
     (tmp_path / "manager").mkdir()
     return shutil.copy(PY, tmp_path / "manager" / "python.exe")
-
-
-@pytest.mark.parametrize("flags", [0, 0x0100_0000])  # CREATE_BREAKAWAY_FROM_JOB
-def test_children_of_what_a_launcher_starts_are_reported_by_the_job(tmp_path, monkeypatch, flags):
-    """The interpreter is in a job that its children leave: the outer one of ours holds them, without a listing."""
-    monkeypatch.setenv("LAUNCHED", sys.executable)
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]], creationflags={flags})"
-    done = run_with(NO_LISTING, tmp_path / "x.wst", "-c", parent, KNOWN, "2", "50", program=PY)
-    assert done.returncode == 0, done.stderr
-    with wstrace.open_trace(str(tmp_path / "x.wst")) as trace:
-        assert sum(len(batch) for batch in trace.batches("page_fault")) == 100
 
 
 def test_a_python_that_starts_another_one_gives_way_to_it(command, chooser, tmp_path):

@@ -40,6 +40,9 @@ def test_functions_that_are_not_exported_are_named():
     at = rvas(DEBUGGED)
     assert functions(DEBUGGED, at) == [(name, 0) for name in NAMES]
     assert functions(DEBUGGED, at + 3) == [(name, 3) for name in NAMES]
+    library = ctypes.WinDLL(DEBUGGED)
+    data = ctypes.addressof(ctypes.c_char.in_dll(library, "places")) - library._handle
+    assert functions(DEBUGGED, np.array([0, data], "<u8")) == [("", 0), ("", 0)]  # headers and data are none
 
 
 def test_without_debug_information_the_exports_remain():
@@ -58,12 +61,6 @@ def test_a_function_of_a_pdb_is_named_by_the_pdb_of_this_build_alone(tmp_path):
     assert functions(str(tmp_path / "named.dll"), at) == [("", 0), ("shown", 0)]
     shutil.copy(NAMED.replace(".dll", ".pdb"), tmp_path)
     assert functions(str(tmp_path / "named.dll"), at, ImageResolver()) == [("", 0), ("shown", 0)]
-
-
-def test_data_and_headers_are_no_functions():
-    library = ctypes.WinDLL(DEBUGGED)
-    data = ctypes.addressof(ctypes.c_char.in_dll(library, "places")) - library._handle
-    assert functions(DEBUGGED, np.array([0, data], "<u8")) == [("", 0), ("", 0)]
 
 
 def test_exports_lie_where_dbghelp_finds_them():

@@ -1,7 +1,6 @@
 """Plain Wine, without the stand-in: its watch calls succeed and do nothing, and wstrace must find that out."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -22,25 +21,6 @@ def test_run_refuses_rather_than_write_an_empty_trace(command, tmp_path):
     assert code == 122
     assert "stub" in said
     assert not (tmp_path / "x.wst").exists()
-
-
-PRIVILEGE = """
-from wstrace_plugins.os.windows import api, token
-if token.has_debug_privilege(api):  # a parent that has it hands it on
-    token.set_debug_privilege(api, on=False)
-assert token.elevated(api)  # Wine's user is an administrator
-"""
-
-
-def printed(script):
-    done = subprocess.run([sys.executable, "-c", PRIVILEGE + script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_ps_lists_without_the_privilege():
-    words = "from wstrace.cli import main\nmain(['ps'])\nprint('privilege', token.has_debug_privilege(api))"
-    assert printed(words)[-2:] == ["privilege", "False"]
 
 
 def test_an_elevated_tracer_reads_no_configuration_of_the_working_directory(tmp_path, command, monkeypatch):

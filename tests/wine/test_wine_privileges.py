@@ -1,4 +1,4 @@
-"""What wstrace may do is what its user may do: no entry point changes the token of the process that it runs in."""
+"""What wstrace may do is what its user may do: nothing but --debug-privilege changes the token of the process."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.skipif(os.environ.get("WSTRACE_STANDIN") != "1", reason="only on the Python with the stand-in")
 
 SCRIPT = r"""
-import ctypes, os, sys
+import ctypes, os, struct, sys
 import click, pytest
 import wstrace
 from wstrace import cli
@@ -58,6 +58,12 @@ for name, way in ways.items():
         sys.exit(f"changed by {name}")
 if "psutil" in sys.modules:
     sys.exit("psutil is imported")
+for words in (["attach", "--duration", "1ms"], ["snapshot"], ["empty", "--yes"]):
+    advapi.AdjustTokenPrivileges(token, 1, None, 0, None, None)
+    code = cli.main([*words, "--debug-privilege", pid])
+    on = [held for held in struct.iter_unpack("<qI", privileges()[4:]) if held[1] & 2]
+    if code or on != [(20, 2)]:  # SeDebugPrivilege, SE_PRIVILEGE_ENABLED
+        sys.exit(f"{words}: {code}, {on}")
 sys.exit(f"unchanged {done}")
 """
 
