@@ -142,5 +142,5 @@ def test_a_cut_trace_without_a_level_does_not_claim_one(tmp_path):
     exporter.flush(1)
     exporter.after_fork_in_child()
     with open_trace(str(tmp_path / "x.wst")) as trace:
-        assert trace.info.level_name == "not known"
+        assert trace.info.level_name == context.info.level_name == "not known"
         assert trace.info.obstacles == ["level not known: the trace does not say it"]

@@ -68,6 +68,15 @@ def test_metrics_events_and_the_process_span_say_what_the_batches_hold():
     assert not session.ledger.losses()
 
 
+def test_a_process_beyond_the_limit_is_no_process_0():
+    with Receiver() as receiver:
+        source = ScriptedSource([started(), faulted(), ended()])
+        with Session(os.getpid(), sources=source, exporters=otel(receiver, processes=0), enrichers=[], record=False):
+            pass
+        said = {record.event_name for _, record in logs(receiver)}
+        assert (said, spans(receiver)) == ({"wstrace.page_fault"}, [])
+
+
 def test_the_resource_takes_the_environment_and_never_the_arguments(monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,process.pid=1")

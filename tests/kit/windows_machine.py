@@ -46,9 +46,9 @@ def job_of(windows, pid=7) -> Job:
     return job
 
 
-def traced(windows, *pids, launched=True, context=None, **options):
+def traced(windows, *pids, launched=True, context=None, listing=(0, 0), **options):
     source = PageFaults(poll_ms=1, **options)
-    source.api, source.exits_seconds, source.listing_seconds, source.own_thread = windows, 0, (0, 0), False
+    source.api, source.exits_seconds, source.listing_seconds, source.own_thread = windows, 0, listing, False
     context = context or Context(targets=tuple(ScriptedTarget(pid, launched=launched) for pid in pids or (7,)))
     source.start(context)
     return source, context

@@ -94,6 +94,17 @@ def test_processes_whose_parent_nobody_saw_are_counted_under_attach(way):
     assert windows.processes[12].watched
 
 
+@pytest.mark.parametrize("way", ["attached", "in a job"])
+def test_without_a_job_children_are_listed_more_often(way):
+    windows = machine()
+    targets = (JobTarget(windows) if way == "in a job" else ScriptedTarget(launched=False),)
+    source, _ = traced(windows, context=Context(targets=targets), listing=(0, 1e9))
+    windows.process(12, parent=7, created=320)
+    list(source.drain(0.0))
+    assert windows.processes[12].watched is (way == "attached")
+    list(source.stop())
+
+
 def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_children_are_found():
     windows = machine()
     source, context = traced(windows, launched=False)
