@@ -105,7 +105,8 @@ def test_without_a_job_children_are_listed_more_often(way):
     list(source.stop())
 
 
-def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_children_are_found():
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_children_are_found(reused):
     windows = machine()
     source, context = traced(windows, launched=False)
     windows.process(8, parent=7, created=200)
@@ -115,6 +116,8 @@ def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_childr
         if pid == 8:
             windows.processes.pop(8, None)
             windows.process(9, parent=8, created=210)
+            if reused:
+                windows.process(8, parent=1000, created=300)
         return opening(rights, inherit, pid)
 
     windows.OpenProcess = ended
@@ -122,6 +125,7 @@ def test_a_child_that_ends_between_listing_and_opening_is_counted_and_its_childr
     windows.OpenProcess = opening
     list(source.drain(0.0))
     assert windows.processes[9].watched
+    assert not (reused and windows.processes[8].watched)
     list(source.stop())
     assert "1 children ended before they could be opened: their faults are in no count" in context.info.notes
 

@@ -13,6 +13,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import FAULT_OBSERVER
 from wstrace.testing import ScriptedTarget
 from wstrace_plugins.page_faults.windows.backend import PageFaults
+from wstrace_plugins.page_faults.windows.drainer import Drainer
 
 NEW = 26100
 
@@ -59,6 +60,19 @@ def test_the_faults_that_are_left_out_are_a_number_with_this_reason():
     assert context.ledger.get("unaccounted") == 2700
     said = " ".join(r for r in context.info.notes if "unaccounted" in r)
     assert said.index("SeDebugPrivilege") < said.index("another tracer")
+
+
+def test_drains_are_as_often_as_faults_need_that_are_left_out():
+    windows = new_machine()
+    drainer = Drainer(windows, 0.01, 0, [], hidden=True)
+    drainer.watch(7, 0)
+    for _ in range(10):
+        drainer.drain()
+    assert drainer.pause == 0.01
+    for _ in range(1000):
+        windows.processes[7].fault(KERNEL_PC, HEAP)
+    drainer.drain()
+    assert drainer.pause < 0.002
 
 
 def test_require_full_is_refused_with_what_lifts_it():
