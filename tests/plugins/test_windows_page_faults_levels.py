@@ -1,6 +1,7 @@
 """Kernel addresses that Windows 11 24H2 leaves out, and the drain in time, on a stand-in machine."""
 
 import contextlib
+import sys
 import threading
 import time
 
@@ -121,15 +122,17 @@ def test_the_buffers_are_emptied_while_a_name_is_waited_for():
 
 
 def test_the_drains_own_thread_is_an_observer():
-    windows = machine()
+    windows, interval = machine(), sys.getswitchinterval()
     source = PageFaults()
     source.api = windows
     source.start(Context(targets=(ScriptedTarget(),)))
     windows.processes[7].fault(EXE, HEAP, source._drainer._thread.native_id)
     windows.processes[7].fault(EXE, HEAP, 3)
     assert windows.periods == [1]  # a finer timer
+    assert sys.getswitchinterval() < interval
     found = list(source.drain(0.0)) + list(source.stop())
     assert (windows.periods, windows.priorities) == ([], [2])  # THREAD_PRIORITY_HIGHEST
+    assert sys.getswitchinterval() == interval
     assert (faults(found)["flags"] & FAULT_OBSERVER).astype(bool).tolist() == [True, False]
 
 

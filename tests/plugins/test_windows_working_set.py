@@ -25,6 +25,7 @@ from wstrace_plugins.os.windows.process import listed
 from wstrace_plugins.working_set.sections import sectioned
 from wstrace_plugins.working_set.windows import blocks as windows_blocks
 from wstrace_plugins.working_set.windows.backend import REASONS, Space
+from wstrace_plugins.working_set.windows.backend import listed as of_ps
 from wstrace_plugins.working_set.working_set import read
 
 PAGE, LARGE_PAGE = 4096, 2 << 20
@@ -239,6 +240,7 @@ def test_the_listing_has_processes_that_nobody_may_open():
     assert listed(windows) == [
         (7, 0, "app.exe", 5 * PAGE, 100), (4, 7, "pid 4", PAGE, 100), (8, 0, "svchost.exe", 2 * PAGE, 100)
     ]  # fmt: skip
+    assert [row[0] for row in of_ps(windows)] == [7, 4, 8]
     windows.no_listing = True
     with pytest.raises(Unavailable, match="NtQuerySystemInformation failed with 317"):
         listed(windows)

@@ -127,7 +127,7 @@ class Watch:
                 f"({winapi.meaning(code)}); {why}",
                 remedy,
             )
-        self._pending = self._take() if code == 0 else None
+        self._pending = decode(self._buffer) if code == 0 else None
 
     def discard(self) -> int:
         """Drops all records so far, like Start Delta in the article of 1996; returns how many were made."""
@@ -148,15 +148,10 @@ class Watch:
                 return self.nothing
             if code:
                 raise winapi.failed("GetWsChangesEx", code, f"of pid {self.pid}")
-            changes = self._take()
+            changes = decode(self._buffer)
         self._pending = None
         self.recorded += len(changes)
         self.lost += changes.lost
-        return changes
-
-    def _take(self) -> Changes:
-        changes = decode(self._buffer)
-        self._buffer["FaultingPc"][-1] = 0  # terminates the next answer at the latest
         return changes
 
     def _query(self) -> int:

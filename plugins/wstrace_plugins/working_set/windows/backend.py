@@ -68,9 +68,9 @@ def descendants(pid: int) -> list[int]:
     return processes.born_since(winapi, pid)
 
 
-def listed() -> Iterator[tuple[int, int, str, str, int]]:
+def listed(api: WindowsApi = winapi) -> Iterator[tuple[int, int, str, str, int]]:
     """Every process with a working set; a parent's pid may have been reused; users are not named here."""
-    for one in processes.listed(winapi):
+    for one in processes.listed(api):
         if one.resident:
             yield one.pid, one.parent, one.name, "", one.resident
 
