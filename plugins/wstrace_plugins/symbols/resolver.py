@@ -181,10 +181,9 @@ def module_name(file: str) -> str:
 def path_of(file: str) -> str:
     """The path at which to open a file that was mapped under that name; "" = do not open it: see openable()."""
     if os.name == "nt":
-        from wstrace_plugins.os.windows.paths import is_remote, openable
+        from wstrace_plugins.os.windows.paths import openable
 
-        # On another machine the trace's author may wait for our credentials.
-        return "" if file.startswith("[") or is_remote(file) else openable(file)
+        return openable(file)
     return file if file.startswith("/") and not file.startswith(("//", "/\\")) else ""  # never relative
 
 

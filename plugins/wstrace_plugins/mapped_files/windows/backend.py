@@ -17,7 +17,7 @@ from wstrace_plugins.os.pe import Pe
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.os.windows.memory import Memory, columns
-from wstrace_plugins.os.windows.paths import is_remote, openable
+from wstrace_plugins.os.windows.paths import openable
 
 _HEADER_BYTES = 4096
 
@@ -49,8 +49,6 @@ def build_id(row: Row, path: str, api: WindowsApi = winapi) -> str:
         return ""
     except Unavailable:
         loaded = ""
-    if is_remote(path):  # opening it could block, and would send our credentials to the server
-        return loaded
     try:
         with Path(openable(path)).open("rb") as file:
             image = Pe(partial(_read_file, file))

@@ -67,22 +67,12 @@ def drive_path(api: WindowsApi, path: str) -> str:
     return f"{drive}\\{tail}" if drive else path
 
 
-def is_remote(path: str) -> bool:
-    r"""Whether a path is on another machine: `\\server\share\x`, `//server/share/x`, `\Device\Mup\server\x`.
-
-    Opening such a path sends the user's credentials there.
-    """
-    if path.startswith(_DEVICE):
-        return path[len(_DEVICE) :].partition("\\")[0].lower() in _REDIRECTORS
-    return path[:2].replace("/", "\\") == "\\\\"
-
-
 def openable(path: str) -> str:
     r"""The path by which to open a result of drive_path(), or what a trace gives as one; "" when it is not opened.
 
     Only files on volumes of this machine are opened. A trace is untrusted: it could name a pipe, whose server may act
-    as the user who opens it, a device, another machine, or a file relative to the current folder. The path has `\\?\`
-    where Win32 would refuse it or take it for another one (`C:\x.dll.`, `C:\con`).
+    as the user who opens it, a device, another machine, which would get our credentials, or a file relative to the
+    current folder. The path has `\\?\` where Win32 would refuse it or take it for another one (`C:\x.dll.`, `C:\con`).
     """
     if re.match(_ON_A_VOLUME, path):
         return "\\\\?\\GLOBALROOT" + path
