@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 from kit.fake_windows import KERNEL_PC, FakeAllocation, FakeWindows
+from kit.fake_windows_system import at
 
 from wstrace.batch import Dictionary
 from wstrace.interfaces import Place
-from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN
+from wstrace.schema import MAP_EXECUTE, MAP_READ, MAP_WRITE, OFFSET_UNKNOWN, SPACE_MAP, SPACE_UNMAP
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows import paths
 from wstrace_plugins.os.windows import process as processes
+from wstrace_plugins.os.windows.layouts import MEMORY_BASIC_INFORMATION
 from wstrace_plugins.os.windows.memory import AddressSpace, Memory
 from wstrace_plugins.os.windows.paths import drive_path, openable, utf16
 
@@ -139,4 +141,29 @@ def test_addresses_of_the_kernel_are_not_queried():
     with processes.opened(windows, 7, winapi.QUERY_RIGHTS) as handle:
         space = AddressSpace(Memory(windows, handle), 7, Dictionary())
         assert len(space.discover(np.array([0x10000, KERNEL_PC], "<u8"), 1)["start"]) == 1
-    assert 0 < max(windows.queried) < 1 << 63
+        assert 0 < max(windows.queried) < 1 << 63
+        for _ in range(2):  # nor is a place without memory, at each
+            space.discover(np.array([0x90000], "<u8"), 2)
+        assert windows.queried.count(0x90000) == 1
+
+
+def test_what_lay_where_a_new_allocation_lies_is_gone():
+    windows = FakeWindows()
+    process = windows.process(7)
+    process.allocations = [FakeAllocation(0x20000, 0x10000)]
+    with processes.opened(windows, 7, winapi.QUERY_RIGHTS) as handle:
+        space = AddressSpace(Memory(windows, handle), 7, Dictionary())
+        space.listing(1)
+        process.allocations = [FakeAllocation(0x10000, 0x30000)]
+        rows = space.discover(np.array([0x10000], "<u8"), 2)
+    assert list(zip(rows["event"], rows["start"], strict=True)) == [(SPACE_UNMAP, 0x20000), (SPACE_MAP, 0x10000)]
+
+
+def test_an_allocation_of_countless_regions_is_read_in_part():
+    class Torn(FakeWindows):
+        def VirtualQueryEx(self, handle, address, buffer, size):
+            row = (address, 0x10000, 4, 4096, winapi.MEM_COMMIT, 4, winapi.MEM_PRIVATE)
+            at(buffer, MEMORY_BASIC_INFORMATION, 1)[0] = row
+            return size if address < 1 << 26 else 0
+
+    assert Memory(Torn(), 4).allocation(0x10000).end == 0x10000 + 4096 * 4096

@@ -163,7 +163,7 @@ def test_an_output_that_another_program_has_open_is_named_as_such(command, recor
 
 
 @pytest.mark.parametrize(("words", "code", "cause"), [
-    (["run", "--", "tool.cmd"], 126, "cmd /c"), (["run", "--", "no-such-command-anywhere"], 127, "no command"),
+    (["run", "--", r".\tool.cmd"], 126, "cmd /c"), (["run", "--", "no-such-command-anywhere"], 127, "no command"),
     (["attach", "999999"], 122, "no process has the id 999999"), (["attach", "--name", "no-such*"], 122, "no-such"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_with_its_exit_code(command, tmp_path, monkeypatch, words, code, cause):
