@@ -121,18 +121,12 @@ class PageFaults(Source):
                                 hidden=level.name != "full")  # fmt: skip
         try:
             for target in context.targets:
-                self._drainer.watch(target.pid, 0, launched=target.launched)
+                self._forget(self._drainer.watch(target.pid, 0, launched=target.launched))
             if self._follows:
                 self._list_children()
-            for process in self._processes.values():  # the targets, and the children that attached ones have already
-                process.older = True
-                try:
-                    dropped = 0 if process.launched else process.discard()
-                except Unavailable:
-                    if not process.parent:
-                        raise
-                else:
-                    context.ledger.add("before_start", dropped, "page_fault")
+            for process in self._processes.values():  # the children that attached ones have already
+                if not process.older:
+                    self._forget(process)
         except BaseException:
             for process in self._processes.values():
                 process.close()
@@ -184,6 +178,17 @@ class PageFaults(Source):
             yield from self._give(drained)
         if failed := [drained for drained in found if drained.error is not None and self._matters(drained.process)]:
             raise failed[0].error or Unavailable("the watch failed")
+
+    def _forget(self, process: Watch) -> None:
+        """Leaves out what was recorded of a process that was there before the trace."""
+        process.older = True
+        try:
+            dropped = 0 if process.launched else process.discard()
+        except Unavailable:
+            if not process.parent:
+                raise
+        else:
+            self._context.ledger.add("before_start", dropped, "page_fault")
 
     def _list_children(self) -> None:
         self._listed = self._drainer.window
