@@ -78,7 +78,7 @@ def test_the_command_says_what_grew_first(tmp_path):
     saved(grown().trace(), path)
     text = CliRunner().invoke(command, [path, "--over-time", "1s"], catch_exceptions=False).output
     lines = text.splitlines()
-    assert lines[0] == "+3.8 MiB in 4.0 s (960.0 KiB/s): load_frame app.py:31"
+    assert lines[0] == "+3.8 MiB in 4.0 s (960.0 KiB/s), by first touch: load_frame app.py:31"
     rows = [line.split() for line in lines[4:9]]
     assert [row[2] for row in rows] == ["1.2", "2.2", "3.2", "4.2", "5.0"]
     assert "load_frame app.py:31" in lines[5]

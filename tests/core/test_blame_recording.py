@@ -217,6 +217,7 @@ def attached_to_two(*, born: bool = False) -> str:
 
 def test_the_first_snapshots_on_a_busy_machine_are_all_of_the_start():
     assert attached_to_two().startswith("+8.0 KiB in ")
+    assert attached_to_two().endswith(", by first touch: 8.0 save app.py:40")
     assert attached_to_two(born=True).startswith("+12.0 KiB in "), "a process that was forked later is growth"
 
 

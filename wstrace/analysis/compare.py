@@ -10,7 +10,16 @@ import numpy as np
 
 from wstrace.analysis.alignment import paired, shift_between, unversioned
 from wstrace.analysis.composition import Composition, Past
-from wstrace.analysis.dimensions import NAME_LIMIT, Label, Row, dimensions_of, first_touched, most_of, name_of
+from wstrace.analysis.dimensions import (
+    FIRST_TOUCH,
+    NAME_LIMIT,
+    Label,
+    Row,
+    dimensions_of,
+    first_touched,
+    most_of,
+    name_of,
+)
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.moments import Snapshot, Snapshots
 from wstrace.analysis.own import short_path
@@ -321,7 +330,7 @@ class OverTime:
                       more=more)  # fmt: skip
 
     def _answer(self, rows: list[Change]) -> str:
-        """`+9.4 MiB in 10.0 s (1.0 MiB/s): parse_record leak.py:12`, or the rows that changed most that way."""
+        """`+9.4 MiB in 10.0 s (1.0 MiB/s), by first touch: parse_record leak.py:12`, or the rows with most of that."""
         seconds, change = self.seconds(), self.moments[-1].resident - self.moments[0].resident
         whole = f"{signed(change)} in {duration(seconds)}"
         whole += f" ({size(abs(change) / seconds)}/s)" if change else ""
@@ -331,6 +340,7 @@ class OverTime:
         again = next((row["again"] for row in self.moments[-1].rows if row.whole == same[0].whole), 0)
         if freed := first_touched(name_of(same[0].label), again, same[0]["change"]):
             return f"{whole}, {freed}"
+        whole += FIRST_TOUCH * (change > 0)
         if abs(same[0]["change"]) >= _MOSTLY * sum(abs(row["change"]) for row in same):
             return f"{whole}: {name_of(same[0].label)}"
         parts = ((name_of(row.label), row["change"], 0) for row in same)

@@ -95,6 +95,8 @@ def name_of(label: str) -> str:
     return printable(label, NAME_LIMIT)
 
 
+#: of growth: what keeps a page may be another line, where memory that was freed in the process is used again
+FIRST_TOUCH = ", by first touch"
 REUSED = "which frees and reuses memory: another line may keep it"
 
 

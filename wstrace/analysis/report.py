@@ -12,7 +12,7 @@ from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.cube import ALWAYS, COUNTS, MEASURES, Cube
 from wstrace.analysis.cube import shown as written
-from wstrace.analysis.dimensions import NAME_LIMIT, REUSED, Row, first_touched, most_of, name_of, rows_of
+from wstrace.analysis.dimensions import FIRST_TOUCH, NAME_LIMIT, REUSED, Row, first_touched, most_of, name_of, rows_of
 from wstrace.analysis.filter import Filter
 from wstrace.analysis.inputs import Wanted
 from wstrace.errors import UsageError
@@ -239,7 +239,8 @@ def _answer(
         and (freed := first_touched(name_of(known[0].label), known[0]["again"], known[0][lead]))
     ):
         return f"{head}, {freed}{ended}"
-    return f"{head}: {named}{ended}" if named else head
+    touched = FIRST_TOUCH * (lead == "grown" and whole > 0)
+    return f"{head}{touched}: {named}{ended}" if named else head
 
 
 def why_no_pages(trace: Recorded) -> str:
