@@ -101,6 +101,23 @@ def test_a_page_of_zeros_that_was_moved_or_read_in_a_child_is_perhaps_the_writer
     assert owned(history(child), 2, [3]) == {3: (2, True)}
 
 
+def test_what_a_child_read_before_it_forked_itself_is_perhaps_the_writers():
+    child = [Event(LOSS_FORKED, 2, other=1), Event(0, 2, 3, 4), Event(LOSS_FORKED, 3, other=2), Event(0, 2, 3, 4)]
+    assert owned(history(child), 2, [3]) == {3: (1, True)}, "the page of zeros, or its own that it wrote"
+    assert owned(history([Event(0, 1, 3, 4), *child]), 2, [3]) == {3: (2, False)}, "copied: the parent had it"
+
+
+def test_what_a_child_writes_of_memory_that_its_parent_has_moved_is_an_estimate():
+    moved = [Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(LOSS_MOVED, 1, 3, 4, to=7), Event(0, 2, 3, 4)]
+    assert owned(history(moved), 2, [3])[3][1], "a copy while the parent has it there"
+
+
+def test_a_huge_page_behind_a_move_and_a_fork_is_no_copy():
+    moved = [Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 0, 512, to=1024), Event(LOSS_FORKED, 2, other=1)]
+    written = history([*moved, Event(0, 1, 1027, 1028)], huge={0, 3})
+    assert owned(written, 1, [1027, 1030]) == {1027: (3, True), 1030: (3, True)}, "read first, as far as is known"
+
+
 def test_lazily_freed_pages_stay_unless_they_are_written_again():
     freed = [Event(0, 1, 3, 4), Event(LOSS_LAZILY_FREED, 1, 0, 8)]
     assert owned(history(freed), 1, [3]) == {3: (0, True)}

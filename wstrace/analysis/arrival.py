@@ -259,6 +259,9 @@ class History:
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
         self.faults.brings[taken[self.faults.forked[taken]]] = False
+        # who copied nothing found nothing: it may have read
+        self.faults.twice[np.setdiff1d(self.faults.explained, np.append(self.copies.faults, taken))] = True
+        self.faults.twice[self._shared_elsewhere()] = True
         self._perhaps_there = np.zeros(len(self.faults), np.bool_)
         if mapped is not None:
             self._perhaps_there[self._behind_a_fork(mapped)] = True
@@ -296,6 +299,17 @@ class History:
         chosen = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
         loader = owners(chosen, faults, losses, self._size, life[order] - 1)[0].fault
         return rows[order[loader >= 0]], loader[loader >= 0]
+
+    def _shared_elsewhere(self) -> Numbers:
+        """First faults since a fork on pages that some process has moved meanwhile: whether it has them still, so that
+        the fault copied, is not followed.
+        """
+        faults, rows = self.faults, self.losses.rows
+        moves = Losses(rows._replace(space=np.zeros_like(rows.space)).take(rows.event == schema.LOSS_MOVED))
+        first: Numbers = faults.first[faults.forked[faults.first]]
+        last = moves.latest(page_of(faults.key[first]), moves.upto(faults.time[first]))
+        moved: Numbers = first[moves.time[last] > self.losses.time[faults.life[first]]]
+        return moved
 
     def _behind_a_fork(self, mapped: NDArray[np.uint64]) -> Numbers:
         """The first faults of parents behind a fork on memory from before it: they may have copied what was there."""
@@ -387,8 +401,9 @@ class History:
         # a page that was only moved takes no fault: the first one read, and mapped the page of zeros or of the file
         moved = losses.arrived[faults.life[last]] & (first >= 0) & ~faults.swapped_in[last]
         faults.twice[last[moved & (faults.place[first] != faults.place[last])]] = True
-        moved &= space_of(faults.key[first]) == space_of(faults.key[last])
-        moved &= ~faults.forked_since(last, losses.upto(faults.time[first]))
+        alone = space_of(faults.key[first]) == space_of(faults.key[last])
+        alone &= ~faults.forked_since(last, losses.upto(faults.time[first]))
+        moved &= alone | (faults.span[last] > 0)  # whoever copies gets no huge page
         faults.brings[last[there[own] & ~moved]] = False
         since = losses.time[lives]
         since[owner >= 0] = np.maximum(since[owner >= 0], faults.time[owner[owner >= 0]])

@@ -41,6 +41,7 @@ class Faults:
     A life is what a page holds from a loss to the next one. The faults of one life of a page stand together: a group.
     A fault that brought a huge page of anonymous memory stands in the group of each page of it that any other fault was
     on, too.
+    explained: first faults that two forks explain, of which another place had the second one.
     order: the row of each fault in `rows`. key, time, flags, kind, place: columns, in this order. span: of faults that
     brought a huge page, where they were; else 0. spans: those that occur. life: the range of the losses since which the
     page held what it held at the fault, 0 = none before it. first: of each group, its first fault. brings: whether each
@@ -141,9 +142,10 @@ class Faults:
         self.twice = np.zeros(len(self), np.bool_)  # of the second fault, whether the first one may have brought it
         at = np.flatnonzero(twice)
         parted = self.parted(self.first[at])
-        explained = parted & self.forked[self.first[at]]
-        at, parted = at[~explained], parted[~explained]
         other = self.place[second[at]] != self.place[self.first[at]]
+        explained = parted & self.forked[self.first[at]]
+        self.explained: NDArray[Any] = self.first[at[explained & other]]
+        at, parted, other = at[~explained], parted[~explained], other[~explained]
         self.twice[second[at[~parted & other]]] = True
         self.twice[self.first[at[parted & other]]] = True
         at = np.append(at[~parted], np.flatnonzero(read & (second < self.end) & ~self.forked[self.first]))
