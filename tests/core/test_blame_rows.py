@@ -241,6 +241,15 @@ def test_pages_that_came_with_a_huge_page_are_shared_too():
     assert Unshared(script.blame()).total == PAGE
 
 
+def test_a_huge_page_is_one_fault_in_every_view_also_where_another_page_of_it_faulted(tmp_path):
+    script = Script()
+    script.fault(10, ANON, APP, page_size=512 * PAGE)
+    script.fault(30, ANON + 5 * PAGE, SAVE)
+    trace = script.trace()
+    assert [trace.save(str(tmp_path / name)) for name in ("x.html", "x.pftrace")] == [2, 2]
+    assert trace.report().total["faults"] == 2
+
+
 @pytest.mark.parametrize("writer", [7, 8])
 def test_what_was_unshared_is_not_known_where_nothing_tells_what_the_parent_had(tmp_path, writer):
     script = Script()

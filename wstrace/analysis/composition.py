@@ -189,17 +189,14 @@ class Composition:
     @cached_property
     def owner(self) -> NDArray[np.intp]:
         """Of each resident page the row of its owner in `inputs.faults`, -1 = not known."""
-        fault = self.found.fault
-        return np.where(fault >= 0, self.history.faults.order[fault], -1) if len(self.history.faults) else fault
+        return np.append(self.history.faults.order, -1)[self.found.fault]
 
     @cached_property
     def gone_faults(self) -> NDArray[np.bool_]:
         """Of each recorded fault, whether its page arrived by it and is no longer resident."""
-        faults = self.history.faults
-        left = faults.brings.copy()
-        left[self.found.fault[self.found.fault >= 0]] = False
-        found = np.zeros(len(left), np.bool_)
-        found[faults.order[left]] = True
+        faults, found = self.history.faults, np.zeros(len(self.fault_cells), np.bool_)
+        found[faults.order[faults.brings]] = True
+        found[self.owner[self.owner >= 0]] = False
         return found
 
     @cached_property
@@ -296,7 +293,8 @@ class Composition:
         self.processes, self.rss = len(spaces), int(pages.sum())
         alone = self.processes < 2
         self.part = np.broadcast_to(1.0, len(owner)) if alone else 1 / _holders(inputs, exclusive, owner)
-        resident = (np.bincount(which, self.part[keep], len(first)) * self.page_size).round().astype(np.int64)
+        share = np.bincount(which, self.part[keep], len(first)) * self.page_size
+        resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)  # in all views the same sum
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:

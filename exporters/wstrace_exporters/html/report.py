@@ -40,7 +40,7 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "", before: str = "", by: 
     found = trace.report(at=at)
     of = found.of or Composition(trace, at or "peak")  # without pages: the faults alone
     file.write(document(f"wstrace: {name(trace.info.name)}", _page(trace, found, of)))
-    return len(of.history.faults)
+    return len(of.fault_cells)
 
 
 def _page(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _headline(trace: Trace, found: Report, of: Composition) -> dict[str, Any]:
 
 def _why(trace: Trace, of: Composition, times: Times, time: dict[str, Any]) -> dict[str, Any]:
     """What each picture cannot show, in words."""
-    faults = len(of.history.faults)
+    faults = len(of.fault_cells)
     none = "the trace holds no faults"
     if trace.info.level_name == "counters":
         none = "the system gave only how many faults there were"

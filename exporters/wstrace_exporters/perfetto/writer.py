@@ -89,7 +89,7 @@ def write(trace: Trace, file: IO[bytes], *, at: str = "peak", most: int = 20_000
         for time, value in zip(moments.tolist(), values.tolist(), strict=True):
             packets.count(time, track, value)
     _faults(of, packets, tracks, shown)
-    faults = len(of.history.faults)
+    faults = len(of.fault_cells)
     left_out = f"{_shown(len(shown), of)}, those from disk first; --option most={faults} shows all"
     return Rows(len(shown), left_out if len(shown) < faults else "")
 
@@ -116,7 +116,7 @@ def _about(of: Composition, report: Report, shown: int) -> list[str]:
 
 def _shown(shown: int, of: Composition) -> str:
     recorded = " recorded" * (of.past.sampled > 1)
-    return f"{number(shown)} of {number(len(of.history.faults))}{recorded} faults are shown"
+    return f"{number(shown)} of {number(len(of.fault_cells))}{recorded} faults are shown"
 
 
 def _marks(trace: Trace, packets: Packets, end_ns: int) -> None:
@@ -143,9 +143,8 @@ def _spans(every: list[Span], packets: Packets, tracks: dict[int, int]) -> None:
 
 def _faults(of: Composition, packets: Packets, tracks: dict[int, int], shown: NDArray[np.intp]) -> None:
     """The faults as instants of their threads, and their stacks."""
-    inputs, faults = of.inputs, of.history.faults
-    page = np.zeros(len(faults), np.uint64)
-    page[faults.order] = page_of(faults.key) * np.uint64(of.page_size)
+    inputs = of.inputs
+    page = page_of(inputs.faults["key"]) * np.uint64(of.page_size)
     (file, files), (line, lines), (stack, stacks) = map(of.past.labels, ("file", "line", "stack"))
     cells = of.fault_cells
     frames = Stacks(packets) if inputs.names.tree.ids().size else None

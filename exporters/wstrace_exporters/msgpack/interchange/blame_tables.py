@@ -62,9 +62,6 @@ def owners(
 
 def pages_batch(of: Composition, strings: Dictionary) -> Batch:
     """A row for each resident page."""
-    faults, first = of.history.faults, of.found.fault
-    brought = np.zeros(len(first), "<u8")
-    brought[first >= 0] = faults.time[first[first >= 0]]
     begin = np.flatnonzero(begins(of.run))
     number = np.arange(len(of.run)) - np.repeat(begin, np.diff(np.append(begin, len(of.run))))
     columns: dict[str, NDArray[Any]] = {
@@ -73,11 +70,11 @@ def pages_batch(of: Composition, strings: Dictionary) -> Batch:
         "file": of.column("file"),
         "kind": of.column("kind"),
         "private": ((of.column("flags") & PAGE_EXCLUSIVE) != 0).astype("|u1"),
-        "brought_ns": brought,
+        "brought_ns": np.append(of.inputs.faults["time_ns"], np.uint64(0))[of.owner],
         "estimated": of.found.estimated.astype("|u1"),
         **owners(of.past, of.page_cells, strings),
     }
-    return Batch(PAGES, columns, strings=strings, rows=len(first))
+    return Batch(PAGES, columns, strings=strings, rows=len(of.owner))
 
 
 def unshared_batch(of: Composition, strings: Dictionary) -> Batch:
