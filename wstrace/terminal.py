@@ -23,7 +23,7 @@ from wstrace.text import encodable, printable, without_parameters
 _NOISE = r"\.cpython-\d+[a-z]*-[\w-]+(?=\.so)|\.abi3(?=\.so)|\[abi:\w+\]"
 
 #: What tables are drawn with: the ellipsis, lines and blocks.
-_DRAWN = re.compile("[ -~\u2026\u2500-\u259f]*")
+_DRAWN = "[ -~\u2026\u2500-\u259f]*"
 #: between the names of a table by two keys, and of `file  by  module`
 _BESIDE = "  "
 _PART = 10  # the least cells for each of them
@@ -33,7 +33,7 @@ _CALLED_BY = " < "
 
 def width_of(text: str) -> int:
     """The number of terminal cells that the text takes."""
-    if text.isascii() or _DRAWN.fullmatch(text):
+    if text.isascii() or re.fullmatch(_DRAWN, text):
         return len(text)
     from rich.cells import cell_len  # The import takes 5 ms.
 

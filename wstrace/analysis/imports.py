@@ -22,7 +22,7 @@ from wstrace.analysis.frames import reason
 from wstrace.analysis.own import short_path, slashed
 from wstrace.analysis.report import Report, report
 from wstrace.analysis.stack_views import IMPORT_SYSTEM, any_that_begins
-from wstrace.analysis.tally import numbered
+from wstrace.analysis.tally import distinct, numbered
 from wstrace.errors import Unavailable, UsageError
 from wstrace.hookspecs import Dimension
 from wstrace.schema import FRAME_CUT, FRAME_NATIVE
@@ -213,7 +213,7 @@ def _imports(tree: CallTree, leaves: NDArray[np.intp]) -> tuple[list[_Import], N
 def _extensions(cube: Cube, imports: NDArray[np.intp]) -> dict[int, set[str]]:
     """Import -> the files of extension modules of which pages were touched in it."""
     found: dict[int, set[str]] = defaultdict(set)
-    for pair in np.unique(imports << 32 | cube.key("file")).tolist():
+    for pair in distinct(imports << 32 | cube.key("file")).tolist():
         if re.match(_EXTENSION, base_name(slashed(file := cube.names.text(pair & 0xFFFFFFFF)))):
             found[pair >> 32].add(file)
     return found
@@ -221,7 +221,7 @@ def _extensions(cube: Cube, imports: NDArray[np.intp]) -> dict[int, set[str]]:
 
 def _paths(tree: CallTree, imports: Sequence[_Import], extensions: dict[int, set[str]]) -> list[tuple[str, ...]]:
     """The names of each import and of those around it, the outermost first."""
-    known = {slashed(tree.text(code)) for code in np.unique(tree.column("file")).tolist()}
+    known = {slashed(tree.text(code)) for code in distinct(tree.column("file")).tolist()}
     names = [_module_name(tree.text(file), known) if file > 0 else "" for _, _, file, _ in imports]
     at_site: dict[int, set[str]] = defaultdict(set)
     for number, (_, site, file, _) in enumerate(imports):

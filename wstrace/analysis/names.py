@@ -13,7 +13,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, is_own, module_origin
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
-from wstrace.analysis.tally import numbered
+from wstrace.analysis.tally import distinct, numbered
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Place
 from wstrace.plugins import default_plugins
@@ -234,7 +234,7 @@ class Names:
         library = np.array(
             [isinstance(one, Place) and not is_own("", self.rule, one.function) for one in found], np.bool_
         )
-        self._library = np.union1d(self._library, self.instructions.of(samples)[0][library[index]])
+        self._library = distinct(np.append(self._library, self.instructions.of(samples)[0][library[index]]))
 
     def own_code(self, files: NDArray[Any], places: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether each instruction is the program's own native code: the code of its file, and its place."""

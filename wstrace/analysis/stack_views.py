@@ -12,7 +12,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.frames import Frame, Frames, to_the_root
 from wstrace.analysis.own import Origin, OwnRule, package_of, slashed
 from wstrace.analysis.symbols import Symbolizer
-from wstrace.analysis.tally import combinations
+from wstrace.analysis.tally import combinations, distinct
 from wstrace.batch import Batch, Dictionary
 from wstrace.schema import FRAME_CUT, FRAME_KINDS, Column, Schema
 from wstrace.text import base_name, without_arguments
@@ -202,7 +202,7 @@ def imported(tree: CallTree, leaves: NDArray[np.intp], nodes: NDArray[np.intp]) 
     """
     first, below = _outermost_module(tree, leaves, nodes)
     files = np.where(any_that_begins(tree, "file", IMPORT_SYSTEM)[below] & (nodes != 0), tree.column("file")[first], 0)
-    names = {code: _module_name(tree.text(code)) for code in np.unique(files).tolist()}
+    names = {code: _module_name(tree.text(code)) for code in distinct(files).tolist()}
     return [names[code] for code in files.tolist()]
 
 
@@ -227,7 +227,7 @@ def any_that_begins(tree: CallTree, column: str, text: str) -> NDArray[np.bool_]
     """By id, whether a column's text begins with another text."""
     ids = tree.ids()
     codes = tree.column(column)[ids]
-    wanted = [code for code in np.unique(codes).tolist() if tree.text(code).startswith(text)]
+    wanted = [code for code in distinct(codes).tolist() if tree.text(code).startswith(text)]
     mask = np.zeros(len(tree.column(column)), np.bool_)
     mask[ids[np.isin(codes, wanted)]] = True
     return mask
@@ -279,7 +279,7 @@ def _depths(tree: CallTree) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     parent = tree.column("parent").astype(np.intp)
     depths = np.zeros(len(parent), "<u4")
     at = np.arange(len(parent))
-    at[np.setdiff1d(at, tree.ids())] = 0
+    at[~np.isin(at, tree.ids())] = 0
     while at.any():
         depths += at != 0
         at = parent[at]

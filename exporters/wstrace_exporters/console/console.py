@@ -57,7 +57,6 @@ class Console(Exporter):
     def _show(self, output: Output) -> None:
         """Prints what `report FILE` prints."""
         from wstrace import open_trace
-        from wstrace.analysis.compare import OverTime
         from wstrace_exporters.console.report_table import over_time, parts
 
         info = self._context.info
@@ -66,7 +65,11 @@ class Console(Exporter):
             return
         try:
             with open_trace(info.saved) as trace:
-                grown = OverTime(trace, self._step) if self._step else None
+                grown = None
+                if self._step:
+                    from wstrace.analysis.compare import OverTime
+
+                    grown = OverTime(trace, self._step)
                 lines = over_time(grown) if grown and len(grown.moments) > 1 else parts(trace.report(), output=output)
         except WstraceError as error:  # somebody else has taken it away
             output.write(f"{printable(str(error))}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import threading
 from collections import OrderedDict
@@ -68,12 +68,14 @@ class ImageResolver(Resolver):
 
     def lines(self, file: MappedFile, offsets: NDArray[Any]) -> Sequence[tuple[SourceLine, ...]]:
         """The source lines of offsets in an ELF file that has a build-id, or in its separate debug file."""
+        nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
+        if importlib.util.find_spec("symbolic") is None:  # the extra `lines` is not installed
+            return nothing
         from wstrace_plugins.symbols.elf import described_lines
         from wstrace_plugins.symbols.source_lines import source_lines
 
         with self._lock:
             image = self._image(file)
-        nothing: list[tuple[SourceLine, ...]] = [()] * len(offsets)
         if isinstance(image, str) or not image.build_id:  # nothing else proves that a file opened again is the same
             return nothing
         # symbolic counts from the first segment on, which a program for a fixed address (Go's, too) does not begin at 0
