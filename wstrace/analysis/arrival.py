@@ -93,7 +93,7 @@ class Owners(NamedTuple):
     REASONS.
     """
 
-    fault: Numbers
+    fault: NDArray[np.int32]
     estimated: NDArray[np.bool_]
     reason: NDArray[np.uint8]
 
@@ -121,7 +121,7 @@ class _Walk:
     def __init__(self, pages: PageRows, faults: Faults, losses: Losses, size: PageSize, limit: Numbers) -> None:
         self._pages, self._faults, self._losses, self._size, self._limit = pages, faults, losses, size, limit
         n = len(pages.key)
-        self.fault, self.life = np.full(n, -1), np.zeros(n, np.intp)
+        self.fault, self.life = np.full(n, -1, np.int32), np.zeros(n, np.intp)
         self.estimated = np.zeros(n, np.bool_)
         self._key, self._time = pages.key.copy(), pages.time.copy()
         self._low, self._high = pages.low.copy(), pages.high.copy()
@@ -288,7 +288,7 @@ class History:
         found.fault[rows], found.estimated[rows], reason[rows] = self.faults.first[group], True, KNOWN
         return found
 
-    def loaders(self, pages: PageRows, found: Owners) -> tuple[Numbers, Numbers]:
+    def loaders(self, pages: PageRows, found: Owners) -> tuple[Numbers, NDArray[np.int32]]:
         """Those of these pages that their owner copied from its parent, and of each its owner there, where known."""
         faults, losses = self.faults, self.losses
         rows = np.flatnonzero(np.isin(found.fault, self.copies.faults[faults.forked[self.copies.faults]]))
@@ -356,6 +356,8 @@ class History:
         The first fault on such a page behind the fork, or the move, writes to what is there.
         """
         faults, losses = self.faults, self.losses
+        if not len(faults.family) and not losses.arrived.any():
+            return self._held(np.zeros(0, np.uint64), np.zeros(0, np.intp))
         first = faults.first[faults.anonymous[faults.first] | losses.arrived[faults.life[faults.first]]]
         life = faults.life[first]
         first = first[losses.arrived[life] | faults.forked[first] | np.isin(space_of(faults.key[first]), faults.family)]

@@ -43,7 +43,6 @@ class Past:
     Attributes:
         inputs: what was read, for each moment. cube: the cells of faults and pages.
         seen: the faults before the filter.
-        file: of each recorded fault the code of the file of its page, 0 = not known.
         copyable: whether each recorded fault is on a page that a write after a fork copies.
         lost: records that the trace lacks. stacks_lost: sampled stacks that it lacks.
         assumed: the kinds of losses that were not recorded, in words.
@@ -61,7 +60,7 @@ class Past:
         recorded = set(trace.info.content_losses)
         self.assumed = [schema.LOSS_EVENTS[event] for event in _NEEDED if schema.LOSS_EVENTS[event] not in recorded]
         self._mappings = names.symbolizer.mappings
-        self.file, flags = self._mappings.columns(inputs.faults["mapping"], "file", "flags")
+        (flags,) = self._mappings.columns(inputs.faults["mapping"], "flags")
         self._kind = kind = (flags >> schema.KIND_SHIFT & 15).astype(np.uint8)
         private = (flags & schema.MAP_SHARED) == 0
         self.copyable = np.isin(kind, (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK)) & private
@@ -70,20 +69,21 @@ class Past:
 
     @cached_property
     def history(self) -> History:
-        """The faults and losses, and the owners of pages by them."""
+        """The faults and losses, and the owners of pages by them. It takes the columns that nothing else needs."""
         inputs, columns, trace = self.inputs[0], self.inputs[0].faults, self._trace
         # of its program: equal for faults with the same stack, or the same instruction where they have none
-        place = np.where(columns["stack"] != 0, columns["stack"], ~columns["pc"].astype(np.uint32))
+        place = np.where(columns["stack"] != 0, columns["stack"], ~columns.pop("pc").astype(np.uint32))
         size = PageSize.of(inputs.page_size, trace.info.extra)
         span = np.zeros(len(place), np.uint8)
         for power in range(1, size.table + 1):
             span[columns["page_size"] == inputs.page_size << power] = power
+        del columns["page_size"]
         rows = FaultRows(columns["key"], columns["time_ns"], columns["flags"], self._kind, place, span)
         # The kernel accounts for faults without a record where it brings pages itself: direct I/O, a write by another
         # task (mm_account_fault() in mm/memory.c).
-        mapped, usage, counted = None, trace.info.usage.faults, trace.ledger.get("counted")
+        mapped, ids, usage, counted = None, columns.pop("mapping"), trace.info.usage.faults, trace.ledger.get("counted")
         if usage and counted and usage - counted > _OF_EXECS * len(inputs.pids):
-            (mapped,) = self._mappings.columns(columns["mapping"], "time_ns")
+            (mapped,) = self._mappings.columns(ids, "time_ns")
         seen = (part for one in self.inputs for part in page_rows(one))
         return History(rows, self.copyable, inputs.losses, inputs.ends, seen, self._before(),
                        size=size, mapped=mapped)  # fmt: skip
@@ -115,7 +115,6 @@ class Past:
 def page_rows(inputs: Any) -> Iterator[PageRows]:
     """The resident pages, _AT_ONCE at a time, as a large process has millions; at least one part."""
     runs, shift = inputs.runs, np.uint64(inputs.page_size.bit_length() - 1)
-    run, key = keys_of(runs, inputs.page_size)
     mappings = inputs.names.symbolizer.mappings
     *place, flags = mappings.columns(runs["mapping"], "start", "end", "offset", "flags")
     low, high, offset = (column >> shift for column in place)
@@ -125,14 +124,14 @@ def page_rows(inputs: Any) -> Iterator[PageRows]:
         & (flags >> schema.KIND_SHIFT & 15 == schema.KIND_FILE)
     )
     columns = runs["time"], (runs["flags"] & schema.PAGE_FILE) != 0, low, high, offset, noticed
-    for begin in range(0, max(len(run), 1), _AT_ONCE):
-        part = slice(begin, begin + _AT_ONCE)
-        yield PageRows(key[part], *(column[run[part]] for column in columns))
+    for begin in range(0, max(int(runs["pages"].sum(dtype=np.int64)), 1), _AT_ONCE):
+        run, key = keys_of(runs, inputs.page_size, slice(begin, begin + _AT_ONCE))
+        yield PageRows(key, *(column[run] for column in columns))
 
 
-def keys_of(runs: Columns, page_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    """Of each page of resident runs its run, and its key, ascending."""
-    run, number = pages_of(runs)
+def keys_of(runs: Columns, page_size: int, part: slice = slice(None)) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """Of each page of a part of resident runs its run, and its key, ascending."""
+    run, number = pages_of(runs, part)
     first = key_of(runs["space"], runs["start"] >> np.uint64(page_size.bit_length() - 1))
     keys = first[run] + number.astype(np.uint64)
     last = first | LAST_PAGE
@@ -167,7 +166,7 @@ class Composition:
         self.past = past = past or Past(trace, ((at, chosen.pids if chosen else ()),), by=by, chosen=chosen)
         self.inputs, self.history = past.inputs[number], past.history
         inputs, lossy = self.inputs, bool(past.lost or past.incomplete)
-        self.page_size, self.run = inputs.page_size, next(pages_of(inputs.runs))
+        self.page_size, self.run = inputs.page_size, pages_of(inputs.runs)[0]
         began = np.zeros(len(inputs.pids), np.bool_)
         began[inputs.began] = True
         began[inputs.descend_from_before()] = False
@@ -187,7 +186,7 @@ class Composition:
         return not (past.lost or past.incomplete or past.stacks_lost or past.assumed or past.sampled > 1)
 
     @cached_property
-    def owner(self) -> NDArray[np.intp]:
+    def owner(self) -> NDArray[Any]:
         """Of each resident page the row of its owner in `inputs.faults`, -1 = not known."""
         return np.append(self.history.faults.order, -1)[self.found.fault]
 
@@ -277,6 +276,7 @@ class Composition:
         columns = columns if keep.all() else [column[keep] for column in columns]
         first, which = combinations(*columns)
         run, cell, reason, estimated, copies, *codes = (column[first] for column in columns)
+        del columns, owner_cell, copied  # of a million pages, 9 MB
         run = alike[run]
         pages = np.bincount(which, minlength=len(first)).astype(np.int64) * self.page_size
         keys: dict[str, Any] = {name: cube.key(name)[cell] for name in cube.keys}
@@ -293,8 +293,10 @@ class Composition:
         self.processes, self.rss = len(spaces), int(pages.sum())
         alone = self.processes < 2
         self.part = np.broadcast_to(1.0, len(owner)) if alone else 1 / _holders(inputs, exclusive, owner)
-        share = np.bincount(which, self.part[keep], len(first)) * self.page_size
-        resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)  # in all views the same sum
+        resident = pages
+        if not alone:
+            share = np.bincount(which, self.part[keep], len(first)) * self.page_size
+            resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)  # in all views the same sum
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:

@@ -188,9 +188,11 @@ class Faults:
 
     def bringer(self, groups: Numbers, last: Numbers) -> Numbers:
         """The last fault of each group up to `last` that brought its page; -1 = none."""
-        brought = np.flatnonzero(self.brings)
+        first = self.first[groups]
+        low = int(first.min(initial=len(self)))
+        brought = np.flatnonzero(self.brings[low : int(last.max(initial=0)) + 1]) + low
         at = np.append(brought, -1)[brought.searchsorted(last, "right") - 1]
-        return np.where(at >= self.first[groups], at, -1)
+        return np.where(at >= first, at, -1)
 
     def earliest(
         self,

@@ -285,9 +285,11 @@ def _runs(parts: Mapping[Snapshot, Sequence[Batch]], spaces: Mapping[Snapshot, i
     return {name: column[order] for name, column in columns.items()}
 
 
-def pages_of(runs: Columns) -> Iterator[NDArray[Any]]:
-    """Of each page its run, and its number among the pages of the run."""
-    run = np.repeat(np.arange(len(runs["pages"]), dtype=np.uint32), runs["pages"])
-    begin = np.cumsum(runs["pages"], dtype=np.int64) - runs["pages"]
-    yield run
-    yield np.arange(len(run), dtype=np.int64) - begin[run]
+def pages_of(runs: Columns, part: slice = slice(None)) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Of each page of a part of all, its run, and its number among the pages of the run."""
+    ends = np.cumsum(runs["pages"], dtype=np.int64)
+    begin, end, _ = part.indices(int(ends.max(initial=0)))
+    first = int(ends.searchsorted(begin, "right"))
+    counts = np.diff(np.minimum(ends[first : int(ends.searchsorted(end)) + 1], end), prepend=begin)
+    run = np.repeat(np.arange(first, first + len(counts), dtype=np.uint32), counts)
+    return run, np.arange(begin, end) - (ends - runs["pages"])[run]
