@@ -176,9 +176,9 @@ def test_stacks_are_samples_from_the_outermost_frame_in(reported):
     assert reported["samples"] == [[7, 3], [8, 3], [9, 3]]
     assert reported["sampled"] == [["page-faults", 9]]
     assert reported["frames"] == [
+        ["libc.so+0x40", "/libc.so", 1, 3],
         ["load_frame app.py:31", "/[python]", 1, 4],
         ["save app.py:40", "/[python]", 1, 2],
-        ["tool+0x40", "/tool", 1, 3],
     ]
 
 
