@@ -28,9 +28,11 @@ def open_input(place: Place) -> LocalInput | RemoteInput:
     return RemoteInput(place)
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file; also a FIFO, which would wait for its writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def _regular(path: str, flags: int) -> int:
+    """Opens a regular file alone: a device may act when it is opened. Raises TraceFileError: it is none."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # what has become a FIFO meanwhile would wait
 
 
 class LocalInput:
@@ -42,16 +44,12 @@ class LocalInput:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            self._file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  close() is ours
+            self._file = open(path, "rb", opener=_regular)  # noqa: SIM115  close() is ours
         except FileNotFoundError:
             raise TraceFileNotFound(path) from None
         except OSError as error:
             raise TraceFileError(f"cannot read {path}: {error.strerror}") from None
-        status = os.fstat(self._file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            self._file.close()
-            raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
-        self.size = status.st_size
+        self.size = os.fstat(self._file.fileno()).st_size
         self._lock = threading.Lock()
 
     def read(self, at: int, n: int) -> memoryview:
