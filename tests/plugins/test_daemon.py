@@ -122,10 +122,10 @@ class Server:
 
         self.make = State
         self.state = State(True, {"state": "tracing", "name": "a\x1b\udcff"})
-        listener = listening(("127.0.0.1", 0))
-        self.address = listener.getsockname()
+        self.listener = listening(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
         self.loop = asyncio.new_event_loop()
-        self.server = self.loop.run_until_complete(serve(listener, lambda: self.state))
+        self.server = self.loop.create_task(serve(self.listener, lambda: self.state))
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
 
@@ -144,8 +144,10 @@ def server():
     yield made
     made.loop.call_soon_threadsafe(made.loop.stop)
     made.thread.join(10)
-    made.server.close()
-    made.loop.run_until_complete(made.server.wait_closed())
+    made.server.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        made.loop.run_until_complete(made.server)
+    made.listener.close()
     made.loop.close()
 
 
@@ -204,6 +206,13 @@ def test_a_client_that_does_not_read_is_dropped(server):
             read += len(part)
     assert read < 20_000_000
     one.close()
+
+
+def test_whoever_connects_all_the_time_does_not_take_the_daemons_cpu(server):
+    answered, until = 0, time.monotonic() + 2
+    while time.monotonic() < until:
+        answered += b"200 OK" in server.ask(b"GET / HTTP/1.1\r\n\r\n")
+    assert 0 < answered <= 2 * 60, "50 a second"
 
 
 def test_a_taken_address_is_one_line(server):

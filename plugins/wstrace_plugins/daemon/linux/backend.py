@@ -176,7 +176,7 @@ class NodeDaemon:
             listener = socket.socket(fileno=kept.socket)
             host, port = listener.getsockname()[:2]
             address = f"; its state: {f'[{host}]' if ':' in host else host}:{port}"
-            await serve(listener, self.state)
+            self._serving = asyncio.ensure_future(serve(listener, self.state))
         while kept.sessions and not ended.is_set() and not self._may_begin():
             await _wait(ended, _READ_SECONDS)
         if ended.is_set():

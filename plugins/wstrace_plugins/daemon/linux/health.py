@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 from wstrace.errors import OutputError
 from wstrace.text import json_safe
 
-#: Connections at a time, and the seconds that each has for all of its request and answer.
-_MOST, _SECONDS = 16, 3.0
+#: Connections at a time, the seconds that each has for all of its request and answer, and those from one to the next:
+#: an answer takes 0.3 ms of CPU, and any user of the machine may connect.
+_MOST, _SECONDS, _BETWEEN_SECONDS = 16, 3.0, 0.02
+#: Connections that wait.
+_WAITING = 64
 #: What the kernel may hold of an answer for a client that does not read it.
 _SENT_BYTES = 1 << 16
 
@@ -32,7 +35,7 @@ def listening(where: tuple[str, int]) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES)
     try:
         made.bind(where)
-        made.listen(_MOST)
+        made.listen(_WAITING)
     except OSError as error:
         made.close()
         raise OutputError(
@@ -42,19 +45,15 @@ def listening(where: tuple[str, int]) -> socket.socket:
     return made
 
 
-async def serve(listener: socket.socket, ask: Callable[[], State]) -> asyncio.Server:
-    """A server that answers `GET /health` (200 or 503, and the state in a word) and `GET /` (all facts as JSON).
+async def serve(listener: socket.socket, ask: Callable[[], State]) -> None:
+    """Answers `GET /health` (200 or 503, the state in a word) and `GET /` (all facts as JSON) until it is cancelled.
 
     Beyond a fixed number of connections the oldest is closed.
     """
-    clients: list[asyncio.Task[Any]] = []
+    clients: list[asyncio.Task[None]] = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        clients.append(task)
-        if len(clients) > _MOST:
-            clients.pop(0).cancel()
+    async def answer(client: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=client, limit=_SENT_BYTES)
         try:
             async with asyncio.timeout(_SECONDS):
                 request = await reader.readline()
@@ -68,10 +67,15 @@ async def serve(listener: socket.socket, ask: Callable[[], State]) -> asyncio.Se
             pass
         finally:
             writer.transport.abort()
-            with contextlib.suppress(ValueError):  # it is the oldest one
-                clients.remove(task)
 
-    return await asyncio.start_server(answer, sock=listener, limit=_SENT_BYTES)
+    listener.setblocking(False)
+    while True:
+        with contextlib.suppress(OSError):  # it is gone again, or there are no more descriptors
+            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+            clients = [*(one for one in clients if not one.done()), asyncio.ensure_future(answer(client))]
+            if len(clients) > _MOST:
+                clients.pop(0).cancel()
+        await asyncio.sleep(_BETWEEN_SECONDS)
 
 
 def _answer(request: bytes, state: State) -> bytes:
