@@ -120,7 +120,9 @@ def test_under_the_profile_it_traces_and_answers_and_without_a_call_it_says_why(
 import asyncio, os
 from wstrace_plugins.daemon.linux.health import listening, serve
 os.memfd_create("wstrace", 0)
-asyncio.run(serve(listening(("127.0.0.1", 0)), None))
+async def answer():
+    await asyncio.wait([asyncio.create_task(serve(listening(("127.0.0.1", 0)), None))], timeout=0.1)
+asyncio.run(answer())
 from wstrace_plugins.page_faults.linux.events import own_level
 print(own_level().name, own_level().why)
 """

@@ -315,7 +315,7 @@ def test_a_fork_with_an_open_span_starts_anew(tracer, processor, exported):
     assert 100 <= int(count) < 200
     assert quality in ("exact", "thread")  # the SDK starts a thread in the child
     assert still_open == "0"
-    assert of(exported, "before")[QUALITY] == "exact"
+    assert of(exported, "before")[QUALITY] in ("exact", "thread")  # threads of earlier tests may take faults meanwhile
 
 
 def test_a_span_of_wstrace_carries_its_faults(monkeypatch):
