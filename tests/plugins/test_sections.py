@@ -366,6 +366,16 @@ def test_what_a_trace_names_is_opened_by_no_command_unless_it_is_a_regular_file(
     assert named.name in wstrace("report", trace, "--by", "function").stdout
 
 
+def test_a_trace_that_is_a_link_to_a_device_is_refused_unopened(tmp_path):
+    device = "/dev/loop-control" if Path("/dev/loop-control").exists() else "/dev/null"
+    (tmp_path / "x.wst").symlink_to(device)
+    opened = Opened(device)
+    for words in (["report"], ["info"], ["convert", "-o", tmp_path / "y.wst"]):
+        done = wstrace(*words, tmp_path / "x.wst")
+        assert (done.returncode, "is not a regular file" in done.stderr) == (125, True), done.stderr
+    assert not opened()
+
+
 def test_a_name_in_another_mount_name_space_opens_no_device_of_ours(tmp_path):
     device = "/dev/loop-control" if Path("/dev/loop-control").exists() else "/dev/null"
     shutil.copy(shutil.which("sleep") or "", tmp_path / "program")

@@ -29,10 +29,15 @@ def open_input(place: Place) -> LocalInput | RemoteInput:
 
 
 def _regular(path: str, flags: int) -> int:
-    """Opens a regular file alone: a device may act when it is opened. Raises TraceFileError: it is none."""
+    """Opens a regular file, and no other, as a device may act when it is opened. Raises TraceFileError: it is none."""
+    refused = TraceFileError(f"{path} is not a regular file", "save it to a file first")
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise TraceFileError(f"{path} is not a regular file", "save it to a file first")
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # what has become a FIFO meanwhile would wait
+        raise refused
+    fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # what has become a FIFO meanwhile would wait
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise refused
+    return fd
 
 
 class LocalInput:
