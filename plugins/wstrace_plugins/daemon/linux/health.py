@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from wstrace.errors import OutputError
 from wstrace.text import json_safe
 
-#: Connections at a time, the seconds that each has for all of its request and answer, and those from one to the next:
-#: an answer takes 0.3 ms of CPU, and any user of the machine may connect.
-_MOST, _SECONDS, _BETWEEN_SECONDS = 16, 3.0, 0.02
-#: Connections that wait.
-_WAITING = 64
+#: Connections at a time, and how many more may wait.
+_MOST, _WAITING = 16, 64
+#: What each connection has for all of its request and answer, and what passes before the next one is taken: any user of
+#: the machine may connect all the time.
+_SECONDS, _BETWEEN_SECONDS = 3.0, 0.02
 #: What the kernel may hold of an answer for a client that does not read it.
 _SENT_BYTES = 1 << 16
 
 
 class State(NamedTuple):
-    """The daemon's state: whether it does what it is for, and all that is known; `state` of that is it in a word."""
+    """The daemon's state: whether it does what it is for, and all that is known, with the state in a word."""
 
     healthy: bool
     facts: dict[str, Any]
