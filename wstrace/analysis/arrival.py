@@ -259,7 +259,7 @@ class History:
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
         taken = self.copies.taken
         self.faults.brings[taken[self.faults.forked[taken]]] = False
-        # who copied nothing found nothing: it may have read
+        # where the first fault behind a fork copied nothing, nothing was there: it may only have read
         self.faults.twice[np.setdiff1d(self.faults.explained, np.append(self.copies.faults, taken))] = True
         self.faults.twice[self._shared_elsewhere()] = True
         self._perhaps_there = np.zeros(len(self.faults), np.bool_)

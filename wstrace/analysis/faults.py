@@ -41,7 +41,7 @@ class Faults:
     A life is what a page holds from a loss to the next one. The faults of one life of a page stand together: a group.
     A fault that brought a huge page of anonymous memory stands in the group of each page of it that any other fault was
     on, too.
-    explained: first faults that two forks explain, of which another place had the second one.
+    explained: first faults behind a fork, of pages where another place had a second fault behind a further fork.
     order: the row of each fault in `rows`. key, time, flags, kind, place: columns, in this order. span: of faults that
     brought a huge page, where they were; else 0. spans: those that occur. life: the range of the losses since which the
     page held what it held at the fault, 0 = none before it. first: of each group, its first fault. brings: whether each

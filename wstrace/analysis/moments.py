@@ -141,7 +141,7 @@ class Snapshots:
     def __init__(self, trace: Recorded) -> None:
         self.info = trace.info
         self.marks = marks_of(trace)
-        self.began, self.ends = _times(trace, PROCESS_FORK, PROCESS_EXEC), _times(trace, PROCESS_EXIT)
+        self.began, self.ends = _lives(trace)
         taken: dict[tuple[int, tuple[int, int], int], Snapshot] = {}
         swapped: dict[tuple[int, tuple[int, int], int], int] = {}
         pages = LastSnapshots[list[int]](lambda: [0, 0], _add_pages, limit=_MOST)
@@ -274,14 +274,16 @@ def marks_of(trace: Recorded) -> list[tuple[int, str]]:
     )
 
 
-def _times(trace: Recorded, *events: int) -> Mapping[tuple[int, int], int]:
-    """(host, pid) -> the time of the last of these events of it."""
-    found: dict[tuple[int, int], int] = {}
+def _lives(trace: Recorded) -> tuple[Mapping[tuple[int, int], int], Mapping[tuple[int, int], int]]:
+    """(host, pid) -> the last time that it began a program, and the last one that it ended."""
+    began: dict[tuple[int, int], int] = {}
+    ends: dict[tuple[int, int], int] = {}
     for batch in trace.batches(PROCESS.name, ("time_ns", "pid", "tid", "event", "host")):
         if any(name not in batch for name in ("time_ns", "pid", "tid", "event")):
-            continue  # it does not tell of events
-        rows = np.isin(batch["event"], events) & (batch["tid"] == batch["pid"])
-        hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[rows]
-        pids, times = batch["pid"][rows], batch["time_ns"][rows]
-        found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
-    return found
+            continue  # of a damaged file
+        for found, events in ((began, (PROCESS_FORK, PROCESS_EXEC)), (ends, (PROCESS_EXIT,))):
+            rows = np.isin(batch["event"], events) & (batch["tid"] == batch["pid"])
+            hosts = batch.columns.get("host", np.zeros(len(batch), np.uint32))[rows]
+            pids, times = batch["pid"][rows], batch["time_ns"][rows]
+            found.update(zip(zip(hosts.tolist(), pids.tolist(), strict=True), times.tolist(), strict=True))
+    return began, ends
