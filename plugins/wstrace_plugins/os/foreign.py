@@ -49,6 +49,3 @@ class Foreign:
             raise Unavailable(f"{self.name} of {where} is not on this system ({missing})") from None
         function.restype, function.argtypes = self._restype, self._argtypes
         return function
-
-
-declare = Foreign

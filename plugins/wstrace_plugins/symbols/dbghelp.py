@@ -22,23 +22,23 @@ from contextlib import contextmanager
 from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p, c_wchar_p
 
 from wstrace.errors import Unavailable, log
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import Foreign
 
 MAX_NAME = 4096
 MAX_IMAGES = 128  # the most images that dbghelp keeps loaded
 
 #: by its path in System32: a dbghelp.dll in the working directory or beside the target is not trusted
 _DLL = os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "dbghelp.dll")
-UnDecorateSymbolName = declare(_DLL, "UnDecorateSymbolName", c_uint32, c_char_p, c_void_p, c_uint32, c_uint32)
-SymGetOptions = declare(_DLL, "SymGetOptions", c_uint32)
-SymSetOptions = declare(_DLL, "SymSetOptions", c_uint32, c_uint32)
-SymInitializeW = declare(_DLL, "SymInitializeW", c_int32, c_void_p, c_wchar_p, c_int32)
-SymCleanup = declare(_DLL, "SymCleanup", c_int32, c_void_p)
-SymLoadModuleExW = declare(
+UnDecorateSymbolName = Foreign(_DLL, "UnDecorateSymbolName", c_uint32, c_char_p, c_void_p, c_uint32, c_uint32)
+SymGetOptions = Foreign(_DLL, "SymGetOptions", c_uint32)
+SymSetOptions = Foreign(_DLL, "SymSetOptions", c_uint32, c_uint32)
+SymInitializeW = Foreign(_DLL, "SymInitializeW", c_int32, c_void_p, c_wchar_p, c_int32)
+SymCleanup = Foreign(_DLL, "SymCleanup", c_int32, c_void_p)
+SymLoadModuleExW = Foreign(
     _DLL, "SymLoadModuleExW", c_uint64, c_void_p, c_void_p, c_wchar_p, c_void_p, c_uint64, c_uint32, c_void_p, c_uint32
 )
-SymGetModuleInfoW64 = declare(_DLL, "SymGetModuleInfoW64", c_int32, c_void_p, c_uint64, c_void_p)
-SymFromAddrW = declare(_DLL, "SymFromAddrW", c_int32, c_void_p, c_uint64, c_void_p, c_void_p)
+SymGetModuleInfoW64 = Foreign(_DLL, "SymGetModuleInfoW64", c_int32, c_void_p, c_uint64, c_void_p)
+SymFromAddrW = Foreign(_DLL, "SymFromAddrW", c_int32, c_void_p, c_uint64, c_void_p, c_void_p)
 
 UNDNAME_NAME_ONLY = 0x1000
 #: UNDNAME, FAIL_CRITICAL_ERRORS (no box on the screen), EXACT_SYMBOLS (the PDB of this very build, by the record in the

@@ -25,12 +25,12 @@ from typing import NamedTuple, NoReturn
 
 from wstrace.errors import CannotExecute, CommandNotFound, OutputError, TargetExited, Unavailable
 from wstrace.interfaces import Usage
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import Foreign
 from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.held_image import image
 
-_setfsuid = declare(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
-_setfsgid = declare(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
+_setfsuid = Foreign(None, "setfsuid", ctypes.c_int, ctypes.c_uint32)
+_setfsgid = Foreign(None, "setfsgid", ctypes.c_int, ctypes.c_uint32)
 _ASK = 0xFFFFFFFF  # An invalid id: both calls then change nothing and return the current one.
 
 
@@ -116,7 +116,7 @@ def _set(groups: tuple[int, ...] | list[int], gid: int, uid: int) -> bool:
 
 _SEIZE, _CONT, _DETACH, _TRACE_EXEC = 0x4206, 7, 17, 0x10
 _EXECUTED = signal.SIGTRAP | 4 << 8  # PTRACE_EVENT_EXEC
-_ptrace = declare(None, "ptrace", ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_ptrace = Foreign(None, "ptrace", ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 #: struct rusage: two struct timeval, 14 long.
 _RUSAGE = struct.Struct("<18q")

@@ -10,23 +10,23 @@ import ctypes
 import os
 import platform
 
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import Foreign
 
 #: ioctl(descriptor, request, address or number): returns -1 when refused, and last_error() has the errno.
-ioctl = declare(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
+ioctl = Foreign(None, "ioctl", ctypes.c_int32, ctypes.c_int32, ctypes.c_ulong, ctypes.c_void_p)
 #: mallopt(parameter, value), which the C library musl has not.
-mallopt = declare(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+mallopt = Foreign(None, "mallopt", ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 #: malloc_trim(bytes that stay at the top), which musl has not, either: gives free memory back.
-malloc_trim = declare(None, "malloc_trim", ctypes.c_int32, ctypes.c_size_t)
+malloc_trim = Foreign(None, "malloc_trim", ctypes.c_int32, ctypes.c_size_t)
 #: malloc(bytes): the address, or None. free(address).
-malloc = declare(None, "malloc", ctypes.c_void_p, ctypes.c_size_t)
-free = declare(None, "free", None, ctypes.c_void_p)
+malloc = Foreign(None, "malloc", ctypes.c_void_p, ctypes.c_size_t)
+free = Foreign(None, "free", None, ctypes.c_void_p)
 #: sbrk(0): the end of the heap.
-sbrk = declare(None, "sbrk", ctypes.c_void_p, ctypes.c_ssize_t)
+sbrk = Foreign(None, "sbrk", ctypes.c_void_p, ctypes.c_ssize_t)
 #: prctl(option, ...): returns -1 when refused.
-prctl = declare(None, "prctl", ctypes.c_int32, ctypes.c_int32, *[ctypes.c_ulong] * 4)
+prctl = Foreign(None, "prctl", ctypes.c_int32, ctypes.c_int32, *[ctypes.c_ulong] * 4)
 _KCMP_VM = 1
-_syscall = declare(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
+_syscall = Foreign(None, "syscall", ctypes.c_int64, *[ctypes.c_int64] * 7)
 
 
 def syscall(number: int, *arguments: int) -> int:

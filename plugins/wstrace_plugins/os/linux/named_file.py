@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from wstrace.errors import WstraceError
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import Foreign
 from wstrace_plugins.os.linux import libc, procfs
 
-_fstatfs = declare(None, "fstatfs", ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+_fstatfs = Foreign(None, "fstatfs", ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
 _OPENAT2 = 437  # The number is the same on every architecture.
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

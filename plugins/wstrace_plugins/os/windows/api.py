@@ -12,7 +12,7 @@ import ctypes
 from ctypes import c_int32, c_size_t, c_uint32, c_void_p, c_wchar_p
 
 from wstrace.errors import TargetExited, Unavailable
-from wstrace_plugins.os.foreign import WindowsApi, declare
+from wstrace_plugins.os.foreign import Foreign, WindowsApi
 
 # -- rights, PROCESS_* of winnt.h ---------------------------------------------------------------------------------
 PROCESS_TERMINATE = 0x0001
@@ -64,99 +64,99 @@ WRITE_WATCH_FLAG_RESET = 1
 INVALID_HANDLE_VALUE = ctypes.c_void_p(-1).value
 
 # -- psapi.dll ----------------------------------------------------------------------------------------------------
-InitializeProcessForWsWatch = declare("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
+InitializeProcessForWsWatch = Foreign("psapi.dll", "InitializeProcessForWsWatch", c_int32, c_void_p)
 #: The third argument is a pointer (PDWORD, in and out).
-GetWsChangesEx = declare("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p, short=True)
-QueryWorkingSet = declare("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
-QueryWorkingSetEx = declare("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
-EmptyWorkingSet = declare("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
-GetMappedFileNameW = declare("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
-GetProcessMemoryInfo = declare("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32, short=True)
+GetWsChangesEx = Foreign("psapi.dll", "GetWsChangesEx", c_int32, c_void_p, c_void_p, c_void_p, short=True)
+QueryWorkingSet = Foreign("psapi.dll", "QueryWorkingSet", c_int32, c_void_p, c_void_p, c_uint32)
+QueryWorkingSetEx = Foreign("psapi.dll", "QueryWorkingSetEx", c_int32, c_void_p, c_void_p, c_uint32)
+EmptyWorkingSet = Foreign("psapi.dll", "EmptyWorkingSet", c_int32, c_void_p)
+GetMappedFileNameW = Foreign("psapi.dll", "GetMappedFileNameW", c_uint32, c_void_p, c_void_p, c_void_p, c_uint32)
+GetProcessMemoryInfo = Foreign("psapi.dll", "GetProcessMemoryInfo", c_int32, c_void_p, c_void_p, c_uint32, short=True)
 
 # -- kernel32.dll -------------------------------------------------------------------------------------------------
-OpenProcess = declare("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
-CloseHandle = declare("kernel32.dll", "CloseHandle", c_int32, c_void_p)
-GetCurrentProcess = declare("kernel32.dll", "GetCurrentProcess", c_void_p)
-GetCurrentProcessId = declare("kernel32.dll", "GetCurrentProcessId", c_uint32)
-GetExitCodeProcess = declare("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
+OpenProcess = Foreign("kernel32.dll", "OpenProcess", c_void_p, c_uint32, c_int32, c_uint32)
+CloseHandle = Foreign("kernel32.dll", "CloseHandle", c_int32, c_void_p)
+GetCurrentProcess = Foreign("kernel32.dll", "GetCurrentProcess", c_void_p)
+GetCurrentProcessId = Foreign("kernel32.dll", "GetCurrentProcessId", c_uint32)
+GetExitCodeProcess = Foreign("kernel32.dll", "GetExitCodeProcess", c_int32, c_void_p, c_void_p)
 #: Four FILETIMEs in units of 100 ns: created, exited, kernel, user.
-GetProcessTimes = declare("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
-NtResumeProcess = declare("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
-WaitForSingleObject = declare("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
+GetProcessTimes = Foreign("kernel32.dll", "GetProcessTimes", c_int32, *[c_void_p] * 5)
+NtResumeProcess = Foreign("ntdll.dll", "NtResumeProcess", c_int32, c_void_p)
+WaitForSingleObject = Foreign("kernel32.dll", "WaitForSingleObject", c_uint32, c_void_p, c_uint32)
 #: Its timeout is 0 here.
-WaitForMultipleObjects = declare(
+WaitForMultipleObjects = Foreign(
     "kernel32.dll", "WaitForMultipleObjects", c_uint32, c_uint32, c_void_p, c_int32, c_uint32, short=True
 )
-TerminateProcess = declare("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
-GetProcessId = declare("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
+TerminateProcess = Foreign("kernel32.dll", "TerminateProcess", c_int32, c_void_p, c_uint32)
+GetProcessId = Foreign("kernel32.dll", "GetProcessId", c_uint32, c_void_p)
 #: ProcessBasicInformation = 0; returns an NTSTATUS.
-NtQueryInformationProcess = declare(
+NtQueryInformationProcess = Foreign(
     "ntdll.dll", "NtQueryInformationProcess", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 #: SystemProcessInformation = 5; returns an NTSTATUS.
-NtQuerySystemInformation = declare(
+NtQuerySystemInformation = Foreign(
     "ntdll.dll", "NtQuerySystemInformation", c_int32, c_int32, c_void_p, c_uint32, c_void_p
 )
-RtlNtStatusToDosError = declare("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
+RtlNtStatusToDosError = Foreign("ntdll.dll", "RtlNtStatusToDosError", c_uint32, c_int32)
 #: The true version, whatever the manifest of the calling program says.
-RtlGetVersion = declare("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
-GetCurrentThread = declare("kernel32.dll", "GetCurrentThread", c_void_p)
-SetThreadPriority = declare("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
-timeBeginPeriod = declare("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
-timeEndPeriod = declare("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
-QueryFullProcessImageNameW = declare(
+RtlGetVersion = Foreign("ntdll.dll", "RtlGetVersion", c_int32, c_void_p)
+GetCurrentThread = Foreign("kernel32.dll", "GetCurrentThread", c_void_p)
+SetThreadPriority = Foreign("kernel32.dll", "SetThreadPriority", c_int32, c_void_p, c_int32)
+timeBeginPeriod = Foreign("winmm.dll", "timeBeginPeriod", c_uint32, c_uint32)
+timeEndPeriod = Foreign("winmm.dll", "timeEndPeriod", c_uint32, c_uint32)
+QueryFullProcessImageNameW = Foreign(
     "kernel32.dll", "QueryFullProcessImageNameW", c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )
-VirtualAlloc = declare("kernel32.dll", "VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
-VirtualFree = declare("kernel32.dll", "VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
-VirtualQueryEx = declare("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
-ReadProcessMemory = declare(
+VirtualAlloc = Foreign("kernel32.dll", "VirtualAlloc", c_void_p, c_void_p, c_size_t, c_uint32, c_uint32)
+VirtualFree = Foreign("kernel32.dll", "VirtualFree", c_int32, c_void_p, c_size_t, c_uint32)
+VirtualQueryEx = Foreign("kernel32.dll", "VirtualQueryEx", c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
+ReadProcessMemory = Foreign(
     "kernel32.dll", "ReadProcessMemory", c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p
 )
 #: lpdwCount is a ULONG_PTR, in and out, in elements; lpdwGranularity is a ULONG of 4 bytes.
-GetWriteWatch = declare(
+GetWriteWatch = Foreign(
     "kernel32.dll", "GetWriteWatch", c_uint32, c_uint32, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p
 )
-QueryDosDeviceW = declare("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
+QueryDosDeviceW = Foreign("kernel32.dll", "QueryDosDeviceW", c_uint32, c_wchar_p, c_void_p, c_uint32)
 
-CreateJobObjectW = declare("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
-SetInformationJobObject = declare(
+CreateJobObjectW = Foreign("kernel32.dll", "CreateJobObjectW", c_void_p, c_void_p, c_wchar_p)
+SetInformationJobObject = Foreign(
     "kernel32.dll", "SetInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32
 )
-CreateIoCompletionPort = declare(
+CreateIoCompletionPort = Foreign(
     "kernel32.dll", "CreateIoCompletionPort", c_void_p, c_void_p, c_void_p, c_size_t, c_uint32
 )
 #: For a job's message it returns the number of the message, the key of the port, and the pid. Its timeout is 0 here.
-GetQueuedCompletionStatus = declare(
+GetQueuedCompletionStatus = Foreign(
     "kernel32.dll", "GetQueuedCompletionStatus", c_int32, *[c_void_p] * 4, c_uint32, short=True
 )
 
-IsProcessInJob = declare("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
-QueryInformationJobObject = declare(
+IsProcessInJob = Foreign("kernel32.dll", "IsProcessInJob", c_int32, c_void_p, c_void_p, c_void_p)
+QueryInformationJobObject = Foreign(
     "kernel32.dll", "QueryInformationJobObject", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p
 )
 
-CreateProcessW = declare(
+CreateProcessW = Foreign(
     "kernel32.dll", "CreateProcessW", c_int32, c_wchar_p, *[c_void_p] * 3, c_int32, c_uint32, *[c_void_p] * 4
 )
-InitializeProcThreadAttributeList = declare(
+InitializeProcThreadAttributeList = Foreign(
     "kernel32.dll", "InitializeProcThreadAttributeList", c_int32, c_void_p, c_uint32, c_uint32, c_void_p
 )
-UpdateProcThreadAttribute = declare(
+UpdateProcThreadAttribute = Foreign(
     "kernel32.dll", "UpdateProcThreadAttribute", c_int32, c_void_p, c_uint32, *[c_size_t, c_void_p] * 2, c_void_p
 )
 
 # -- advapi32.dll -------------------------------------------------------------------------------------------------
-OpenProcessToken = declare("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
+OpenProcessToken = Foreign("advapi32.dll", "OpenProcessToken", c_int32, c_void_p, c_uint32, c_void_p)
 #: TokenUser = 1 is a TOKEN_USER, whose first member points to the SID that follows it.
-GetTokenInformation = declare(
+GetTokenInformation = Foreign(
     "advapi32.dll", "GetTokenInformation", c_int32, c_void_p, c_uint32, c_void_p, c_uint32, c_void_p
 )
-LookupPrivilegeValueW = declare("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
-AdjustTokenPrivileges = declare(
+LookupPrivilegeValueW = Foreign("advapi32.dll", "LookupPrivilegeValueW", c_int32, c_wchar_p, c_wchar_p, c_void_p)
+AdjustTokenPrivileges = Foreign(
     "advapi32.dll", "AdjustTokenPrivileges", c_int32, c_void_p, c_int32, c_void_p, c_uint32, c_void_p, c_void_p
 )
-PrivilegeCheck = declare("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
+PrivilegeCheck = Foreign("advapi32.dll", "PrivilegeCheck", c_int32, c_void_p, c_void_p, c_void_p)
 
 
 def GetLastError() -> int:  # noqa: N802 - the system's own name

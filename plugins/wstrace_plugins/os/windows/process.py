@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wstrace.errors import Unavailable
-from wstrace_plugins.os.foreign import WindowsApi, declare
+from wstrace_plugins.os.foreign import Foreign, WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import (
     OSVERSIONINFOW,
@@ -197,7 +197,7 @@ def times(api: WindowsApi, handle: int) -> tuple[int, int, int, int]:
     return created, ended, kernel, user
 
 
-_wine_get_version = declare("ntdll.dll", "wine_get_version", ctypes.c_char_p)
+_wine_get_version = Foreign("ntdll.dll", "wine_get_version", ctypes.c_char_p)
 
 
 def wine_version() -> str:

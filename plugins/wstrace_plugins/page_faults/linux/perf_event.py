@@ -117,11 +117,11 @@ _PARANOID_KERNEL, _PARANOID_ALL, _PARANOID_CPU = 2, 3, 1
 _ENOUGH = 1 << 38 | 1 << 21  # CAP_PERFMON, CAP_SYS_ADMIN: with either of them perf_event_paranoid does not matter
 _PROT_READ, _PROT_READ_WRITE, _MAP_SHARED = 1, 3, 1
 
-_mmap = foreign.declare(
+_mmap = foreign.Foreign(
     None, "mmap", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32,
     ctypes.c_int64,
 )  # fmt: skip
-_munmap = foreign.declare(None, "munmap", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+_munmap = foreign.Foreign(None, "munmap", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def attr(kind: int, config: int, *bits: str, **fields: int) -> NDArray[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 from wstrace.batch import Dictionary
 from wstrace.errors import TargetExited, Unavailable, UsageError
 from wstrace.schema import NOT_RESIDENT, PAGE_FILE
-from wstrace_plugins.os.foreign import declare
+from wstrace_plugins.os.foreign import Foreign
 from wstrace_plugins.os.intervals import union
 from wstrace_plugins.os.linux import libc
 from wstrace_plugins.os.linux.named_file import open_named
@@ -28,7 +28,7 @@ from wstrace_plugins.working_set.linux.space import Space
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
 _CHUNK = 1 << 30  # bytes of a file that one call is about; it takes 8 ms
 
-_mincore = declare(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_mincore = Foreign(None, "mincore", ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def file_heat(path: str, pids: Iterable[int], *, chosen: bool) -> FileHeat:
