@@ -260,7 +260,8 @@ class History:
         taken = self.copies.taken
         self.faults.brings[taken[self.faults.forked[taken]]] = False
         # where the first fault behind a fork copied nothing, nothing was there: it may only have read
-        self.faults.twice[np.setdiff1d(self.faults.explained, np.append(self.copies.faults, taken))] = True
+        explained = self.faults.explained
+        self.faults.twice[explained[~np.isin(explained, np.append(self.copies.faults, taken))]] = True
         self.faults.twice[self._shared_elsewhere()] = True
         self._perhaps_there = np.zeros(len(self.faults), np.bool_)
         if mapped is not None:
