@@ -55,15 +55,17 @@ def test_a_command_that_is_nowhere(folder):
         resolve(["nothing"])
 
 
-@pytest.mark.parametrize(("name", "hint"), [("tool.bat", "cmd /c"), ("tool.cmd", "cmd /c"), ("tool.py", "python ")])
-def test_a_file_that_is_no_program(folder, name, hint):
-    program(folder / "bin" / name)
-    with pytest.raises(CannotExecute) as refused:
-        resolve([name, "x"])
-    assert hint in refused.value.remedy
-    notes = program(folder / "notes.txt")
-    with pytest.raises(CannotExecute, match="no program but a file for one"):
-        resolve([str(notes)])
+@pytest.mark.parametrize("elevated", [False, True])
+@pytest.mark.parametrize(("place", "name", "hint"), [
+    ("bin", "tool.bat", "cmd /c"), (".", "tool.cmd", "cmd /c"), ("bin", "tool.py", "python "), (".", "tool", "python "),
+])  # fmt: skip
+def test_a_file_that_is_no_program(folder, monkeypatch, place, name, hint, elevated):
+    monkeypatch.chdir(folder)
+    path = program(folder / place / name)
+    for given in (name, str(path)):
+        with pytest.raises(CannotExecute) as refused:
+            resolve([given, "x"], elevated=elevated)
+        assert hint in refused.value.remedy
 
 
 PIP = importlib.util.find_spec("pip")  # Debian takes the stubs out

@@ -37,15 +37,9 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
     """
     if cut := [word for word in command if "\0" in word]:
         raise CannotExecute(f"{cut[0]!r} has a NUL character, which no command line can hold")
-    path = next(_candidates(command[0], elevated=elevated), None)
+    found = next(_candidates(command[0], elevated=elevated), None)
+    path = found or next(_candidates(os.path.join(os.curdir, command[0]), elevated=False), None)
     if path is None:
-        here = next(_candidates(os.path.join(os.curdir, command[0]), elevated=False), None)
-        if here is not None and not os.path.dirname(command[0]):
-            raise CommandNotFound(
-                f"there is no command {command[0]!r} in PATH, and that of the current folder is not started by its name"
-                + (" in an elevated terminal" if elevated else f" ({_NOT_HERE_VARIABLE} is set)"),
-                f"write {here} if it is meant",
-            )
         raise CommandNotFound(f"there is no command {command[0]!r}", "give its path, or look at PATHEXT and PATH")
     suffix = Path(path).suffix.lower()
     if suffix in (".bat", ".cmd"):
@@ -54,6 +48,12 @@ def resolve(command: Sequence[str], *, elevated: bool = False) -> Program:
         raise CannotExecute(
             f"{command[0]!r} is {path}, which is no program but a file for one",
             f"write the program first: wstrace run -- python {command[0]} ...",
+        )
+    if found is None:
+        raise CommandNotFound(
+            f"there is no command {command[0]!r} in PATH, and that of the current folder is not started by its name"
+            + (" in an elevated terminal" if elevated else f" ({_NOT_HERE_VARIABLE} is set)"),
+            f"write {path} if it is meant",
         )
     arguments = list(command)
     if words := launchers.script_of(path):
