@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from wstrace.errors import UsageError
 from wstrace.interfaces import Exporter
 from wstrace.schema import PAGE_FAULT
 from wstrace.session import Session
@@ -95,6 +96,12 @@ def test_report_json_and_lines(trace_file):
     lines = run(str(trace_file), "--format", "lines", "--hard").output.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("000000000000 000000001000 [")
+
+
+@pytest.mark.parametrize("words", ["lines --top 3", "jsonl --by file", "lines --at exit", "folded --pid 7"])
+def test_a_format_of_every_fault_refuses_what_belongs_to_a_table(trace_file, words):
+    with pytest.raises(UsageError, match="has every fault, and no table"):
+        run(str(trace_file), "--format", *words.split())
 
 
 class Slow(RecordingExporter):

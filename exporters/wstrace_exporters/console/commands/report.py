@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from wstrace.cli.common import Duration, print_json, time_window
 from wstrace.errors import UsageError
@@ -52,8 +53,12 @@ def report(ctx: click.Context, /, target: tuple[str, ...], *, by: str, html: str
     wstrace report out.wst --format folded | flamegraph.pl > faults.svg
     """
     format_, step = options.pop("format_"), options["step"]
-    if html is not None and (not html or by or options["sort"] or options["as_json"] or _chosen(options)):
+    top = ctx.get_parameter_source("top") is ParameterSource.COMMANDLINE
+    table = by or options["sort"] or options["as_json"] or top
+    if html is not None and (not html or table or _chosen(options)):
         raise UsageError("--html FILE has all of a trace, and no table by a choice", "leave the other options out")
+    if format_ != "summary" and (table or step or options["at"] or (format_ == "folded" and _chosen(options))):
+        raise UsageError(f"--format {format_} has every fault, and no table by a choice", "leave the other options out")
     if step:
         # So rarely that a snapshot, which holds the lock of the target's mappings, takes 1 % of the time at most.
         options["sources"] = (f"working_set:interval={step},max_cpu=0.01", *options["sources"])
