@@ -14,7 +14,7 @@ from wstrace_plugins.symbols.image import SECTION, SEGMENT, SYMBOL, Image
 GUID = bytes(range(16))
 BUILD = GUID.hex() + "1"
 CODE = 0x180001000
-IGNORE_CVREC, EXPORTS = 0x80, 4
+IGNORE_CVREC, EXACT_SYMBOLS, EXPORTS = 0x80, 0x400, 4
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def stand_ins(monkeypatch):
     def stand_in(*, kind=3, guid=GUID, pdb_unmatched=0, dbg_unmatched=0):
         def described(image, base, info):
             # the record in the image names its PDB: without it (IGNORE_CVREC) there are the exports alone
-            fields = (EXPORTS if options[-1] & IGNORE_CVREC else kind, guid, pdb_unmatched, dbg_unmatched)
+            # and without EXACT_SYMBOLS one of another build, which is beside the image, comes first
+            other = pdb_unmatched or not options[-1] & EXACT_SYMBOLS
+            fields = (EXPORTS if options[-1] & IGNORE_CVREC else kind, guid, other, dbg_unmatched)
             for at, form, value in zip((32, 3204, 3224, 3228), ("<I", "16s", "<I", "<I"), fields, strict=True):
                 ctypes.memmove(info + at, struct.pack(form, value), struct.calcsize(form))
             return 1
