@@ -101,9 +101,12 @@ def test_a_target_is_suspended_until_it_is_resumed():
     assert target.wait(0) == 5
 
 
-def test_a_target_that_never_ran_is_ended_on_close():
+@pytest.mark.parametrize("job", ["yes", "no"])
+def test_a_target_that_never_ran_is_ended_on_close(monkeypatch, job):
+    monkeypatch.setenv("WSTRACE_JOB", job)
     target = platform().launch([sys.executable, "-c", "pass"])
     pid = target.pid
+    assert (target.job is None) is (job == "no")
     target.close()
     with pytest.raises(TargetExited):
         platform().attach(pid)
