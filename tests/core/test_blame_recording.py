@@ -9,6 +9,7 @@ from wstrace.analysis.report import Report
 from wstrace.analysis.report import report as report_of
 from wstrace.firing import ENDED, KILLED, REACHED, Firing, Recording
 from wstrace.schema import (
+    FAULT_MAJOR,
     FAULT_WRITE,
     KIND_FILE,
     KIND_SHIFT,
@@ -201,15 +202,38 @@ def test_where_a_process_was_not_seen_several_have_at_least_so_much():
     assert script.trace().report(at="peak").answer.startswith("at least 16.0 KiB at the peak in 2 processes, shared")
 
 
-def attached_to_two(*, born: bool = False) -> str:
-    """Line 1 of two processes that were read 2 s after one another, again and again: 1 page each, then 7 has 3."""
+def test_at_the_peak_of_many_processes_those_count_that_came_after_its_snapshot():
+    script = Script()
+    for pid in (7, 8):
+        script.fault(10 + pid, ANON + pid * PAGE, SAVE, pid=pid)
+        script.snapshot(100 + pid, (ANON, 2, PAGE_EXCLUSIVE), pid=pid)
+    trace = script.trace()
+    for most, lacking in ((3, 0), (900, 898)):
+        trace.info.extra["peak_snapshot"] = {"time_ns": 100, "bytes": 4 * PAGE, "largest": 4 * PAGE, "processes": most}
+        shown = trace.report(at="peak")
+        assert shown.answer.startswith("at least 16.0 KiB") == bool(lacking)
+        assert ("898 processes without a snapshot" in shown.completeness) == bool(lacking)
+    assert not trace.report(at="exit").answer.startswith("at least")
+
+
+def test_a_fifth_of_a_page_is_whole_bytes_and_no_growth_has_no_sign():
+    script = Script()
+    script.fault(10, FILE, SAVE, flags=FAULT_MAJOR)
+    for pid in range(7, 12):
+        script.snapshot(100 + pid, (FILE, 1, PAGE_FILE | PAGE_SHARED), pid=pid)
+    assert report_of(script.trace(), chosen=Filter(hard=True)).answer.startswith("819 B at the peak ")
+    assert attached_to_two(pages=1).startswith("0 B in ")
+
+
+def attached_to_two(*, born: bool = False, pages: int = 3) -> str:
+    """Line 1 of two processes that were read 2 s after one another, again and again: 1 page each, then 7 has more."""
     script, second = Script(), 1_000_000_000
     if born:
         script.batches.append(script.process(second, 8, PROCESS_FORK, "worker"))
     for page in range(3):
         script.fault(6 * second + page, ANON + page * PAGE, SAVE)
-    for number, (pid, pages) in enumerate([(7, 1), (8, 1), (7, 3), (8, 1)], 1):
-        script.snapshot(2 * second * number, (ANON, pages, PAGE_EXCLUSIVE), pid=pid, number=number)
+    for number, (pid, n) in enumerate([(7, 1), (8, 1), (7, pages), (8, 1)], 1):
+        script.snapshot(2 * second * number, (ANON, n, PAGE_EXCLUSIVE), pid=pid, number=number)
     trace = script.trace()
     trace.info.targets = (7,)
     return trace.report().answer

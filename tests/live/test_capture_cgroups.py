@@ -218,6 +218,27 @@ def test_it_ends_with_its_cgroup_and_says_so(cgroup, touching):
     assert len(session.faults) >= 300
 
 
+def test_line_1_of_the_command_is_the_growth_of_its_processes_in_bytes(cgroup):
+    """GIVEN a process that takes 20 MiB and a new one that takes 10 WHEN their cgroup is traced THEN +30 MiB."""
+    takes = "input(); kept = b'x' * ({} << 20); print(flush=True); input()"
+    command = [sys.executable, "-m", "wstrace", "attach", "--cgroup", cgroup.path, "--duration", "6s"]
+    pipes, mib = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}, (20, 10)
+    joining = [[*cgroup.joining(), sys.executable, "-S", "-c", takes.format(n)] for n in mib]
+    with subprocess.Popen(joining[0], **pipes) as there, subprocess.Popen(command, **pipes, stderr=-2) as tracer:
+        time.sleep(3)
+        with subprocess.Popen(joining[1], **pipes) as late:
+            for one in (there, late):
+                one.stdin.write("\n")
+                one.stdin.flush()
+                one.stdout.readline()
+            shown = tracer.stdout.read()
+            late.communicate("\n")
+        there.communicate("\n")
+    found = re.match(r"\+(\d+\.\d) MiB in .* in 2 processes, .*: (\d+\.\d) ", shown)
+    assert found, shown
+    assert 30 <= float(found[1]) < 40
+
+
 def test_a_cgroup_that_comes_back_is_traced_again(cgroup, touching):
     """As a service that is restarted: another id, the same path."""
     one = cgroup.make("one")

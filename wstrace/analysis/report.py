@@ -140,7 +140,7 @@ def report(
             at = recording.moment_of(fired)
             moments.append((at, fired.pids))
     first = len(moments)
-    attached = bool(trace.info.targets) and trace.info.exit_code is None
+    attached = bool(trace.info.targets or trace.info.extra.get("cgroups")) and trace.info.exit_code is None
     moments.append((at or ("exit" if attached else "peak"), chosen.pids))
     if attached and not at:
         moments.append(("start", chosen.pids))
@@ -197,7 +197,7 @@ def _answer(
     whole = total.get(lead, 0)
     # growth and shrinking may cancel each other out
     largest = max(abs(whole), lines[0][lead] if lines else 0)
-    unit, divisor = unit_of(largest) if lead not in COUNTS else ("", 1.0)
+    unit, divisor = unit_of(largest) if lead not in COUNTS and largest >= 1024 else ("", 1.0)
 
     def amount(n: float) -> str:
         return f"{n / divisor:,.1f}" if unit else written(lead, n)
@@ -205,7 +205,7 @@ def _answer(
     head = f"{amount(whole)} {unit}".rstrip()
     if lead == "grown":
         seconds = (trace.info.ended_ns - trace.info.started_ns) / 1e9
-        head = f"{'+' if whole >= 0 else ''}{head}" + (f" in {seconds:,.1f} s" if seconds > 0 else "")
+        head = f"{'+' if whole > 0 else ''}{head}" + (f" in {seconds:,.1f} s" if seconds > 0 else "")
     elif lead == "resident" and of is not None:
         peak = of.inputs.of_peak if of.inputs.moment != "exit" and not chosen else None
         most = len(of.run) * of.page_size if chosen else peak
@@ -215,7 +215,7 @@ def _answer(
                 if unit_of(most)[0] == unit
                 else f"{size(whole)} of {size(most)}"
             )
-        elif of.processes > 1 and (len(of.inputs.unseen) or of.rss < 0.995 * (peak or 0)):
+        elif of.processes > 1 and (_unseen(of) or of.rss < 0.995 * (peak or 0)):
             head = f"at least {head}"
         head += f" {printable(moment_words(of.inputs.moment), NAME_LIMIT)}"
     elif lead == "faults":
@@ -268,6 +268,15 @@ def _peak(trace: Recorded) -> str:
     return f"peak {'at least ' * usage.peak_sampled}{size(usage.peak_resident_bytes)} resident; "
 
 
+def _unseen(of: Composition) -> int:
+    """How many processes have no snapshot at the moment; at the peak, which would be later where there were many more
+    processes than it was of: snapshots of hundreds are too dear to be taken as often."""
+    look = of.info.extra.get("peak_snapshot")
+    most = look.get("processes") if isinstance(look, dict) and of.inputs.of_peak else None
+    crowd = most - of.processes if isinstance(most, int) and most > 2 * of.processes else 0
+    return max(len(of.inputs.unseen), crowd)
+
+
 def _nothing(chosen: Filter, total: dict[str, int]) -> list[str]:
     """Why a filter has left nothing; [] = it has left something, or nothing more is known of it."""
     hint = "" if any(total.values()) else chosen.nearest_file
@@ -301,8 +310,7 @@ def completeness(trace: Recorded, past: Past, of: Composition | None, sums: dict
     if of is not None:
         if past.assumed:
             words.append(f"not recorded: what was {', '.join(past.assumed)}")
-        unseen = len(of.inputs.unseen)
-        if unseen:
+        if unseen := _unseen(of):
             words.append(f"{number(unseen)} process{'es' * (unseen > 1)} without a snapshot")
         if swapped := of.inputs.swapped:
             words.append(f"{size(swapped * of.page_size)} swapped out")

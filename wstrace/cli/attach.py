@@ -61,10 +61,11 @@ def attach(
         )
     platform = recording.plugins.platform
     with ExitStack() as opened:
+        asked = everything or recording.options.sources or recording.options.over_time
+        if (recording.kept or recording.answers) and not asked:
+            recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
         if chosen:
             return recording.record((), groups=[opened.enter_context(closing(platform.group(*one))) for one in chosen])
-        if (recording.kept or recording.answers) and not (recording.options.sources or recording.options.over_time):
-            recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
         found = []
         for pid in wanted:
             try:

@@ -78,7 +78,7 @@ class PeakSnapshotSource(SnapshotSource):
         self._due = self._next = self._grew = 0.0
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
-        self._seen = 0  # the largest size that was read
+        self._seen = self._processes = 0  # the largest size that was read, and the most processes
         self._largest: list[WorkingSet] = []
         self._bytes = 0  # in it, each page once
         self._emitted = False
@@ -113,6 +113,7 @@ class PeakSnapshotSource(SnapshotSource):
                 "time_ns": self._largest[0].time_ns,
                 "bytes": resident,
                 "largest": resident + max(self._seen - self._bytes, 0),
+                "processes": self._processes,
             }
             if not self._emitted:
                 yield from self._batches()
@@ -125,6 +126,7 @@ class PeakSnapshotSource(SnapshotSource):
         spent = time.thread_time()
         before, sizes = self._before, self._sizes(traced(self._context, self._backend))
         self._before, self._seen = sizes, max(self._seen, sizes.least)
+        self._processes = max(self._processes, len(sizes.faults))
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
         if sizes.most > before.most:
             self._grew = now
