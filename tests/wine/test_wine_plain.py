@@ -21,11 +21,3 @@ def test_run_refuses_rather_than_write_an_empty_trace(command, tmp_path):
     assert code == 122
     assert "stub" in said
     assert not (tmp_path / "x.wst").exists()
-
-
-def test_an_elevated_tracer_reads_no_configuration_of_the_working_directory(tmp_path, command, monkeypatch):
-    (tmp_path / "pyproject.toml").write_text("[tool.wstrace]\nno_such_key = 1\n")
-    monkeypatch.chdir(tmp_path)
-    code, _, said = command("run", "--", sys.executable, "-c", "pass")
-    assert "no_such_key" not in said
-    assert code == 122  # the stub

@@ -109,7 +109,7 @@ def test_a_target_that_never_ran_is_ended_on_close(monkeypatch, job):
     assert (target.job is None) is (job == "no")
     target.close()
     with pytest.raises(TargetExited):
-        platform().attach(pid)
+        platform().attach(pid).signal(15)  # what is left suspended would hold our pipes
 
 
 def test_attach_names_the_process_and_sees_it_end(target):
