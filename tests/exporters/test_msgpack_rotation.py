@@ -1,6 +1,7 @@
 """Parts: when a new one begins, and that each stands alone."""
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import MAPPING, PAGE_FAULT
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.read.trace import open_trace
-from wstrace_exporters.msgpack.write.writer import Rows
+from wstrace_exporters.msgpack.write.writer import HELD_MAPPINGS, Rows
 
 
 def test_rotation_by_size_gives_parts_that_stand_alone(tmp_path):
@@ -118,3 +119,16 @@ def test_past_the_limit_mappings_are_forgotten_that_records_named_least_recently
     assert found["id"][:3].tolist() == [1, 2, 3]
     assert 200_000 <= len(found["id"]) <= 500_000
     assert found["id"][-1] == 1_000_000
+
+
+@pytest.mark.parametrize(("batches", "n"), [(10_000, 1), (150, 4_000)])
+def test_held_mappings_take_a_bounded_memory_however_they_come(batches, n):
+    strings, rows = Context().strings, Rows(MAPPING, "map", HELD_MAPPINGS, forget=True)
+    rest = dict.fromkeys(("time_ns", "pid", "start", "end", "offset", "file", "dev", "ino", "flags"), np.zeros(n))
+    tracemalloc.start()
+    try:
+        for first in range(1, batches * n, n):
+            rows.add(batch_of(MAPPING, strings, id=np.arange(first, first + n), **rest))
+        assert tracemalloc.get_traced_memory()[1] < (10 if n == 1 else 40) << 20
+    finally:
+        tracemalloc.stop()

@@ -38,8 +38,8 @@ from wstrace_exporters.msgpack.write.parts import Parts
 
 Columns = dict[str, NDArray[Any]]
 
-#: New rows that wait to be sorted in among the others.
-_UNSORTED = 65_536
+#: New rows that wait to be sorted in among the others, and batches of them, at 3 kB each besides their rows.
+_UNSORTED, _UNSORTED_BATCHES = 16_384, 1024
 _FOR_EVER = np.iinfo(np.int64).max
 #: Of a row: by which call of lacking() it was named last, and whether the present part lacks it.
 _NAMED, _ABSENT = "*named", "*absent"
@@ -102,7 +102,7 @@ class Rows:
             n = len(batch)
             self._new.append({**columns, _NAMED: np.full(n, self._calls), _ABSENT: np.zeros(n, np.bool_)})
             self._n_new += n
-            if self._n_new > max(_UNSORTED, len(self._ids) // 4):
+            if self._n_new > max(_UNSORTED, len(self._ids) // 4) or len(self._new) > _UNSORTED_BATCHES:
                 self._sort()
         return True
 
@@ -176,8 +176,9 @@ def concatenate(rows: list[Columns]) -> Columns:
 
 #: A session's rows of a table may fill this fraction of a reader's limit, so that a part that repeats them has room.
 _HELD_SHARE = 0.5
-#: Mappings that are held to be repeated: 35 MB. Past it those are forgotten that records named least recently.
-HELD_MAPPINGS = 1 << 19
+#: Mappings that are held to be repeated: 13 MB, and thrice that while they are sorted. Past it those are forgotten that
+#: records named least recently.
+HELD_MAPPINGS = 1 << 17
 
 
 #: About the most characters of names in one STRINGS frame, so that its body stays below a megabyte in any encoding.
