@@ -117,10 +117,11 @@ class Space:
                 if self._live is self._base:
                     self._live = self._base.copy()
                 self._live.put(*change[1:3], mapping and (mapping, time if since is None else since))
+            self._arrays = ()
         else:
             insort(self.log, change, key=_time)
             self._stale |= time >= self._listed_ns
-        self._arrays = self._logged = ()
+            self._arrays = self._logged = ()
 
     def known(self, time: int, start: int, end: int, rest: tuple[int, ...]) -> tuple[MappingRow, int] | None:
         """What lies there with this very mapping (offset, file, dev, ino, flags), and since when; None = another."""
@@ -191,7 +192,7 @@ class Space:
         if len(self.log) > self.MOST:
             horizon = max(horizon, self.log[-self.MOST][0])
         past = bisect_left(self.log, horizon, key=_time)
-        self._base = self._laid(past)
+        self._base, self._logged = self._laid(past), ()
         del self.log[:past]
         del self.images[: self._image(horizon)]
         self.full = max(2 * len(self.log), self.LEAST)
@@ -217,7 +218,10 @@ class Space:
         if len(again):
             if not self._logged:
                 base = [(since, start, end, mapping) for start, end, (mapping, since) in self._base.rows()]
-                self._logged = _columns([*sorted(base, key=_time), *self.log])
+                self._logged = _columns(sorted(base, key=_time))
+            if new := self.log[len(self._logged[0]) - len(self._base) :]:
+                both = zip(self._logged, _columns(new), strict=True)
+                self._logged = tuple(np.concatenate(columns, axis=-1) for columns in both)
             found[:, again] = _earlier(self._logged, self.images, addresses[again], times[again])
         return found
 
