@@ -269,10 +269,12 @@ def _peak(trace: Recorded) -> str:
 
 
 def _unseen(of: Composition) -> int:
-    """How many processes have no snapshot at the moment; at the peak, which would be later where there were many more
-    processes than it was of: snapshots of hundreds are too dear to be taken as often."""
-    look = of.info.extra.get("peak_snapshot")
-    most = look.get("processes") if isinstance(look, dict) and of.inputs.of_peak else None
+    """How many processes have no snapshot at the moment.
+
+    The peak of many processes may have come after the last snapshot: snapshots of hundreds cannot be taken often.
+    """
+    snapshot = of.info.extra.get("peak_snapshot")
+    most = snapshot.get("processes") if isinstance(snapshot, dict) and of.inputs.of_peak else None
     crowd = most - of.processes if isinstance(most, int) and most > 2 * of.processes else 0
     return max(len(of.inputs.unseen), crowd)
 

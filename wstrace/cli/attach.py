@@ -61,8 +61,8 @@ def attach(
         )
     platform = recording.plugins.platform
     with ExitStack() as opened:
-        asked = everything or recording.options.sources or recording.options.over_time
-        if (recording.kept or recording.answers) and not asked:
+        other = everything or recording.options.sources or recording.options.over_time
+        if (recording.kept or recording.answers) and not other:
             recording.options = recording.options._replace(sources=("working_set",))  # at the start and at the end
         if chosen:
             return recording.record((), groups=[opened.enter_context(closing(platform.group(*one))) for one in chosen])

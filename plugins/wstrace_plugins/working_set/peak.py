@@ -78,7 +78,7 @@ class PeakSnapshotSource(SnapshotSource):
         self._due = self._next = self._grew = 0.0
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
-        self._seen = self._processes = 0  # the largest size that was read, and the most processes
+        self._seen = self._processes = 0  # the largest size that was read, and of how many processes
         self._largest: list[WorkingSet] = []
         self._bytes = 0  # in it, each page once
         self._emitted = False
@@ -125,8 +125,9 @@ class PeakSnapshotSource(SnapshotSource):
             return
         spent = time.thread_time()
         before, sizes = self._before, self._sizes(traced(self._context, self._backend))
-        self._before, self._seen = sizes, max(self._seen, sizes.least)
-        self._processes = max(self._processes, len(sizes.faults))
+        self._before = sizes
+        if sizes.least > self._seen:
+            self._seen, self._processes = sizes.least, len(sizes.faults)
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
         if sizes.most > before.most:
             self._grew = now
