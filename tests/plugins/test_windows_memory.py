@@ -66,13 +66,6 @@ def test_a_letter_that_another_volume_was_given_names_that_one(monkeypatch):
     assert drive_path(windows, other + "\\x.dll") == "V:\\x.dll"
 
 
-def test_what_is_opened_is_never_relative_to_the_current_drive():
-    assert openable(VOLUME + "\\x.dll") == "\\\\?\\GLOBALROOT" + VOLUME + "\\x.dll"
-    assert openable("C:\\x.dll") == "C:\\x.dll"
-    long = "C:\\" + "d\\" * 150 + "x.dll"
-    assert openable(long) == "\\\\?\\" + long
-
-
 @pytest.mark.parametrize("path", [
     r"\Device\NamedPipe\x", r"\Device\Mailslot\x", r"\Device\ConDrv\x", r"\Device\Serial0", r"\Device\Harddisk0\DR0",
     r"\Device\WinDfs\server\share\x.dll", r"\Device\HarddiskVolume9", r"\Device\HarddiskVolume9x\..\x.dll",
@@ -86,15 +79,16 @@ def test_only_files_of_volumes_are_opened(path):
 
 @pytest.mark.parametrize("path", [
     r"C:\con", r"C:\dir\NUL.dll", r"C:\com1", r"C:\aux .x\a.dll", r"C:\dir\x.dll.", r"C:\dir \x.dll", r"C:\a/b.dll",
-    r"C:\a\..\b.dll", "C:\\lpt\u00b9.dll", r"C:\conout$", r"C:\prn:stream",
+    r"C:\a\..\b.dll", "C:\\lpt\u00b9.dll", r"C:\conout$", r"C:\prn:stream", "C:\\" + "d\\" * 150 + "x.dll",
 ])  # fmt: skip
-def test_a_name_that_win32_would_take_for_another_is_opened_as_it_is(path):
+def test_a_name_that_win32_would_refuse_or_take_for_another_is_opened_as_it_is(path):
     assert openable(path) == "\\\\?\\" + path
 
 
 @pytest.mark.parametrize("path", [r"C:\console\nullify.dll", r"C:\a b\.x\com10.dll", r"C:\x\c.on", r"C:\com\x.con"])
-def test_an_ordinary_name_is_opened_unchanged(path):
+def test_an_ordinary_name_is_opened_unchanged_and_one_of_a_volume_by_that(path):
     assert openable(path) == path
+    assert openable(VOLUME + path[2:]) == "\\\\?\\GLOBALROOT" + VOLUME + path[2:]
 
 
 def allocation(**options):
@@ -104,15 +98,13 @@ def allocation(**options):
     return Memory(windows, handle).allocation(0x10000)
 
 
-def test_a_compilers_heap_has_the_rights_of_its_committed_pages():
-    """V8, .NET and Java reserve with PAGE_NOACCESS and commit with all rights."""
-    found = allocation(reserved=winapi.PAGE_NOACCESS, protect=winapi.PAGE_EXECUTE_READWRITE)
-    assert found.flags & 7 == MAP_READ | MAP_WRITE | MAP_EXECUTE
-
-
-def test_memory_that_was_hardened_later_has_its_present_rights():
-    found = allocation(reserved=winapi.PAGE_READWRITE, protect=winapi.PAGE_READONLY)
-    assert found.flags & 7 == MAP_READ
+@pytest.mark.parametrize(("reserved", "protect", "rights"), [
+    # V8, .NET and Java reserve without any rights, and commit with all
+    (winapi.PAGE_NOACCESS, winapi.PAGE_EXECUTE_READWRITE, MAP_READ | MAP_WRITE | MAP_EXECUTE),
+    (winapi.PAGE_READWRITE, winapi.PAGE_READONLY, MAP_READ),  # hardened later
+])  # fmt: skip
+def test_memory_has_the_present_rights_of_its_committed_pages(reserved, protect, rights):
+    assert allocation(reserved=reserved, protect=protect).flags & 7 == rights
 
 
 def test_only_an_image_has_a_known_offset():
