@@ -61,7 +61,7 @@ def test_a_drain_of_many_processes_keeps_the_gil_and_loses_none(capsys):
         while jobs:
             jobs.pop().close()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        assert drains(drainer)[0] < 3 * drains(drainer, exits=False)[0], "one call asks whether any has ended"
+        assert drains(drainer)[0] < 10 * drains(drainer, exits=False)[0], "one call asks whether any has ended"
         alone = drains(drainer)[1]
         computing.start()
         beside = drains(drainer)[1]
