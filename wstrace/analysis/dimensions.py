@@ -13,7 +13,7 @@ import numpy as np
 from wstrace.analysis.arrival import REASONS
 from wstrace.analysis.frames import native_frame, native_frames
 from wstrace.analysis.own import package_of
-from wstrace.analysis.stack_views import OWN_CODE, StackBy, line_of_native, whole
+from wstrace.analysis.stack_views import OWN_CODE, StackBy, line_of_native, whole, without_name
 from wstrace.analysis.stack_views import Label as Label
 from wstrace.analysis.symbols import OFFSET
 from wstrace.analysis.tally import combinations, numbered
@@ -319,7 +319,7 @@ def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: 
         return Label(
             f"{module}!{without_arguments(function)}", f"{module}!{function}", function=function, package=package
         )
-    where = str(place) if isinstance(place, Place) and place.number else module
+    where = str(place) if isinstance(place, Place) and place.number else without_name(module)
     return Label(where, package=package)
 
 

@@ -55,17 +55,19 @@ class Origin(IntEnum):
 
     #: no source file is known
     NONE = 0
-    #: generated code, which has no file: a dataclass's `__init__`, a template
-    GENERATED = 1
-    LIBRARY = 2
+    #: a language's runtime, as libjvm.so: its functions say more than those of libc that they call
+    RUNTIME = 1
+    #: generated code, which has no file: a dataclass's `__init__`, a template, what a JIT compiler has made
+    GENERATED = 2
+    LIBRARY = 3
     #: a script that an installer writes to start a package: `bin/pytest`
-    ENTRY_SCRIPT = 3
-    PACKAGE = 4
+    ENTRY_SCRIPT = 4
+    PACKAGE = 5
     #: a program of the system's, as /usr/bin/redis-server: the innermost of its functions names what its libraries did
-    PROGRAM = 5
+    PROGRAM = 6
     #: code without a file that a user typed: `python -c`, a console, a notebook. It ranks below files of the program.
-    INTERACTIVE = 6
-    OWN = 7
+    INTERACTIVE = 7
+    OWN = 8
 
 
 class SourceFile(NamedTuple):
@@ -213,11 +215,15 @@ def is_own(path: str, rule: OwnRule, function: str = "") -> bool:
 
 
 def module_origin(path: str, rule: OwnRule) -> tuple[Origin, str]:
-    """The origin of a mapped file, and its package; NONE of a library, of a runtime, and of what has no path."""
+    """The origin of a mapped file, and its package; NONE of a library."""
+    if path == "[anon]":
+        return Origin.GENERATED, ""
     ((origin, package),) = rule.origins([SourceFile(path)])
     if origin == Origin.PACKAGE or rule.names(path):
         return origin, package
     name, system = base_name(path), re.match(_SYSTEM, path)
-    if not path.startswith("/") or re.match(_RUNTIME, name) or origin != Origin.OWN or (system and ".so" in name):
+    if re.match(_RUNTIME, name):
+        return Origin.RUNTIME, ""
+    if not path.startswith("/") or origin != Origin.OWN or (system and ".so" in name):
         return Origin.NONE, ""
     return Origin.PROGRAM if system else origin, ""

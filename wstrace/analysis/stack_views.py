@@ -71,10 +71,15 @@ class Label(NamedTuple):
         return self.whole or self.text
 
 
+def without_name(module: str) -> str:
+    """Code of which no function is known: of a stripped file an offset would be a row for each instruction."""
+    return "(compiled code)" if module == "[anon]" else module
+
+
 def line_of_native(frame: Frame) -> Label:
     """The own line of a program that is not Python."""
     if not (frame.own and frame.shown and frame.line):
-        label, whole = frame.module, frame.module  # of a stripped file an offset would be a row for each instruction
+        label = whole = without_name(frame.module)
         if frame.function:
             label, whole = f"{label}!{without_arguments(frame.function)}", frame.name
         return Label(label, whole, function=frame.function, package=frame.module)
@@ -169,8 +174,8 @@ class StackViews:
         found = []
         for *_, frame in named:
             text = frame.located + frame.doubt
-            if frame.kind == "native" and not frame.function:  # an offset would be a row for each instruction
-                found.append(Label(frame.module, package=frame.module))
+            if frame.kind == "native" and not frame.function:
+                found.append(Label(without_name(frame.module), package=frame.module))
             else:
                 found.append(_of_frame(frame, text)._replace(line=0, whole=text))
         return [found[at] for at in which.tolist()]
