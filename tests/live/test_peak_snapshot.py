@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kit.command_line import wstrace
 from kit.held_memory import holding
-from kit.recorded_run import record
+from kit.recorded_run import compiled, record
 
 from wstrace import Session, open_trace
 from wstrace.plugins import own_platform
@@ -142,6 +142,30 @@ def test_a_page_that_several_have_counts_once_and_copies_make_the_peak_though_no
     assert max(own * MIB, 0.95 * oracle) <= total["resident"] <= min((own + 40) * MIB, 1.2 * oracle)
     report = wstrace("report", path, "--by", "process").stdout.splitlines()[0]
     assert "in 4 processes, shared memory divided: " in report
+
+
+BROOD = """
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    memset(malloc(60 << 20), 1, 60 << 20);
+    for (int child = 0; child < 400; child++)
+        if (!fork()) { memset(malloc(1 << 18), 1, 1 << 18); sleep(4); _exit(0); }
+    while (wait(NULL) > 0) {}
+}
+"""
+
+
+@needs_root
+def test_of_four_hundred_processes_each_has_a_snapshot_or_is_counted_as_one_without(tmp_path):
+    """GIVEN more processes than can be read before they end WHEN line 1 is of some of them THEN it says `at least`."""
+    shown = wstrace("run", "--", compiled(tmp_path, BROOD)).stderr
+    processes = int(re.search(r" in (\d+) processes", shown)[1])
+    without = re.search(r"(\d+) processes without a snapshot", shown)
+    assert shown.startswith("at least ") == (without is not None), shown
+    assert 350 < processes + int(without[1] if without else 0) <= 401, shown
 
 
 # not `python3`, which may be a script that takes as long to find one as the trace lasts

@@ -78,7 +78,8 @@ class PeakSnapshotSource(SnapshotSource):
         self._due = self._next = self._grew = 0.0
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
-        self._seen = self._processes = 0  # the largest size that was read, and of how many processes
+        self._seen = 0  # the largest size that was read
+        self._fullest = self._before  # the reading of most processes' sizes together
         self._largest: list[WorkingSet] = []
         self._bytes = 0  # in it, each page once
         self._emitted = False
@@ -113,7 +114,7 @@ class PeakSnapshotSource(SnapshotSource):
                 "time_ns": self._largest[0].time_ns,
                 "bytes": resident,
                 "largest": resident + max(self._seen - self._bytes, 0),
-                "processes": self._processes,
+                "processes": len(self._fullest.faults),
             }
             if not self._emitted:
                 yield from self._batches()
@@ -125,9 +126,8 @@ class PeakSnapshotSource(SnapshotSource):
             return
         spent = time.thread_time()
         before, sizes = self._before, self._sizes(traced(self._context, self._backend))
-        self._before = sizes
-        if sizes.least > self._seen:
-            self._seen, self._processes = sizes.least, len(sizes.faults)
+        self._before, self._seen = sizes, max(self._seen, sizes.least)
+        self._fullest = max(self._fullest, sizes, key=lambda one: one.most)
         self._next = time.monotonic() + self._apart * (time.thread_time() - spent)
         if sizes.most > before.most:
             self._grew = now
