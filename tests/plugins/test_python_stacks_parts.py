@@ -23,7 +23,7 @@ from wstrace_plugins.os.linux.cpython.objects import LineTable
 from wstrace_plugins.page_faults.linux.python_stacks import kernel
 from wstrace_plugins.page_faults.linux.python_stacks.decoder import Decoder
 from wstrace_plugins.page_faults.linux.python_stacks.interpreters import Interpreters, python_in
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, NO_ROW, STACK_ROW, StackRows
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import LOST, MAGIC, NO_ROW, StackRows
 from wstrace_plugins.page_faults.linux.samples import RingSamples, merge
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -116,10 +116,10 @@ def test_doctor_promises_no_lines_of_a_python_that_is_not_known(monkeypatch):
 
 
 def row(kind: str, tid: int, value: int) -> list[int]:
-    ids = tid << 32 | 1
+    ids, mark = tid << 32 | 1, MAGIC << 32 | 20
     if kind == "sample":
         return [9 | 2 << 32 | 40 << 48, 0x1000, ids, 12345, value]
-    return [9 | 2 << 32 | 40 << 48, ids, 99, STACK_ROW, value] if kind == "stack" else [2 | 40 << 48, 7, value, ids, 5]
+    return [9 | 2 << 32 | 40 << 48, ids, 99, mark, value] if kind == "stack" else [2 | 40 << 48, 7, value, ids, 5]
 
 
 SCRIPT = [("sample", 5, 0, NO_ROW), ("stack", 5, 0xA0), ("sample", 5, 1, 0xA0), ("sample", 5, 2, 0xA0),

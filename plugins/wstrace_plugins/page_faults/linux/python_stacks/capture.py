@@ -88,7 +88,8 @@ class PythonStacks:
         try:
             if self.gate is None:
                 raise self._no
-            self._programs = Programs(self._cpus, self.gate, others=not self._wanted.required)
+            others, groups = not self._wanted.required, bool(self._context.groups)
+            self._programs = Programs(self._cpus, self.gate, others=others, groups=groups)
             for ring in self._rows:
                 self._programs.join(ring)
         except (Unavailable, OSError) as error:

@@ -147,16 +147,17 @@ class Programs:
     """The programs behind the gate, and the memory that they share with the tracer.
 
     cpus: the CPUs that are traced. gate: what hangs on the events, and leads to the programs from now on. others: of
-    processes that run no CPython alone, stacks are sampled. Raises OSError, Unavailable: the kernel refuses them.
+    processes that run no CPython alone, stacks are sampled. groups: those of groups are traced. Raises OSError,
+    Unavailable: the kernel refuses them.
     """
 
-    def __init__(self, cpus: Sequence[int], gate: Gate, *, others: bool = False) -> None:
+    def __init__(self, cpus: Sequence[int], gate: Gate, *, others: bool = False, groups: bool = False) -> None:
         kernel = this_kernel()
         self._outputs: list[int] = []
         self._loaded: list[bpf.Program] = []
         self._rings: list[bpf.RingBuffer] = []
         self._walkers: dict[tuple[Layout, tuple[int, int]], int] = {}
-        self.maps = Maps(max(cpus) + 1)
+        self.maps = Maps(max(cpus) + 1, groups=groups)
         try:
             self._loaded.append(bpf.Program(entry(self.maps, kernel, gate.memory.fd), b"entry"))
             self._rings.append(bpf.RingBuffer(self.maps.pending))

@@ -47,7 +47,6 @@ HOW_OF_STATUS = {
 #: sample the fourth u64 is the time, which would be in 199 years.
 MAGIC = 0x57535452
 RAW_BYTES = perf.SAMPLE.itemsize + 8 * len(perf.SAMPLE_FIELDS) - 28
-STACK_ROW = MAGIC << 32 | RAW_BYTES
 
 #: a record of the ring buffer begins with its kind, in the low byte of a u32
 RECORD_STACK, RECORD_CODE = 1, 2
@@ -126,7 +125,7 @@ class S:
 
 
 _HEADER, _ROW_IDS, _SAMPLE_IDS, _MARK, _HASH = 0, 1, 2, 3, 4
-_TID = np.uint64(32)
+_TID = np.uint64(32)  # the thread, or the magic number, is the upper half
 _TYPE = np.uint64(0xFFFFFFFF)
 
 
@@ -152,7 +151,7 @@ class StackRows:
         shape (m, 6). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
         """
         lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
-        stacks = (rows[:, _MARK] == STACK_ROW) & ~lost
+        stacks = (rows[:, _MARK] >> _TID == MAGIC) & ~lost
         marked = stacks | lost
         marks = np.flatnonzero(marked)
         # of each row: the mark before it, and its thread; entry 0 is the last one of the call before
@@ -204,14 +203,15 @@ class Maps:
     where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as reported, and of which
     exec. outputs: where rows go, by CPU and kind. pending: pid and exec of processes that the tracer is to look at.
     walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs. The maps that walkers
-    alone need are made when one is loaded: a command without a CPython does not pay their 6 ms.
+    alone need are made when one is loaded: a command without a CPython does not pay their 6 ms. groups: samples have
+    their cgroup, too. raw_bytes: of a row, which is as long as a sample.
     Raises OSError: the kernel refuses a map.
     """
 
-    def __init__(self, cpus: int, ring_bytes: int = RING_BYTES) -> None:
+    def __init__(self, cpus: int, *, groups: bool) -> None:
+        self.raw_bytes = RAW_BYTES + 8 * groups
         self.multiplier = int.from_bytes(os.urandom(8), "little") | 1
         self._all: list[bpf.Map] = []
-        self._ring_bytes = ring_bytes
         try:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
             self.reported = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"known")
@@ -247,7 +247,7 @@ class Maps:
     @functools.cached_property
     def records(self) -> bpf.Map:
         """The ring buffer of what walkers tell."""
-        return self._map(bpf.RING_BUFFER, 0, 0, self._ring_bytes, b"records")
+        return self._map(bpf.RING_BUFFER, 0, 0, RING_BYTES, b"records")
 
     def _map(self, kind: int, key: int, value: int, entries: int, name: bytes) -> bpf.Map:
         made = bpf.Map(kind, key, value, entries, name)

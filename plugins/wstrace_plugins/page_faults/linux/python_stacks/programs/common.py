@@ -33,7 +33,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.bpf import (
     Code,
     Register,
 )
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import MAGIC, RAW_BYTES, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import MAGIC, S
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, STACKS
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Walk(Assembler):
         self.store(R9, S.LAST + 8, 0)
         self.store(FP, ROW + 4, MAGIC, WORD)
         self.store(FP, ROW + 8, R3)
-        for more in range(16, RAW_BYTES, 8):  # as long as a sample
+        for more in range(16, self.maps.raw_bytes, 8):  # as long as a sample
             self.store(FP, ROW + more, 0)
         self.call(PROCESSOR)
         self.mov(R3, R0)
@@ -167,7 +167,7 @@ class Walk(Assembler):
         self.mov(R1, R6)
         self.map(R2, self.maps.outputs.fd)
         self.mov(R4, FP, ROW + 4)
-        self.mov(R5, RAW_BYTES)
+        self.mov(R5, self.maps.raw_bytes)
         self.call(PERF_OUTPUT)
         self.jump_if(R0, "!=", 0, "row lost")
         self.get(R1, S.IDS, WORD)
