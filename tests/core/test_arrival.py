@@ -112,6 +112,13 @@ def test_what_a_child_writes_of_memory_that_its_parent_has_moved_is_an_estimate(
     assert owned(history(moved), 2, [3])[3][1], "a copy while the parent has it there"
 
 
+def test_what_a_child_writes_that_nobody_else_has_any_more_is_perhaps_what_its_parent_only_read():
+    gone = [Event(0, 1, 3, 4), Event(LOSS_FORKED, 2, other=1), Event(LOSS_DISCARDED, 1, 0, 512), Event(0, 2, 3, 4)]
+    assert owned(history(gone), 2, [3]) == {3: (0, True)}, "the page of zeros, or the parent's own that it left"
+    assert owned(history(gone, huge={0, 3}), 2, [3, 9]) == {3: (0, True), 9: (0, True)}
+    assert owned(history([*gone, Event(0, 1, 3, 4)]), 1, [3]) == {3: (4, False)}
+
+
 def test_a_huge_page_behind_a_move_and_a_fork_is_no_copy():
     moved = [Event(0, 1, 3, 4), Event(LOSS_MOVED, 1, 0, 512, to=1024), Event(LOSS_FORKED, 2, other=1)]
     written = history([*moved, Event(0, 1, 1027, 1028)], huge={0, 3})

@@ -257,8 +257,10 @@ class History:
         held = [self._before(*before), *(self._seen(one) for one in seen), self._at_forks()]
         together = Held(*(np.concatenate(columns) for columns in zip(*held, strict=True)))
         self.copies: Copies = sharing(self.faults, self.losses, copyable[self.faults.order], together, ends)
-        taken = self.copies.taken
-        self.faults.brings[taken[self.faults.forked[taken]]] = False
+        taken = np.sort(self.copies.taken)
+        taken = taken[self.faults.forked[taken]]
+        self.faults.brings[taken] = False
+        self._perhaps_read(taken)
         # where the first fault behind a fork copied nothing, nothing was there: it may only have read
         explained = self.faults.explained
         self.faults.twice[explained[~np.isin(explained, np.append(self.copies.faults, taken))]] = True
@@ -300,6 +302,12 @@ class History:
         chosen = pages.take(rows[order])._replace(key=source[order], time=losses.time[life[order]])
         loader = owners(chosen, faults, losses, self._size, life[order] - 1)[0].fault
         return rows[order[loader >= 0]], loader[loader >= 0]
+
+    def _perhaps_read(self, taken: Numbers) -> None:
+        """Marks what these faults found as perhaps only read: then they brought it, where nobody else has it."""
+        faults = self.faults
+        owner = owners(pages_at(faults.key[taken], faults.time[taken]), faults, self.losses, self._size)[0].fault
+        faults.twice[owner[(owner >= 0) & (faults.place[owner] != faults.place[taken])]] = True
 
     def _shared_elsewhere(self) -> Numbers:
         """First faults since a fork on pages that some process has moved meanwhile: whether it has them still, so that
