@@ -20,6 +20,7 @@ from wstrace.schema import (
     LOSS_DISCARDED,
     LOSS_EXECUTED,
     LOSS_FORKED,
+    LOSS_PERHAPS,
     LOSS_SHARES,
     LOSS_UNMAPPED,
     MAPPING,
@@ -205,6 +206,21 @@ def forked(children: int, pages: int = 16) -> Script:
             pid = 8 + writer if writer < children else 7
             script.fault(1000 + 100 * writer + page, ANON + page * PAGE, SAVE, pid=pid)
     return script
+
+
+def test_bytes_of_shared_pages_that_are_estimated_sum_alike_in_all_views():
+    script = Script()
+    script.fault(10, ANON, APP)
+    script.fault(11, ANON + PAGE, SAVE)
+    for pid in (8, 9):
+        script.lose(100, LOSS_FORKED, pid=pid, other=7)
+    for pid in (7, 9):
+        script.lose(120, LOSS_PERHAPS, pid=pid)
+    for pid in (7, 8, 9):
+        script.snapshot(200, (ANON, 2, PAGE_SHARED), pid=pid)
+    totals = [script.trace().report(by=by, at="exit").total for by in VIEWS]
+    assert {total["resident"] for total in totals} == {2 * PAGE}
+    assert {total["estimated"] for total in totals} == {round(2 / 3 * 2 * PAGE)}, "each is in two of three processes"
 
 
 @pytest.mark.parametrize("children", [1, 4])

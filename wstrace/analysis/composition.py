@@ -270,12 +270,12 @@ class Composition:
         alike, of_run = combinations(runs["space"], kind, runs["file"], exclusive, runs["shares"])
         copied = np.zeros(len(owner), np.bool_)
         copied[self.loaded] = True
-        columns: list[NDArray[Any]] = [of_run[self.run], owner_cell, self.found.reason, self.found.estimated, copied]
+        columns: list[NDArray[Any]] = [self.found.estimated, of_run[self.run], owner_cell, self.found.reason, copied]
         of_pages = [one for one in cube.dimensions if one.code is not None and not one.owner]
         columns += [one.code(self._addresses(), cube.names) for one in of_pages if one.code is not None]
         columns = columns if keep.all() else [column[keep] for column in columns]
         first, which = combinations(*columns)
-        run, cell, reason, estimated, copies, *codes = (column[first] for column in columns)
+        estimated, run, cell, reason, copies, *codes = (column[first] for column in columns)
         del columns, owner_cell, copied  # of a million pages, 9 MB
         run = alike[run]
         pages = np.bincount(which, minlength=len(first)).astype(np.int64) * self.page_size
@@ -296,7 +296,8 @@ class Composition:
         resident = pages
         if not alone:
             share = np.bincount(which, self.part[keep], len(first)) * self.page_size
-            resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)  # in all views the same sum
+            # in all views the same sum, also of what is estimated, which comes last
+            resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:
