@@ -208,7 +208,7 @@ def forked(children: int, pages: int = 16) -> Script:
     return script
 
 
-def test_bytes_of_shared_pages_that_are_estimated_sum_alike_in_all_views():
+def test_bytes_of_shared_pages_sum_alike_in_all_views_also_those_that_are_estimated():
     script = Script()
     script.fault(10, ANON, APP)
     script.fault(11, ANON + PAGE, SAVE)
@@ -217,9 +217,9 @@ def test_bytes_of_shared_pages_that_are_estimated_sum_alike_in_all_views():
     for pid in (7, 9):
         script.lose(120, LOSS_PERHAPS, pid=pid)
     for pid in (7, 8, 9):
-        script.snapshot(200, (ANON, 2, PAGE_SHARED), pid=pid)
+        script.snapshot(200, (ANON, 2, PAGE_SHARED), pid=pid, shares=[3])
     totals = [script.trace().report(by=by, at="exit").total for by in VIEWS]
-    assert {total["resident"] for total in totals} == {2 * PAGE}
+    assert {(total["resident"], total["pss"]) for total in totals} == {(2 * PAGE, 2 * PAGE)}
     assert {total["estimated"] for total in totals} == {round(2 / 3 * 2 * PAGE)}, "each is in two of three processes"
 
 

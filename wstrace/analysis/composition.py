@@ -296,14 +296,13 @@ class Composition:
         resident = pages
         if not alone:
             share = np.bincount(which, self.part[keep], len(first)) * self.page_size
-            # in all views the same sum, also of what is estimated, which comes last
-            resident = np.diff(share.cumsum().round(), prepend=0).astype(np.int64)
+            resident = _whole(share)  # in all views the same sum, also of what is estimated, which comes last
         amounts = {"resident": resident, "private": private, "shared": pages - private, "brought": pages,
                    "copied": np.where(copies, pages, 0), "estimated": np.where(estimated, resident, 0)}  # fmt: skip
         if len(spaces) > 1:
             amounts["rss"] = pages
             if pss is not None:
-                amounts["pss"] = np.round(pss).astype(np.int64)
+                amounts["pss"] = _whole(pss)
         self._page_sums = {name: np.bincount(cells, one, len(cube)).astype(np.int64)
                            for name, one in amounts.items() if len(owner)}  # fmt: skip
 
@@ -314,6 +313,11 @@ class Composition:
         columns = {name: runs[name][run] for name in ("mapping", "file")}
         columns["va"] = runs["start"][run] + number.astype(np.uint64) * np.uint64(self.page_size)
         return Batch(schema.PAGE_FAULT, columns, strings=self.strings)
+
+
+def _whole(parts: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The parts of one sum as whole numbers, whose sum is that of the parts in whatever way it is parted."""
+    return np.diff(parts.cumsum().round(), prepend=0).astype(np.int64)
 
 
 def _holders(inputs: Inputs, exclusive: NDArray[np.bool_], owner: NDArray[np.intp]) -> NDArray[np.int64]:
