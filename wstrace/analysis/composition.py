@@ -315,7 +315,7 @@ class Composition:
         return Batch(schema.PAGE_FAULT, columns, strings=self.strings)
 
 
-def _whole(parts: NDArray[np.float64]) -> NDArray[np.int64]:
+def _whole(parts: NDArray[Any]) -> NDArray[np.int64]:
     """The parts of one sum as whole numbers, whose sum is that of the parts in whatever way it is parted."""
     return np.diff(parts.cumsum().round(), prepend=0).astype(np.int64)
 
