@@ -404,6 +404,16 @@ def test_a_fault_with_a_python_stack_is_its_lines():
     assert lines(script, 2) == {"load_frame app.py:31": (2, 0)}
 
 
+def test_the_program_s_own_code_is_one_package_with_a_sampled_stack_and_without():
+    script = Script()
+    script.fault(10, ANON, pc=CODE + 64, native=[(4, 0x90)])
+    script.fault(11, ANON + PAGE, pc=OWN_CODE + 64)
+    script.snapshot(100, (ANON, 2, PAGE_EXCLUSIVE))
+    shown = script.blame()
+    assert sizes(shown, "package") == {"(own code)": 2}
+    assert set(sizes(shown, "owner")) == set(sizes(shown, "line"))
+
+
 def test_the_library_of_a_package_is_reported_as_the_package():
     script = Script()
     packages = "/venv/lib/python3.11/site-packages"

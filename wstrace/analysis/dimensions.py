@@ -287,9 +287,7 @@ def _instructions(cube: Cube, cells: NDArray[np.intp], view: str) -> list[Label]
     strings = names.strings
     if strings is None or not len(cells):
         return []
-    lines = np.full(len(cells), view == "stack")
-    if view == "line":
-        lines = _in_own_code(cube)[cells]
+    lines = _in_own_code(cube)[cells] if view in ("line", "package") else np.full(len(cells), view == "stack")
     places: list[Place | str] = [""] * len(cells)
     for some in (False, True):
         rows = np.flatnonzero((lines == some) & (mappings != 0))
@@ -309,10 +307,11 @@ def _of_place(place: Place | str, file: str, view: str, offset: int, with_line: 
         frames = native_frames(place, offset=offset)
         return Label(whole(frames), frames=frames)
     if isinstance(place, Place) and with_line:
-        return line_of_native(native_frame(place, offset=offset))
+        own = Label(OWN_CODE, package=OWN_CODE)
+        return own if view == "package" else line_of_native(native_frame(place, offset=offset))
     module = place.module if isinstance(place, Place) else base_name(place or file)
     package = package_of(file) or module
-    if view in ("package", "import"):
+    if view == "package":
         return Label(package, package=package)
     function = place.function if isinstance(place, Place) else ""
     if function:
@@ -329,7 +328,7 @@ _LINES = _of_stacks("line")
 def _owners(cube: Cube) -> Labels:
     """The labels by package, of the program's own code by line."""
     lines, packages = _LINES(cube), _of_stacks("package")(cube)
-    own = np.array([label.text == OWN_CODE for label in packages.labels], np.bool_)[packages.of] | _in_own_code(cube)
+    own = np.array([label.text == OWN_CODE for label in packages.labels], np.bool_)[packages.of]
     return Labels(np.where(own, lines.of, packages.of + len(lines.labels)), lines.labels + packages.labels)
 
 
