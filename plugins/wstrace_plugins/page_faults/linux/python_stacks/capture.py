@@ -28,10 +28,12 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
 )
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
+    EMPTY,
     HOW_OF_STATUS,
     NOT_KNOWN,
     STATUS_BITS,
     UNBORN,
+    UNTOUCHED,
     S,
     StackRows,
 )
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 _select: Any = select  # When mypy checks for Windows, the POSIX half has no types.
 #: the most places where CPythons are looked for that a command may name
 _MOST_NAMED = 16
+_MOST_READ, _NEVER = 1 << 14, (1 << 64) - 1
 
 
 class PythonStacks:
@@ -69,6 +72,7 @@ class PythonStacks:
         self._poll: Any = None
         self._refused: set[str] = set()
         self._hows = np.zeros(len(STACK_HOW), "<i8")
+        self._read: set[int] = set()  # processes that had an interpreter
         if wanted.python:
             self._poll = _select.epoll()
             try:
@@ -262,12 +266,16 @@ class PythonStacks:
 
     def _explain(self, pids: NDArray[Any], times: NDArray[Any], hashes: NDArray[Any], how: NDArray[Any]) -> None:
         """Says of faults for which no CPython was known or readable where it is proven that there was none to read."""
-        unborn = hashes == UNBORN
+        read = (hashes == EMPTY) | (hashes >= 1 << STATUS_BITS)
         early = np.flatnonzero((how == HOW_NOT_KNOWN) | (how == HOW_NOT_READABLE))
         for pid in distinct(pids[early]).tolist():
-            mine = early[pids[early] == pid]
-            unknown, born_later = hashes[mine] == NOT_KNOWN, times[unborn & (pids == pid)]
-            how[mine[self._history.proven(pid, times[mine], unknown, born_later)]] = HOW_NO_PYTHON
+            mine, unborn = early[pids[early] == pid], hashes == UNBORN
+            if pid not in self._read and len(self._read) < _MOST_READ:
+                unborn |= (hashes == UNTOUCHED) & (times < times[read & (pids == pid)].min(initial=_NEVER))
+            born_later = times[unborn & (pids == pid)] + np.uint64(1)
+            how[mine[self._history.proven(pid, times[mine], hashes[mine] == NOT_KNOWN, born_later)]] = HOW_NO_PYTHON
+        if len(self._read) < _MOST_READ:
+            self._read.update(distinct(pids[read]).tolist())
 
     def rows_lost(self, kind: str) -> int:
         """The stack rows of a kind of faults that found no room in their ring."""

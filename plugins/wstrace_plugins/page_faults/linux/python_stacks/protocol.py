@@ -31,6 +31,8 @@ NOT_KNOWN, NO_THREAD, EMPTY = 3, 4, 5
 LOST, NO_ROW = 6, 7
 #: without frames: no interpreter was made yet, so that there was never a frame of any thread
 UNBORN = 8
+#: without frames: where the first interpreter would be is not in memory, as before anything is written there
+UNTOUCHED = 9
 #: what a status without frames says of a fault
 HOW_OF_STATUS = {
     BAD: HOW_NOT_READABLE,
@@ -40,6 +42,7 @@ HOW_OF_STATUS = {
     LOST: HOW_LOST,
     NOT_KNOWN: HOW_NOT_KNOWN,
     UNBORN: HOW_NO_PYTHON,
+    UNTOUCHED: HOW_NOT_READABLE,
     NO_ROW: HOW_NOT_KNOWN,
 }
 

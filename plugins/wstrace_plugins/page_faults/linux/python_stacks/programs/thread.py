@@ -17,7 +17,7 @@ _THREADS = 8192  # thread states that a search looks at
 def thread(a: Walk, o: Layout) -> None:
     """R7 = the innermost frame of the thread, from the state that its thread pointer finds; or goes on elsewhere."""
     a.get(R7, S.PROCESS + 8)
-    a.peek(R7, R7, o.interpreters, "bad")
+    a.peek(R7, R7, o.interpreters, "untouched")
     a.jump_if(R7, "!=", 0, "interpreter")
     a.get(R7, S.PROCESS + 8)
     a.peek(R1, R7, o.interpreters + _NEXT_ID, "bad")

@@ -52,6 +52,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     TRUNCATED,
     UNBORN,
     UNCHECKED,
+    UNTOUCHED,
     Maps,
     S,
 )
@@ -280,7 +281,8 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.count(S.WALK)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, static, again))
     a.jump("walked")
-    for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY), ("unborn", UNBORN)):
+    for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY), ("unborn", UNBORN),
+                          ("untouched", UNTOUCHED)):  # fmt: skip
         a.label(label)
         a.put(S.STATUS, status)
         a.jump("walked")
