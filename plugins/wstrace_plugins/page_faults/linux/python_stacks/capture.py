@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _select: Any = select  # When mypy checks for Windows, the POSIX half has no types.
 #: the most places where CPythons are looked for that a command may name
 _MOST_NAMED = 16
-_MOST_READ, _NEVER = 1 << 14, (1 << 64) - 1
+_MOST_READ = 1 << 14
 
 
 class PythonStacks:
@@ -267,12 +267,14 @@ class PythonStacks:
     def _explain(self, pids: NDArray[Any], times: NDArray[Any], hashes: NDArray[Any], how: NDArray[Any]) -> None:
         """Says of faults for which no CPython was known or readable where it is proven that there was none to read."""
         read = (hashes == EMPTY) | (hashes >= 1 << STATUS_BITS)
-        early = np.flatnonzero((how == HOW_NOT_KNOWN) | (how == HOW_NOT_READABLE))
+        early = (how == HOW_NOT_KNOWN) | (how == HOW_NOT_READABLE)
         for pid in distinct(pids[early]).tolist():
-            mine, unborn = early[pids[early] == pid], hashes == UNBORN
+            of = np.flatnonzero(pids == pid)
+            mine, unborn = of[early[of]], hashes[of] == UNBORN
             if pid not in self._read and len(self._read) < _MOST_READ:
-                unborn |= (hashes == UNTOUCHED) & (times < times[read & (pids == pid)].min(initial=_NEVER))
-            born_later = times[unborn & (pids == pid)] + np.uint64(1)
+                # what an interpreter has written stays in memory, or is swapped out: see UNTOUCHED
+                unborn |= (hashes[of] == UNTOUCHED) & ~np.logical_or.accumulate(read[of])
+            born_later = times[of[unborn]] + np.uint64(1)
             how[mine[self._history.proven(pid, times[mine], hashes[mine] == NOT_KNOWN, born_later)]] = HOW_NO_PYTHON
         if len(self._read) < _MOST_READ:
             self._read.update(distinct(pids[read]).tolist())
