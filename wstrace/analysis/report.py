@@ -271,7 +271,8 @@ def _peak(trace: Recorded) -> str:
 def _unseen(of: Composition) -> int:
     """How many processes have no snapshot at the moment.
 
-    The peak of many processes may have come after the last snapshot: snapshots of hundreds cannot be taken often.
+    The peak of many processes may have come after the last snapshot, as those of hundreds cannot be taken often: then
+    it was of more than twice as many.
     """
     snapshot = of.info.extra.get("peak_snapshot")
     most = snapshot.get("processes") if isinstance(snapshot, dict) and of.inputs.of_peak else None

@@ -117,11 +117,11 @@ class Space:
                 if self._live is self._base:
                     self._live = self._base.copy()
                 self._live.put(*change[1:3], mapping and (mapping, time if since is None else since))
-            self._arrays = ()
         else:
             insort(self.log, change, key=_time)
             self._stale |= time >= self._listed_ns
-            self._arrays = self._logged = ()
+            self._logged = ()
+        self._arrays = ()
 
     def known(self, time: int, start: int, end: int, rest: tuple[int, ...]) -> tuple[MappingRow, int] | None:
         """What lies there with this very mapping (offset, file, dev, ino, flags), and since when; None = another."""

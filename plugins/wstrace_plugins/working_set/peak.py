@@ -79,7 +79,7 @@ class PeakSnapshotSource(SnapshotSource):
         self._free = _FREE_SECONDS
         self._before = self._last = _Sizes({}, 0, 0, 0)  # at the last reading, and at the last snapshot
         self._seen = 0  # the largest size that was read
-        self._fullest = self._before  # the reading of most processes' sizes together
+        self._fullest = self._before  # the reading with the most bytes
         self._largest: list[WorkingSet] = []
         self._bytes = 0  # in it, each page once
         self._emitted = False
