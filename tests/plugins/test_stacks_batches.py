@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import Context
-from wstrace.schema import HOW_OWN, PAGE_FAULT, STACK_DUMP
+from wstrace.schema import HOW_OWN, MAP_EXECUTE, MAP_WRITE, MAPPING, PAGE_FAULT, STACK_DUMP
 from wstrace.testing import batch_of
 from wstrace_plugins.stacks.enricher import BEHIND_NS, NativeStacks
 from wstrace_plugins.stacks.join import Join, Stacks
@@ -52,6 +52,21 @@ def test_samples_that_wait_for_too_long_are_given_up_and_reported(waited_ns, giv
     assert len(faults) == 2, "no record is given up"
     assert context.ledger.get("stacks_lost", "unwound too slowly") == given_up
     list(enricher.close())
+
+
+@pytest.mark.parametrize(("rights", "most"), [(MAP_WRITE, 1 << 20), (MAP_EXECUTE, 20 << 20)])
+@pytest.mark.parametrize(("batches", "n"), [(3000, 1), (300, 2000)])
+def test_mappings_before_the_first_sample_take_a_bounded_memory(rights, most, batches, n):
+    enricher = NativeStacks()
+    enricher.start(Context())
+    rest = dict.fromkeys(("time_ns", "pid", "start", "end", "offset", "file", "dev", "ino"), np.zeros(n))
+    tracemalloc.start()
+    try:
+        for _ in range(batches):
+            list(enricher.enrich(batch_of(MAPPING, id=np.arange(n), flags=np.full(n, rights), **rest)))
+        assert tracemalloc.get_traced_memory()[0] < most
+    finally:
+        tracemalloc.stop()
 
 
 def faults(*rows: tuple[int, int, int]):

@@ -6,7 +6,6 @@ their samples do, too: a compiler's run on a busy machine has ten samples in eac
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -15,15 +14,15 @@ import numpy as np
 from wstrace.batch import Batch
 from wstrace.clock import now_ns
 from wstrace.interfaces import NEVER, Context, Enricher
-from wstrace.schema import HOW_NOT_SAMPLED, MAPPING, PAGE_FAULT, PROCESS, STACK_DUMP
+from wstrace.schema import HOW_NOT_SAMPLED, MAP_EXECUTE, MAPPING, PAGE_FAULT, PROCESS, STACK_DUMP
 from wstrace_plugins.os import backend
 
 #: bytes of samples that may wait for a batch of faults
 MOST_HELD = 64 << 20
 #: samples that wait for longer are not unwound: less than the time in which a bus is to be empty at the end
 BEHIND_NS = 2_000_000_000
-#: batches of mappings that are kept while there is no sample
-MOST_KEPT = 1 << 10
+#: bytes of mappings of code that are kept while there is no sample; a batch takes so many besides its columns
+MOST_KEPT, BATCH_BYTES = 16 << 20, 3000
 #: while more batches wait, faults do: until one of these numbers of samples, of faults, of ns is reached
 MOST_TOGETHER, MOST_ROWS, MOST_HELD_NS = 1024, 1 << 16, 250_000_000
 #: what may go on before faults that wait: they refer to what these say
@@ -42,7 +41,8 @@ class NativeStacks(Enricher):
         """Begins with no stack known."""
         self._context = context
         self._worker: Any = None  # backend.Worker: a session without samples does not load the unwinder
-        self._mappings = deque[Batch](maxlen=MOST_KEPT)  # what it has to learn
+        self._mappings: list[Batch] = []  # what it has to learn
+        self._kept = 0  # bytes of them
         self._held: list[Batch] = []
         self._bytes = 0
         self._faults: list[Batch] = []  # that wait
@@ -55,7 +55,10 @@ class NativeStacks(Enricher):
             self._hold(batch)
             return
         if self._worker is None and batch.schema.name == MAPPING.name:
-            self._mappings.append(batch)
+            code = batch.take(np.flatnonzero(batch["flags"] & MAP_EXECUTE))
+            if len(code) and self._kept < MOST_KEPT:
+                self._mappings.append(code)
+                self._kept += code.nbytes + BATCH_BYTES
         elif self._worker is not None:
             if batch.schema.name == PAGE_FAULT.name and "native_stack" not in batch:
                 yield from self._wait(batch)
@@ -80,8 +83,9 @@ class NativeStacks(Enricher):
         """Keeps samples until faults come; those for which there is no room are lost."""
         if self._worker is None:
             self._worker = backend("wstrace_plugins.stacks", "linux").Worker(self._context)
-            while self._mappings:
-                self._worker.code.learn(self._mappings.popleft())
+            for mappings in self._mappings:
+                self._worker.code.learn(mappings)
+            self._mappings = []
         if self._bytes + batch.nbytes > MOST_HELD:
             self._context.ledger.add("stacks_lost", len(batch), "no room before they were unwound")
             return
