@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command(cls=TraceWords, options_metavar="[OPTIONS]")
 @click.option("--by", default="", metavar="DIM[,DIM]", help="line, function, package, import, stack, file, module, "
               "section, kind, process, thread, cgroup, instruction; or several of them.")  # fmt: skip
-@click.option("--at", default="", metavar="peak|exit|start|MARK", help="The moment (default: peak; of a PID its end).")
+@click.option("--at", default="", metavar="peak|exit|start|MARK", help="Moment (default: peak; of a PID its end).")
 @click.option(
     "--sort", default="", metavar="MEASURE", help="Order of the rows: resident, private, faults, from_disk ..."
 )
