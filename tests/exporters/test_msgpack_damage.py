@@ -194,7 +194,7 @@ def test_names_of_a_lost_table_read_lost(small, tmp_path, kind):
 
 def test_an_index_that_lies_is_not_believed(small, tmp_path):
     """Its frame is made good again after the change, CRC and all: only the tiling and each frame's own head tell."""
-    from wstrace_exporters.msgpack.format.index import unpack_index
+    from wstrace_exporters.msgpack.format.frames import unpack_index
     from wstrace_exporters.msgpack.format.layout import INDEX
     from wstrace_exporters.msgpack.format.values import packb
 

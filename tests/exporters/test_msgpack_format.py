@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as npst
 from kit.codecs import by_codec
 
 from wstrace.schema import DTYPES
-from wstrace_exporters.msgpack.format import columns, frames, index
+from wstrace_exporters.msgpack.format import columns, frames
 from wstrace_exporters.msgpack.format.layout import (
     LIMITS,
     FrameError,
@@ -132,7 +132,7 @@ DECODERS = {
     "strings": frames.unpack_strings,
     "header": frames.unpack_header,
     "mark": frames.unpack_map,
-    "index": index.unpack_index,
+    "index": frames.unpack_index,
     "end": frames.unpack_end,
 }
 

@@ -19,7 +19,7 @@ from wstrace.schema import MARK
 from wstrace.testing import batch_of
 from wstrace_exporters.msgpack.commands.info import describe
 from wstrace_exporters.msgpack.format import columns
-from wstrace_exporters.msgpack.format.index import IndexPage, pack_index, pid_set, unpack_index
+from wstrace_exporters.msgpack.format.frames import IndexPage, pack_index, pid_set, unpack_index
 from wstrace_exporters.msgpack.format.layout import EVENTS, HEADER, FrameError, pack_frame
 from wstrace_exporters.msgpack.format.layout import MARK as MARK_FRAME
 from wstrace_exporters.msgpack.format.values import packb

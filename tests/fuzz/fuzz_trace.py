@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wstrace.errors import TraceFileError
 from wstrace_exporters.msgpack.format import frames
-from wstrace_exporters.msgpack.format.index import unpack_index
+from wstrace_exporters.msgpack.format.frames import unpack_index
 from wstrace_exporters.msgpack.format.layout import CRC_FROM, CRC_TO, HEAD_BYTES, LIMITS, SYNC, FrameError, unpack_head
 from wstrace_exporters.msgpack.format.values import Body
 from wstrace_exporters.msgpack.read.trace import open_trace

@@ -13,7 +13,7 @@ from wstrace.errors import TraceFileError
 from wstrace.schema import STREAMS
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format import frames
-from wstrace_exporters.msgpack.format.index import pid_set, unpack_index
+from wstrace_exporters.msgpack.format.frames import pid_set, unpack_index
 from wstrace_exporters.msgpack.format.layout import (
     END,
     END_BYTES,

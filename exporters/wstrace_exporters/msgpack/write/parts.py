@@ -23,7 +23,7 @@ from wstrace.clock import now_ns
 from wstrace.errors import OutputError
 from wstrace.output_file import remove
 from wstrace_exporters.msgpack.format import frames, layout, osfile
-from wstrace_exporters.msgpack.format.index import IndexPage, pack_index
+from wstrace_exporters.msgpack.format.frames import IndexPage, pack_index
 from wstrace_exporters.msgpack.format.values import packb
 from wstrace_exporters.msgpack.read.discover import id_of, parts_of
 

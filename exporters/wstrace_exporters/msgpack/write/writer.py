@@ -21,7 +21,7 @@ from wstrace.batch import Batch, Dictionary, SnapshotPart
 from wstrace.schema import MAPPING, PROCESS, STREAMS, TABLES, Schema
 from wstrace_exporters.msgpack.format import frames, osfile
 from wstrace_exporters.msgpack.format.columns import TYPES
-from wstrace_exporters.msgpack.format.index import pid_set
+from wstrace_exporters.msgpack.format.frames import pid_set
 from wstrace_exporters.msgpack.format.layout import (
     CLOCK_MARK_SECONDS,
     EVENTS,
