@@ -14,11 +14,10 @@ from wstrace.schema import MAPPING, MARK, PROCESS, SEMANTICS, TABLES
 from wstrace.table import Selection
 from wstrace_exporters.msgpack.format.frames import Header
 from wstrace_exporters.msgpack.read.decoder import Decoder
-from wstrace_exporters.msgpack.read.description import hosts_of
 from wstrace_exporters.msgpack.read.ids import PartIds, by_id
 from wstrace_exporters.msgpack.read.open_parts import boot_of
 from wstrace_exporters.msgpack.read.part import Part, time64
-from wstrace_exporters.msgpack.read.trace import TraceFile
+from wstrace_exporters.msgpack.read.trace import TraceFile, hosts_of
 from wstrace_exporters.msgpack.write.parts import Parts
 from wstrace_exporters.msgpack.write.writer import TraceWriter
 
