@@ -22,7 +22,7 @@ from wstrace.interfaces import Context
 from wstrace.schema import HOW_OWN, MAP_EXECUTE, MAP_WRITE, MAPPING, PAGE_FAULT, STACK_DUMP
 from wstrace.testing import batch_of
 from wstrace_plugins.stacks.enricher import BEHIND_NS, NativeStacks
-from wstrace_plugins.stacks.join import Join, Stacks
+from wstrace_plugins.stacks.linux.backend import Join, Stacks
 from wstrace_plugins.stacks.linux.perf_maps import PerfMap
 
 if sys.platform != "linux":
