@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wstrace.schema import DTYPES, Column, Schema
+from wstrace.schema import ADDRESS_SPACE, DTYPES, SPACE_MAP, SPACE_REPLACE, Column, Schema
 from wstrace.text import well_formed
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: what a name takes beside its text: its entries in a list and a dict, and its code
 _ENTRY_BYTES = 120
+#: of a snapshot, in one batch: what fits a frame of a file
+ROWS_A_PART = 65_536
 
 
 class Dictionary:
@@ -336,3 +338,34 @@ class StackIds:
             first = self._given + 1
             self._given = min(self._given + n, self.limit)
             return range(first, self._given + 1)
+
+
+def address_space(
+    pid: int, time_ns: int, mappings: Mapping[str, NDArray[Any]], strings: Dictionary, source: str
+) -> Batch:
+    """A batch of all mappings of a process: its first row has the event `replace`, the others have `map`.
+
+    time_ns: the time of the listing on the records' clock. mappings: the columns of schema.ADDRESS_SPACE that the
+    system gives, without time_ns, pid and event. strings: the dictionary of the codes in `file`. source: the name of
+    the source.
+    """
+    import numpy as np
+
+    n = len(mappings["start"])
+    event = np.full(n, SPACE_MAP, "u1")
+    event[:1] = SPACE_REPLACE
+    columns = {"time_ns": np.full(n, time_ns, "<u8"), "pid": np.full(n, pid, "<u4"), "event": event, **mappings}
+    return Batch(ADDRESS_SPACE, columns, window=(time_ns, time_ns), source=source, strings=strings)
+
+
+def snapshot_parts(
+    schema: Schema, runs: Mapping[str, NDArray[Any]], *, snap: int, pid: int, time_ns: int, strings: Dictionary,
+    source: str,
+) -> Iterator[Batch]:  # fmt: skip
+    """Yields the runs of one process at one time in batches with their SnapshotPart; an empty batch without runs."""
+    n = len(runs["start"])
+    for part, at in enumerate(range(0, max(n, 1), ROWS_A_PART)):
+        some = {name: column[at : at + ROWS_A_PART] for name, column in runs.items()}
+        pages = int(some["pages"].sum(dtype="<i8"))
+        one = SnapshotPart(pid, snap, part, at + ROWS_A_PART >= n, time_ns, pages)
+        yield Batch(schema, some, window=(time_ns, time_ns), source=source, strings=strings, snapshot=one)

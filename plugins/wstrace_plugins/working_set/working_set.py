@@ -12,10 +12,9 @@ import numpy as np
 
 from wstrace import schema
 from wstrace.analysis.tally import combinations
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Dictionary, address_space, snapshot_parts
 from wstrace.clock import now_ns
 from wstrace.text import printable, size
-from wstrace_plugins.os.snapshots import address_space, parts
 from wstrace_plugins.working_set.backend import backend
 
 if TYPE_CHECKING:
@@ -167,10 +166,10 @@ class WorkingSet:
         return f"{start:08x}-{end:08x} {self.owner(row)}"
 
     def batches(self, snap: int, source: str = "working_set") -> Iterator[Batch]:
-        """What a source publishes: the mappings (address_space), then the runs (resident): see os.snapshots."""
+        """What a source publishes: the mappings (address_space), then the runs (resident)."""
         yield address_space(self.pid, self.time_ns, self.mappings, self.strings, source)
         columns = {name: column for name, column in self.runs.items() if name != "row"}
-        yield from parts(schema.RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns,
+        yield from snapshot_parts(schema.RESIDENT_PAGES, columns, snap=snap, pid=self.pid, time_ns=self.time_ns,
                          strings=self.strings, source=source)  # fmt: skip
 
 

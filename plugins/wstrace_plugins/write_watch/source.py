@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, address_space, snapshot_parts
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable, UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace.schema import ADDRESS_SPACE, WRITTEN_PAGES, Schema
 from wstrace_plugins.os.intervals import cut
-from wstrace_plugins.os.snapshots import address_space, parts
 from wstrace_plugins.write_watch.backend import backend
 
 
@@ -95,6 +94,6 @@ class WriteWatchSource(Source):
         low, high, _ = cut(start, end, borders)
         runs = {"start": low, "pages": ((high - low) // np.uint64(watcher.page_size)).astype("<u4")}
         self._snap += 1
-        yield from parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
+        yield from snapshot_parts(WRITTEN_PAGES, runs, snap=self._snap, pid=self.pid, time_ns=time_ns,
                          strings=self._context.strings, source=self.name)  # fmt: skip
         self._due = time.monotonic() + max(self._interval, (time.thread_time() - started) / self._max_cpu)
