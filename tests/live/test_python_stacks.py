@@ -103,6 +103,46 @@ def test_a_stack_through_a_constructor_is_whole(trace, python):
         assert [frame for frame in found[stack] if frame != ("__init__", 0)] == whole
 
 
+#: Python that C calls, again and again: from 3.12 on, the interpreter has a frame of its own on the C stack for each.
+#: How much of that stack a call takes differs by what calls, and so where in a page these frames stand.
+_THROUGH_C = """
+import ctypes, functools, json, mmap, random, sys
+PAGES = 400
+m = mmap.mmap(-1, PAGES * 4096)
+m.madvise(mmap.MADV_NOHUGEPAGE)
+def by_max(ways, page): return max([0], key=lambda _: go(ways, page))
+def by_sorted(ways, page): return sorted([0], key=lambda _: go(ways, page))[0]
+def by_map(ways, page): return [*map(lambda _: go(ways, page), [0])][0]
+def by_reduce(ways, page): return functools.reduce(lambda *_: go(ways, page), [0, 0])
+def by_next(ways, page): return next(go(ways, page) for _ in [0])
+def by_itself(ways, page): return go(ways, page)
+def go(ways, page):
+    if ways: return ways[0](ways[1:], page)
+    m[page * 4096] = 1
+WAYS = by_max, by_sorted, by_map, by_reduce, by_next, by_itself
+random.seed(1)
+taken = [random.choices(WAYS, k=random.randrange(38)) for _ in range(PAGES)]
+for page, ways in enumerate(taken): go(ways, page)
+def names(way):
+    if way is by_itself: return [way.__name__, "go"]
+    return [way.__name__ + ".<locals>." + ("<genexpr>" if way is by_next else "<lambda>"), way.__name__, "go"]
+stacks = [["go", *sum(map(names, reversed(ways)), []), "<module>"] for ways in taken]
+with open(sys.argv[1], "w") as out:
+    json.dump([ctypes.addressof(ctypes.c_char.from_buffer(m)), stacks], out)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_a_stack_through_calls_from_c_is_whole(trace, place, python):
+    ours, its = place(python)
+    traced = trace(python.command("-c", _THROUGH_C, its / "stacks.json"), stacks="python")
+    base, stacks = json.loads((ours / "stacks.json").read_text())
+    found = frames(traced)
+    faults = zip(*(traced.column("page_fault", name).tolist() for name in ("va", "stack")), strict=True)
+    inside = {(va - base) // 4096: stack for va, stack in faults}
+    assert [[name for name, _ in found[inside[page]]] for page in range(len(stacks))] == stacks
+
+
 def test_two_pythons_on_one_cpu_are_distinguished(trace, place):
     """Of two versions where there are two: they take turns on the CPU, whose scratch memory the programs share."""
     pair = [python for python in PYTHONS if not python.root]

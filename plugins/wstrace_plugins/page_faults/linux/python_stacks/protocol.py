@@ -114,14 +114,15 @@ class S:
     # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
     KNOWN = 512
     SEEN = 528
-    WINDOW_AT = (
-        536  # of this walk: the address of the frame of which the first wanted member WINDOW begins with, if it is one
-    )
-    LIMIT = 544  # where the last frame stands that was read as a whole, from there
-    WINDOW = 552  # a page's frames that were read at once
+    # of both windows of this walk: the address of the frame of which the first wanted member it begins with, if it is
+    # one; where the last frame stands that was read as a whole, from there
+    WINDOW_AT = 536
+    LIMIT = 552
+    USED = 568  # the window that was used last
+    WINDOW = 576  # a page's frames that were read at once
     MAPPED = WORDS  # of the mapping that is executed: whether its file is known, where it begins, its page in the file
     FILE_KEY = WORDS + 24  # what the maps know a file by, 24 bytes
-    RECORD = WINDOW + FRAME_WINDOW  # HEAD and the frames
+    RECORD = WINDOW + 2 * FRAME_WINDOW  # HEAD and the frames
     SLOTS = RECORD + HEAD + FRAME * (DEPTH + 1)
     BLOCK = SLOTS + (SLOT << SLOT_BITS) + 64  # content that is being hashed; its head was read with it
     BYTES = BLOCK + BLOCK_ROOM + 32  # a CPU's value has 32 KiB at most

@@ -39,6 +39,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
     EMPTY,
     FILE_ROOM,
     FRAME,
+    FRAME_WINDOW,
     HEAD,
     LINES_ROOM,
     NAME_ROOM,
@@ -253,7 +254,7 @@ def _code(a: Walk, o: Layout, again: str) -> None:
 
 
 #: steps of a walk: each reads a frame, and up to so many others that need no read
-_STEPS, _FAST = 2 * DEPTH, 8
+_STEPS, _FAST = 2 * DEPTH, 2
 _PAGE = 4096
 
 
@@ -276,7 +277,8 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.put(S.HASH, R1)
     thread(a, o)
     a.put(S.NEXT, R7)
-    for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.LIMIT):  # as no frame is at 0, none is in this window
+    # as no frame is at 0, none is in these windows
+    for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8, S.USED):
         a.put(place, 0)
     a.count(S.WALK)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, static, again))
@@ -457,11 +459,10 @@ def _push(a: Walk, address: int) -> None:
 
 def _fast(a: Walk, o: Layout, begin: int) -> None:
     """Adds the frame R7 and makes its caller the next one, if that takes no read; else goes on at `no fast one`."""
-    other = "no fast one"
-    _in_window(a, R5, other)
+    other, interpreters, added = "no fast one", a.name("interpreter's"), a.name("added")
+    _in_windows(a, R5, other)
     a.jump_if(R9, ">=", DEPTH, other)
-    a.op("add", R5, R8)
-    _code_of(a, o, R5, begin, other)
+    _code_of(a, o, R5, begin, interpreters)
     _slot(a, R2, R3)
     a.load(R1, R2, S.SLOTS)
     a.jump_if(R1, "!=", R3, other)
@@ -473,40 +474,65 @@ def _fast(a: Walk, o: Layout, begin: int) -> None:
     a.load(R3, R2, S.SLOTS + 32)
     a.op("or", R0, R3)
     _push(a, 0)
+    a.jump(added)
+    a.label(interpreters)
+    a.load(R7, R5, S.WINDOW + o.frame_previous - begin)
+    a.label(added)
 
 
-def _in_window(a: Walk, target: Register, missing: str) -> None:
-    """target = how far behind the begin of the window the frame R7 stands; goes on at `missing` where it is in none."""
-    a.get(R1, S.WINDOW_AT)
-    a.mov(target, R7)
-    a.op("sub", target, R1)
-    a.get(R1, S.LIMIT)
-    a.jump_if(target, ">", R1, missing)
-    a.jump_if(target, ">", _PAGE - 1, missing)
+def _in_windows(a: Walk, target: Register, missing: str) -> None:
+    """target + S.WINDOW = what was read of the frame R7; goes on at `missing` where it is in no window. R1 is lost."""
+    found = a.name("found")
+    for window, other in enumerate((a.name("other window"), missing)):
+        a.get(R1, S.WINDOW_AT + 8 * window)
+        a.mov(target, R7)
+        a.op("sub", target, R1)
+        a.get(R1, S.LIMIT + 8 * window)
+        a.jump_if(target, ">", R1, other)
+        a.jump_if(target, ">", _PAGE - 1, other)
+        a.op("add", target, R8)
+        a.op("add", target, FRAME_WINDOW * window)
+        a.put(S.USED, window)
+        if other != missing:
+            a.jump(found)
+            a.label(other)
+    a.label(found)
 
 
 def _frame(a: Walk, begin: int, size: int) -> None:
     """R7 + S.WINDOW = what was read of the frame R7, from its offset `begin` on.
 
     A thread's frames stand one behind the other, but for those of generators: the callers' in its page are read with
-    it. Behind it there may be nothing to read.
+    it. Behind it there may be nothing to read. From 3.12 on, the interpreter has a frame of its own on the C stack for
+    each call from C: so there are two windows, and the one that was not used last is read anew.
     """
-    _in_window(a, R2, "no window")
-    a.jump("in window")
-    a.label("no window")
-    a.mov(R3, R7, begin)
-    a.mov(R2, R3)
-    a.op("and", R2, _PAGE - 1)
-    a.put(S.LIMIT, R2)
-    a.op("sub", R3, R2)
-    a.mov(R1, R3, -begin)
-    a.put(S.WINDOW_AT, R1)
-    a.mov(R7, R8)
-    a.op("add", R7, R2)
-    a.op("add", R2, size)
-    a.read(S.WINDOW, None, R3, 0, "torn")
+    _in_windows(a, R2, "no window")
+    a.mov(R7, R2)
     a.jump("frame")
-    a.label("in window")
-    a.mov(R7, R8)
-    a.op("add", R7, R2)
+    a.label("no window")
+    a.get(R9, S.USED)
+    a.op("xor", R9, 1)
+    a.op("and", R9, 1)
+    a.put(S.USED, R9)
+    a.mov(R5, R9)
+    a.op("lsh", R5, 3)
+    a.op("add", R5, R8)
+    a.op("mul", R9, FRAME_WINDOW)
+    a.op("add", R9, R8)
+    a.mov(R3, R7, begin)
+    a.mov(R7, R3)
+    a.op("and", R7, _PAGE - 1)
+    a.op("sub", R3, R7)
+    a.mov(R1, R3, -begin)
+    a.store(R5, S.WINDOW_AT, R1)
+    a.mov(R2, _PAGE - size)
+    a.jump_if(R7, "<=", _PAGE - size, "whole")
+    a.mov(R2, R7)
+    a.label("whole")
+    a.store(R5, S.LIMIT, R2)
+    a.op("add", R2, size)
+    a.op("add", R7, R9)
+    a.mov(R1, R9, S.WINDOW)
+    a.call(READ_USER)
+    a.jump_if(R0, "!=", 0, "torn")
     a.label("frame")
