@@ -64,7 +64,8 @@ class Layout(NamedTuple):
     cframe: of tstate's pointer to the structure with the current frame, None where tstate has that itself.
     owner_skip: from this `owner` on a frame is the interpreter's own. tag_bits: bits of the frame's code pointer that
     are no address. base_frame: a thread always has a frame, the outermost of which is no Python frame. code_version: of
-    co_version, None where there is none. ascii, compact: where the characters of a string begin.
+    co_version, None where there is none. ascii, compact: where the characters of a string begin. code_generation: of an
+    interpreter's count of code objects that were freed, None where there is none.
     """
 
     version: tuple[int, int]
@@ -91,6 +92,7 @@ class Layout(NamedTuple):
     base_frame: bool = False
     ascii: int = 40
     compact: int = 56
+    code_generation: int | None = None
 
 
 _FIXED = {
@@ -136,4 +138,5 @@ def _from_debug_offsets(version: tuple[int, int], runtime: bytes) -> Layout:
         at["code.linetable"], at["code.adaptive"], at["code.firstlineno"] + _VERSION_BEHIND_FIRST_LINE,
         tag_bits=7 if version >= (3, 14) else 0,
         base_frame=version >= (3, 14),
+        code_generation=at.get("is.code_generation"),
     )  # fmt: skip

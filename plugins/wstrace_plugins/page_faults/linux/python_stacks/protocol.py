@@ -66,8 +66,8 @@ UNCHECKED = 1 << 32
 #: Bytes that are read at once of a frame's page and what of the frame stands behind it: a read costs 80 ns, whether
 #: of 8 bytes or of 512, and 108 ns of 4,096.
 FRAME_WINDOW = 4096 + 128
-#: The walk's table of code objects, by a hash of the address: {address, number of the walk, id, salt of the process if
-#: it holds for all walks, flags}.
+#: The table of code objects, by a hash of the address: {address, number of the last walk that met it, id, the epoch in
+#: which that holds, or the process's salt if it always does, flags}.
 SLOT, SLOT_BITS = 40, 8
 #: bytes of a line table or a name that are hashed
 BLOCK_ROOM = 512
@@ -111,6 +111,7 @@ class S:
     FILE_HASH = 328
     WORDS = 336  # what was read last, up to 112 bytes
     WALK = 448  # its number on this CPU
+    EPOCH = 456  # the same until a code object is freed; where that is not known, the walk's number
     # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
     KNOWN = 512
     SEEN = 528

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wstrace_plugins.os.linux.cpython.layouts import Layout
-from wstrace_plugins.page_faults.linux.python_stacks.bpf import BYTE, FP, R0, R1, R2, R3, R7, R9
+from wstrace_plugins.page_faults.linux.python_stacks.bpf import BYTE, FP, R0, R1, R2, R3, R4, R7, R9
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import VALUE, Walk
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import S
 
@@ -40,8 +40,17 @@ def thread(a: Walk, o: Layout) -> None:
     at = _read_state(a, o, "search")
     a.get(R1, at(o.thread_id))
     a.get(R2, S.THREAD_POINTER)
-    a.jump_if(R1, "==", R2, "state was read")
-    a.jump("search")
+    a.jump_if(R1, "!=", R2, "search")
+    if o.code_generation is not None:  # of the one interpreter
+        a.get(R3, S.INTERPRETER)
+        a.read(S.UNIQUE, 8, R3, o.code_generation, "state was read")
+        a.load64(R4, a.maps.multiplier)
+        a.get(R1, S.SALT)
+        for place in (S.INTERPRETER, S.UNIQUE):
+            a.get(R2, place)
+            a.mix(R1, R2)
+        a.put(S.EPOCH, R1)
+    a.jump("state was read")
     a.label("none before")
     a.get(R7, S.INTERPRETER)
     a.peek(R1, R7, o.threads - 8, "bad")  # next_unique_id: a state was made since then if it has changed

@@ -275,12 +275,13 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.mix(R1, R2)
     a.put(S.SALT, R1)
     a.put(S.HASH, R1)
+    a.count(S.WALK)
+    a.put(S.EPOCH, R1)
     thread(a, o)
     a.put(S.NEXT, R7)
     # as no frame is at 0, none is in these windows
     for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8, S.USED):
         a.put(place, 0)
-    a.count(S.WALK)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, static, again))
     a.jump("walked")
     for label, status in (("bad", BAD), ("no thread", NO_THREAD), ("empty", EMPTY), ("unborn", UNBORN),
@@ -321,7 +322,8 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     """One step of a walk: reads a frame, and those before it that are in the same page and of code objects met before.
 
     The thread stands in its fault, and each of its frames holds a reference to its code object: within one walk, the
-    same address is the same object, and is checked once. Goes on at again for the next step; behind its end the walk
+    same address is the same object, and is checked once. From 3.14 on an interpreter counts the code objects that it
+    frees: as long as it frees none, that holds over walks. Goes on at again for the next step; behind its end the walk
     has ended.
     """
     a.get(R1, S.STEPS)
@@ -345,8 +347,11 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     a.get(R2, S.WALK)
     a.jump_if(R1, "==", R2, "known")
     a.load(R1, R9, S.SLOTS + 24)
+    a.get(R0, S.EPOCH)
+    a.jump_if(R1, "==", R0, "holds")
     a.get(R0, S.SALT)
     a.jump_if(R1, "!=", R0, "look")
+    a.label("holds")
     a.store(R9, S.SLOTS + 8, R2)
     a.jump("known")
     a.label("look")
@@ -381,7 +386,7 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
         a.label("numbered")
         a.put(S.ID, R1)
     a.get(R3, S.CODE)
-    a.mov(R0, 0)
+    a.get(R0, S.EPOCH)
     a.get(R2, S.PROCESS + 8)
     a.op("add", R2, static[0])
     a.mov(R1, R3)
