@@ -116,10 +116,10 @@ class S:
     KNOWN = 512
     SEEN = 528
     # of both windows of this walk: the address of the frame of which the first wanted member it begins with, if it is
-    # one; where the last frame stands that was read as a whole, from there
+    # one; where the last frame stands that was read as a whole, from there; of the first: the last frame of Python
     WINDOW_AT = 536
     LIMIT = 552
-    USED = 568  # the window that was used last
+    NEAR = 568
     WINDOW = 576  # a page's frames that were read at once
     MAPPED = WORDS  # of the mapping that is executed: whether its file is known, where it begins, its page in the file
     FILE_KEY = WORDS + 24  # what the maps know a file by, 24 bytes

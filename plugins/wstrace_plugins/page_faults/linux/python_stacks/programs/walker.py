@@ -256,6 +256,8 @@ def _code(a: Walk, o: Layout, again: str) -> None:
 #: steps of a walk: each reads a frame, and up to so many others that need no read
 _STEPS, _FAST = 2 * DEPTH, 2
 _PAGE = 4096
+#: bytes: a frame's caller that stands further before it is in other memory
+_NEAR = 16 << 10
 
 
 def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
@@ -279,8 +281,9 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.put(S.EPOCH, R1)
     thread(a, o)
     a.put(S.NEXT, R7)
+    a.put(S.NEAR, R7)
     # as no frame is at 0, none is in these windows
-    for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8, S.USED):
+    for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8):
         a.put(place, 0)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, static, again))
     a.jump("walked")
@@ -332,12 +335,14 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     a.jump_if(R1, ">", _STEPS, "cut")
     a.get(R7, S.NEXT)
     a.jump_if(R7, "==", 0, "end")
+    a.mov(R9, R7)
     members = (o.frame_code, o.frame_previous, o.frame_instr, o.frame_owner)
     begin = min(members) & ~7
     _frame(a, begin, (max(members) & ~7) + 8 - begin)
     a.load(R1, R7, S.WINDOW + o.frame_previous - begin)
     a.put(S.NEXT, R1)
     _code_of(a, o, R7, begin, again)
+    a.put(S.NEAR, R9)
     a.put(S.CODE, R3)
     a.put(S.OFFSET, R0)
     _slot(a, R9, R3)
@@ -497,7 +502,6 @@ def _in_windows(a: Walk, target: Register, missing: str) -> None:
         a.jump_if(target, ">", _PAGE - 1, other)
         a.op("add", target, R8)
         a.op("add", target, FRAME_WINDOW * window)
-        a.put(S.USED, window)
         if other != missing:
             a.jump(found)
             a.label(other)
@@ -508,36 +512,41 @@ def _frame(a: Walk, begin: int, size: int) -> None:
     """R7 + S.WINDOW = what was read of the frame R7, from its offset `begin` on.
 
     A thread's frames stand one behind the other, but for those of generators: the callers' in its page are read with
-    it. Behind it there may be nothing to read. From 3.12 on, the interpreter has a frame of its own on the C stack for
-    each call from C: so there are two windows, and the one that was not used last is read anew.
+    it. From 3.12 on, the interpreter has a frame of its own on the C stack for each call from C, where callers stand
+    behind: they have a window of their own. Behind a page there may be nothing to read.
     """
     _in_windows(a, R2, "no window")
     a.mov(R7, R2)
     a.jump("frame")
     a.label("no window")
-    a.get(R9, S.USED)
-    a.op("xor", R9, 1)
-    a.op("and", R9, 1)
-    a.put(S.USED, R9)
-    a.mov(R5, R9)
-    a.op("lsh", R5, 3)
-    a.op("add", R5, R8)
-    a.op("mul", R9, FRAME_WINDOW)
-    a.op("add", R9, R8)
     a.mov(R3, R7, begin)
-    a.mov(R7, R3)
-    a.op("and", R7, _PAGE - 1)
-    a.op("sub", R3, R7)
+    a.mov(R2, R3)
+    a.op("and", R2, _PAGE - 1)
+    a.get(R1, S.NEAR)
+    a.op("sub", R1, R7)
+    a.jump_if(R1, ">", _NEAR, "far")
+    a.put(S.LIMIT, R2)
+    a.op("sub", R3, R2)
     a.mov(R1, R3, -begin)
-    a.store(R5, S.WINDOW_AT, R1)
-    a.mov(R2, _PAGE - size)
-    a.jump_if(R7, "<=", _PAGE - size, "whole")
-    a.mov(R2, R7)
-    a.label("whole")
-    a.store(R5, S.LIMIT, R2)
+    a.put(S.WINDOW_AT, R1)
+    a.mov(R7, R8)
+    a.op("add", R7, R2)
     a.op("add", R2, size)
-    a.op("add", R7, R9)
-    a.mov(R1, R9, S.WINDOW)
+    a.mov(R1, R8, S.WINDOW)
+    a.jump("read")
+    a.label("far")
+    a.put(S.WINDOW_AT + 8, R7)
+    a.mov(R1, R2)
+    a.mov(R2, _PAGE)
+    a.op("sub", R2, R1)
+    a.jump_if(R2, ">=", size, "whole")
+    a.mov(R2, size)
+    a.label("whole")
+    a.mov(R1, R2, -size)
+    a.put(S.LIMIT + 8, R1)
+    a.mov(R7, R8, FRAME_WINDOW)
+    a.mov(R1, R7, S.WINDOW)
+    a.label("read")
     a.call(READ_USER)
     a.jump_if(R0, "!=", 0, "torn")
     a.label("frame")
