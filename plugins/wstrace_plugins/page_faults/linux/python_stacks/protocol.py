@@ -96,12 +96,10 @@ class S:
     NEWBORN = 184  # a state without a frame was met: it may be of a thread that is about to start
     ENDED = 192
     # of a walk; NEXT is the next frame
-    STEPS = 200
     FRAMES = 208
     CODE = 216
     OFFSET = 224
     ID = 232
-    FLAGS = 248
     STRINGS = 256  # addresses of the qualified name and of the file's name
     AT = 272
     LEFT = 280

@@ -59,7 +59,7 @@ class Walk(Assembler):
     def repeat(self, most: int, body: Callable[[str], None]) -> None:
         """Repeats what body(again) assembles: it goes on at `again` for the next time, and its end ends the loop.
 
-        It finds the scratch memory in R8, and nothing in the other registers; it leaves R9 alone, and no value in any.
+        It finds the scratch memory in R8, and in R1 how often it ran before.
         """
         again, callback = self.name("again"), self.name("callback")
         self._callbacks.append((callback, again, body))

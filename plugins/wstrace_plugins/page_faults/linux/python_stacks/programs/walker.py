@@ -20,7 +20,6 @@ from wstrace_plugins.page_faults.linux.python_stacks.bpf import (
     R9,
     WORD,
     Code,
-    Register,
 )
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import (
     KEY,
@@ -151,7 +150,6 @@ def tell_stack(a: Walk, o: Layout) -> None:
 
     Only a stack that was reported as a whole is `seen`: another fault tries again.
     """
-    a.put(S.STEPS, 0)
     a.put(S.ENDED, 0)
     a.repeat(DEPTH + 1, lambda again: _code(a, o, again))
     a.when(S.ENDED, "==", 0, "row")
@@ -176,17 +174,15 @@ def tell_stack(a: Walk, o: Layout) -> None:
 
 
 def _code(a: Walk, o: Layout, again: str) -> None:
-    """Tells of the code object of the next frame, S.STEPS, if it is new; sets S.ENDED behind the last frame."""
+    """Tells of the code object of the next frame, R1, if it is new; sets S.ENDED behind the last frame."""
+    a.mov(R6, R1)
     a.store(FP, KEY, 0)
     a.lookup(a.maps.code.fd, "stop")
     a.mov(R7, R0)
-    a.get(R3, S.STEPS)
+    a.mov(R3, R6)
     a.get(R1, S.FRAMES)
     a.jump_if(R3, ">=", R1, "all")
     a.jump_if(R3, ">=", DEPTH, "all")
-    a.mov(R1, R3)
-    a.op("add", R1, 1)
-    a.put(S.STEPS, R1)
     a.op("mul", R3, FRAME)
     a.op("add", R3, R8)
     a.load(R1, R3, S.RECORD + HEAD)
@@ -253,8 +249,8 @@ def _code(a: Walk, o: Layout, again: str) -> None:
     a.label("stop")
 
 
-#: steps of a walk: each reads a frame, and up to so many others that need no read
-_STEPS, _FAST = 2 * DEPTH, 2
+#: frames of a walk, with those of the interpreter
+_STEPS = 2 * DEPTH
 _PAGE = 4096
 #: bytes: a frame's caller that stands further before it is in other memory
 _NEAR = 16 << 10
@@ -283,7 +279,7 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
     a.put(S.NEXT, R7)
     a.put(S.NEAR, R7)
     # as no frame is at 0, none is in these windows
-    for place in (S.STEPS, S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8):
+    for place in (S.FILE, S.WINDOW_AT, S.WINDOW_AT + 8, S.LIMIT, S.LIMIT + 8):
         a.put(place, 0)
     a.repeat(_STEPS + 1, lambda again: _step(a, o, static, again))
     a.jump("walked")
@@ -322,35 +318,43 @@ def walker(maps: Maps, o: Layout, static: tuple[int, int] = (0, 0)) -> Code:
 
 
 def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
-    """One step of a walk: reads a frame, and those before it that are in the same page and of code objects met before.
+    """A step of a walk, R1: adds the next frame. Goes on at again for the next step; behind its end the walk has ended.
 
     The thread stands in its fault, and each of its frames holds a reference to its code object: within one walk, the
     same address is the same object, and is checked once. From 3.14 on an interpreter counts the code objects that it
-    frees: as long as it frees none, that holds over walks. Goes on at again for the next step; behind its end the walk
-    has ended.
+    frees: as long as it frees none, that holds over walks.
     """
-    a.get(R1, S.STEPS)
-    a.op("add", R1, 1)
-    a.put(S.STEPS, R1)
-    a.jump_if(R1, ">", _STEPS, "cut")
-    a.get(R7, S.NEXT)
-    a.jump_if(R7, "==", 0, "end")
-    a.mov(R9, R7)
+    a.jump_if(R1, ">=", _STEPS, "cut")
+    a.get(R9, S.NEXT)
+    a.jump_if(R9, "==", 0, "end")
     members = (o.frame_code, o.frame_previous, o.frame_instr, o.frame_owner)
     begin = min(members) & ~7
     _frame(a, begin, (max(members) & ~7) + 8 - begin)
-    a.load(R1, R7, S.WINDOW + o.frame_previous - begin)
+    a.load(R1, R2, S.WINDOW + o.frame_previous - begin)
     a.put(S.NEXT, R1)
-    _code_of(a, o, R7, begin, again)
+    if o.owner_skip <= 255:  # the interpreter's own
+        a.load(R1, R2, S.WINDOW + o.frame_owner - begin, BYTE)
+        a.jump_if(R1, ">=", o.owner_skip, again)
     a.put(S.NEAR, R9)
-    a.put(S.CODE, R3)
-    a.put(S.OFFSET, R0)
-    _slot(a, R9, R3)
+    a.load(R7, R2, S.WINDOW + o.frame_code - begin)
+    if o.tag_bits:
+        a.op("and", R7, ~o.tag_bits)
+    a.load(R6, R2, S.WINDOW + o.frame_instr - begin)
+    a.op("sub", R6, R7)
+    a.op("lsh", R6, 32)
+    a.op("rsh", R6, 32)
+    # -- R9 + S.SLOTS = the slot of the code object R7
+    a.load64(R1, _GOLDEN)
+    a.mov(R9, R7)
+    a.op("mul", R9, R1)
+    a.op("rsh", R9, 64 - SLOT_BITS)
+    a.op("mul", R9, SLOT)
+    a.op("add", R9, R8)
     a.load(R1, R9, S.SLOTS)
-    a.jump_if(R1, "!=", R3, "look")
+    a.jump_if(R1, "!=", R7, "look")
     a.load(R1, R9, S.SLOTS + 8)
     a.get(R2, S.WALK)
-    a.jump_if(R1, "==", R2, "known")
+    a.jump_if(R1, "==", R2, "met")
     a.load(R1, R9, S.SLOTS + 24)
     a.get(R0, S.EPOCH)
     a.jump_if(R1, "==", R0, "holds")
@@ -360,6 +364,8 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     a.store(R9, S.SLOTS + 8, R2)
     a.jump("known")
     a.label("look")
+    a.put(S.CODE, R7)
+    a.mov(R3, R7)
     low = o.code_firstlineno & ~7
     a.read(S.WORDS, o.code_linetable + 8 - low, R3, low, "torn")
     a.load64(R4, a.maps.multiplier)
@@ -404,24 +410,28 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     a.get(R2, S.ID)
     for i, register in enumerate((R3, R1, R2, R0, R7)):
         a.store(R9, S.SLOTS + 8 * i, register)
+    a.mov(R7, R3)
+    a.jump("known")
+    a.label("met")
+    a.mov(R7, 0)
     a.label("known")
     a.load(R1, R9, S.SLOTS + 16)
-    a.get(R0, S.OFFSET)
     a.load(R2, R9, S.SLOTS + 32)
-    a.op("or", R0, R2)
-    a.get(R3, S.CODE)
-    a.get(R9, S.FRAMES)
-    a.jump_if(R9, ">=", DEPTH, "cut")
+    a.op("or", R6, R2)
+    a.get(R2, S.FRAMES)
+    a.jump_if(R2, ">=", DEPTH, "cut")
+    a.mov(R3, R2)
+    a.op("add", R3, 1)
+    a.put(S.FRAMES, R3)
+    a.op("mul", R2, FRAME)
+    a.op("add", R2, R8)
+    for i, value in enumerate((R1, R6, R7)):
+        a.store(R2, S.RECORD + HEAD + 8 * i, value)
     a.load64(R4, a.maps.multiplier)
-    a.get(R6, S.HASH)
-    _push(a, R3)
-    a.get(R7, S.NEXT)
-    for _ in range(_FAST):
-        _fast(a, o, begin)
-    a.label("no fast one")
-    a.put(S.HASH, R6)
-    a.put(S.FRAMES, R9)
-    a.put(S.NEXT, R7)
+    a.get(R2, S.HASH)
+    a.mix(R2, R1)
+    a.mix(R2, R6)
+    a.put(S.HASH, R2)
     a.jump(again)
     a.label("cut")
     a.put(S.STATUS, TRUNCATED)
@@ -431,99 +441,30 @@ def _step(a: Walk, o: Layout, static: tuple[int, int], again: str) -> None:
     a.label("end")
 
 
-def _code_of(a: Walk, o: Layout, frame: Register, begin: int, other: str) -> None:
-    """R3 = the code object of the frame that was read, R0 = where in it the thread is; an interpreter's: at `other`."""
-    if o.owner_skip <= 255:
-        a.load(R1, frame, S.WINDOW + o.frame_owner - begin, BYTE)
-        a.jump_if(R1, ">=", o.owner_skip, other)
-    a.load(R3, frame, S.WINDOW + o.frame_code - begin)
-    if o.tag_bits:
-        a.op("and", R3, ~o.tag_bits)
-    a.load(R0, frame, S.WINDOW + o.frame_instr - begin)
-    a.op("sub", R0, R3)
-    a.op("lsh", R0, 32)
-    a.op("rsh", R0, 32)
-
-
-def _slot(a: Walk, target: Register, code: Register) -> None:
-    """target + S.SLOTS = the slot of a code object's address; R1 is lost."""
-    a.load64(R1, _GOLDEN)
-    a.mov(target, code)
-    a.op("mul", target, R1)
-    a.op("rsh", target, 64 - SLOT_BITS)
-    a.op("mul", target, SLOT)
-    a.op("add", target, R8)
-
-
-def _push(a: Walk, address: int) -> None:
-    """Adds the frame R9 of the code object R1, at an address, with offset and flags R0, to the hash R6; R4: see mix."""
-    a.mov(R2, R9)
-    a.op("mul", R2, FRAME)
-    a.op("add", R2, R8)
-    for i, value in enumerate((R1, R0, address)):
-        a.store(R2, S.RECORD + HEAD + 8 * i, value)
-    a.op("add", R9, 1)
-    a.mix(R6, R1)
-    a.mix(R6, R0)
-
-
-def _fast(a: Walk, o: Layout, begin: int) -> None:
-    """Adds the frame R7 and makes its caller the next one, if that takes no read; else goes on at `no fast one`."""
-    other, interpreters, added = "no fast one", a.name("interpreter's"), a.name("added")
-    _in_windows(a, R5, other)
-    a.jump_if(R9, ">=", DEPTH, other)
-    _code_of(a, o, R5, begin, interpreters)
-    _slot(a, R2, R3)
-    a.load(R1, R2, S.SLOTS)
-    a.jump_if(R1, "!=", R3, other)
-    a.load(R1, R2, S.SLOTS + 8)
-    a.get(R3, S.WALK)
-    a.jump_if(R1, "!=", R3, other)
-    a.load(R7, R5, S.WINDOW + o.frame_previous - begin)
-    a.load(R1, R2, S.SLOTS + 16)
-    a.load(R3, R2, S.SLOTS + 32)
-    a.op("or", R0, R3)
-    _push(a, 0)
-    a.jump(added)
-    a.label(interpreters)
-    a.load(R7, R5, S.WINDOW + o.frame_previous - begin)
-    a.label(added)
-
-
-def _in_windows(a: Walk, target: Register, missing: str) -> None:
-    """target + S.WINDOW = what was read of the frame R7; goes on at `missing` where it is in no window. R1 is lost."""
-    found = a.name("found")
-    for window, other in enumerate((a.name("other window"), missing)):
-        a.get(R1, S.WINDOW_AT + 8 * window)
-        a.mov(target, R7)
-        a.op("sub", target, R1)
-        a.get(R1, S.LIMIT + 8 * window)
-        a.jump_if(target, ">", R1, other)
-        a.jump_if(target, ">", _PAGE - 1, other)
-        a.op("add", target, R8)
-        a.op("add", target, FRAME_WINDOW * window)
-        if other != missing:
-            a.jump(found)
-            a.label(other)
-    a.label(found)
-
-
 def _frame(a: Walk, begin: int, size: int) -> None:
-    """R7 + S.WINDOW = what was read of the frame R7, from its offset `begin` on.
+    """R2 + S.WINDOW = what was read of the frame R9, from its offset `begin` on.
 
     A thread's frames stand one behind the other, but for those of generators: the callers' in its page are read with
     it. From 3.12 on, the interpreter has a frame of its own on the C stack for each call from C, where callers stand
     behind: they have a window of their own. Behind a page there may be nothing to read.
     """
-    _in_windows(a, R2, "no window")
-    a.mov(R7, R2)
-    a.jump("frame")
-    a.label("no window")
-    a.mov(R3, R7, begin)
+    for window in (0, 1):
+        missing = a.name("missing")
+        a.get(R1, S.WINDOW_AT + 8 * window)
+        a.mov(R2, R9)
+        a.op("sub", R2, R1)
+        a.get(R1, S.LIMIT + 8 * window)
+        a.jump_if(R2, ">", R1, missing)
+        a.jump_if(R2, ">", _PAGE - 1, missing)
+        a.op("add", R2, R8)
+        a.op("add", R2, FRAME_WINDOW * window)
+        a.jump("frame")
+        a.label(missing)
+    a.mov(R3, R9, begin)
     a.mov(R2, R3)
     a.op("and", R2, _PAGE - 1)
     a.get(R1, S.NEAR)
-    a.op("sub", R1, R7)
+    a.op("sub", R1, R9)
     a.jump_if(R1, ">", _NEAR, "far")
     a.put(S.LIMIT, R2)
     a.op("sub", R3, R2)
@@ -535,7 +476,7 @@ def _frame(a: Walk, begin: int, size: int) -> None:
     a.mov(R1, R8, S.WINDOW)
     a.jump("read")
     a.label("far")
-    a.put(S.WINDOW_AT + 8, R7)
+    a.put(S.WINDOW_AT + 8, R9)
     a.mov(R1, R2)
     a.mov(R2, _PAGE)
     a.op("sub", R2, R1)
@@ -549,4 +490,5 @@ def _frame(a: Walk, begin: int, size: int) -> None:
     a.label("read")
     a.call(READ_USER)
     a.jump_if(R0, "!=", 0, "torn")
+    a.mov(R2, R7)
     a.label("frame")
