@@ -116,6 +116,8 @@ def _state(a: Walk, o: Layout, again: str) -> None:
     a.get(R3, at(o.thread_id))
     a.put(S.OFFSET, R3)
     _current_frame(a, o, "searched", at)
+    if o.base_frame:
+        _no_base_frame(a, o, "searched")
     a.get(R3, S.OFFSET)
     a.get(R2, S.THREAD_POINTER)
     a.jump_if(R1, "==", 0, "no frame")
@@ -141,18 +143,20 @@ def _current_frame(a: Walk, o: Layout, unreadable: str, at: Callable[[int], int]
     else:
         a.get(R3, at(o.cframe))
         a.peek(R1, R3, o.current_frame, unreadable)
-    if o.base_frame:
-        nothing, some = a.name("nothing"), a.name("some")
-        a.jump_if(R1, "==", 0, some)
-        a.put(S.CODE, R1)
-        low = min(o.frame_previous, o.frame_owner) & ~7
-        a.mov(R3, R1)
-        a.read(S.WORDS, (max(o.frame_previous, o.frame_owner) & ~7) + 8 - low, R3, low, unreadable)
-        a.get(R1, S.CODE)
-        a.get(R2, S.WORDS + o.frame_previous - low)
-        a.jump_if(R2, "!=", 0, some)
-        a.get(R2, S.WORDS + o.frame_owner - low, BYTE)
-        a.jump_if(R2, "<", o.owner_skip, some)
-        a.label(nothing)
-        a.mov(R1, 0)
-        a.label(some)
+
+
+def _no_base_frame(a: Walk, o: Layout, unreadable: str) -> None:
+    """R1 = the frame R1, 0 where that is the one below all of Python's."""
+    some = a.name("some")
+    a.jump_if(R1, "==", 0, some)
+    a.put(S.CODE, R1)
+    low = min(o.frame_previous, o.frame_owner) & ~7
+    a.mov(R3, R1)
+    a.read(S.WORDS, (max(o.frame_previous, o.frame_owner) & ~7) + 8 - low, R3, low, unreadable)
+    a.get(R1, S.CODE)
+    a.get(R2, S.WORDS + o.frame_previous - low)
+    a.jump_if(R2, "!=", 0, some)
+    a.get(R2, S.WORDS + o.frame_owner - low, BYTE)
+    a.jump_if(R2, "<", o.owner_skip, some)
+    a.mov(R1, 0)
+    a.label(some)
