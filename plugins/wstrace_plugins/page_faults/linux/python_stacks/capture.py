@@ -28,6 +28,7 @@ from wstrace_plugins.page_faults.linux.python_stacks.interpreters import (
 )
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.protocol import (
+    ANY_LIFE,
     EMPTY,
     HOW_OF_STATUS,
     NOT_KNOWN,
@@ -138,7 +139,7 @@ class PythonStacks:
             self.foresee()
             self._report_named(words[2:], environment)
             if self._programs is not None and looked is not None and not looked.needs:
-                self._programs.tell_process(pid, 0)
+                self._programs.tell_process(pid)
 
     def foresee(self) -> None:
         """Loads the walkers for the CPythons that a child is likely to run: this one, and the `python3` of PATH.
@@ -155,7 +156,7 @@ class PythonStacks:
         for root, paths in islice(named_in(words, environment), _MOST_NAMED):
             any(self._report(self._interpreters.of_command(path, environment, root)) for path in paths)
 
-    def _report(self, looked: Looked | None, pid: int = 0, executed: int = 0, at: int = 0) -> bool:
+    def _report(self, looked: Looked | None, pid: int = 0, life: bytes = ANY_LIFE, at: int = 0) -> bool:
         """Whether a file has a CPython. The programs learn of it, and of a process that runs it, if one is given."""
         if looked is None or looked.python is None:
             return False
@@ -170,7 +171,7 @@ class PythonStacks:
             walker = self._programs.walker(looked.python.layout, looked.python.static)
             self._programs.tell_file(looked.file, looked.python, walker)
             if pid:
-                self._programs.tell_process(pid, executed, at, walker)
+                self._programs.tell_process(pid, life, at, walker)
         except OSError as error:
             self._refuse(f"the kernel refuses the program that reads CPython's frames ({error.strerror})")
             return True
@@ -187,13 +188,13 @@ class PythonStacks:
         """Looks at the processes that the programs want to know of, and at those that have mapped a further CPython."""
         new, self._history.new = self._history.new, set()
         pending = self._programs.pending() if self._programs is not None else ()
-        for pid, executed in (*pending, *dict.fromkeys(new, 0).items()):
-            self.look(pid, executed)
+        for pid, life in (*pending, *dict.fromkeys(new, ANY_LIFE).items()):
+            self.look(pid, life)
 
-    def look(self, pid: int, executed: int = 0) -> None:
+    def look(self, pid: int, life: bytes = ANY_LIFE) -> None:
         """Tells the programs which CPython the process runs, or has begun to execute, or that it is none.
 
-        executed: the number of its exec that they want to know of; 0 = they do not.
+        life: of that pid, which they want to know of.
         """
         if not self._wanted.python:
             return
@@ -202,7 +203,7 @@ class PythonStacks:
         except Unavailable:  # it has ended
             return
         if found is not None:
-            self._report(found[0], pid, executed, found[1])
+            self._report(found[0], pid, life, found[1])
             return
         looked = self._interpreters.of_command(program_of(pid), command_of(pid)[1], f"/proc/{pid}/root")
         if self._report(looked):
@@ -210,7 +211,7 @@ class PythonStacks:
         if looked is not None and not looked.needs:
             self._history.seen(pid)
             if self._programs is not None:
-                self._programs.tell_process(pid, executed)
+                self._programs.tell_process(pid, life)
         if looked is None or looked.starts:
             self.foresee()
 

@@ -24,7 +24,7 @@ from wstrace_plugins.page_faults.linux import perf_event as perf
 from wstrace_plugins.page_faults.linux.python_stacks import bpf
 from wstrace_plugins.page_faults.linux.python_stacks.programs.common import Gate
 from wstrace_plugins.page_faults.linux.python_stacks.programs.entry import entry, of_others
-from wstrace_plugins.page_faults.linux.python_stacks.protocol import NONE, WALKERS, Kernel, Maps, S
+from wstrace_plugins.page_faults.linux.python_stacks.protocol import ANY_LIFE, NONE, WALKERS, Kernel, Maps, S
 from wstrace_plugins.page_faults.linux.rings import MAJOR, Ring
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _MACHINE = "x86_64"
 _SYS_ADMIN, _NEEDED = 1 << 21, 1 << 39 | 1 << 38  # CAP_SYS_ADMIN; CAP_BPF and CAP_PERFMON
 _MEMBERS = (("task_struct", "self_exec_id"), ("task_struct", "real_parent"), ("task_struct", "tgid"),
-            ("task_struct", "thread"), ("thread_struct", "fsbase"), ("vm_area_struct", "vm_pgoff"),
+            ("task_struct", "group_leader"), ("task_struct", "start_boottime"), ("task_struct", "thread"),
+            ("thread_struct", "fsbase"), ("vm_area_struct", "vm_pgoff"),
             ("vm_area_struct", "vm_file"), ("file", "f_inode"), ("inode", "i_size"))  # fmt: skip
 #: bytes of the kernel's description that are read at first, and then: a read of a page takes 20 us, and the structures
 #: of tasks stand in its first 50 KiB
@@ -62,10 +63,10 @@ def this_kernel() -> Kernel:
     else:
         missing = next((member for member, offset in found.items() if offset is None), "inode.i_ctime")
         raise Unavailable(f"this kernel's {missing} is not where it can be read")
-    exec_id, parent, tgid, thread, base, *rest = offsets
+    exec_id, parent, tgid, leader, began, thread, base, *rest = offsets
     status = os.stat("/proc/self/ns/pid")
     namespace = None if status.st_ino == _FIRST_PID_NAMESPACE else (status.st_dev, status.st_ino)
-    return Kernel(namespace, exec_id, parent, tgid, thread + base, *[*rest, *changed])
+    return Kernel(namespace, exec_id, parent, tgid, leader, began, thread + base, *[*rest, *changed])
 
 
 def _changed(types: KernelTypes) -> tuple[int, int] | None:
@@ -139,7 +140,7 @@ def tried() -> Level:
     return Level("exact")
 
 
-_U32, _PENDING, _REPORTED = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("<QQQQ")
+_U32, _PENDING, _REPORTED = struct.Struct("<I"), struct.Struct("<Q16s"), struct.Struct("<QQQ16s")
 _FILE_KEY, _IN_FILE, _ALL_BITS = struct.Struct("<QQQ"), struct.Struct("<QQ"), (1 << 64) - 1
 
 
@@ -198,16 +199,16 @@ class Programs:
         key = _FILE_KEY.pack(size, changed_ns // 10**9 & _ALL_BITS, changed_ns % 10**9)
         self.maps.files.set(key, _IN_FILE.pack(python.from_begin & _ALL_BITS, walker))
 
-    def tell_process(self, pid: int, executed: int, at: int = 0, walker: int = NONE) -> None:
+    def tell_process(self, pid: int, life: bytes = ANY_LIFE, at: int = 0, walker: int = NONE) -> None:
         """Tells which CPython a process runs: the address of its _PyRuntime, and its walker. Raises OSError.
 
-        executed: the number of its exec, for which alone that holds, as the programs give it; 0 = not known.
+        life: for which alone that holds, as the programs give it: the number of its exec, and when it began.
         """
         salt = int.from_bytes(os.urandom(8), "little") | 1
-        self.maps.reported.set(pid.to_bytes(8, "little"), _REPORTED.pack(salt, at, walker, executed))
+        self.maps.reported.set(pid.to_bytes(8, "little"), _REPORTED.pack(salt, at, walker, life))
 
-    def pending(self) -> Iterator[tuple[int, int]]:
-        """The processes that the programs want to know of since the last call: pid and number of the exec."""
+    def pending(self) -> Iterator[tuple[int, bytes]]:
+        """The processes that the programs want to know of since the last call: pid and life."""
         return (_PENDING.unpack(record) for record in self._rings[0].read())
 
     def records(self) -> Iterator[memoryview]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: instead of a walker: the process runs no CPython; the tracer has still to say which one it runs
 NONE, PENDING = 0x7FFFFFFE, 0x7FFFFFFF
+#: instead of the number of a process's exec and its begin
+ANY_LIFE = bytes(16)
 #: the outermost frames of a deeper stack are left out
 DEPTH = 128
 
@@ -110,8 +112,10 @@ class S:
     WORDS = 336  # what was read last, up to 112 bytes
     WALK = 448  # its number on this CPU
     EPOCH = 456  # the same until a code object is freed; where that is not known, the walk's number
-    # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, and exec; the stack seen last
-    KNOWN = 512
+    BEGAN = 464  # when the process at hand began: no other with its tgid did so then
+    # of the process that was known last on this CPU, which PROCESS is of: tgid, 0 = none, exec, begin; the stack seen
+    # last
+    KNOWN = 472
     SEEN = 528
     # of both windows of this walk: the address of the frame of which the first wanted member it begins with, if it is
     # one; where the last frame stands that was read as a whole, from there; of the first: the last frame of Python
@@ -188,6 +192,8 @@ class Kernel(NamedTuple):
     self_exec_id: int
     real_parent: int
     tgid: int
+    leader: int
+    began: int
     thread_pointer: int
     mapping_page: int
     mapping_file: int
@@ -201,13 +207,13 @@ class Maps:
     """The maps of a trace.
 
     scratch: a CPU's memory (protocol.S). reported: pid -> what the tracer knows of its CPython: u64 salt, u64 address
-    of _PyRuntime, u64 walker, u64 exec that it holds for, 0 = any. files: u64 bytes, u64 seconds and u64 nanoseconds of
-    the time of change of a file with a CPython (overlayfs gives the same of the file below) -> u64 _PyRuntime from
-    where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as reported, and of which
-    exec. outputs: where rows go, by CPU and kind. pending: pid and exec of processes that the tracer is to look at.
-    walkers: a program for each CPython. multiplier: of the hashes, secret to the traced programs. The maps that walkers
-    alone need are made when one is loaded: a command without a CPython does not pay their 6 ms. groups: samples have
-    their cgroup, too. raw_bytes: of a row, which is as long as a sample.
+    of _PyRuntime, u64 walker, u64 exec and u64 begin that it holds for, 0 = any. files: u64 bytes, u64 seconds and u64
+    nanoseconds of the time of change of a file with a CPython (overlayfs gives the same of the file below) -> u64
+    _PyRuntime from where the file's begin is mapped, as its code tells that; u64 walker. processes: tgid -> as
+    reported, and of which exec and begin. outputs: where rows go, by CPU and kind. pending: pid and exec of processes
+    that the tracer is to look at. walkers: a program for each CPython. multiplier: of the hashes, secret to the traced
+    programs. The maps that walkers alone need are made when one is loaded: a command without a CPython does not pay
+    their 6 ms. groups: samples have their cgroup, too. raw_bytes: of a row, which is as long as a sample.
     Raises OSError: the kernel refuses a map.
     """
 
@@ -217,9 +223,9 @@ class Maps:
         self._all: list[bpf.Map] = []
         try:
             self.scratch = self._map(bpf.PER_CPU_ARRAY, 4, S.BYTES, 1, b"scratch")
-            self.reported = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"known")
+            self.reported = self._map(bpf.LRU_HASH, 8, 40, _PROCESSES, b"known")
             self.files = self._map(bpf.LRU_HASH, 24, 16, _FILES, b"files")
-            self.processes = self._map(bpf.LRU_HASH, 8, 32, _PROCESSES, b"procs")
+            self.processes = self._map(bpf.LRU_HASH, 8, 40, _PROCESSES, b"procs")
             self.outputs = self._map(bpf.PERF_EVENT_ARRAY, 4, 4, 2 * cpus, b"rows")
             self.pending = self._map(bpf.RING_BUFFER, 0, 0, _PENDING_BYTES, b"pending")
             self.walkers = self._map(bpf.PROGRAM_ARRAY, 4, 4, WALKERS, b"walkers")

@@ -44,8 +44,8 @@ LOOKUP, UPDATE, CLOCK, PROCESSOR, TAIL_CALL, PID_TGID, PERF_OUTPUT, READ_USER = 
 READ_KERNEL, NS_PID_TGID, RING_OUTPUT, CURRENT_TASK, FIND_MAPPING, LOOP = 113, 120, 130, 158, 180, 181
 #: of RING_OUTPUT: whoever waits is woken, or is not
 NO_WAKEUP, FORCE_WAKEUP = 1, 2
-#: places on the stack: the key of a lookup; a value to be put into a map, up to 32 bytes; a row
-KEY, VALUE, ROW = -8, -40, -56
+#: places on the stack: the key of a lookup; a value to be put into a map, up to 40 bytes; a row
+KEY, VALUE, ROW = -8, -48, -56
 
 
 class Walk(Assembler):

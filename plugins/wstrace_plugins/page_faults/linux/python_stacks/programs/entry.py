@@ -49,9 +49,9 @@ _MAPPING_START = 0  # of vm_area_struct.vm_start
 def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     """The program of the events of both kinds; `kind`: the memory of the gates, which says of which one is.
 
-    A process is known by its tgid and the number of its exec. It runs what the tracer has reported, or what its parent
-    runs until it executes something itself, or what the file is of which it executes an instruction. Else the tracer is
-    to look at it, once. Where nothing is known, a row says so.
+    A process is known by its tgid, which others had before, the number of its exec, and when it began. It runs what the
+    tracer has reported, or what its parent runs until it executes something itself, or what the file is of which it
+    executes an instruction. Else the tracer is to look at it, once. Where nothing is known, a row says so.
     """
     a = Walk(maps)
     a.mov(R6, R1)
@@ -66,19 +66,29 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R9, R7, kernel.self_exec_id)
     a.load(R1, R7, kernel.thread_pointer)
     a.put(S.THREAD_POINTER, R1)
+    a.load(R3, R7, kernel.began)
+    a.get(R1, S.IDS, WORD)
+    a.get(R2, S.IDS + 4, WORD)
+    a.jump_if(R1, "==", R2, "leader")
+    _follow(a, R3, R7, kernel.leader)
+    _follow(a, R3, R3, kernel.began)
+    a.label("leader")
+    a.put(S.BEGAN, R3)
     a.key(S.IDS + 4, WORD)
-    a.get(R2, S.KNOWN)
-    a.jump_if(R2, "!=", R1, "another")
-    a.get(R2, S.KNOWN + 8)
-    a.jump_if(R2, "==", R9, "walk")
+    for place, is_same in enumerate((R1, R9, R3)):
+        a.get(R2, S.KNOWN + 8 * place)
+        a.jump_if(R2, "!=", is_same, "another")
+    a.jump("walk")
     a.label("another")
     for place in (S.KNOWN, S.PROCESS, S.WALKER):
         a.put(place, 0)
     a.lookup(maps.processes.fd, "reported?")
     a.load(R1, R0, 0)
     a.put(S.PROCESS, R1)
-    a.load(R1, R0, 24)
-    a.jump_if(R1, "!=", R9, "reported?")
+    a.get(R2, S.BEGAN)
+    for place, is_same in ((24, R9), (32, R2)):
+        a.load(R1, R0, place)
+        a.jump_if(R1, "!=", is_same, "reported?")
     a.load(R1, R0, 16)
     a.put(S.WALKER, R1)
     a.jump_if(R1, "<", NONE, "known")
@@ -90,17 +100,24 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.jump_if(R1, "==", R2, "parent?")  # it was reported before the exec that has made it void
     a.load(R1, R0, 24)
     a.jump_if(R1, "==", 0, "take")
-    a.jump_if(R1, "==", R9, "take")
+    a.get(R2, S.BEGAN)
+    for place, is_same in ((24, R9), (32, R2)):
+        a.load(R1, R0, place)
+        a.jump_if(R1, "!=", is_same, "parent?")
+    a.jump("take")
     a.label("parent?")
     a.when(S.WALKER, "==", NONE, "unknown")
     a.jump_if(R1, "==", PENDING, "executes?")
     _follow(a, R1, R7, kernel.real_parent)
     a.jump_if(R1, "==", 0, "executes?")
-    _follow(a, R1, R1, kernel.tgid, WORD)
+    _follow(a, R7, R1, kernel.leader)
+    _follow(a, R1, R7, kernel.tgid, WORD)
     a.store(FP, KEY, R1)
+    _follow(a, R7, R7, kernel.began)
     a.lookup(maps.processes.fd, "executes?")
-    a.load(R1, R0, 24)
-    a.jump_if(R1, "!=", R9, "executes?")
+    for place, is_same in ((24, R9), (32, R7)):
+        a.load(R1, R0, place)
+        a.jump_if(R1, "!=", is_same, "executes?")
     a.load(R1, R0, 16)
     a.jump_if(R1, "==", PENDING, "executes?")
     a.label("take")
@@ -119,6 +136,8 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.get(R1, S.IDS + 4, WORD)
     a.put(S.KNOWN, R1)
     a.put(S.KNOWN + 8, R9)
+    a.get(R1, S.BEGAN)
+    a.put(S.KNOWN + 16, R1)
     a.label("walk")
     a.mov(R1, R6)
     a.map(R2, maps.walkers.fd)
@@ -133,9 +152,11 @@ def entry(maps: Maps, kernel: Kernel, kind: int) -> Code:
     a.load(R1, FP, KEY)
     a.store(FP, VALUE, R1)
     a.store(FP, VALUE + 8, R9)
+    a.get(R1, S.BEGAN)
+    a.store(FP, VALUE + 16, R1)
     a.map(R1, maps.pending.fd)
     a.mov(R2, FP, VALUE)
-    a.mov(R3, 16)
+    a.mov(R3, 24)
     a.mov(R4, FORCE_WAKEUP)
     a.call(RING_OUTPUT)
     a.jump_if(R0, "!=", 0, "unknown")  # there is no room: its next fault tries again
@@ -257,7 +278,9 @@ def _own_pid(a: Walk, kernel: Kernel) -> None:
 
 
 def _remember(a: Walk) -> None:
-    """Puts what the first 24 bytes of the value say, and the exec R9, under the process's tgid."""
+    """Puts what the first 24 bytes of the value say, the exec R9 and the begin under the process's tgid."""
     a.store(FP, VALUE + 24, R9)
+    a.get(R1, S.BEGAN)
+    a.store(FP, VALUE + 32, R1)
     a.key(S.IDS + 4, WORD)
     a.update(a.maps.processes.fd)

@@ -17,15 +17,19 @@ _THREADS = 8192  # thread states that a search looks at
 def thread(a: Walk, o: Layout) -> None:
     """R7 = the innermost frame of the thread, from the state that its thread pointer finds; or goes on elsewhere."""
     a.get(R7, S.PROCESS + 8)
-    a.peek(R7, R7, o.interpreters, "untouched")
+    a.read(S.WORDS, _NEXT_ID + 8, R7, o.interpreters, "untouched")
+    a.get(R7, S.WORDS)
+    a.get(R2, S.WORDS + _NEXT_ID)
     a.jump_if(R7, "!=", 0, "interpreter")
-    a.get(R7, S.PROCESS + 8)
-    a.peek(R1, R7, o.interpreters + _NEXT_ID, "bad")
-    a.jump_if(R1, "==", 0, "unborn")
-    a.jump_if(R1, "==", -1, "unborn")
+    a.jump_if(R2, "==", 0, "unborn")
+    a.jump_if(R2, "==", -1, "unborn")
     a.jump("empty")  # the last one has ended
     a.label("interpreter")
     a.put(S.INTERPRETER, R7)
+    a.get(R1, S.SALT)  # each interpreter numbers its code objects, and may have those of an ended one in their place
+    a.load64(R4, a.maps.multiplier)
+    a.mix(R1, R2)
+    a.put(S.SALT, R1)
     # -- remembered: (state, first interpreter, states made so far, salt), all that tells whether it still holds
     a.key(S.IDS)
     a.lookup(a.maps.threads.fd, "search")
@@ -33,7 +37,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.load(R1, R9, 8)
     a.jump_if(R1, "!=", R7, "search")
     a.load(R1, R9, 24)
-    a.get(R2, S.PROCESS)
+    a.get(R2, S.SALT)
     a.jump_if(R1, "!=", R2, "search")
     a.load(R7, R9, 0)
     a.jump_if(R7, "==", 0, "none before")
@@ -77,7 +81,7 @@ def thread(a: Walk, o: Layout) -> None:
     a.store(FP, VALUE + 8, R7)
     a.get(R1, S.UNIQUE)
     a.store(FP, VALUE + 16, R1)
-    a.get(R1, S.PROCESS)
+    a.get(R1, S.SALT)
     a.store(FP, VALUE + 24, R1)
     a.key(S.IDS)
     a.update(a.maps.threads.fd)
