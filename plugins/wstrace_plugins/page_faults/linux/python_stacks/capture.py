@@ -239,6 +239,7 @@ class PythonStacks:
             self._decoder = Decoder(CallSites(self._context.stack_ids, strings, self._source), strings)
         if (batch := self._decoder.take(self._programs.records())) is not None:
             yield batch
+        self._programs.forget(*self._decoder.forgotten())
 
     def with_stacks(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The columns of faults with `stack` and `stack_how`, from their `stack_hash`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,8 +35,8 @@ _STACK = struct.Struct("<IIQQ")
 assert (_CODE.size, _STACK.size) == (CODE_HEAD, HEAD)
 _FRAME = np.dtype([("code", "<u8"), ("offset", "<u8"), ("address", "<u8")])
 assert _FRAME.itemsize == FRAME
-#: bytes that code objects and stacks take at most: what comes after that stays unknown; what one of each takes without
-#: its line table (measured); and the frames that are remembered besides
+#: bytes that code objects and stacks take at most; what one of each takes without its line table (measured); and the
+#: frames that are remembered besides
 MOST_BYTES, _CODE_BYTES, _STACK_BYTES, _MOST_FRAMES = 48 << 20, 600, 200, 1 << 16
 _CODE_UNIT = 2
 
@@ -49,6 +49,7 @@ class _Code(NamedTuple):
     first: int
     lines: LineTable
     begin: int
+    nbytes: int
 
 
 class _Frame(NamedTuple):
@@ -56,6 +57,38 @@ class _Frame(NamedTuple):
     file: int
     line: int
     flags: int
+
+
+class _Recent:
+    """What was reported, by its key: what was used since it was full the last time but one.
+
+    nbytes: of a value.
+    """
+
+    def __init__(self, nbytes: Callable[[Any], int]) -> None:
+        self._nbytes, self._bytes = nbytes, 0
+        self._new: dict[int, Any] = {}
+        self._old: dict[int, Any] = {}
+
+    def get(self, key: int) -> Any:
+        """The value; None where none was reported."""
+        if key in self._old:
+            self.add(key, self._old[key])
+        return self._new.get(key)
+
+    def add(self, key: int, value: Any) -> None:
+        """Adds a value, if it is new."""
+        self._old.pop(key, None)
+        if key not in self._new:
+            self._new[key] = value
+            self._bytes += self._nbytes(value)
+
+    def forgotten(self) -> Iterable[int]:
+        """The keys of what is forgotten now, if it is full: what is used again must be reported again."""
+        if self._bytes < MOST_BYTES // 4:
+            return ()
+        forgotten, self._old, self._new, self._bytes = self._old, self._new, {}, 0
+        return forgotten
 
 
 class Decoder:
@@ -66,10 +99,9 @@ class Decoder:
 
     def __init__(self, sites: CallSites, strings: Dictionary) -> None:
         self._sites, self._strings = sites, strings
-        self._codes: dict[int, _Code] = {}
-        self._bytes = 0
+        self._codes = _Recent(lambda code: int(code.nbytes))
         #: hash -> (id of the innermost frame, how it was had)
-        self._stacks: dict[int, tuple[int, int]] = {}
+        self._stacks = _Recent(lambda _: _STACK_BYTES)
         #: (code, offset) -> its frame
         self._frames: dict[tuple[int, int], _Frame] = {}
 
@@ -85,30 +117,30 @@ class Decoder:
                 stacks[key] = np.frombuffer(bytes(record[HEAD : HEAD + FRAME * min(n, DEPTH)]), _FRAME)
         if not stacks:
             return None
-        if self._bytes + _STACK_BYTES * len(stacks) > MOST_BYTES:
-            return None
-        self._bytes += _STACK_BYTES * len(stacks)
         self._add(stacks)
         return self._sites.new_rows()
 
     def leaf(self, key: int) -> tuple[int, int] | None:
         """(the id of the innermost frame, how it was had) of the stack with that hash; None if it was not reported."""
-        return self._stacks.get(key)
+        leaf: tuple[int, int] | None = self._stacks.get(key)
+        return leaf
+
+    def forgotten(self) -> tuple[Iterable[int], Iterable[int]]:
+        """The code objects and the stacks that are forgotten now, and must be reported again when they are used."""
+        return self._codes.forgotten(), self._stacks.forgotten()
 
     def _code(self, record: bytes) -> None:
         kind, _, key, first, table, state, length, file_state, file_length = _CODE.unpack_from(record)
         lines = record[CODE_HEAD + NAME_ROOM + FILE_ROOM :][: min(table, LINES_ROOM)]
-        size = _CODE_BYTES + len(lines)
-        if self._bytes + size > MOST_BYTES // 2:  # the other half is for stacks
-            return
-        self._bytes += size
-        self._codes[key] = _Code(
+        code = _Code(
             self._strings.code(characters(record[CODE_HEAD : CODE_HEAD + NAME_ROOM], state, length)),
             self._strings.code(characters(record[CODE_HEAD + NAME_ROOM :][:FILE_ROOM], file_state, file_length)),
             first,
             LineTable(lines, first),
             kind >> 8,
+            _CODE_BYTES + len(lines),
         )
+        self._codes.add(key, code)
 
     def _add(self, stacks: dict[int, NDArray[Any]]) -> None:
         """Adds stacks to the tree, one level of all of them after the other, from the outermost frame inwards."""
@@ -126,16 +158,16 @@ class Decoder:
             )
         for key, leaf, frames in zip(stacks, leaves.tolist(), whole, strict=True):
             if not frames or frames[0] is None:
-                self._stacks[key] = (0, HOW_NOT_READABLE)
+                self._stacks.add(key, (0, HOW_NOT_READABLE))
             else:
-                self._stacks[key] = (leaf, HOW_NO_ROOM if leaf == self._sites.cut else HOW_EXACT)
+                self._stacks.add(key, (leaf, HOW_NO_ROOM if leaf == self._sites.cut else HOW_EXACT))
 
     def _frame(self, key: int, offset: int) -> _Frame | None:
         """The frame at an offset of a code object, with its flags; None where that was not reported."""
         known = self._frames.get((key, offset))
         if known is not None:
             return known
-        code = self._codes.get(key)
+        code: _Code | None = self._codes.get(key)
         if code is None:
             return None
         line = code.lines.line((offset % UNCHECKED - code.begin) // _CODE_UNIT)

@@ -11,7 +11,7 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,13 @@ class Programs:
     def records(self) -> Iterator[memoryview]:
         """What the walkers have reported since the last call; each is valid until the next one is wanted."""
         return self._rings[1].read() if self._walkers else iter(())
+
+    def forget(self, codes: Iterable[int], stacks: Iterable[int]) -> None:
+        """Has the walkers report code objects and stacks again, when they are used again."""
+        for key in codes:
+            self.maps.codes.delete(key.to_bytes(8, "little"))
+        for key in stacks:
+            self.maps.seen.delete(key.to_bytes(8, "little"))
 
     def count(self, place: int) -> int:
         """A count of the programs, of all CPUs."""
