@@ -52,6 +52,12 @@ def fields_of(version: tuple[int, int]) -> Sequence[str]:
 #: bytes at the start of _PyRuntime that layout() wants
 DEBUG_OFFSETS_BYTES = 8 * (1 + len(fields_of(VERSIONS[-1])))
 _LARGEST = 1 << 20
+#: the members that are read at once, and the bytes that they may stand apart: the programs have room for 112
+_READ_AT_ONCE = [some.split() for some in (
+    "ts.thread_id ts.frame", "frame.executable frame.previous frame.instr_ptr frame.owner",
+    "code.firstlineno code.filename code.qualname code.linetable",
+)]  # fmt: skip
+_MOST_APART = 104
 
 
 class NoLayoutError(ValueError):
@@ -129,7 +135,9 @@ def _from_debug_offsets(version: tuple[int, int], runtime: bytes) -> Layout:
         raise NoLayoutError(f"CPython {version[0]}.{version[1]}: its _Py_DebugOffsets are of {at['version']:#x}")
     if at["free_threaded"]:
         raise NoLayoutError(f"CPython {version[0]}.{version[1]} without a GIL (free-threaded): its frames are not read")
-    if any(at[name] > _LARGEST for name in names[2:]):
+    apart = (max(at[name] for name in some) - (min(at[name] for name in some) & ~7) for some in _READ_AT_ONCE)
+    code = [at[name] for name in _READ_AT_ONCE[-1]]
+    if any(at[name] > _LARGEST for name in names[2:]) or max(apart) > _MOST_APART or code != sorted(code):
         raise NoLayoutError(f"CPython {version[0]}.{version[1]}: its _Py_DebugOffsets are damaged")
     return Layout(
         version, at["runtime.interpreters"], at["is.next"], at["is.threads"], at["ts.next"], at["ts.thread_id"],
