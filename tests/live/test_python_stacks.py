@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kit.other_tracers import BPFTRACE, after, beside
 from kit.pythons import frames, installed, judged
 from kit.recorded_run import compiled
 
-from wstrace.schema import STACK_HOW
+from wstrace.schema import HOW_EXACT, HOW_LOST, HOW_NOT_READABLE, STACK_HOW
+from wstrace_plugins.page_faults.linux.python_stacks import decoder
 
 HERE = Path(__file__).parent
 PYTHONS = installed()
@@ -141,6 +143,89 @@ def test_a_stack_through_calls_from_c_is_whole(trace, place, python):
     faults = zip(*(traced.column("page_fault", name).tolist() for name in ("va", "stack")), strict=True)
     inside = {(va - base) // 4096: stack for va, stack in faults}
     assert [[name for name, _ in found[inside[page]]] for page in range(len(stacks))] == stacks
+
+
+_DEEP_THEN_SHALLOW = """
+def down(n):
+    if n: return down(n - 1)
+    m = mmap.mmap(-1, 4096)
+    m[0] = 1
+import mmap
+for n in (400, 1) * 4: down(n)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_a_shallow_stack_after_a_deep_one_is_whole(trace, python):
+    traced = trace(
+        ["taskset", "-c", min(os.sched_getaffinity(0)), *python.command("-c", _DEEP_THEN_SHALLOW)], stacks="python"
+    )
+    found = frames(traced)
+    stacks = [[name for name, _ in found[stack]] for stack in traced.column("page_fault", "stack").tolist() if stack]
+    down = [names for names in stacks if names[0] == "down"]
+    assert all(names in (["down"] * 128, ["down"] * (len(names) - 1) + ["<module>"]) for names in down)
+    assert [names for names in down if len(names) in (3, 128)][-2:] == [["down"] * 128, ["down", "down", "<module>"]]
+
+
+#: one of several programs of the same size, which all may stand at the same addresses
+_TOUCH = """
+def f{n}():
+    m = mmap.mmap(-1, 409600)
+    for i in range(0, 409600, 4096): m[i] = 1
+import mmap
+f{n}()
+"""
+_ONE_PID = """
+import os, sys
+def fork_as(pid):
+    while True:
+        os.pwrite(9, str(pid - 1).encode(), 0)
+        child = os.fork()
+        if not child and os.getpid() != pid: os._exit(0)
+        if child in (0, pid): return child
+        os.waitpid(child, 0)
+pid = os.getpid() + 500
+for n in range(6):
+    if not fork_as(pid):
+        exec(sys.argv[1].format(n=n), {})
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+_ONE_AFTER_THE_OTHER = """
+import sys
+try: import _interpreters as interpreters
+except ImportError: import _xxsubinterpreters as interpreters
+for n in range(6):
+    one = interpreters.create()
+    assert not interpreters.run_string(one, sys.argv[1].format(n=n))
+    interpreters.destroy(one)
+"""
+
+
+@pytest.mark.parametrize("program", [_ONE_PID, _ONE_AFTER_THE_OTHER], ids=["pid", "interpreter"])
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python.label)
+def test_what_has_the_pid_or_the_place_of_an_ended_one_is_distinguished(trace, python, program):
+    words = shlex.join(["taskset", "-c", str(min(os.sched_getaffinity(0))), *python.command("-c", program, _TOUCH)])
+    traced = trace(["bash", "-c", f"exec 9<>/proc/sys/kernel/ns_last_pid {words}"], stacks="python")
+    assert traced.context.targets[0].exit_code == 0
+    found = frames(traced)
+    names = Counter(found[stack][0][0] for stack in traced.column("page_fault", "stack").tolist() if stack)
+    assert {name: n >= 100 for name, n in names.items() if name in [f"f{n}" for n in range(6)]} == {
+        f"f{n}": True for n in range(6)
+    }
+
+
+def test_code_that_finds_no_room_is_reported_again(trace, monkeypatch):
+    """Processes report their code objects one after the other: what those that have ended reported is forgotten."""
+    monkeypatch.setattr(decoder, "MOST_BYTES", 1 << 20)
+    python = shlex.quote(sys.executable)
+    traced = trace(
+        ["sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do {python} -c 'import json, subprocess'; done"], stacks="python"
+    )
+    how = traced.column("page_fault", "stack_how")
+    exact, whole = Counter(traced.column("page_fault", "pid")[how == HOW_EXACT].tolist()), 400
+    assert len([n for n in exact.values() if n > whole]) == 8
+    assert not np.isin(how, (HOW_LOST, HOW_NOT_READABLE)).any()
 
 
 def test_two_pythons_on_one_cpu_are_distinguished(trace, place):

@@ -105,6 +105,7 @@ def test_what_has_no_layout_says_why():
         ((3, 13), b"xdebugpy" + b"\xff" * 1000, "are of 0xffffffffffffffff"),
         ((3, 13), header(0x030D00F0, 1) + bytes(1000), "free-threaded"),
         ((3, 14), header(0x030E00F0, 0) + b"\xff" * 1000, "damaged"),
+        ((3, 13), header(0x030D00F0, 0) + b"\0\x10".ljust(8, b"\0").join([bytes(8)] * 100), "damaged"),  # far apart
     ):  # fmt: skip
         with pytest.raises(layouts.NoLayoutError, match=why):
             layouts.layout(version, runtime)
