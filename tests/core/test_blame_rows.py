@@ -30,6 +30,7 @@ from wstrace.schema import (
     PAGE_SHARED,
     PAGE_SWAPPED,
     PROCESS,
+    PROCESS_EXEC,
     PROCESS_EXIT,
     PROCESS_FORK,
 )
@@ -394,6 +395,24 @@ def test_a_sample_of_another_thread_stands_for_nothing():
     script.fault(10, ANON, tid=8)
     script.fault(11, ANON + PAGE, native=FIRST)
     script.fault(12, ANON + 2 * PAGE)
+    assert lines(script, 3) == {"own": (2, 1), "libc.so": (1, 0)}
+
+
+def test_a_sample_stands_for_nothing_that_the_next_program_of_its_process_touches():
+    script = Script()
+    script.fault(10, ANON, native=FIRST)
+    script.batches.append(script.process(20, 7, PROCESS_EXEC, "python3"))
+    script.fault(30, ANON + PAGE)
+    script.fault(31, ANON + 2 * PAGE)
+    assert lines(script, 3) == {"own": (1, 1), "libc.so": (2, 0)}
+
+
+def test_a_sample_after_an_exec_stands_for_nothing_before_it():
+    script = Script()
+    script.fault(10, ANON)
+    script.batches.append(script.process(20, 7, PROCESS_EXEC, "python3"))
+    script.fault(30, ANON + PAGE)
+    script.fault(31, ANON + 2 * PAGE, native=FIRST)
     assert lines(script, 3) == {"own": (2, 1), "libc.so": (1, 0)}
 
 

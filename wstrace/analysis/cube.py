@@ -158,7 +158,8 @@ class Cube:
             if own.any():
                 files, places = columns.get("pc_file", none), found["place"]
                 names.meet(batch.take(own & names.own_code(files, places)))
-                stack, how = _sampled(batch, stack, how, own, ~names.own_code(files, places))
+                programs = names.programs(found["process"], columns.get("time_ns", none))
+                stack, how = _sampled(batch, stack, how, own, ~names.own_code(files, places), programs)
             else:
                 own = None
         found["stack"], found["how"] = stack, how
@@ -251,23 +252,30 @@ def _hash(columns: Sequence[NDArray[Any] | None]) -> NDArray[np.uint64]:
 
 
 def _sampled(
-    batch: Batch, stack: NDArray[Any], how: NDArray[Any], own: NDArray[np.bool_], needs: NDArray[np.bool_]
+    batch: Batch,
+    stack: NDArray[Any],
+    how: NDArray[Any],
+    own: NDArray[np.bool_],
+    needs: NDArray[np.bool_],
+    programs: NDArray[np.uint64],
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The stacks of faults of which samples have native ones, and how each is known.
 
-    A fault without a stack counts for the next sample of its thread, after the last one for that; but in the program's
-    own code it needs none, and its sample counts for no other. own: which are samples. needs: which need one.
+    A fault without a stack counts for the next sample of its thread in the same program, after the last one for that;
+    but in the program's own code it needs none, and its sample counts for no other. own: which are samples. needs:
+    which need one. programs: which of its programs the process of each ran.
     """
     native, native_how = batch["native_stack"], batch.columns.get("native_how", how)
-    order = np.argsort(batch["tid"], kind="stable")
+    runs = programs << np.uint64(32) | batch["tid"]
+    order = np.argsort(runs, kind="stable")
     samples = np.flatnonzero((own & needs)[order])
     if not len(samples):
         return np.where(own, native, stack), np.where(own, native_how, how)
-    tids = batch["tid"][order]
+    runs = runs[order]
     at = samples.searchsorted(np.arange(len(order)))
     after, before = samples[np.minimum(at, len(samples) - 1)], samples[np.maximum(at - 1, 0)]
-    chosen = np.where(tids[after] == tids, after, before)
-    same = tids[chosen] == tids
+    chosen = np.where(runs[after] == runs, after, before)
+    same = runs[chosen] == runs
     of = np.empty(len(order), np.intp)
     of[order] = order[np.where(same, chosen, np.arange(len(order)))]
     stacked = (stack == 0) & (own | (own[of] & needs))

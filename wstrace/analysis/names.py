@@ -13,7 +13,7 @@ from wstrace.analysis.call_tree import CallTree
 from wstrace.analysis.own import Origin, OwnRule, is_own, module_origin
 from wstrace.analysis.stack_views import StackViews
 from wstrace.analysis.symbols import UNKNOWN, Instructions, Symbolizer
-from wstrace.analysis.tally import distinct, numbered
+from wstrace.analysis.tally import distinct, numbered, rows_of_each
 from wstrace.batch import Batch, Dictionary
 from wstrace.interfaces import Context, Place
 from wstrace.plugins import default_plugins
@@ -174,6 +174,8 @@ class ProcessNames:
 
 #: The most processes and threads that have a name.
 _LIMIT = 1 << 16
+#: The last programs of a process that are kept apart.
+_PROGRAMS = 64
 
 
 class Names:
@@ -192,6 +194,7 @@ class Names:
         self.symbolizer = Symbolizer(context, live=False if context.info.recorded else None)
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
         self.seen = set[int]()
+        self._executed: dict[int, list[int]] = {}  # process -> when it executed its last programs, in ns
         self._own: dict[int, bool] = {}  # code of a file -> whether it has the program's own native code
         self._library = np.zeros(0, np.uint64)  # places in such files that are not: see meet()
 
@@ -218,6 +221,19 @@ class Names:
         self.seen.update(processes[own].tolist()[: max(_LIMIT - len(self.seen), 0)])
         names = batch.columns.get("name", np.zeros(len(batch), np.uint32))
         self.of_processes.learn(processes, parents, tids, own, events, names)
+        executed = own & (events == PROCESS_EXEC)
+        for process, time in zip(processes[executed].tolist(), batch["time_ns"][executed].tolist(), strict=True):
+            if len(self._executed) >= _LIMIT:
+                self._executed.clear()
+            self._executed[process] = [*self._executed.get(process, ()), time][-_PROGRAMS:]
+
+    def programs(self, processes: NDArray[np.uint64], times: NDArray[Any]) -> NDArray[np.uint64]:
+        """Which of its programs each process runs at a time: how many it has executed by then, shape (n,)."""
+        found = np.zeros(len(processes), np.uint64)
+        for process, rows in rows_of_each(processes):
+            if process in self._executed:
+                found[rows] = np.searchsorted(np.array(self._executed[process], np.uint64), times[rows], side="right")
+        return found
 
     @cached_property
     def views(self) -> StackViews:
