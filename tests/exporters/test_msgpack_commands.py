@@ -90,6 +90,18 @@ def test_no_such_file_and_no_trace_are_one_line(tmp_path, word):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.wst"]
 
 
+def test_of_several_files_convert_names_those_that_were_cut(trace, tmp_path):
+    torn = [write(tmp_path / name) for name in ("first.wst", "second.wst")]
+    for path in torn:
+        path.write_bytes(path.read_bytes()[:-20])
+    code, _, out = wstrace("convert", trace, torn[0], "-o", tmp_path / "one.wst")
+    assert code == 0
+    assert f" of 2 files; {torn[0]} was cut: " in out
+    code, _, out = wstrace("convert", trace, *torn, "-o", tmp_path / "two.wst")
+    assert code == 0
+    assert f" of 3 files; {torn[0]}, {torn[1]} were cut: " in out
+
+
 def test_recover_writes_a_clean_file_and_tells_what_is_lost(trace, tmp_path):
     data = bytearray(trace.read_bytes())
     data[len(data) // 2] ^= 1

@@ -128,8 +128,10 @@ def _copy(paths: Sequence[str], output: str, *, force: bool) -> None:
         for line in unknown_lines(trace.unknown()):
             click.echo(printable(f"{trace.name}: {line.strip()}"), err=True)
         state, files = trace.state, plural(len(trace.parts), "file")
+        torn = [part.path for part in trace.parts if not part.clean] or list(paths)
         lost = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in trace.damage().items() if n)
-    was = "" if state == "clean" else f"; {' and '.join(paths)} was {state}{': ' + lost if lost else ''}"
+    was = "" if state == "clean" else f"; {', '.join(torn)} {'was' if len(torn) == 1 else 'were'} {state}"
+    was += f": {lost}" if was and lost else ""
     click.echo(printable(f"{output}: {rows:,} rows of {files}{was}"), err=True)
 
 
