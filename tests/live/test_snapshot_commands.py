@@ -68,6 +68,18 @@ def test_snapshot_by(by, cli):
     assert ("█" in text) or ("#" in text)
 
 
+@pytest.mark.parametrize("words", [["--by", "kind"], ["--sections"], ["--top", 3], ["--json"]])
+def test_a_snapshot_to_a_file_refuses_what_only_a_table_has(words, tmp_path, cli):
+    assert "leave the other options out" in cli("snapshot", os.getpid(), "-o", tmp_path / "s.wst", *words, code=125)[1]
+    assert not (tmp_path / "s.wst").exists()
+
+
+@pytest.mark.parametrize("words", [["--all"], ["--top", 3], ["--json"], ["-v"]])
+def test_a_page_of_a_diff_refuses_what_only_a_table_has(words, tmp_path, cli):
+    words = ["diff", "a.wst", "b.wst", "--html", tmp_path / "d.html", *words]
+    assert "leave the other options out" in cli(*words, code=125)[1]
+
+
 def test_snapshot_to_a_file_and_diff(tmp_path, cli):
     pytest.importorskip("wstrace_exporters.msgpack.read.trace")
     first, second = tmp_path / "a.wst", tmp_path / "b.wst"

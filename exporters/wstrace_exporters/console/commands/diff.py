@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from wstrace.cli.common import json_option, print_json
+from wstrace.errors import UsageError
 from wstrace.text import damage_note, plural, printable
 from wstrace_exporters.console.recorded import VERBOSE
 
@@ -21,9 +23,10 @@ from wstrace_exporters.console.recorded import VERBOSE
 @click.option("--html", metavar="FILE.html", help="Write an offline page with the stacks of both instead.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite FILE.html.")
 @json_option
+@click.pass_context
 def diff(
-    first: str, second: str, by: str, at: str | None, everything: bool, top: int, verbose: bool, html: str | None,
-    force: bool, as_json: bool,
+    ctx: click.Context, /, first: str, second: str, by: str, at: str | None, everything: bool, top: int, verbose: bool,
+    html: str | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the resident pages of two trace files: two releases, two settings, or two moments of a process.
 
@@ -33,6 +36,9 @@ def diff(
     wstrace diff a.wst b.wst --by function
     wstrace diff a.wst b.wst --html grown.html
     """
+    chosen = everything or verbose or as_json or ctx.get_parameter_source("top") is ParameterSource.COMMANDLINE
+    if html and chosen:
+        raise UsageError("--html FILE has all of both traces, and no table", "leave the other options out")
     import wstrace
     from wstrace_exporters.console.report_table import parts, show
 

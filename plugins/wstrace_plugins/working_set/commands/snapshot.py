@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wstrace import schema
 from wstrace.cli.common import debug_privilege, json_option, print_json
+from wstrace.errors import UsageError
 from wstrace.terminal import Bar, Cell, Column, Output, TextTable
 from wstrace.text import printable, size, well_formed
 from wstrace_plugins.working_set.working_set import By, WorkingSet, working_set
@@ -28,7 +29,7 @@ _MORE = (
               help="Sums instead of runs of pages; section = module!section(n).")  # fmt: skip
 @click.option("--sections", is_flag=True, help="Owners are sections, module!section(n), at which runs are cut.")
 @click.option("--shares", is_flag=True, help="How many mappings each page has (root).")
-@click.option("--top", type=click.IntRange(1), help="So many rows at most.")
+@click.option("--top", type=click.IntRange(1), help="Rows of a table; JSON has all.")
 @json_option
 @click.option("-o", "--output", metavar="FILE", help="Write a trace file instead of printing.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite that file.")
@@ -43,6 +44,8 @@ def snapshot(
     it); P: none. RO, RW; CW: the next write makes a copy; --: neither read nor written. E: executable.
     """
     if output is not None:
+        if by or sections or top or as_json:
+            raise UsageError("-o FILE has the whole snapshot, and no table", "leave the other options out")
         _save(pid, output, shares=shares, force=force)
         return
     taken = working_set(pid, shares=shares)
