@@ -16,7 +16,7 @@ from wstrace_exporters.live_screen.live import Live
 from wstrace_exporters.live_screen.screen import Screen
 
 _HEAD = 2  # the line with the heads of the table
-_REDRAW_SECONDS = 0.25  # how soon a look is on the screen; what is the same is not drawn again
+_REDRAW_SECONDS = 0.25  # how soon new figures are on the screen; what is the same is not drawn again
 
 
 class Lines(Widget, can_focus=True):
@@ -47,7 +47,7 @@ class Lines(Widget, can_focus=True):
 
 
 class Top(App[None]):
-    """The application. live: where looks come from. screen: what is shown of them."""
+    """The application. live: has the latest refresh. screen: what is shown of it."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = []
@@ -62,7 +62,7 @@ class Top(App[None]):
         yield Lines(self._model)
 
     def on_mount(self) -> None:
-        """Begins to ask for looks."""
+        """Begins to draw each refresh."""
         self.query_one(Lines).focus()
         self.set_interval(_REDRAW_SECONDS, self.renew)
         loop = asyncio.get_running_loop()
@@ -71,7 +71,7 @@ class Top(App[None]):
                 loop.add_signal_handler(getattr(signal, name), self.exit)
 
     def renew(self) -> None:
-        """Takes the latest look; nothing is drawn where nothing is new."""
+        """Takes the latest refresh; nothing is drawn where nothing is new."""
         if self._live.fresh.is_set():
             self._live.fresh.clear()
             self._model.take(self._live.latest)

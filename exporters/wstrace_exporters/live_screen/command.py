@@ -14,10 +14,10 @@ from wstrace.cli.attach import pids_by_name
 from wstrace.cli.common import debug_privilege
 from wstrace.errors import UsageError, missing
 
-#: Looks at resident pages take at most this share of a CPU, so that they are 50 times their own duration apart: each
-#: holds the lock of the target's mappings meanwhile.
-_LOOKS = "working_set:interval=1,max_cpu=0.02"
-#: A read of the kernel's buffers costs as much as dozens of faults, and a look comes about once a second.
+#: Snapshots take at most this share of a CPU, so that they are 50 times their own duration apart: each holds the lock
+#: of the target's mappings meanwhile.
+_SNAPSHOTS = "working_set:interval=1,max_cpu=0.02"
+#: A read of the kernel's buffers costs as much as dozens of faults, and the screen is refreshed about once a second.
 _FAULTS = "page_faults:poll_ms=500" if os.name == "posix" else "page_faults"
 _ONE_SCREEN = "wstrace attach shows a summary at the end"
 
@@ -89,7 +89,7 @@ def _watch(pids: list[int], sources: Iterable[str], children: bool) -> int:
 
     plugins, live = default_plugins(), Live()
     wanted = {name: parse_spec(name) for name in plugins.defaults("source")}
-    wanted |= {spec.name: spec for spec in map(parse_spec, (_FAULTS, _LOOKS, *sources))}
+    wanted |= {spec.name: spec for spec in map(parse_spec, (_FAULTS, _SNAPSHOTS, *sources))}
     with ExitStack() as opened:
         targets = [opened.enter_context(closing(plugins.platform.attach(pid))) for pid in pids]
         session = Session(targets=targets, sources=list(wanted.values()), exporters=[live], children=children,

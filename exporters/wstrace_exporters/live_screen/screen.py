@@ -1,4 +1,4 @@
-"""The screen as text: which rows and numbers of a look a view shows, and what keys change. It knows no terminal."""
+"""The screen as text: which rows and numbers of a refresh a view shows, and what keys change. It knows no terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from wstrace.analysis.dimensions import Row
 from wstrace.terminal import Column, TextTable, start_of, width_of
 from wstrace.text import duration, estimate_mark, number, printable, signed, size
-from wstrace_exporters.live_screen.look import OWNERS, Look
+from wstrace_exporters.live_screen.refresh import OWNERS, Refresh
 
 _LONGEST = 300
 #: Lines that are not rows: title, state, heads, sum, keys.
@@ -67,18 +67,18 @@ class Screen:
         self.name = name
         self.view, self.by = "now", OWNERS[0]
         self.diff = self.done = self._marked = False
-        self._look = self._base = Look()  # the latest one, and the one that changes are counted from
+        self._latest = self._base = Refresh()  # the latest one, and the one that changes are counted from
         self._offset = 0
         self._shown = 1
 
-    def take(self, look: Look) -> None:
-        """Takes the latest look."""
-        if look is self._look or not look.time_ns:
+    def take(self, latest: Refresh) -> None:
+        """Takes the latest refresh."""
+        if latest is self._latest or not latest.time_ns:
             return
-        self._look = look
-        # Nothing can have grown since before a look at pages, and owners of another kind are others.
-        if not self._base.resident or self._base.by != look.by:
-            self._base, self._marked = look, bool(self._base.resident)
+        self._latest = latest
+        # Nothing can have grown since before there was a snapshot, and owners of another kind are others.
+        if not self._base.resident or self._base.by != latest.by:
+            self._base, self._marked = latest, bool(self._base.resident)
 
     def press(self, key: str, character: str | None = None) -> None:
         """Answers a key: its name (`space`, `down`, `q`), and the character that it writes."""
@@ -88,7 +88,7 @@ class Screen:
             self.by = OWNERS[(OWNERS.index(self.by) + 1) % len(OWNERS)]
             self._offset = 0
         elif character == "m":
-            self._base, self._marked = self._look, True
+            self._base, self._marked = self._latest, True
         elif character == "d":
             self.diff, self._offset = not self.diff, 0
         elif character == "q" or key == "ctrl+c":
@@ -103,11 +103,11 @@ class Screen:
 
     def rows(self) -> list[Line]:
         """The rows of the view, in order."""
-        now, then = (one.workers if self.view == "workers" else one.owners for one in (self._look, self._base))
+        now, then = (one.workers if self.view == "workers" else one.owners for one in (self._latest, self._base))
         before = {row.whole: row for row in then}
-        rows = [Line.of(row, before.pop(row.whole, None), max(self._look.span, 1e-9)) for row in now]
+        rows = [Line.of(row, before.pop(row.whole, None), max(self._latest.span, 1e-9)) for row in now]
         rows += [Line.of(Row(row.labels, {}), row, 1.0) for row in before.values()]
-        quiet = self.view != "now" or self._look.counted  # rows are shown that neither fault nor change
+        quiet = self.view != "now" or self._latest.counted  # rows are shown that neither fault nor change
         rows = [row for row in rows if row.faults or row.change or (quiet and row.resident)]
         if self.diff:
             return sorted((row for row in rows if row.change), key=lambda row: (-abs(row.change), row.name))
@@ -129,7 +129,7 @@ class Screen:
         sums = Line(total, *(sum(values) for values in list(zip(*rows, strict=True))[1:]))
         heads = [head for head in _COLUMNS[self.view] if head != "PSS" or any(row.pss for row in rows)]
         heads.sort(key=lambda head: self.diff and head != "SINCE")
-        owners = "PROCESS" if self.view == "workers" else self._look.by.upper()
+        owners = "PROCESS" if self.view == "workers" else self._latest.by.upper()
         since = {"SINCE": f"SINCE {'MARK' if self._marked else 'START'}"}
         columns = [*(Column(since.get(head, head)) for head in heads), Column(owners, "name")]
         cells = [[*(_CELLS[head](row) for head in heads), row.name] for row in (*part, sums)]
@@ -141,20 +141,20 @@ class Screen:
         return [_short(one, width) for one in text][:height]
 
     def _first_line(self) -> str:
-        look = self._look
-        rate = f"{number(round(look.recent / max(look.span, 1e-9)))} faults/s"
-        words = ["faults not recorded" if look.counted else rate, f"{size(look.resident)} resident",
-                 f"{number(look.major)} from disk", f"{number(look.lost)} lost"]  # fmt: skip
-        state = "ENDED" if look.ended else self.view
+        latest = self._latest
+        rate = f"{number(round(latest.recent / max(latest.span, 1e-9)))} faults/s"
+        words = ["faults not recorded" if latest.counted else rate, f"{size(latest.resident)} resident",
+                 f"{number(latest.major)} from disk", f"{number(latest.lost)} lost"]  # fmt: skip
+        state = "ENDED" if latest.ended else self.view
         return f"{state}  {'  '.join(words)}  {printable(self.name, 60)}"
 
     def _state(self) -> str:
-        look = self._look
-        every = f" (a look every {duration(look.span)})" if look.span > 2 else ""
-        return printable(look.level or f"{look.completeness}{every}", _LONGEST)
+        latest = self._latest
+        every = f" (refreshed every {duration(latest.span)})" if latest.span > 2 else ""
+        return printable(latest.level or f"{latest.completeness}{every}", _LONGEST)
 
     def _nothing(self) -> str:
-        return "nothing to show" if self._look.time_ns else "waiting for the first look"
+        return "nothing to show" if self._latest.time_ns else "waiting for the first snapshot"
 
     def _keys(self, width: int) -> str:
         long = "n now  b big  w workers  o owners  m mark  d diff  q quit"

@@ -11,11 +11,11 @@ pytest.importorskip("textual", reason="pip install 'wstrace[top]'")
 
 from wstrace_exporters.live_screen.app import Lines, Top
 from wstrace_exporters.live_screen.live import Live
-from wstrace_exporters.live_screen.look import Look
+from wstrace_exporters.live_screen.refresh import Refresh
 from wstrace_exporters.live_screen.screen import Screen
 
 
-def shown(steps: Callable[[Any, Callable[[Look], None], Callable[[], list[str]]], Awaitable[None]],
+def shown(steps: Callable[[Any, Callable[[Refresh], None], Callable[[], list[str]]], Awaitable[None]],
           size: tuple[int, int] = (80, 24)) -> Top:  # fmt: skip
     """Runs the application on a terminal of memory; steps(pilot, give, text) drives it."""
     live = Live()
@@ -24,8 +24,8 @@ def shown(steps: Callable[[Any, Callable[[Look], None], Callable[[], list[str]]]
     async def run():
         async with app.run_test(size=size) as pilot:
 
-            def give(look):
-                live.latest = look
+            def give(latest):
+                live.latest = latest
                 live.fresh.set()
                 app.renew()
 

@@ -26,8 +26,8 @@ class Shown:
         self.live.start(context)
         self._reported = {}
 
-    def look(self):
-        """Tells what the script has beyond what was shown, and takes a look."""
+    def refresh(self):
+        """Tells what the script has beyond what was shown, and refreshes."""
         self.live._due = float("inf")
         found = {}
         for batch in self.script.trace().read(Selection()):
@@ -39,12 +39,12 @@ class Shown:
             if new < len(batch):
                 self.live.export(batch.take(slice(new, None)) if new else batch)
         self._reported = found
-        self.live._look()
+        self.live._refresh()
         return self.live.latest
 
 
 def grow(script: Script, shown: Shown | None, steps: int) -> None:
-    """Each step keeps 4 pages, and takes 64 that are given back before the look at its end."""
+    """Each step keeps 4 pages, and takes 64 that are given back before the refresh at its end."""
     for step in range(steps):
         t = 1000 * (step + 1)
         for page in range(64):
@@ -54,35 +54,35 @@ def grow(script: Script, shown: Shown | None, steps: int) -> None:
             script.fault(t + 200 + page, ANON + (4 * step + page) * PAGE, APP)
         script.snapshot(t + 500, (ANON, 4 * (step + 1), PAGE_EXCLUSIVE), number=step)
         if shown is not None:
-            shown.look()
+            shown.refresh()
 
 
 def test_what_it_let_go_is_no_part_of_what_is_resident():
     script = Script()
     shown = Shown(script)
     grow(script, shown, 8)
-    look = shown.live.latest
+    found = shown.live.latest
     everything = Script()
     grow(everything, None, 8)
     whole = everything.blame().rows("line")
-    assert [(row.label, row["resident"], row["private"]) for row in look.owners if row["resident"]] == [
+    assert [(row.label, row["resident"], row["private"]) for row in found.owners if row["resident"]] == [
         (row.label, row["resident"], row["private"]) for row in whole if row["resident"]
     ]
-    assert look.resident == 32 * PAGE
-    assert look.faults == 8 * 68
-    assert "complete" in look.completeness
+    assert found.resident == 32 * PAGE
+    assert found.faults == 8 * 68
+    assert "complete" in found.completeness
 
 
-def test_faults_that_are_older_than_the_look_before_and_came_after_it_count_once_in_rows_and_in_all():
+def test_faults_that_are_older_than_the_refresh_before_and_came_after_it_count_once_in_rows_and_in_all():
     script = Script()
     shown = Shown(script)
     grow(script, shown, 1)  # that snapshot was taken now, long after the times of the script
     for page in range(5):
         script.fault(1300 + page, ANON + (1 << 26) + page * PAGE, SAVE)
-    look = shown.look()
-    assert {row.label: row["faults"] for row in look.owners if row["faults"]} == {"save app.py:40": 5}
-    assert look.recent == 5
-    assert shown.look().recent == 0
+    found = shown.refresh()
+    assert {row.label: row["faults"] for row in found.owners if row["faults"]} == {"save app.py:40": 5}
+    assert found.recent == 5
+    assert shown.refresh().recent == 0
 
 
 def test_pages_of_faults_to_come_are_not_said_to_be_from_before_the_trace(monkeypatch):
@@ -93,12 +93,12 @@ def test_pages_of_faults_to_come_are_not_said_to_be_from_before_the_trace(monkey
     script.snapshot(second, (ANON, 1, PAGE_EXCLUSIVE), number=1)
     script.snapshot(2 * second, (ANON, 8, PAGE_EXCLUSIVE), number=2)
     now = [2 * second + 300_000_000]
-    monkeypatch.setattr("wstrace_exporters.live_screen.look.now_ns", lambda: now[0])
-    assert {row.label: row["resident"] for row in shown.look().owners} == {"load_frame app.py:31": PAGE}
+    monkeypatch.setattr("wstrace_exporters.live_screen.refresh.now_ns", lambda: now[0])
+    assert {row.label: row["resident"] for row in shown.refresh().owners} == {"load_frame app.py:31": PAGE}
     for page in range(1, 8):
         script.fault(2 * second - 10 + page, ANON + page * PAGE, APP)
     now[0] += second
-    assert {row.label: row["resident"] for row in shown.look().owners} == {"load_frame app.py:31": 8 * PAGE}
+    assert {row.label: row["resident"] for row in shown.refresh().owners} == {"load_frame app.py:31": 8 * PAGE}
 
 
 def unmapped(script: Script, base: int) -> None:
@@ -128,7 +128,7 @@ def test_what_came_without_a_fault_is_one_row_in_all_snapshots(lose, base, flags
     lose(script, base)
     for number in range(4):
         script.snapshot(500 + 1000 * number, (base, 8, PAGE_EXCLUSIVE | flags), number=number)
-        screen.take(shown.look())
+        screen.take(shown.refresh())
         screen.press("b", "b")
         rows = [(row.name, row.resident, row.change) for row in screen.rows() if row.resident or row.change]
         assert rows == [("(not known)", 8 * PAGE, 0)]
@@ -148,7 +148,7 @@ def test_at_level_counters_it_says_what_it_lacks():
     context = Context(targets=(Counted(),))
     live.start(context)
     context.info.level = Level("counters", "perf_event_paranoid is 4", "run as root")
-    live._look()
+    live._refresh()
     assert live.latest.counted
     assert live.latest.level == "level counters: perf_event_paranoid is 4; to lift it: run as root"
 
@@ -156,8 +156,8 @@ def test_at_level_counters_it_says_what_it_lacks():
 def test_it_says_when_the_target_has_ended():
     live, target = Live(), Counted()
     live.start(Context(targets=(target,)))
-    live._look()
+    live._refresh()
     assert not live.latest.ended
     target.over = True
-    live._look()
+    live._refresh()
     assert live.latest.ended

@@ -6,14 +6,14 @@ import pytest
 from kit.top_scripted import MIB, first, owner, second
 from rich.cells import cell_len
 
-from wstrace_exporters.live_screen.look import Look
+from wstrace_exporters.live_screen.refresh import Refresh
 from wstrace_exporters.live_screen.screen import Screen
 
 
-def screen(*looks: Look) -> Screen:
+def screen(*refreshes: Refresh) -> Screen:
     made = Screen("python3 app.py (7)")
-    for look in looks or (first(), second()):
-        made.take(look)
+    for one in refreshes or (first(), second()):
+        made.take(one)
     return made
 
 
@@ -66,7 +66,7 @@ def test_m_marks_and_d_shows_only_what_has_changed_since():
     assert any("-12.0 MiB" in line and "before the trace" in line for line in shown.lines(80, 24)), "what is gone"
 
 
-def test_o_goes_through_the_owners_and_what_has_grown_is_counted_from_the_first_look_at_them():
+def test_o_goes_through_the_owners_and_what_has_grown_is_counted_from_the_first_refresh_of_them():
     shown = screen(first(), second())
     press(shown, "b", "o")
     assert shown.by == "function"

@@ -1,4 +1,4 @@
-"""A look: what a running trace tells at a moment, as plain values, and what must be kept of it for the next look."""
+"""A refresh: the figures of a running trace at a moment, as plain values, and what must be kept for the next one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OWNERS = ("line", "function", "package", "file", "kind")
 
 
 @dataclass(slots=True)
-class Look:
+class Refresh:
     """What is known at a moment. Sizes are in bytes, times in ns.
 
-    time_ns: when it was taken; span: seconds since the look before. by: what the owners are.
+    time_ns: when it was taken; span: seconds since the refresh before. by: what the owners are.
     owners, workers: rows by that and by process; their faults and major ones are those that were recorded
-    since the look before, and recent is how many these are. until_ns: the time of the last fault that it knows.
+    since the refresh before, and recent is how many these are. until_ns: the time of the last fault that it knows.
     resident: of all processes. faults, major: since the start.
     lost: records that the trace lacks. counted: whether faults are counted only; level: its name
     and why it is not a better one, "" = full. completeness: a
@@ -60,10 +60,12 @@ class Look:
     ended: bool = False
 
 
-def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[Look, Callable[[Batch], Batch | None]]:
-    """The look at what is kept of a trace, and what chooses the rows of a batch that the next one needs.
+def refreshed(
+    trace: Trace, by: str, before: Refresh, until_ns: int = 0
+) -> tuple[Refresh, Callable[[Batch], Batch | None]]:
+    """The refresh from what is kept of a trace, and what chooses the rows of a batch that the next one needs.
 
-    by: one of OWNERS. before: the look before. until_ns: the time of the last fault that has come. What has been
+    by: one of OWNERS. before: the refresh before. until_ns: the time of the last fault that has come. What has been
     resident since then may be of faults that have not come yet: of the pages, the last snapshot before it is shown, or
     before LATE_NS ago.
     """
@@ -72,7 +74,7 @@ def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[L
     found = Composition(trace, moment)
     times = found.inputs.faults["time_ns"]
     owners = _of_span(found, by, before.until_ns)
-    look = Look(
+    made = Refresh(
         now,
         max(now - before.time_ns, 1) / 1e9,
         max(int(times.max(initial=0)), before.until_ns),
@@ -84,13 +86,13 @@ def take_look(trace: Trace, by: str, before: Look, until_ns: int = 0) -> tuple[L
         lost=sum(n for _, _, n in trace.ledger.losses()),
         completeness=completeness(trace, found.past, found, found.sums),
     )
-    return look, _needed(trace, found, moment)
+    return made, _needed(trace, found, moment)
 
 
 def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
-    """The rows of a view, whose faults are those that were recorded since the look before.
+    """The rows of a view, whose faults are those that were recorded since the refresh before.
 
-    They come in order of time, up to 100 ms after it: so these are all behind the last one that look knew, and some
+    They come in order of time, up to 100 ms after it: so these are all behind the last one that it knew, and some
     of them are older than it. Pages without a known owner are one row, whatever the reason: see _needed().
     """
     labels = found.past.labels(view)
@@ -113,9 +115,9 @@ def _of_span(found: Composition, view: str, until_ns: int) -> list[Row]:
 
 
 def _needed(trace: Trace, found: Composition, moment: int) -> Callable[[Batch], Batch | None]:
-    """What chooses the rows that the next look needs: the faults that brought what is resident, and all later ones.
+    """What chooses the rows that the next refresh needs: the faults that brought what is resident, and all later ones.
 
-    A fault whose page has been given back brings nothing to any later look, and neither does a loss of content that
+    A fault whose page has been given back brings nothing to any later refresh, and neither does a loss of content that
     came before this one, as of the pages that were there after it the faults are kept. Where a page has no fault, the
     loss would only tell why.
     """
