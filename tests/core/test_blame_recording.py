@@ -65,7 +65,7 @@ def test_a_kill_has_the_last_snapshot_and_what_came_after_it():
     line, _ = shown(recording(KILLED, pages=6 * MIB))
     assert line == (
         "api: killed at 7.0 MiB; +5.0 in the last 90 s: 3.0 by load_frame app.py:31, 1.0 by save app.py:40"
-        " (at the last look, 10 s before, at 6.0; brought after it 1.0 by save app.py:40)"
+        " (at the last snapshot, 10 s before, at 6.0; brought after it 1.0 by save app.py:40)"
     )
 
 
@@ -76,7 +76,7 @@ def test_what_a_cgroup_is_charged_for_and_what_is_resident_are_named():
     line, _ = shown(trace)
     assert line == (
         "api: killed at 7.0 MiB charged; +5.0 in the last 90 s: resident 3.0 by load_frame app.py:31,"
-        " 1.0 by save app.py:40 (at the last look, 10 s before, at 6.0 resident;"
+        " 1.0 by save app.py:40 (at the last snapshot, 10 s before, at 6.0 resident;"
         " brought after it 1.0 by save app.py:40)"
     )
 

@@ -121,7 +121,7 @@ def test_a_slow_grower_has_snapshots_before_its_kill(tmp_path, cgroup, full_leve
         said, code, _ = recorded(tmp_path, cgroup, pause)
         assert code == -signal.SIGKILL
         line = shown(said)
-        if "at the last look" in line[4]:
+        if "at the last snapshot" in line[4]:
             break
         for path in tmp_path.glob("api*"):
             path.unlink()
@@ -129,7 +129,7 @@ def test_a_slow_grower_has_snapshots_before_its_kill(tmp_path, cgroup, full_leve
     assert float(line[2]) == 64.0
     assert float(line[3]) > 30
     amounts = re.match(r"resident ([\d.]+) by load_index app.py:5, ([\d.]+) by cache_user app.py:7 "
-                       r"\(at the last look, [\d.]+ m?s before, at ([\d.]+)", line[4])  # fmt: skip
+                       r"\(at the last snapshot, [\d.]+ m?s before, at ([\d.]+)", line[4])  # fmt: skip
     assert amounts, said
     # a look counts pages of libraries, too, which other groups are charged for
     assert 25 < float(amounts[1]) < float(amounts[3]) <= 64 + 16
@@ -147,7 +147,7 @@ def test_a_fast_grower_has_its_faults_at_least(tmp_path, cgroup, full_level, pyt
     line = shown(said)
     assert float(line[2]) == 64.0
     assert "load_index app.py:5" in line[4], said
-    assert "at the last look" in line[4] or "brought, which may have been given back" in line[4], said
+    assert "at the last snapshot" in line[4] or "brought, which may have been given back" in line[4], said
 
 
 @pytest.mark.timeout(200)

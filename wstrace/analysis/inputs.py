@@ -257,7 +257,7 @@ def _sharers(faults: Columns, losses: LossRows) -> None:
 
 
 def _unseen(moment: Moment, runs: Columns, first: NDArray[np.uint64], end: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """The spaces of processes that ran at the moment, or at all of a last look, and of which it has no snapshot."""
+    """The spaces of processes that ran at the moment, or up to it for the last snapshots, and have none in it."""
     there = first <= moment.until
     if moment.snapshots and moment.words not in LAST:
         there &= end > moment.until

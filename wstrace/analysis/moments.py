@@ -90,7 +90,7 @@ class LastSnapshots(Generic[T]):
 
 
 #: Moments that are the last snapshot of each process, at its own end.
-LAST = ("exit", "last look", "now", "end")
+LAST = ("exit", "last snapshot", "now", "end")
 _NEVER = (1 << 64) - 1
 #: between the first snapshot of a process that began in the trace and one of another, at most
 _BETWEEN_NS = 1_000_000_000
@@ -116,7 +116,7 @@ class Moment(NamedTuple):
     """The snapshots that tell what processes held at a moment.
 
     until: no later ones were taken. of_peak: the most that was resident, in bytes, where the moment is the peak.
-    words: the moment: `peak`, `exit` = a command's own exit, `last look` = the last look at each process, `start`,
+    words: the moment: `peak`, `exit` = a command's own exit, `last snapshot` = the last one of each process, `start`,
     `time`, or the text of a mark.
     """
 
@@ -175,18 +175,18 @@ class Snapshots:
             held = {process: one for process, one in held.items() if not self._gone(one, until)}
         found = [one for one in held.values() if not pids or one.process[1] in pids]
         if at == "exit" and not self._of_the_exit(found):
-            words = "last look"
+            words = "last snapshot"
         return Moment(found, until, words, self._peak() if at == "peak" else None)
 
     def _of_the_exit(self, held: Sequence[Snapshot]) -> bool:
-        """Whether these are the pages of a command at its exit; of its children the last look is left."""
+        """Whether these are the pages of a command at its exit; of its children the last snapshot is left."""
         info = self.info
         return info.exit_code is not None and [one.process[1] for one in held] == [info.final_snapshot]
 
     def _peak(self) -> int | None:
         """The most that was resident, in bytes: of one process, as the system accounts it, or of all, as was read."""
-        look = self.info.extra.get("peak_snapshot")
-        read = look.get("largest") if isinstance(look, dict) else None
+        peak = self.info.extra.get("peak_snapshot")
+        read = peak.get("largest") if isinstance(peak, dict) else None
         return max(self.info.usage.peak_resident_bytes or 0, read if isinstance(read, int) else 0) or None
 
     def first(self, until: int) -> list[Snapshot]:

@@ -19,7 +19,7 @@ _VERBS = {KILLED: "killed at ", ENDED: "ended at "}
 
 
 def moment_of(fired: Recording) -> int:
-    """The moment that a recording shows, in ns: when its trigger fired, or the last look before a kill or an end."""
+    """The moment that a recording shows, in ns: when its trigger fired, or the last snapshot before the end."""
     if fired.how not in (KILLED, ENDED):
         return fired.time_ns
     return fired.last_look_ns if fired.last_look_ns >= fired.begin_ns else 0
@@ -76,7 +76,7 @@ def _arrived(of: Composition, fired: Recording, divisor: float) -> str:
     if fired.how not in (KILLED, ENDED):
         return f": {text}"
     ago = max(fired.time_ns - looked, 0) / 1e9
-    seen = f"at the last look, {_span(ago)} before, at {written(of.rss)}{' resident' * bool(fired.cgroup)}"
+    seen = f"at the last snapshot, {_span(ago)} before, at {written(of.rss)}{' resident' * bool(fired.cgroup)}"
     return f": {text} ({'; '.join(filter(None, (seen, named(later, 'brought after it '))))})"
 
 

@@ -185,7 +185,7 @@ def report(
 def moment_words(moment: str) -> str:
     """A moment, as a sentence has it."""
     return {"exit": "at the exit", "peak": "at the peak", "start": "at the first snapshot", "now": "now",
-            "last look": "at the last snapshot", "end": "at the end", "time": "at that time"}.get(
+            "last snapshot": "at the last snapshot", "end": "at the end", "time": "at that time"}.get(
                 moment, f"at {moment}")  # fmt: skip
 
 
