@@ -398,6 +398,16 @@ def test_a_sample_of_another_thread_stands_for_nothing():
     assert lines(script, 3) == {"own": (2, 1), "libc.so": (1, 0)}
 
 
+@pytest.mark.parametrize(
+    ("samples", "words"), [(1, "1 sample stands for the rest"), (2, "2 samples stand for the rest")]
+)
+def test_the_second_line_says_how_many_samples_there_are(samples, words):
+    script = Script()
+    for page in range(3):
+        script.fault(10 + page, ANON + page * PAGE, native=FIRST if page < samples else ())
+    assert report(script.trace()).completeness == f"3 faults, 0 lost; {words}"
+
+
 def test_a_sample_stands_for_nothing_that_the_next_program_of_its_process_touches():
     script = Script()
     script.fault(10, ANON, native=FIRST)
