@@ -1,8 +1,8 @@
 """The hooks that a plugin may implement.
 
 A plugin is a module (or object) behind an entry point of the group `wstrace`, for built-ins and third parties alike.
-Its module must import nothing heavy: import what a hook returns inside the hook. Hooks only *find* classes; no record
-ever passes through pluggy.
+Its module must import nothing heavy: import what a hook returns inside the hook. Hooks say what a plugin offers; no
+record ever passes through pluggy.
 """
 
 from __future__ import annotations

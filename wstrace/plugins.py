@@ -1,6 +1,6 @@
 """Finds plugins: entry points of the group `wstrace`, each loaded under guard; built-in plugins are found the same way.
 
-Hooks return classes only. The bus delivers the records, none of which passes through a hook.
+Hooks say what a plugin offers. The bus delivers the records, none of which passes through a hook.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from wstrace.text import nearest
 if TYPE_CHECKING:
     from wstrace.interfaces import Enricher, Exporter, Platform, Resolver, Source
 
+#: The group of entry points, and the distribution of the built-in plugins.
 GROUP = BUILT_IN = "wstrace"
 #: The entry point of wstrace_plugins.os, the built-in plugin with a platform; loading all plugins takes 40 ms.
 _PLATFORM = "os"

@@ -37,11 +37,10 @@ MAX_IMAGES = 4096
 class ImageResolver(Resolver):
     """Image section and function of file offsets, for ELF and PE files.
 
-    A file that is deleted, unreadable, cut off or no image is counted; its Places have only the module's name and the
-    offset.
+    For a file that is deleted, unreadable, cut off or no image, a Place has the module's name, the offset, and why.
 
-    Images are cached by build-id, else by device, inode, size and time of change. When they hold more than max_bytes,
-    the least recently used one is dropped first.
+    Images are cached by device, inode, size and time of change, and found by their build-id, too. When they hold more
+    than max_bytes, the least recently used one is dropped first.
 
     Args:
         max_bytes: memory for symbol tables.
@@ -104,7 +103,7 @@ class ImageResolver(Resolver):
             return ()
 
     def _image(self, file: MappedFile) -> Image | str:
-        """The image that may be trusted for a file, or why there is none. Counts the reason."""
+        """The image that may be trusted for a file, or why there is none."""
         if file.path in OWN_KERNEL:
             return self._own_kernel(file.path, file.boot_id) or UNREADABLE
         held = [key for key, one in self._images.items() if file.build_id and one and one.build_id == file.build_id]

@@ -49,7 +49,8 @@ HOW_OF_STATUS = {
 }
 
 #: A row, as long as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In a
-#: sample the fourth u64 is the time, which would be in 199 years.
+#: sample the fourth u64 is the time, which would be in 199 years. Of the raw data those 28 bytes are no part that stand
+#: before MAGIC.
 MAGIC = 0x57535452
 RAW_BYTES = perf.SAMPLE.itemsize + 8 * len(perf.SAMPLE_FIELDS) - 28
 
@@ -117,8 +118,8 @@ class S:
     # last
     KNOWN = 472
     SEEN = 528
-    # of both windows of this walk: the address of the frame of which the first wanted member it begins with, if it is
-    # one; where the last frame stands that was read as a whole, from there; of the first: the last frame of Python
+    # of both windows of this walk: the address that a frame would have whose first wanted member the window begins
+    # with; how far behind it the last frame begins that was read as a whole; of the first: the last frame of Python
     WINDOW_AT = 536
     LIMIT = 552
     NEAR = 568
@@ -148,14 +149,14 @@ class StackRows:
 
     @property
     def same(self) -> int | None:
-        """The hash of all samples up to the next stack row or loss, whosever they are; None = it differs by thread."""
+        """The hash of all samples up to the next stack row or loss, of any thread; None = it differs by thread."""
         return int(self._hash) if self._hash in (NO_ROW, LOST) else None
 
     def pair(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows without the stack rows, and the hash of each one's stack as a sixth column.
+        """The rows without the stack rows, and the hash of each one's stack as a further, last column.
 
-        rows: u64, shape (n, 5), in the order of the ring; rows of other records than samples are kept. Returns u64,
-        shape (m, 6). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
+        rows: u64, shape (n, k), in the order of the ring; rows of other records than samples are kept. Returns u64,
+        shape (m, k + 1). The hash is a status alone (protocol.LOST, NO_ROW) where nothing is known.
         """
         lost = (rows[:, _HEADER] & _TYPE) == perf.PERF_RECORD_LOST
         stacks = (rows[:, _MARK] >> _TID == MAGIC) & ~lost
