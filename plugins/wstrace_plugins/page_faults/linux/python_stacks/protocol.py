@@ -49,8 +49,8 @@ HOW_OF_STATUS = {
 }
 
 #: A row, as long as the sample that follows it: header, pid and tid, time, {size of the raw data, MAGIC}, hash. In a
-#: sample the fourth u64 is the time, which would be in 199 years. Of the raw data those 28 bytes are no part that stand
-#: before MAGIC.
+#: sample the fourth u64 is the time, which would be in 199 years. The raw data
+#: begin with MAGIC, behind 28 bytes.
 MAGIC = 0x57535452
 RAW_BYTES = perf.SAMPLE.itemsize + 8 * len(perf.SAMPLE_FIELDS) - 28
 
