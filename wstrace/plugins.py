@@ -358,8 +358,8 @@ def suffixes_of(
         for suffix in given.suffixes:
             if not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
                 raise ValueError(f"the format {given.name!r}: {suffix!r} is no suffix such as '.csv'")
-            if suffix in {**taken, **found}:
-                other, theirs = {**taken, **found}[suffix]
+            if known := taken.get(suffix) or found.get(suffix):
+                other, theirs = known
                 raise ValueError(f"{suffix} is the format {theirs.name!r} of the plugin {other!r} already")
             found[suffix] = plugin, given
     return found

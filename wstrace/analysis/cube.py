@@ -158,7 +158,7 @@ class Cube:
             if own.any():
                 files, places = columns.get("pc_file", none), found["place"]
                 names.meet(batch.take(own & names.own_code(files, places)))
-                programs = names.programs(found["process"], columns.get("time_ns", none))
+                programs = names.of_processes.programs(found["process"], columns.get("time_ns", none))
                 stack, how = _sampled(batch, stack, how, own, ~names.own_code(files, places), programs)
             else:
                 own = None

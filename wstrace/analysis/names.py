@@ -76,6 +76,8 @@ class Processes:
 
 #: A fork that never named itself has the name of its parent, over so many generations.
 _GENERATIONS = 8
+#: The last programs of a process that are kept apart.
+_PROGRAMS = 64
 
 
 class ProcessNames:
@@ -93,6 +95,7 @@ class ProcessNames:
         self._workers: dict[int, int] = {}  # the same, of those that still execute the program of their parent
         self._ended: dict[int, int] = {}  # process -> 1, of those whose pid may be given out again
         self._earlier: dict[int, int] = {}  # process -> how many had its pid before, which share its number
+        self._executed: dict[int, list[int]] = {}  # process -> when it executed its last programs, in ns
 
     def learn(
         self,
@@ -102,6 +105,7 @@ class ProcessNames:
         own: NDArray[np.bool_],
         events: NDArray[Any],
         names: NDArray[Any],
+        times: NDArray[Any],
     ) -> None:
         """Takes rows of PROCESS, with the numbers of their processes.
 
@@ -114,21 +118,23 @@ class ProcessNames:
         forked = own & (events == PROCESS_FORK) & (parents != processes)
         self._remember(self._parents, processes[forked], parents[forked])
         turns = np.flatnonzero(forked | (own & np.isin(events, (PROCESS_EXEC, PROCESS_EXIT, PROCESS_TITLE))))
-        columns = (processes[turns], parents[turns], events[turns], names[turns])
-        for process, parent, event, name in zip(*(column.tolist() for column in columns), strict=True):
+        columns = (column[turns].tolist() for column in (processes, parents, events, names, times))
+        for process, parent, event, name, time in zip(*columns, strict=True):
             if event == PROCESS_TITLE:
                 self._titles[process] = name
                 continue
             if event == PROCESS_EXIT:
                 self._ended[process] = 1
                 continue
+            if event == PROCESS_EXEC:
+                self._executed[process] = [*self._executed.get(process, ()), time][-_PROGRAMS:]
             self._titles.pop(process, None)
             self._workers.pop(process, None)
             if event == PROCESS_FORK:
                 self._workers[process] = parent
                 if again := self._ended.pop(process, 0):
                     self._earlier[process] = self._earlier.get(process, 0) + again
-        for table in (self._titles, self._workers, self._ended, self._earlier):
+        for table in (self._titles, self._workers, self._ended, self._earlier, self._executed):
             self._bound(table)
 
     def code(self, process: int, tid: int = 0) -> int:
@@ -143,6 +149,14 @@ class ProcessNames:
                 return found
             process = self._parents.get(process, 0)
         return 0
+
+    def programs(self, processes: NDArray[np.uint64], times: NDArray[Any]) -> NDArray[np.uint64]:
+        """Which of its programs each process runs at a time: how many it has executed by then, shape (n,)."""
+        found = np.zeros(len(processes), np.uint64)
+        for process, rows in rows_of_each(processes):
+            executed = np.array(self._executed.get(process, ()), np.uint64)
+            found[rows] = executed.searchsorted(times[rows], side="right")
+        return found
 
     def roles(self, pid_of: Callable[[int], int]) -> dict[int, str]:
         """process -> `worker 2 of 4711`, the second fork that executes the program of its parent, or `main`, that one.
@@ -166,7 +180,7 @@ class ProcessNames:
         table.update(zip(keys.tolist(), values.tolist(), strict=True))
         self._bound(table)
 
-    def _bound(self, table: dict[int, int]) -> None:
+    def _bound(self, table: dict[int, Any]) -> None:
         if len(table) > self._limit:
             for key in list(islice(table, len(table) - self._limit // 2)):
                 del table[key]
@@ -174,8 +188,6 @@ class ProcessNames:
 
 #: The most processes and threads that have a name.
 _LIMIT = 1 << 16
-#: The last programs of a process that are kept apart.
-_PROGRAMS = 64
 
 
 class Names:
@@ -194,7 +206,6 @@ class Names:
         self.symbolizer = Symbolizer(context, live=False if context.info.recorded else None)
         self.processes, self.of_processes = Processes(_LIMIT), ProcessNames(_LIMIT)
         self.seen = set[int]()
-        self._executed: dict[int, list[int]] = {}  # process -> when it executed its last programs, in ns
         self._own: dict[int, bool] = {}  # code of a file -> whether it has the program's own native code
         self._library = np.zeros(0, np.uint64)  # places in such files that are not: see meet()
 
@@ -220,20 +231,7 @@ class Names:
         processes, parents = (self.processes.numbers(hosts, batch[name]) for name in ("pid", "ppid"))
         self.seen.update(processes[own].tolist()[: max(_LIMIT - len(self.seen), 0)])
         names = batch.columns.get("name", np.zeros(len(batch), np.uint32))
-        self.of_processes.learn(processes, parents, tids, own, events, names)
-        executed = own & (events == PROCESS_EXEC)
-        for process, time in zip(processes[executed].tolist(), batch["time_ns"][executed].tolist(), strict=True):
-            if len(self._executed) >= _LIMIT:
-                self._executed.clear()
-            self._executed[process] = [*self._executed.get(process, ()), time][-_PROGRAMS:]
-
-    def programs(self, processes: NDArray[np.uint64], times: NDArray[Any]) -> NDArray[np.uint64]:
-        """Which of its programs each process runs at a time: how many it has executed by then, shape (n,)."""
-        found = np.zeros(len(processes), np.uint64)
-        for process, rows in rows_of_each(processes):
-            if process in self._executed:
-                found[rows] = np.searchsorted(np.array(self._executed[process], np.uint64), times[rows], side="right")
-        return found
+        self.of_processes.learn(processes, parents, tids, own, events, names, batch["time_ns"])
 
     @cached_property
     def views(self) -> StackViews:
