@@ -1,4 +1,4 @@
-"""Comparison: what a second run, or a later moment, has more or less in memory than a first one, and by whom."""
+"""Comparison: what grew or shrank between two runs, or two moments of one, and which line did it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recording of a flight recorder says first: what happened, how much was gained before it, and by whom."""
+"""What a recording of a flight recorder says first: what happened, what grew before it, and which line did it."""
 
 from __future__ import annotations
 

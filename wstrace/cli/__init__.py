@@ -115,7 +115,7 @@ class Ending:
 
 
 def alarm_in(seconds: float) -> bool:
-    """Makes the system send SIGALRM in so many seconds (0: never); returns False on Windows, which cannot."""
+    """Has the system send SIGALRM after these seconds (0: never); returns False on Windows, which cannot."""
     set_timer = getattr(signal, "setitimer", None)
     if set_timer is not None:
         set_timer(getattr(signal, "ITIMER_REAL"), seconds)  # noqa: B009  Windows lacks it
@@ -136,25 +136,25 @@ _HELP = {
     },
     "Inspect": {
         "report": "Show who brought the memory of a trace, command or process.",
-        "snapshot": "Show what is in a process's memory, and where it is from.",
+        "snapshot": "Show what is in a process's memory, and where it came from.",
         "check": "Fail when a command takes more memory than its baseline.",
         "delta": "Show what a process brings in between two moments.",
-        "diff": "Show what a second trace has more in memory, and by whom.",
+        "diff": "Show what grew between two traces, and which line did it.",
         "empty": "Take a process's pages out of memory and show what stayed.",
         "file": "Show what of a file is in memory, and which of its parts.",
         "imports": "Show what imported Python modules bring into memory.",
         "ps": "Show the processes with their working sets.",
         "top": "Watch which page faults and which memory grow, live.",
         "unshared": "Show what forked processes copied of shared memory.",
-        "wss": "Show what a process uses of its memory in a time.",
+        "wss": "Show how much of its memory a process uses.",
     },
     "Files": {
-        "convert": "Write traces as one, whole, or in another format; replay them.",
+        "convert": "Merge traces, write other formats, or replay.",
         "info": "Show what a trace file holds, and whether it is whole.",
-        "query": "Ask a trace in SQL.",
+        "query": "Query a trace in SQL.",
     },
     "Set-up": {
-        "doctor": "Show what can be traced here, and what lifts the rest.",
+        "doctor": "Check what can be traced, and how to enable more.",
         "plugins": "Show the plugins found: version, state, hooks, error.",
     },
 }
@@ -216,7 +216,7 @@ def wstrace() -> None:
     wstrace run -- COMMAND ...     trace a command from its first instruction
     wstrace run -o x.wst app.py    the same for Python, kept in a file
     wstrace report x.wst           the summary again; --by file, thread, process ...
-    wstrace doctor                 what can be traced here, and what lifts the rest
+    wstrace doctor                 what can be traced here, and how to enable more
     """
     if os.environ.get("WSTRACE_DEBUG") != "1":
         print_as_lines()

@@ -1,4 +1,4 @@
-"""`wstrace doctor`: tries what can be traced on this machine with this privilege, and says what lifts the rest."""
+"""`wstrace doctor`: tries what can be traced on this machine with this privilege, and says how to enable the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wstrace.terminal import Column, Output, TextTable
 @click.option("--config", metavar="FILE", help="A TOML file whose values are shown too.")
 @click.option("--options", "every_option", is_flag=True, help="Show options at their default, too.")
 def doctor(as_json: bool, config: str | None, every_option: bool) -> None:
-    """Show what can be traced here, each source's level and what lifts it, and where each option's value comes from."""
+    """Check what can be traced here: each source's level, how to raise it, and where each option's value comes from."""
     findings = examine(Plugins.from_environment(), Config.load(config, project=not is_administrator()))
     if as_json:
         print_json(findings)

@@ -68,7 +68,7 @@ _OPTIONS = [
     click.option("-o", "--output", metavar="FILE", help="Keep the trace in FILE (- for stdout)."),
     click.option("-f", "--force", is_flag=True, help="Overwrite FILE."),
     click.option("--duration", type=Duration(), metavar="30s|5m", help="End the trace after this time."),
-    click.option("--over-time", type=Duration(), metavar="1s", help="Show what grew, how fast, and by whom."),
+    click.option("--over-time", type=Duration(), metavar="1s", help="Show what grew, how fast, and which line did it."),
     click.option("--html", "pictures", metavar="FILE", help="Write a report with pictures at the end."),
     click.option("--children/--no-children", default=None, help="Trace processes that the target starts (default)."),
     click.option("--wait-children", is_flag=True, help="Go on until no traced process is left."),

@@ -1,4 +1,4 @@
-"""`wstrace diff A.wst B.wst`: what the second run has more or less in memory than the first, and by whom it is."""
+"""`wstrace diff A.wst B.wst`: what grew or shrank in memory between two runs, and which line did it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from wstrace_exporters.msgpack.interchange.sql import connect
 @click.option("--format", "shape", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of a table shown at most.")
 def query(path: str, sql: str, schema: bool, shape: str, limit: int) -> None:
-    """Ask a trace file in SQL (DuckDB): its streams are tables, and these views have names for ids, codes and flags.
+    """Query a trace file in SQL (DuckDB): its streams are tables, and these views have names for ids, codes and flags.
 
     \b
     faults     every page fault: file, process, thread, own line, function, package

@@ -1,4 +1,4 @@
-"""`wstrace wss PID`: what a process uses of its memory in a time."""
+"""`wstrace wss PID`: how much of its memory a process uses within a period."""
 
 from __future__ import annotations
 
