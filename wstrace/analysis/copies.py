@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wstrace.analysis.faults import FORKS, Faults
 from wstrace.analysis.losses import Losses, page_of, space_of
-from wstrace.analysis.tally import begins, distinct, within
+from wstrace.analysis.tally import begins, distinct, expanded
 from wstrace.schema import LOSS_EXECUTED, LOSS_PERHAPS, LOSS_POPULATED, LOSS_SHARES
 
 #: What begins a life, and leaves what a process wrote itself where it is.
@@ -160,7 +160,7 @@ class _Family:
         hurts &= self._members(space_of(losses.first)) >= 0
         hit = np.flatnonzero(hurts)
         low, high = (self.pages.searchsorted(page_of(side[hit])) for side in (losses.first, losses.last))
-        which, page = within(low, high)
+        which, page = expanded(low, high)
         parts.append(_Events(losses.time[1:][hit][which], self._members(space_of(losses.first[hit]))[which], page,
                              np.full(len(which), -1)))  # fmt: skip
         there = self._members(space_of(held.key)) >= 0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wstrace import schema
 from wstrace.analysis.losses import Losses, space_of
-from wstrace.analysis.tally import begins, distinct, within
+from wstrace.analysis.tally import begins, distinct, expanded
 
 #: The kinds of memory of which the first read maps the page of zeros, and those with other pages around one.
 ANONYMOUS, OF_FILES = (schema.KIND_ANON, schema.KIND_HEAP, schema.KIND_STACK), (schema.KIND_FILE, schema.KIND_SHARED)
@@ -117,7 +117,7 @@ class Faults:
             span = self.span[fault].astype(np.uint64)
             low = self.key[fault] >> span << span
             begin, end = (self._pages.searchsorted(side) for side in (low, low + (np.uint64(1) << span)))
-            which, page = within(begin, end)
+            which, page = expanded(begin, end)
             fault, key = fault[which], self._pages[page]
             group = self.group_of(key, self.losses.latest(key, self.losses.upto(self.time[fault])))
             others = np.flatnonzero((group >= 0) & (key != self.key[fault]))
@@ -211,7 +211,7 @@ class Faults:
         found = np.full(len(first_of), -1)
         for at in range(0, len(first_of), _AT_ONCE):
             part = first_of[at : at + _AT_ONCE]
-            of, fault = within(self.key.searchsorted(low[part]), self.key.searchsorted(high[part]))
+            of, fault = expanded(self.key.searchsorted(low[part]), self.key.searchsorted(high[part]))
             time = self.time[fault]
             fits = (time >= since[part][of]) & (time <= until[part][of])
             if among is not None:

@@ -21,8 +21,11 @@ _SLOTS = 16
 MIX = 0x9E37_79B9_7F4A_7C15
 
 
-def within(begin: NDArray[np.intp], end: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The numbers from each `begin` to before its `end`, in a row, behind the place of the pair that each is of."""
+def expanded(begin: NDArray[np.intp], end: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The numbers of all ranges from `begin` to before `end`, one range behind the other.
+
+    Returns the index of the range of each number; the numbers.
+    """
     count = end - begin
     which = np.repeat(np.arange(len(count)), count)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(count) - count - begin, count)

@@ -118,12 +118,12 @@ def processes(system: Any, roots: Sequence[int] = ()) -> Iterator[Process]:
 def sums(system: Any, found: Sequence[Process]) -> Sums:
     """The three sums of these processes."""
     known = [process.pss for process in found if process.pss is not None]
-    pages, why = None, ""
+    distinct, why = None, ""
     try:
-        pages = system.distinct([process.pid for process in found])
+        distinct = system.distinct([process.pid for process in found])
     except Unavailable as refused:
         why = str(refused)
-    return Sums(len(found), sum(process.resident for process in found), sum(known) if known else None, pages, why,
+    return Sums(len(found), sum(process.resident for process in found), sum(known) if known else None, distinct, why,
                 len(found) - len(known))  # fmt: skip
 
 
