@@ -1,4 +1,4 @@
-"""The records that a session keeps in memory, and SessionTrace: these as a Trace, during the session and after it."""
+"""Recorder keeps the records of a session in memory; SessionTrace is the Trace of them, during the session too."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Codes below this are made dense by a table of as many entries, which takes a tenth of the time of sorting them; but
-#: not where there are fewer rows than one for so many entries.
+#: Codes below _TABLE are made dense by a table with an entry for each, in a tenth of the time of sorting them, unless
+#: it would have more than _SPARSE entries a row.
 _TABLE, _SPARSE = 1 << 22, 32
-#: The last values that have numbers are in a table of so many bits.
+#: The bits of a slot: the latest values are found in a table of 2 ** _SLOTS slots.
 _SLOTS = 16
 #: An odd number that spreads the bits of a product: of the golden ratio.
 MIX = 0x9E37_79B9_7F4A_7C15

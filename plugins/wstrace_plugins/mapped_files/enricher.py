@@ -27,7 +27,7 @@ _MOST_PENDING = 16_384
 #: the longest, in ns, for which what ended is known for the sake of records that are held
 _MOST_HELD_NS = 60_000_000_000
 
-#: the mappings of a process are listed at most so often, and the reading takes at most this share of the time
+#: the ns between two listings of a process's mappings, at least, and how many times as long as a listing that is
 _LISTING_NS, _SHARE = 100_000_000, 20
 
 _MAPPING_COLUMNS = ("start", "end", "offset", "file", "dev", "ino", "flags")
@@ -50,8 +50,8 @@ class MappedFiles(Enricher):
         self._pending: dict[str, list[tuple[Any, ...]]] = {}
         #: sources whose process rows have come, and the address_space rows of the same time not yet
         self._halfway: set[str] = set()
-        self._faults = False
-        self._rows = 0
+        self._faults = False  # whether any have come
+        self._rows = 0  # that were given columns
         self.start(Context())
 
     def start(self, context: Context) -> None:

@@ -23,7 +23,7 @@ _MOST_VALUES = 1 << 20
 
 
 def file_parts(file: ImageFile) -> list[Part]:
-    """The named parts of an opened file, by their start; [] of a file of no known format, or of one that lies."""
+    """The named parts of an opened file, by their start; [] of an unknown format or an invalid header."""
     begin = file.read(0, min(16, file.size))
     reader: Callable[[ImageFile], list[Part]] | None = None
     if begin.startswith(b"\x7fELF"):

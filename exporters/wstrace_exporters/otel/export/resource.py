@@ -59,7 +59,7 @@ def of_tracer() -> Resource:
 
 
 def _create(attributes: dict[str, Any]) -> Resource:
-    """With OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME before ours, but what names the process stays."""
+    """The resource of these attributes and the environment's; of two, ours count, but for the service's name."""
     from opentelemetry.sdk.resources import Resource
 
     found = Resource.create()

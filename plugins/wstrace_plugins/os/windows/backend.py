@@ -132,7 +132,7 @@ class WindowsPlatform(Platform):
         return WindowsTarget(pid, processes.name(winapi, handle, pid), handle)
 
     def process(self, pid: int) -> ProcessNow | None:
-        """By GetProcessMemoryInfo; its virtual bytes are those committed."""
+        """What GetProcessMemoryInfo says of a process, its virtual bytes those committed; None where it has ended."""
         try:
             with processes.opened(winapi, pid, winapi.PROCESS_QUERY_LIMITED_INFORMATION) as handle:
                 counters, name = processes.counters(winapi, handle), processes.name(winapi, handle, pid)
@@ -144,11 +144,11 @@ class WindowsPlatform(Platform):
         return ProcessNow(name, counters.working_set, counters.committed, started, counters.page_faults)
 
     def process_names(self) -> Mapping[int, str]:
-        """Also of those that may not be opened."""
+        """pid -> name of all processes, also of those that may not be opened."""
         return {one.pid: one.name for one in processes.listed(winapi)}
 
     def descendants(self, pid: int) -> list[int]:
-        """Of those that are younger than their parent."""
+        """The pids of all descendants; a pid may be an earlier process's: each is younger than its parent."""
         return processes.born_since(winapi, pid)
 
     def environment(self) -> Mapping[str, str]:

@@ -74,7 +74,7 @@ class Worker:
         self.join.add(Stacks(time, batch["tid"], pc, batch["va"], leaf, how))
 
     def renamed(self) -> Batch:
-        """The call sites in code that its process has named since; who names none is said, and what lifts that."""
+        """The call sites in code that its process has named since; notes how to get those of one that names none."""
         for program in MAPS_BY.keys() & self.code.grow():
             self._context.info.lack(f"names of compiled functions: start it as {MAPS_BY[program]}")
         return self.tree.renamed(self.code.name_by_now)

@@ -45,7 +45,7 @@ def probe() -> Level:
 
 
 def listed() -> Iterator[tuple[int, int, str, str, int]]:
-    """Every process with an address space."""
+    """Every process with an address space: pid, parent's pid, name, user, resident bytes."""
     for pid in procfs.processes():
         try:
             found = procfs.stat_with_memory(pid)

@@ -267,7 +267,7 @@ class PythonStacks:
         return leaves[which], hows[which]
 
     def _explain(self, pids: NDArray[Any], times: NDArray[Any], hashes: NDArray[Any], how: NDArray[Any]) -> None:
-        """Says of faults for which no CPython was known or readable where it is proven that there was none to read."""
+        """Sets `how` to HOW_NO_PYTHON where it is proven that the process had no Python frame to read yet."""
         read = (hashes == EMPTY) | (hashes >= 1 << STATUS_BITS)
         early = (how == HOW_NOT_KNOWN) | (how == HOW_NOT_READABLE)
         for pid in distinct(pids[early]).tolist():
