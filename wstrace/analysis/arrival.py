@@ -17,7 +17,7 @@ what the kernel took away by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,8 +76,8 @@ class PageRows(NamedTuple):
 
     def take(self, rows: Numbers) -> PageRows:
         """Those of these places."""
-        return PageRows(self.key[rows], self.time[rows], self.file[rows], self.low[rows], self.high[rows],
-                        self.offset[rows], self.noticed[rows])  # fmt: skip
+        columns: Any = self
+        return PageRows(*(column[rows] for column in columns))
 
 
 def pages_at(keys: NDArray[np.uint64], times: NDArray[np.uint64]) -> PageRows:

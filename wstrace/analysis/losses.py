@@ -49,8 +49,8 @@ class LossRows(NamedTuple):
 
     def take(self, rows: NDArray[np.bool_]) -> LossRows:
         """Those of a mask."""
-        return LossRows(self.time[rows], self.space[rows], self.event[rows], self.start[rows], self.end[rows],
-                        self.to[rows], self.other[rows])  # fmt: skip
+        columns: Any = self
+        return LossRows(*(column[rows] for column in columns))
 
 
 class Losses:
