@@ -16,6 +16,7 @@ from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Level, Source
 from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.linux import perf_event as perf
+from wstrace_plugins.page_faults.linux.account import Account
 from wstrace_plugins.page_faults.linux.arming import Arming
 from wstrace_plugins.page_faults.linux.calls import EVERYWHERE, SYSCALLS, Calls, RareCalls, numbers, permitted
 from wstrace_plugins.page_faults.linux.events import (
@@ -30,7 +31,7 @@ from wstrace_plugins.page_faults.linux.events import (
     settled_level,
     stack_levels,
 )
-from wstrace_plugins.page_faults.linux.polling import Account, CatchUp, Peaks, Titles
+from wstrace_plugins.page_faults.linux.polling import CatchUp, Peaks, Titles
 from wstrace_plugins.page_faults.linux.python_stacks.capture import PythonStacks
 from wstrace_plugins.page_faults.linux.rings import MAJOR, MINOR, SIDE, STACKS, Pace, Rings
 from wstrace_plugins.page_faults.linux.samples import RingSamples, StackDumps, merge, settled
