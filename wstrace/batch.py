@@ -14,7 +14,8 @@ from wstrace.text import well_formed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
+#: of a batch, or of what becomes one: name -> values, all of one length
+Columns = dict[str, "NDArray[Any]"]
 #: what a name takes beside its text: its entries in a list and a dict, and its code
 _ENTRY_BYTES = 120
 #: of a snapshot, in one batch: what fits a frame of a file
@@ -128,9 +129,7 @@ class Translation:
         return found
 
 
-def recoded(
-    schema: Schema, columns: Mapping[str, NDArray[Any]], spaces: Mapping[str, Recoding]
-) -> dict[str, NDArray[Any]]:
+def recoded(schema: Schema, columns: Mapping[str, NDArray[Any]], spaces: Mapping[str, Recoding]) -> Columns:
     """The columns of a stream with their ids translated to other id spaces; all other columns are unchanged.
 
     Args:

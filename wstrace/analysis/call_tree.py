@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Columns, Dictionary
 from wstrace.schema import CALL_SITE, DTYPES, FRAME_CUT, MOST_FRAMES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CallTree:
     def __init__(self) -> None:
         self.strings = Dictionary()
         self._known = np.zeros(1, np.bool_)  # by id
-        self._columns: dict[str, NDArray[Any]] = {
+        self._columns: Columns = {
             column.name: np.zeros(1, DTYPES[column.type]) for column in CALL_SITE.columns if column.name != "id"
         }
         self._n = 0

@@ -15,12 +15,12 @@ from wstrace.analysis.cube import Cube
 from wstrace.analysis.dimensions import Labels, Row, dimensions_of, joined, rows_of
 from wstrace.analysis.faults import FORKS, FaultRows
 from wstrace.analysis.filter import Filter, kind_numbers
-from wstrace.analysis.inputs import LEFT_OUT, Columns, Inputs, Wanted, pages_of, read_all
+from wstrace.analysis.inputs import LEFT_OUT, Inputs, Wanted, pages_of, read_all
 from wstrace.analysis.losses import LAST_PAGE, key_of
 from wstrace.analysis.names import names_of
 from wstrace.analysis.own import OwnRule
 from wstrace.analysis.tally import combinations, distinct
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.ledger import OF_FILES
 from wstrace.table import Recorded
 

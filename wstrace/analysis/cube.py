@@ -6,14 +6,14 @@ session and a file fill it alike, batch by batch; `dimensions` names the cells, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace.analysis.names import Names
 from wstrace.analysis.tally import MIX, Numbers
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.hookspecs import Dimension
 from wstrace.schema import FAULT_MAJOR, HOW_NOT_SAMPLED, PAGE_FAULT
 from wstrace.text import number, size
@@ -54,8 +54,6 @@ def shown(measure: str, amount: float) -> str:
     return (number if measure in COUNTS else size)(round(amount))
 
 
-Columns = Mapping[str, "NDArray[Any]"]
-
 #: The keys of every cube; dimensions may ask for further ones. process is a number of Names. stack is that of Python,
 #: else a sampled native one; how says how it is known. place is the instruction of what has no stack of Python.
 #: reason says why the owner of pages is not known, 0 = it is. pc_mapping, that of one instruction, parts no cells.
@@ -83,7 +81,7 @@ class Cube:
         self.names = Names() if names is None else names
         self.dimensions = tuple(by)
         more = (key for one in self.dimensions for key in one.keys if key not in KEYS)
-        self.keys: dict[str, NDArray[Any]] = {key: np.zeros(1, np.uint32) for key in KEYS}
+        self.keys: Columns = {key: np.zeros(1, np.uint32) for key in KEYS}
         self.keys |= {key: np.zeros(1, np.uint64) for key in ("place", *more)}
         self._parting = [key for key in self.keys if key != "pc_mapping"]
         self.sums: dict[str, NDArray[np.int64]] = {}
@@ -126,7 +124,7 @@ class Cube:
         each = batch.columns.get("sampled")
         major = (batch["flags"] & FAULT_MAJOR) != 0
         one = np.ones(len(batch), np.bool_)
-        sums: dict[str, NDArray[Any]] = {"faults": one, "from_disk": major}
+        sums: Columns = {"faults": one, "from_disk": major}
         if own is not None:
             sums["samples"] = own
         if each is not None:
@@ -140,12 +138,10 @@ class Cube:
             sums = {name: amounts * chosen for name, amounts in sums.items()}
         return self.count(keys, sums)
 
-    def keys_of(self, batch: Batch) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_] | None]:
+    def keys_of(self, batch: Batch) -> tuple[Columns, NDArray[np.bool_] | None]:
         """The keys of each fault, and where native stacks are sampled, which of the faults are samples."""
         columns, names = batch.columns, self.names
-        found: dict[str, NDArray[Any]] = {
-            name: columns[name] for name in self.keys if name in columns and name != "stack"
-        }
+        found: Columns = {name: columns[name] for name in self.keys if name in columns and name != "stack"}
         found["process"] = names.processes.numbers(columns.get("host"), batch["pid"])
         none = np.zeros(len(batch), np.uint32)
         stack, how = columns.get("stack", none), columns.get("stack_how", none)

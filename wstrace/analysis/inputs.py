@@ -17,11 +17,10 @@ from wstrace.analysis.losses import Losses, LossRows, key_of
 from wstrace.analysis.moments import LAST, Moment, Snapshot, Snapshots
 from wstrace.analysis.names import Names, Processes
 from wstrace.analysis.tally import distinct
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.errors import TraceFileError
 from wstrace.table import Recorded
 
-Columns = dict[str, NDArray[Any]]
 #: A moment, and the processes of which the pages are wanted, () = all; see Snapshots.at().
 Wanted = tuple[str | int, Sequence[int]]
 

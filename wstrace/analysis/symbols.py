@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wstrace.analysis.tally import distinct, numbered
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Columns, Dictionary
 from wstrace.errors import log
 from wstrace.interfaces import OWN_KERNEL, Context, MappedFile, Place
 from wstrace.plugins import default_plugins
@@ -42,10 +42,10 @@ class MappingTable:
 
     def __init__(self, limit: int = 1 << 20) -> None:
         self.limit = limit
-        self._rows: dict[str, NDArray[Any]] = {
+        self._rows: Columns = {
             name: np.zeros(1, dtype) for name, dtype in _FIELDS.items()
         }  # by id; that of 0 is unknown
-        self._new: list[dict[str, NDArray[Any]]] = []
+        self._new: list[Columns] = []
         self._new_rows = 0
 
     def add(self, batch: Batch) -> None:
@@ -60,7 +60,7 @@ class MappingTable:
         if self._new_rows > self.limit // 4:
             self._settle()
 
-    def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], dict[str, NDArray[Any]]]:
+    def find(self, ids: NDArray[Any]) -> tuple[NDArray[np.bool_], Columns]:
         """Which ids are known, shape (n,), and the mappings of those, with the columns of MAPPING."""
         at = self._at(ids)
         known = at > 0
@@ -166,7 +166,7 @@ class Symbolizer:
         index: NDArray[np.intp],
         places: list[Place | str],
         where: NDArray[np.intp],
-        rows: dict[str, NDArray[Any]],
+        rows: Columns,
         offsets: NDArray[Any],
         strings: Dictionary,
         *,

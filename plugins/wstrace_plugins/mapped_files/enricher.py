@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wstrace.analysis.tally import rows_of_each
-from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.batch import Batch, Columns, Dictionary, SnapshotPart
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Enricher
@@ -146,12 +146,12 @@ class MappedFiles(Enricher):
         ids: NDArray[Any] = self._look_up(rows_of_each(pids), addresses, times)[0]
         return ids
 
-    def _page_faults(self, batch: Batch) -> dict[str, NDArray[Any]]:
+    def _page_faults(self, batch: Batch) -> Columns:
         """The columns that name the mappings and files of addresses and instructions."""
         n = len(batch)
         times = np.ascontiguousarray(batch["time_ns"]) if "time_ns" in batch else np.full(n, batch.window[1], "<u8")
         groups = rows_of_each(batch["pid"] if "pid" in batch else np.zeros(n, "<u4"))
-        columns: dict[str, NDArray[Any]] = {}
+        columns: Columns = {}
         if "va" in batch:
             columns = self._found(groups, batch["va"], times, "va")
         if "pc" in batch:
@@ -159,13 +159,13 @@ class MappedFiles(Enricher):
             columns |= {"pc_mapping": found["mapping"], "pc_file": found["file"]}
         return columns
 
-    def _pages(self, batch: Batch) -> dict[str, NDArray[Any]]:
+    def _pages(self, batch: Batch) -> Columns:
         """The columns that name the mappings and files of runs of pages."""
         part = batch.snapshot or SnapshotPart(time_ns=batch.window[1])
         times = np.full(len(batch), part.time_ns, "<u8")
         return self._found([(part.pid, np.arange(len(batch)))], batch["start"], times, batch.schema.name)
 
-    def _found(self, groups: Groups, column: NDArray[Any], times: NDArray[Any], who: str) -> dict[str, NDArray[Any]]:
+    def _found(self, groups: Groups, column: NDArray[Any], times: NDArray[Any], who: str) -> Columns:
         """Mapping, file and kind of each address; those of live processes that lie nowhere are listed again."""
         addresses = np.ascontiguousarray(column, "<u8")
         found = self._look_up(groups, addresses, times)

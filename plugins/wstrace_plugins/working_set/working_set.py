@@ -12,7 +12,7 @@ import numpy as np
 
 from wstrace import schema
 from wstrace.analysis.tally import combinations
-from wstrace.batch import Batch, Dictionary, address_space, snapshot_parts
+from wstrace.batch import Batch, Columns, Dictionary, address_space, snapshot_parts
 from wstrace.clock import now_ns
 from wstrace.text import printable, size
 from wstrace_plugins.working_set.backend import backend
@@ -57,8 +57,8 @@ class WorkingSet:
     name: str
     page_size: int
     time_ns: int
-    mappings: dict[str, NDArray[Any]]
-    runs: dict[str, NDArray[Any]]
+    mappings: Columns
+    runs: Columns
     strings: Dictionary = field(repr=False)
     cost_seconds: float = 0.0
     page_table_bytes: int | None = None

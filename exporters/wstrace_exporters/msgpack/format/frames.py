@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.batch import Columns
 from wstrace.schema import MOST_NAME, PAGE_SIZES, Schema
 from wstrace_exporters.msgpack.format import columns as col
 from wstrace_exporters.msgpack.format.layout import INDEX_ENTRIES, LIMITS, VERSION, FrameError, Limits
@@ -152,7 +153,7 @@ class Rows:
     window: tuple[int, int] = (0, MAX_TIME)
     lost: int = 0
     header: dict[str, Any] = field(default_factory=dict)
-    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
 
 

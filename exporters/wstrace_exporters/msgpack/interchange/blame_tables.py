@@ -12,7 +12,7 @@ from wstrace.analysis.composition import Composition, Past
 from wstrace.analysis.losses import page_of, space_of
 from wstrace.analysis.tally import begins
 from wstrace.analysis.unshared import Unshared
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Columns, Dictionary
 from wstrace.schema import PAGE_EXCLUSIVE, PAGE_FAULT, Column, Schema
 
 _WHO = (
@@ -48,9 +48,7 @@ UNSHARED = Schema(
 OWNERS = {"own_line": "line", "function": "function", "package": "package"}
 
 
-def owners(
-    past: Past, cells: NDArray[Any], strings: Dictionary, wanted: Iterable[str] = OWNERS
-) -> dict[str, NDArray[Any]]:
+def owners(past: Past, cells: NDArray[Any], strings: Dictionary, wanted: Iterable[str] = OWNERS) -> Columns:
     """The wanted columns of OWNERS, as codes of `strings`, of cells of the cube, shape (n,)."""
     found = {}
     for name in wanted:
@@ -64,7 +62,7 @@ def pages_batch(of: Composition, strings: Dictionary) -> Batch:
     """A row for each resident page."""
     begin = np.flatnonzero(begins(of.run))
     number = np.arange(len(of.run)) - np.repeat(begin, np.diff(np.append(begin, len(of.run))))
-    columns: dict[str, NDArray[Any]] = {
+    columns: Columns = {
         "pid": of.inputs.pids[of.column("space")].astype("<u4"),
         "va": of.column("start") + number.astype("<u8") * np.uint64(of.page_size),
         "file": of.column("file"),
@@ -83,7 +81,7 @@ def unshared_batch(of: Composition, strings: Dictionary) -> Batch:
     at = copies.copies
     row = losses.row[of.history.copies.fork] if len(at) else np.zeros(0, np.intp)
     pids = of.inputs.pids.astype("<u4")
-    columns: dict[str, NDArray[Any]] = {
+    columns: Columns = {
         "time_ns": faults.time[at],
         "pid": pids[space_of(faults.key[at]).astype(np.intp)],
         "child": pids[losses.rows.space[row]],

@@ -13,7 +13,7 @@ from wstrace.analysis.composition import Past
 from wstrace.analysis.names import Processes
 from wstrace.analysis.symbols import label_of, symbolizer_of
 from wstrace.analysis.tally import numbered
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.schema import (
     DTYPES,
     FAULT_ACCESS_KNOWN,
@@ -87,7 +87,7 @@ def fault_batches(trace: TraceFile, wanted: Sequence[str]) -> Iterator[Batch]:
         "access": (("flags",), access),
         "pc_function": (("pc", "pc_mapping", "pc_file", "flags"), functions),
     }
-    causes: dict[str, NDArray[Any]] = {}
+    causes: Columns = {}
     if names_of_owners := [name for name in wanted if name in OWNERS]:
         past = Past(trace, (("exit", ()),))
         causes = owners(past, past.inputs[0].faults["cell"], strings, names_of_owners)
@@ -141,7 +141,7 @@ def processes_batch(trace: TraceFile) -> Batch:
     absent = np.zeros(len(rows), "<u8")
     pid, tid, event, time = (rows.columns.get(name, absent) for name in ("pid", "tid", "event", "time_ns"))
     every, at = numbered(numbers.numbers(rows.columns.get("host"), pid))
-    found: dict[str, NDArray[Any]] = {c.name: np.zeros(len(every), DTYPES[c.type]) for c in PROCESSES.columns}
+    found: Columns = {c.name: np.zeros(len(every), DTYPES[c.type]) for c in PROCESSES.columns}
     found["pid"][at], found["code"][:] = pid, -1
     order = np.argsort(time, kind="stable")
     found["began_ns"][at[order[::-1]]] = time[order[::-1]]  # of several rows the last one stands

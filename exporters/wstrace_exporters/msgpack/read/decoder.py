@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.batch import Batch, Dictionary, SnapshotPart, recoded
+from wstrace.batch import Batch, Columns, Dictionary, SnapshotPart, recoded
 from wstrace.errors import TraceFileError
 from wstrace.schema import DTYPES, MARK, PAGE_FAULT, PROCESS, STREAMS, Column, Schema, own_id
 from wstrace.table import Selection
@@ -120,7 +120,7 @@ class Decoder:
     def _is_decoded(self, column: str) -> bool:
         return self._stored is None or column in self._stored
 
-    def _translated(self, columns: dict[str, NDArray[Any]], schema: Schema) -> dict[str, NDArray[Any]]:
+    def _translated(self, columns: Columns, schema: Schema) -> Columns:
         """The columns in the schema's order and types, with the ids of the whole trace, and the derived ones."""
         found, stored, wanted = {}, set(), self.selection.columns
         for column in schema.columns:
@@ -131,12 +131,12 @@ class Decoder:
             elif array is not None:  # the cast would lose digits
                 self.part.unreadable.add(column.name)
         found.update(columns)
-        derived: dict[str, NDArray[Any]] = {}
+        derived: Columns = {}
         if schema.column("mapping") is not None and (wanted is None or not DERIVED_FROM.keys().isdisjoint(wanted)):
             derived = {name: array for name, array in self._ids.derived(found).items() if name not in stored}
         return {**recoded(schema, found, self._ids.spaces), **derived}
 
-    def _kept(self, rows: frames.Rows, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    def _kept(self, rows: frames.Rows, columns: Columns) -> NDArray[np.bool_]:
         """Which rows are within the selection's times and processes, and are no repetition, bool, shape (n,).
 
         Rows without a process, in a column or in the frame's header, match no selection of processes.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.batch import Dictionary, Recoding
+from wstrace.batch import Columns, Dictionary, Recoding
 from wstrace.errors import TraceFileError
 from wstrace.schema import DTYPES, FAULT_PC_KERNEL, KIND_FILE, KIND_SHIFT, KINDS, MAPPING, MOST_FRAMES, TABLES, own_id
 from wstrace.table import Selection
@@ -103,7 +103,7 @@ class PartIds:
         if shift:
             mappings["id"] = moved(ids, shift)
             self.spaces["map"] = Lookup(ids, mappings["id"], 0)
-        self.top, self.rows = {"map": shift + int(ids.max(initial=0))}, dict[str, NDArray[Any]]()
+        self.top, self.rows = {"map": shift + int(ids.max(initial=0))}, Columns()
         for table, space in TABLES.items():
             own, shift = _row_ids(part, table), base.get(space, 0)
             self.rows[table] = moved(own, shift)
@@ -124,7 +124,7 @@ class PartIds:
         """table -> number of the part's rows that an earlier part has given."""
         return {table: int(np.isin(self.rows[table], ids).sum()) for table, ids in self.given.items()}
 
-    def derived(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def derived(self, columns: Columns) -> Columns:
         """The derived columns file, pc_file and kind of rows with the part's own ids, as far as they can be made."""
         found = {}
         if "mapping" in columns:
@@ -138,9 +138,9 @@ class PartIds:
         return found
 
 
-def _tables(part: Part) -> tuple[NDArray[Any], list[str], dict[str, NDArray[Any]]]:
+def _tables(part: Part) -> tuple[NDArray[Any], list[str], Columns]:
     """The ids of a part's names, the names, and its mappings as by_id() gives them; `file` is an id of a name."""
-    limits, ids, names, rows = part.limits, [_NONE], list[str](), list[dict[str, NDArray[Any]]]()
+    limits, ids, names, rows = part.limits, [_NONE], list[str](), list[Columns]()
     chars = n_rows = 0
     for frame in part.read((STRINGS, MAPPINGS)):
         good = False
@@ -162,7 +162,7 @@ def _tables(part: Part) -> tuple[NDArray[Any], list[str], dict[str, NDArray[Any]
     return np.concatenate(ids), names, by_id(rows)
 
 
-def by_id(rows: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def by_id(rows: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:
     """Rows of mappings as columns, one per id, ascending."""
     columns = {c.name: np.concatenate([np.empty(0, DTYPES[c.type]), *(one[c.name] for one in rows)])
                for c in MAPPING.columns} if len(rows) != 1 else dict(rows[0])  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct
-from wstrace.batch import Batch, Dictionary, SnapshotPart
+from wstrace.batch import Batch, Columns, Dictionary, SnapshotPart
 from wstrace.schema import MAPPING, PROCESS, STREAMS, TABLES, Schema
 from wstrace_exporters.msgpack.format import frames, osfile
 from wstrace_exporters.msgpack.format.columns import TYPES
@@ -35,8 +35,6 @@ from wstrace_exporters.msgpack.format.layout import (
 )
 from wstrace_exporters.msgpack.format.values import packb, text
 from wstrace_exporters.msgpack.write.parts import Parts
-
-Columns = dict[str, NDArray[Any]]
 
 #: New rows that wait to be sorted in among the others, and batches of them, at 3 kB each besides their rows.
 _UNSORTED, _UNSORTED_BATCHES = 16_384, 1024
@@ -338,7 +336,7 @@ class TraceWriter:
             self._frame(schema, end - start, part, window, lost if start == 0 else 0)
 
     def _frame(
-        self, schema: Schema, n: int, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0,
+        self, schema: Schema, n: int, columns: Columns, window: tuple[int, int], lost: int = 0,
         snapshot: SnapshotPart | None = None,
     ) -> None:  # fmt: skip
         """Writes n rows, and before them what they name. window: their times; of rows with a time, those count."""
@@ -390,9 +388,9 @@ class TraceWriter:
                     self._frame(table.schema, len(rows[table.key]), rows, (0, 0))
         self._strings_frames(np.concatenate(codes) if codes else np.empty(0, "<u4"))
 
-    def _stored(self, batch: Batch) -> dict[str, NDArray[Any]]:
+    def _stored(self, batch: Batch) -> Columns:
         """The columns to write: those that are not derived and of a type that the format has."""
-        kept: dict[str, NDArray[Any]] = {}
+        kept: Columns = {}
         for name, array in batch.columns.items():
             column = batch.schema.column(name)
             if column is not None and column.derived:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wstrace import schema
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Usage
 from wstrace_plugins.os.linux import libc
@@ -83,17 +83,17 @@ class Maps(NamedTuple):
     each of shape (n,).
     """
 
-    columns: dict[str, NDArray[Any]]
+    columns: Columns
     files: list[str]
 
-    def coded(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
+    def coded(self, strings: Dictionary) -> Columns:
         """The columns with `file` as codes of that Dictionary, as the streams ADDRESS_SPACE and MAPPING have them."""
         import numpy as np
 
         codes = np.array([strings.code(name) for name in self.files], "<u4")
         return {**self.columns, "file": codes[self.columns["file"]]}
 
-    def of_the_user(self, strings: Dictionary) -> dict[str, NDArray[Any]]:
+    def of_the_user(self, strings: Dictionary) -> Columns:
         """The same without [vsyscall], which lies above USER_END and is no memory of the process."""
         return {name: column[self.columns["end"] <= USER_END] for name, column in self.coded(strings).items()}
 
@@ -180,7 +180,7 @@ def parse_maps(text: Iterable[bytes]) -> Maps:
     flags_of = {p: sum(bit for i, c, bit in _PERMISSIONS if p[i : i + 1] == c.encode()) for p in set(permissions)}
     dev_of = {d: device(*(int(part, 16) for part in d.split(b":"))) for d in set(devices)}
     kinds = np.array([kind << schema.KIND_SHIFT for _, kind in labels], "<u2")[file]
-    columns: dict[str, NDArray[Any]] = {
+    columns: Columns = {
         "start": _hex(starts),
         "end": _hex(ends),
         "offset": _hex(offsets),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from wstrace import schema
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.windows import api as winapi
 from wstrace_plugins.os.windows.layouts import MEMORY_BASIC_INFORMATION
@@ -186,7 +186,7 @@ class AddressSpace:
         self._due: dict[int, float] = {}  # place -> when it may be queried again
         self._starts = self._ends = np.zeros(0, "<u8")
 
-    def listing(self, now: int) -> dict[str, NDArray[Any]]:
+    def listing(self, now: int) -> Columns:
         """A full listing at the time `now` (ns) as ADDRESS_SPACE rows, the first of them with the event `replace`."""
         self._known = {allocation.start: allocation for allocation in self._memory.allocations()}
         self._index()
@@ -194,7 +194,7 @@ class AddressSpace:
         rows["event"][:1] = schema.SPACE_REPLACE
         return rows
 
-    def discover(self, addresses: NDArray[np.uint64], now: int) -> dict[str, NDArray[Any]]:
+    def discover(self, addresses: NDArray[np.uint64], now: int) -> Columns:
         """ADDRESS_SPACE rows for new or changed allocations at these addresses, u64, shape (n,).
 
         A call queries at most _MAX_QUESTIONS unknown places. Known allocations, and places without memory, are queried
@@ -252,7 +252,7 @@ class AddressSpace:
         self._starts = np.array(starts, "<u8")
         self._ends = np.array([self._known[start].end for start in starts], "<u8")
 
-    def _rows(self, events: list[tuple[int, Allocation]], now: int) -> dict[str, NDArray[Any]]:
+    def _rows(self, events: list[tuple[int, Allocation]], now: int) -> Columns:
         """The events as rows of ADDRESS_SPACE."""
         allocations = [allocation for _, allocation in events]
         rows = columns(allocations, self._strings)
@@ -265,7 +265,7 @@ class AddressSpace:
         }
 
 
-def columns(allocations: list[Allocation], strings: Dictionary) -> dict[str, NDArray[Any]]:
+def columns(allocations: list[Allocation], strings: Dictionary) -> Columns:
     """The columns start, end, offset, file and flags of allocations; Windows does not give dev and ino here."""
     return {
         "start": np.array([a.start for a in allocations], "<u8"),

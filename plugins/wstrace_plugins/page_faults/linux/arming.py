@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wstrace.batch import Columns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
 from wstrace_plugins.os.linux import procfs
@@ -40,7 +41,7 @@ class Rate:
         self._varied = True
         self._since, self._every = [*self._since, time_ns][-_CHANGES:], [*self._every, every][-_CHANGES:]
 
-    def with_rates(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def with_rates(self, columns: Columns) -> Columns:
         """The columns of faults, with `sampled` unless each is recorded and no other rate was ever set.
 
         So a row without it is never one of a trace whose other rows stand for several faults.
@@ -90,12 +91,12 @@ class Arming:
         """Whether nothing is left to trace, where that is known here."""
         return False
 
-    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+    def observers(self, columns: Columns) -> NDArray[np.bool_] | None:
         """Which faults are of the tracer's own threads; None = none, and they need not be looked for."""
         own = self._context.own_threads()
         return np.isin(columns["tid"], list(own)) if own and self.doubled else None
 
-    def with_groups(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def with_groups(self, columns: Columns) -> Columns:
         """The columns of faults with their cgroup, where groups are traced."""
         return columns
 

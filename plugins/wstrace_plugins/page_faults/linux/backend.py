@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wstrace import schema
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.clock import now_ns
 from wstrace.errors import UsageError
 from wstrace.interfaces import Context, Level, Source
@@ -259,7 +259,7 @@ class PageFaults(Source):
             columns["flags"] = columns["flags"] | observers.view(np.uint8) * np.uint8(schema.FAULT_OBSERVER)
         lost = max(sum(map(self._account.reported_lost, (MINOR, MAJOR))), self._lost_reported)
         for start in range(0, len(times), _BATCH_ROWS):
-            part: dict[str, NDArray[Any]] = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
+            part: Columns = {name: c[start : start + _BATCH_ROWS] for name, c in columns.items()}
             self._given += len(part["time_ns"])
             yield Batch(schema.PAGE_FAULT, part, window=window, lost=lost - self._lost_reported, source=self.name,
                         strings=self._context.strings)  # fmt: skip

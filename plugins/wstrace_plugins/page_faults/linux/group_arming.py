@@ -13,12 +13,12 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import numbered
+from wstrace.batch import Columns
 from wstrace.clock import now_ns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.interfaces import Context
@@ -169,11 +169,11 @@ class GroupArming(Arming):
             return True
         return False
 
-    def observers(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_] | None:
+    def observers(self, columns: Columns) -> NDArray[np.bool_] | None:
         """Which faults are the tracer's own: all of its process."""
         return np.asarray(columns["pid"] == os.getpid())
 
-    def with_groups(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def with_groups(self, columns: Columns) -> Columns:
         """The columns of faults with their cgroup's path. A process of another pid namespace has the pid 0."""
         columns = self._names.with_paths(columns)
         if self._names.unknown:
@@ -208,7 +208,7 @@ class CgroupIds:
         self._learn(number, path)
         return number, path
 
-    def with_paths(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def with_paths(self, columns: Columns) -> Columns:
         """The columns of faults with `cgroup`, codes of paths, in place of the ids; 0 = not known."""
         ids = columns.pop(perf.CGROUP.column, None)
         if ids is None:

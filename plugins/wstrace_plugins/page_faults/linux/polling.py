@@ -6,21 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wstrace.analysis.tally import distinct
+from wstrace.batch import Columns
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
 from wstrace.trace_info import Usage
 from wstrace_plugins.os.linux import procfs
 from wstrace_plugins.page_faults.linux.side_band import SideBand
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 _KEPT = 1 << 16
 
@@ -42,7 +38,7 @@ class CatchUp:
             except Unavailable:
                 self._side.live.gone(pid)
 
-    def meet(self, columns: dict[str, NDArray[Any]]) -> bool:
+    def meet(self, columns: Columns) -> bool:
         """Reads processes that fault but that no record has named: they ran before, or those of their start were lost.
 
         What they have mapped now holds from their first fault on.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wstrace.batch import Columns
 from wstrace.ledger import Ledger
 from wstrace.schema import FAULT_MAJOR, FAULT_PC_KERNEL
 from wstrace_plugins.page_faults.linux import perf_event as perf
@@ -210,7 +211,7 @@ def settled(all_samples: Sequence[RingSamples], latest: int) -> int:
     return watermark
 
 
-def merge(all_samples: Sequence[RingSamples], watermark: int) -> dict[str, NDArray[Any]]:
+def merge(all_samples: Sequence[RingSamples], watermark: int) -> Columns:
     """The PAGE_FAULT columns, by name and in order of time, of the rows of all rings timed up to the watermark.
 
     Further ones are those of the fields that samples have, and with stacks `stack_hash`.
@@ -292,7 +293,7 @@ class StackDumps:
     """The samples of all stack rings, held until the watermark passes them; at most MOST_HELD bytes."""
 
     def __init__(self) -> None:
-        self._held: list[dict[str, NDArray[Any]]] = []
+        self._held: list[Columns] = []
         self._bytes = 0
         #: samples; those that the kernel dropped; for which there was no room; that were cut beside another tracer's
         #: event or timed by its clock, or have no registers of 64 bits
@@ -323,7 +324,7 @@ class StackDumps:
             return
         real = np.minimum(words[at + behind.astype(np.intp)], size)
         ids = words[at + _IDS]
-        block: dict[str, NDArray[Any]] = {
+        block: Columns = {
             "time_ns": words[at + _TIME],
             "pid": (ids & _LOW).astype("<u4"),
             "tid": (ids >> np.uint64(32)).astype("<u4"),
@@ -349,7 +350,7 @@ class StackDumps:
         ):
             ledger.add(STACKS_LOST, count, why)
 
-    def give(self, watermark: int) -> Iterator[dict[str, NDArray[Any]]]:
+    def give(self, watermark: int) -> Iterator[Columns]:
         """Releases the held samples with times up to the watermark: columns of STACK_DUMP, a block of one ring each."""
         held, self._held, self._bytes = self._held, [], 0
         for block in held:

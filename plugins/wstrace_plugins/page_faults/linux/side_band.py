@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from wstrace.batch import Batch, Dictionary
+from wstrace.batch import Batch, Columns, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.schema import (
     ADDRESS_SPACE,
@@ -131,7 +131,7 @@ def until(rows: list[Row], watermark: int) -> tuple[list[Row], list[Row]]:
     return due, [row for row in rows if row[0] > watermark] if len(due) < len(rows) else []
 
 
-def columns_of(schema: Schema, rows: list[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+def columns_of(schema: Schema, rows: list[tuple[int, ...]]) -> Columns:
     """The rows as the columns of their stream."""
     dtype = np.dtype([(column.name, DTYPES[column.type]) for column in schema.columns])
     table = np.array(rows, dtype)
@@ -433,7 +433,7 @@ class SideBand:
         self.live[pid] = Live(0, 0, {pid}, image_end=_END)
         self._spaces.append((time_ns, pid, SPACE_REPLACE, 0, 0, 0, 0, 0, 0, 0))  # so far nothing is known
 
-    def _list(self, pid: int, time_ns: int, columns: dict[str, NDArray[Any]]) -> None:
+    def _list(self, pid: int, time_ns: int, columns: Columns) -> None:
         values = [columns[c.name].tolist() for c in ADDRESS_SPACE.columns[3:]]
         events = chain((SPACE_REPLACE,), repeat(SPACE_MAP))
         self._spaces += zip(repeat(time_ns), repeat(pid), events, *values)
@@ -472,6 +472,6 @@ class SideBand:
         if spaces:
             yield self._batch(ADDRESS_SPACE, columns_of(ADDRESS_SPACE, spaces), source)
 
-    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], source: str) -> Batch:
+    def _batch(self, schema: Schema, columns: Columns, source: str) -> Batch:
         times = columns["time_ns"]
         return Batch(schema, columns, window=(int(times[0]), int(times[-1])), source=source, strings=self._strings)

@@ -10,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context, Level, Source, Usage
 from wstrace.schema import (
@@ -39,9 +39,6 @@ from wstrace_plugins.os.windows import process as processes
 from wstrace_plugins.page_faults import parse_stacks
 from wstrace_plugins.page_faults.windows.drainer import FASTEST_SECONDS, Drained, Drainer
 from wstrace_plugins.page_faults.windows.watch import KERNEL_RECORDS, Changes, Watch, level_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 #: Why no fault has a stack.
 NO_STACK = "the working-set watch gives the address of the instruction and no stack"
@@ -245,12 +242,12 @@ class PageFaults(Source):
                 self._few.add("processes have no names of files", text)
             yield self._batch(ADDRESS_SPACE, listing, window)
 
-    def _mark_own(self, columns: dict[str, NDArray[Any]]) -> None:
+    def _mark_own(self, columns: Columns) -> None:
         """Marks records of wstrace's own threads: reading the target's memory causes faults that its watch records."""
         own = np.array(list(self._context.own_threads()), "<u4")
         columns["flags"][np.isin(columns["tid"], own)] |= FAULT_OBSERVER
 
-    def _without_kernel(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def _without_kernel(self, columns: Columns) -> Columns:
         keep = columns["flags"] & FAULT_PC_KERNEL == 0
         self._hidden += int(len(keep) - keep.sum())
         return {name: column[keep] for name, column in columns.items()}
@@ -295,7 +292,7 @@ class PageFaults(Source):
             self._context.info.usage += Usage(peak_resident_bytes=counters.peak_working_set, peak_pid=process.pid)
         process.close()
 
-    def _batch(self, schema: Schema, columns: dict[str, NDArray[Any]], window: tuple[int, int], lost: int = 0) -> Batch:
+    def _batch(self, schema: Schema, columns: Columns, window: tuple[int, int], lost: int = 0) -> Batch:
         return Batch(schema, columns, window=window, lost=lost, source=self.name, strings=self._context.strings)
 
     def stop(self) -> Iterable[Batch]:

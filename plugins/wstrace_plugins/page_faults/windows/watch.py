@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import DTYPES, FAULT_MAJOR, FAULT_PC_KERNEL, PROCESS
@@ -34,7 +34,7 @@ class Changes(NamedTuple):
     after these.
     """
 
-    columns: dict[str, NDArray[Any]]
+    columns: Columns
     lost: int
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class Watch:
             self.space = AddressSpace(Memory(self._api, self.handle), self.pid, strings)
         return self.space
 
-    def rows(self, now: int, *events: int, code: int = -1) -> dict[str, NDArray[Any]]:
+    def rows(self, now: int, *events: int, code: int = -1) -> Columns:
         """A row of the stream `process` for each event, at the time `now` in ns."""
         who = {"pid": self.pid, "ppid": self.parent, "tid": self.pid, "name": self.name}
         values: dict[str, Any] = {**who, "time_ns": now, "code": code, "event": events}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wstrace.analysis.tally import distinct, rows_of_each
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.call_sites import CallSites
 from wstrace.interfaces import Context
 from wstrace.schema import FRAME_CUT, FRAME_GUESSED, FRAME_SIGNAL, HOW_NO_ROOM, HOW_OWN, HOW_OWN_CUT
@@ -33,7 +33,7 @@ MOST_WAITING = 65_536
 MOST_THREADS = 65_536
 
 
-def _together(batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:
+def _together(batches: Sequence[Batch]) -> Columns:
     """The columns of batches of STACK_DUMP, one behind the other; a shorter dump has words of 0 behind it."""
     words = max(batch["dump"].shape[1] for batch in batches)
     columns = {name: np.concatenate([batch[name] for batch in batches])

@@ -13,6 +13,7 @@ import numpy as np
 
 from wstrace import schema
 from wstrace.analysis.tally import numbered
+from wstrace.batch import Columns
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.intervals import cut, within
 from wstrace_plugins.os.linux.pagemap import (
@@ -34,7 +35,6 @@ from wstrace_plugins.os.linux.pagemap import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Columns = dict[str, NDArray[Any]]
     Entries = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # as Pagemap.entries
 _TOP = PRESENT_BIT | SWAPPED_BIT | FILE_BIT | EXCLUSIVE_BIT
 _GAP = 256 * PAGE  # absent pages that are read rather than skipped: 8 ns each, while a call costs 2 us

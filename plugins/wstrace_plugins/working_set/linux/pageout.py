@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wstrace.batch import Columns
 from wstrace.errors import TargetExited, Unavailable
 from wstrace.schema import KIND_SHIFT, KIND_VDSO, NOT_RESIDENT, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED
 from wstrace_plugins.os.linux import libc
@@ -37,7 +38,7 @@ REASONS = (
 )
 
 
-def page_out(pid: int, runs: dict[str, NDArray[Any]]) -> None:
+def page_out(pid: int, runs: Columns) -> None:
     """Asks the kernel to reclaim every page of these runs. Raises TargetExited, Unavailable."""
     there = (runs["flags"] & NOT_RESIDENT) == 0
     vectors = np.empty(int(there.sum()), IOVEC)
@@ -75,9 +76,7 @@ def _check(pid: int, refused: OSError) -> None:
         raise Unavailable(f"process_madvise is refused on process {pid}: {refused.strerror}", remedy)
 
 
-def why_stayed(
-    mappings: dict[str, NDArray[Any]], runs: dict[str, NDArray[Any]]
-) -> tuple[NDArray[Any], tuple[str, ...]]:
+def why_stayed(mappings: Columns, runs: Columns) -> tuple[NDArray[Any], tuple[str, ...]]:
     """A code into REASONS for each run that is still there. mappings, runs: as Space gives them."""
     flags = runs["flags"]
     kind = (mappings["flags"][runs["row"]] >> KIND_SHIFT) & 15

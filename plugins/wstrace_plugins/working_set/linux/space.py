@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.schema import NOT_RESIDENT
 from wstrace_plugins.os.linux import pagemap as pm
@@ -34,7 +34,6 @@ from wstrace_plugins.working_set.linux import pagemap_runs, smaps
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Columns = dict[str, NDArray[Any]]
 
 _SECONDS = 5.0  # for the keeper's answer: it needs 25 ms to start
 

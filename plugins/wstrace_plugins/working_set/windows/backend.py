@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.errors import Closing, TargetExited, Unavailable
 from wstrace.interfaces import Level
 from wstrace.schema import KIND_FILE, KIND_KERNEL, KIND_SHIFT, PAGE_EXCLUSIVE, PAGE_FILE, PAGE_LOCKED, PAGE_SHARED
@@ -28,7 +28,6 @@ from wstrace_plugins.working_set.windows.blocks import PAGE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Columns = dict[str, NDArray[Any]]
 
 _FIRST_ENTRIES = 1 << 14
 _MAX_ENTRIES = 1 << 28  # 1 TiB of pages

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.schema import KIND_SHIFT, KIND_VDSO, MAP_SHARED, MAP_WRITE
 from wstrace_plugins.os.intervals import cut, within, without
 from wstrace_plugins.os.linux import pagemap as pm
@@ -30,7 +30,7 @@ _GIVE = pm.IS_WPALLOWED | pm.IS_WRITTEN | pm.IS_PFNZERO | pm.IS_FILE
 _NONE: Ranges = np.empty(0, "<u8"), np.empty(0, "<u8")
 
 
-def mappings(strings: Dictionary) -> dict[str, NDArray[Any]]:
+def mappings(strings: Dictionary) -> Columns:
     """The columns of the calling process's mappings."""
     return procfs.read_maps(os.getpid()).of_the_user(strings)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wstrace.batch import Dictionary
+from wstrace.batch import Columns, Dictionary
 from wstrace.errors import Unavailable
 from wstrace_plugins.os.foreign import WindowsApi
 from wstrace_plugins.os.intervals import union
@@ -68,7 +68,7 @@ def _free(api: WindowsApi, start: int) -> None:
         api.VirtualFree(start, 0, winapi.MEM_RELEASE)
 
 
-def mappings(strings: Dictionary, api: WindowsApi = winapi) -> dict[str, NDArray[Any]]:
+def mappings(strings: Dictionary, api: WindowsApi = winapi) -> Columns:
     """The columns of this process's allocations."""
     return columns(list(Memory(api, api.GetCurrentProcess()).allocations()), strings)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wstrace.analysis.tally import distinct, numbered
-from wstrace.batch import Batch
+from wstrace.batch import Batch, Columns
 from wstrace.clock import now_ns
 from wstrace.errors import Unavailable
 from wstrace.interfaces import Context
@@ -241,7 +241,7 @@ class PythonStacks:
             yield batch
         self._programs.forget(*self._decoder.forgotten())
 
-    def with_stacks(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def with_stacks(self, columns: Columns) -> Columns:
         """The columns of faults with `stack` and `stack_how`, from their `stack_hash`."""
         hashes = columns.pop("stack_hash", None)
         if hashes is None or (self._opened and self._programs is None):
